@@ -1,0 +1,1 @@
+"""Methods that DyFormer is compared with; none knows another."""

@@ -1,0 +1,1 @@
+"""Settings, tables and figures of an experiment."""

@@ -1,0 +1,1 @@
+"""storage keeps: every path, every table, every weight and every tracked run."""
