@@ -1,0 +1,35 @@
+"""Fixtures that several test modules share."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FILES = {
+    "rds": "rds/ia-radoslaw-email.edges.gz",
+    "uci": "uci/out.opsahl-ucsocial.gz",
+    "yelp": "yelp/Yelp_16.csv.gz",
+    "ml-10m": "ml-10m/ia-movielens-user2tags-10m.edges.gz",
+    "snap-wikipedia": "snap-wikipedia/wikipedia.csv.gz",
+    "reference": "reference_snapshots.json",
+}
+
+
+@pytest.fixture(scope="session")
+def shared_log() -> Callable[[str], Path]:
+    """Give the path of a published log (or of the reference counts); their rights keep them out of this repository."""
+    folder = Path(
+        os.environ.get("DYFORMER_SHARED_DATA", Path(__file__).resolve().parents[1].parent / "shared" / "data")
+    )
+
+    def find(name: str) -> Path:
+        path = folder / FILES[name]
+        if not path.exists():
+            reason = f"the published log {FILES[name]} is not in {folder}; set DYFORMER_SHARED_DATA to its folder"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        return path
+
+    return find
