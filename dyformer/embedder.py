@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dyformer.prepared_graph import PreparedGraph
 
 Embed = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-"""Node ids `[n]` of the graph the method was fitted on -> their vectors `[n, width]`, the same whoever is asked together."""
+"""Node ids `[n]` of the fitted graph -> vectors `[n, width]`, the same whoever is asked together."""
 
 
 class Embedder(Protocol):

@@ -32,8 +32,9 @@ class Snapshot:
 class DynamicGraph:
     """Snapshots of steps 1..T over nodes numbered by first appearance.
 
-    Node numbers are local to the graph: sorted by first event (time, then log order, source before target), so that the nodes
-    known at a step are exactly `range(snapshot.num_nodes)` and a prefix of the log gives a prefix of the graph.
+    Node numbers are local to the graph: sorted by first event (time, then log order, source before target), so that
+    the nodes known at a step are exactly `range(snapshot.num_nodes)` and a prefix of the log gives a prefix of the
+    graph.
     """
 
     snapshots: tuple[Snapshot, ...]
