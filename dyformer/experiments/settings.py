@@ -1,0 +1,211 @@
+"""Experiment: every setting of a run, and the one way to change them."""
+
+import hashlib
+import json
+import math
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from dyformer.model import ModelConfig
+from dyformer.prepared_graph import GraphConfig
+from dyformer.training import FinetuneConfig, PretrainConfig
+
+
+class UnknownSetting(ValueError):
+    """A setting of this name does not exist."""
+
+
+class BadSetting(ValueError):
+    """A setting exists, but its value does not fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What is done to one dataset: five parts, all of them plain values."""
+
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    pretrain: PretrainConfig | None = field(default_factory=PretrainConfig)  # None: no pre-training (paper, Fig. 4)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    decoder: Literal["paper", "features"] = "features"  # "paper": logistic regression on the Hadamard product alone
+
+    def changed(self, changes: Mapping[str, object]) -> "Experiment":
+        """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
+
+        Text is read as the setting's own type ("3", "true", "none", "0.1"), so values from a command line and from
+        JSON mean the same. Changes of one part are applied together.
+
+        Raises:
+            UnknownSetting: a name that no setting has.
+            BadSetting: a value of another type, a value that is not allowed, or a change in a part that is none.
+            ValueError: from the part itself, for a value out of its range.
+        """
+        whole = {name: _parsed(name, Experiment, value) for name, value in changes.items() if "." not in name}
+        fresh = replace(self, **whole)
+        for part in sorted({name.partition(".")[0] for name in changes if "." in name}):
+            inner = {name: value for name, value in changes.items() if name.startswith(f"{part}.")}
+            fresh = replace(fresh, **{part: _changed_part(fresh, part, inner)})
+        return fresh
+
+
+def _changed_part(experiment: Experiment, part: str, changes: Mapping[str, object]) -> object:
+    kind = _part_kinds().get(part)
+    if kind is None:
+        raise _unknown(next(iter(changes)))
+    values = {name.partition(".")[2]: _parsed(name, kind, value) for name, value in changes.items()}
+    before = getattr(experiment, part)
+    if before is None:
+        raise BadSetting(
+            f"{', '.join(changes)}: the part `{part}` is none here; set {part}=default first, or leave it out"
+        )
+    return replace(before, **values)
+
+
+def _part_kinds() -> dict[str, type]:
+    """Map each part that has settings of its own to its dataclass."""
+    hints = get_type_hints(Experiment)
+    kinds = {name: [kind for kind in _alternatives(hint) if is_dataclass(kind)] for name, hint in hints.items()}
+    return {name: found[0] for name, found in kinds.items() if found}
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
+
+
+def allowed_settings() -> dict[str, str]:
+    """Map every setting's name to the kind of value it takes, in the order of the experiment."""
+    return dict(_settings())
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    parts = _part_kinds()
+    for name, hint in get_type_hints(Experiment).items():
+        if name not in parts or type(None) in _alternatives(hint):
+            yield name, _kind_name(hint)
+        if name in parts:
+            yield from ((f"{name}.{inner}", _kind_name(kind)) for inner, kind in get_type_hints(parts[name]).items())
+
+
+def _unknown(name: str) -> UnknownSetting:
+    allowed = list(allowed_settings())
+    near = get_close_matches(name, allowed, n=1, cutoff=0.6)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return UnknownSetting(f"there is no setting {name!r}.{hint} Allowed: {', '.join(allowed)}")
+
+
+_UNFIT = object()
+_WORDS = {bool: {"true": True, "false": False}, types.NoneType: {"none": None, "null": None}}
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+
+def _parsed(name: str, owner: type, value: object) -> Any:
+    """Read a value as the annotated kind of the field that `name` ends with."""
+    if name not in allowed_settings():
+        raise _unknown(name)
+    hint = get_type_hints(owner)[name.rpartition(".")[2]]
+    for kind in sorted(_alternatives(hint), key=lambda kind: kind is str):
+        read = _read(value, kind)
+        if read is not _UNFIT:
+            return read
+    raise BadSetting(f"{name}: expected {_kind_name(hint)}, got {value!r} ({type(value).__name__})")
+
+
+def _read(value: object, kind: Any) -> object:
+    if get_origin(kind) is Literal:
+        return next((option for option in get_args(kind) if _same_word(value, option)), _UNFIT)
+    if get_origin(kind) is tuple:
+        return _read_tuple(value, get_args(kind)[0])
+    if is_dataclass(kind):
+        return value if type(value) is kind else _read_default(value, kind)
+    if isinstance(value, str) and kind is not str:
+        return _read_text(value.strip(), kind)
+    return _read_plain(value, kind)
+
+
+def _same_word(value: object, option: object) -> bool:
+    return (type(value) is type(option) and value == option) or (
+        isinstance(value, str) and value.strip() == str(option)
+    )
+
+
+def _read_tuple(value: object, kind: Any) -> object:
+    items = [item for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        return _UNFIT
+    read = tuple(_read(item, kind) for item in items)
+    return _UNFIT if _UNFIT in read else read
+
+
+def _read_default(value: object, kind: Callable[[], Any]) -> object:
+    return kind() if value == "default" else _UNFIT
+
+
+def _read_text(text: str, kind: type) -> object:
+    if kind in _WORDS:
+        return _WORDS[kind].get(text.lower(), _UNFIT)
+    if kind is int and re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if kind is float and _NUMBER.fullmatch(text):
+        return _read_plain(float(text), float)
+    return _UNFIT
+
+
+def _read_plain(value: object, kind: type) -> object:
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if math.isfinite(value) else _UNFIT
+    return value if type(value) is kind else _UNFIT
+
+
+def _kind_name(hint: Any) -> str:
+    return " or ".join(_one_kind_name(kind) for kind in _alternatives(hint))
+
+
+def _one_kind_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is tuple:
+        return f"a list of {_one_kind_name(get_args(kind)[0])}"
+    if is_dataclass(kind):
+        return "default"
+    return "none" if kind is types.NoneType else getattr(kind, "__name__", str(kind))
+
+
+def as_record(experiment: Experiment, part: str | tuple[str, ...] | None = None) -> dict[str, Any]:
+    """Give an experiment, or only some of its parts, as plain JSON values: nested, ready to log and to hash.
+
+    Raises:
+        UnknownSetting: a part that an experiment does not have.
+    """
+    names = [field.name for field in fields(Experiment)]
+    wanted = names if part is None else [part] if isinstance(part, str) else list(part)
+    for name in wanted:
+        if name not in names:
+            raise UnknownSetting(f"an experiment has no part {name!r}; it has {', '.join(names)}")
+    record = asdict(experiment)
+    return json.loads(json.dumps({name: record[name] for name in names if name in wanted}))
+
+
+def settings_hash(experiment: Experiment, part: str | tuple[str, ...] | None = None) -> str:
+    """Give 16 hexadecimal digits that differ when a setting (of the part) differs."""
+    text = json.dumps(as_record(experiment, part), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# What a dataset needs that the defaults do not give it.
+EXPERIMENTS: dict[str, Experiment] = {}
+
+
+def experiment_for(dataset_name: str) -> Experiment:
+    """Give the experiment of a dataset: its own, or the defaults (every log of a user's own has the defaults)."""
+    return EXPERIMENTS.get(dataset_name, Experiment())
+
+
+# Named variations of one experiment (paper, Fig. 4): the name in the table -> what is changed.
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "DyFormer": {},
+    "DyFormer without pre-training": {"pretrain": None},
+}
