@@ -1,0 +1,321 @@
+"""The known interaction logs: where they come from, how their rows read, and how the paper cuts them."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo, available_timezones
+
+TimeUnit = Literal["s", "ms", "us", "ns", "iso", "step"]
+"""How a log writes its times: counts since the epoch (fractions allowed), ISO 8601, or an integer step."""
+
+WindowRule = Literal["equal_time", "equal_count", "calendar"]
+
+FIXED_UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+"""Microseconds of each unit whose length never changes."""
+
+CALENDAR_UNITS = ("d", "w", "mo", "y")
+
+
+class WindowError(ValueError):
+    """A window rule that cannot be understood or does not fit the log."""
+
+
+class UnknownDataset(ValueError):
+    """A name that no known log has."""
+
+
+def parse_duration(text: str) -> tuple[int, str]:
+    """Split "10d" into (10, "d"); a plain number is a count of integer steps, with unit "".
+
+    Raises WindowError when the text is no duration.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text)
+    allowed = {*FIXED_UNITS, *CALENDAR_UNITS, ""}
+    if match is None or match[2] not in allowed or int(match[1]) < 0:
+        raise WindowError(
+            f"{text!r} is no duration: write a number and one of {', '.join([*FIXED_UNITS, 'mo', 'y'])}"
+            ' (as in "10d"), or a plain number of steps for a log with integer steps'
+        )
+    return int(match[1]), match[2]
+
+
+def fixed_duration(text: str, time_unit: TimeUnit) -> int:
+    """Give a duration in the unit of the events' time: microseconds, or steps on a log with integer steps.
+
+    Raises WindowError for months and years (their length changes) and where clock and step are mixed.
+    """
+    amount, unit = parse_duration(text)
+    if (time_unit == "step") != (unit == ""):
+        has = "integer steps" if time_unit == "step" else "clock times"
+        advice = 'a plain number, as in "1"' if time_unit == "step" else 'a number with a unit, as in "10d"'
+        raise WindowError(f"the duration {text!r} does not fit a log with {has}: write {advice}")
+    if unit in ("mo", "y"):
+        raise WindowError(f'{text!r} has no fixed length: write "calendar {text}", or a number of days')
+    return amount * FIXED_UNITS.get(unit, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """How a log is cut into snapshots.
+
+    First the trims: rows with `min + trim_start <= time <= max - trim_end` are kept. Then, with `first` and `last`
+    the trimmed range's ends (`min + trim_start`; `max - trim_end`):
+
+    - equal_time with a length: step 1 + floor((time - first) / length). In a time zone other than UTC, times and ends
+      are read on that zone's wall clock first, so that a day stays a day when the clocks change (ml-10m's rule).
+    - equal_time with a count: step 1 + min(count - 1, floor(count * (time - first) / (last - first))).
+    - equal_count: the rows in order of time, ties in log order, in `count` parts of equal size (the first parts one
+      longer where it does not divide).
+    - calendar: whole days, weeks (from Monday), months or years of the time zone, from the one with the first row.
+
+    Windows without a row are kept.
+    """
+
+    rule: WindowRule
+    length: str | None = None  # "10d", "250000s", "1mo"; "1" on a log with integer steps
+    count: int | None = None
+    time_zone: str = "UTC"
+    trim_start: str | None = None
+    trim_end: str | None = None
+
+    def __post_init__(self):
+        if self.rule not in get_args(WindowRule):
+            raise WindowError(f"the window rule {self.rule!r} is not one of {', '.join(get_args(WindowRule))}")
+        _check_extent(self)
+        for trim in (self.trim_start, self.trim_end):
+            if trim is not None and parse_duration(trim)[1] in ("mo", "y"):
+                raise WindowError(f"the trim {trim!r} has no fixed length: give it in days")
+        if self.time_zone != "UTC" and self.time_zone not in available_timezones():
+            raise WindowError(f"{self.time_zone!r} is no time zone: write a name like UTC or America/Chicago")
+        ZoneInfo(self.time_zone)
+
+    @classmethod
+    def parse(cls, text: str) -> "Window":
+        """Read what `str(window)` writes.
+
+        "7d", "12 equal" (also "12 equal count"), "100 equal time", "calendar 1mo", "1" (steps); each may be followed
+        by "in Europe/Berlin" and by "trim 5d 60d".
+        """
+        return _parse_window(text)
+
+    def __str__(self):
+        head = {
+            "equal_time": self.length or f"{self.count} equal time",
+            "equal_count": f"{self.count} equal count",
+            "calendar": f"calendar {self.length}",
+        }[self.rule]
+        zone = "" if self.time_zone == "UTC" else f" in {self.time_zone}"
+        trims = f" trim {self.trim_start or 0} {self.trim_end or 0}" if self.trim_start or self.trim_end else ""
+        return head + zone + trims
+
+
+def _check_extent(window: Window) -> None:
+    """Check that length and count are the ones that the rule needs."""
+    if window.rule != "equal_count" and window.length is not None and window.count is None:
+        amount, unit = parse_duration(window.length)
+        if amount < 1:
+            raise WindowError(f"the window length {window.length!r} must be at least 1")
+        allowed = CALENDAR_UNITS if window.rule == "calendar" else (*FIXED_UNITS, "")
+        if unit not in allowed:
+            raise WindowError(f"the window length {window.length!r} needs one of {', '.join(filter(None, allowed))}")
+    elif window.rule == "calendar" or window.count is None or window.length is not None:
+        needs = {"calendar": "a length", "equal_count": "a count", "equal_time": "either a length or a count"}
+        raise WindowError(
+            f"the window rule {window.rule} needs {needs[window.rule]} alone;"
+            f" got length={window.length!r}, count={window.count!r}"
+        )
+    elif window.count < 1:
+        raise WindowError(f"the number of windows must be at least 1, got {window.count}")
+
+
+def _parse_window(text: str) -> Window:
+    match = re.fullmatch(
+        r"\s*(?:(?P<calendar>calendar\s+)?(?P<length>\d+\s*[a-z]*)|(?P<count>\d+)\s+equal(?:[\s_]+(?P<kind>time|count))?)"
+        r"(?:\s+in\s+(?P<zone>\S+))?(?:\s+trim\s+(?P<start>\w+)\s+(?P<end>\w+))?\s*",
+        text,
+    )
+    if match is None:
+        raise WindowError(
+            f"{text!r} is no window: write a width (7d), a number of windows (12 equal, 12 equal time) or a calendar"
+            " period (calendar 1mo), then, if wanted, `in TIME_ZONE` and `trim START END`"
+        )
+    rule = "calendar" if match["calendar"] else "equal_time"
+    if match["count"]:
+        rule = "equal_time" if match["kind"] == "time" else "equal_count"
+    return Window(
+        rule=rule,
+        length=match["length"],
+        count=int(match["count"]) if match["count"] else None,
+        time_zone=match["zone"] or "UTC",
+        trim_start=_trim(match["start"]),
+        trim_end=_trim(match["end"]),
+    )
+
+
+def _trim(text: str | None) -> str | None:
+    return None if text in (None, "0") else text
+
+
+OWN_LOG_WINDOW = Window(rule="equal_count", count=12)
+"""The windows of a log of one's own when none are given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Where each value of an interaction stands: a column's name or its position from 0."""
+
+    source: str | int
+    target: str | int
+    time: str | int
+    weight: str | int | None = None
+    label: str | int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A known log; checksums are SHA-256 of the decompressed bytes."""
+
+    name: str
+    title: str
+    columns: Columns
+    separator: str  # " " stands for any run of spaces and tabs
+    has_header: bool
+    time_unit: TimeUnit
+    window: Window
+    bipartite: bool = False  # two id spaces: source 7 and target 7 are different nodes
+    directed: bool = True
+    first_judged_step: int = 3
+    file_names: tuple[str, ...] = ()  # the publisher's names for the file, without a compression's ending
+    sha256: str | None = None  # of the copy that the reference counts were made from
+    origin: str | None = None  # the publisher's download address
+    archive_member: str | None = None  # the file wanted from the archive at `origin`
+    origin_sha256: str | None = None  # of the bytes at `origin`, where they are known
+    homepage: str | None = None
+    terms: str | None = None
+
+
+_KNOWN = (
+    Dataset(
+        name="generated",
+        title="Generated: drifting communities, repeat contacts, newcomers",
+        columns=Columns(source="source", target="target", time="time"),
+        separator=",",
+        has_header=True,
+        time_unit="iso",
+        window=Window(rule="equal_time", length="7d"),
+        terms="made by this program",
+    ),
+    Dataset(
+        name="rds",
+        title="RDS: internal e-mail of a manufacturing company, 2010",
+        columns=Columns(source=0, target=1, time=2, weight=3),
+        separator=" ",
+        has_header=False,
+        time_unit="s",
+        window=Window(rule="equal_count", count=100),
+        first_judged_step=86,
+        file_names=("ia-radoslaw-email.edges",),
+        sha256="0274206c6025d684739cc147d6eac8b2203403c222c08477e5158b0521bb3458",
+        origin="https://nrvis.com/download/data/dynamic/ia-radoslaw-email.zip",
+        archive_member="ia-radoslaw-email.edges",
+        origin_sha256="0274206c6025d684739cc147d6eac8b2203403c222c08477e5158b0521bb3458",
+        homepage="https://networkrepository.com/ia-radoslaw-email.php",
+        terms="Network Repository: CC BY-SA stated for the site",
+    ),
+    Dataset(
+        name="uci",
+        title="UCI: private messages among students, 2004",
+        columns=Columns(source=0, target=1, time=3, weight=2),
+        separator=" ",
+        has_header=False,
+        time_unit="s",
+        window=Window(rule="equal_time", length="10d", trim_start="5d", trim_end="60d"),
+        file_names=("out.opsahl-ucsocial",),
+        sha256="72515c16504464736f35498047cf8e163df2e95f89ea3063d48aa367936bd951",
+        origin="http://konect.cc/files/download.tsv.opsahl-ucsocial.tar.bz2",
+        archive_member="out.opsahl-ucsocial",
+        origin_sha256="72515c16504464736f35498047cf8e163df2e95f89ea3063d48aa367936bd951",
+        homepage="http://konect.cc/networks/opsahl-ucsocial/",
+        terms="KONECT: CC BY-SA 2.0 DE (2016 notice)",
+    ),
+    Dataset(
+        name="yelp",
+        title="Yelp: users reviewing businesses, 16 windows (the paper's authors' extract)",
+        columns=Columns(source="user_id", target="item_id", time="timestamp"),
+        separator=",",
+        has_header=True,
+        time_unit="step",
+        window=Window(rule="equal_time", length="1"),
+        directed=False,
+        first_judged_step=4,
+        file_names=("Yelp_16.csv",),
+        sha256="3b1076222ede52370bac933d484e66889afb342ff41452b1a76fc717bb2450da",
+        homepage="https://www.yelp.com/dataset",
+        terms="Yelp Dataset Terms of Use: academic, non-commercial, no redistribution",
+    ),
+    Dataset(
+        name="ml-10m",
+        title="MovieLens 10M: users applying tags, 2005-2009",
+        columns=Columns(source=0, target=1, time=3, weight=2),
+        separator=" ",
+        has_header=False,
+        time_unit="s",
+        window=Window(rule="equal_time", length="90d", time_zone="America/Chicago"),
+        bipartite=True,
+        directed=False,
+        first_judged_step=4,
+        file_names=("ia-movielens-user2tags-10m.edges",),
+        sha256="82a3b31d9365b2565aa8d52c3ab881c094cb47b56aeea5ab8ba4ae923a7db623",
+        homepage="https://networkrepository.com/ia-movielens-user2tags-10m.php",
+        terms="GroupLens: research use with acknowledgement, no redistribution without permission",
+    ),
+    Dataset(
+        name="snap-wikipedia",
+        title="Wikipedia: one month of edits on the 1,000 most edited pages (JODIE)",
+        columns=Columns(source=0, target=1, time=2, label=3),
+        separator=",",
+        has_header=True,
+        time_unit="s",
+        window=Window(rule="equal_time", length="250000s"),
+        bipartite=True,
+        file_names=("wikipedia.csv",),
+        sha256="b68d35966dd1c013bce7432184778eb6edb0766ad65cd66bb5ca7ed9876c81ab",
+        origin="http://snap.stanford.edu/jodie/wikipedia.csv",  # with 172 features a row; its checksum is not known
+        homepage="https://snap.stanford.edu/jodie/",
+        terms="none stated; made from public Wikipedia edit history",
+    ),
+    Dataset(
+        name="snap-reddit",
+        title="Reddit: one month of posts on the 1,000 most active subreddits (JODIE)",
+        columns=Columns(source=0, target=1, time=2, label=3),
+        separator=",",
+        has_header=True,
+        time_unit="s",
+        window=Window(rule="equal_time", length="250000s"),
+        bipartite=True,
+        file_names=("reddit.csv",),
+        origin="http://snap.stanford.edu/jodie/reddit.csv",
+        homepage="https://snap.stanford.edu/jodie/",
+        terms="none stated",
+    ),
+)
+
+DATASETS = {dataset.name: dataset for dataset in _KNOWN}
+
+
+def dataset_named(name: str) -> Dataset:
+    """Find a known log by name; raises UnknownDataset with the known names."""
+    if name not in DATASETS:
+        raise UnknownDataset(
+            f"no known dataset is called {name!r}; known: {', '.join(DATASETS)}."
+            f" For a log of your own, pass its file: dyformer run {name} --log FILE"
+        )
+    return DATASETS[name]
