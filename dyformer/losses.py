@@ -1,0 +1,51 @@
+"""What training minimises: link prediction, temporal reconstruction and agreement of two views (paper, section 4).
+
+G target nodes    P linked pairs    M unlinked pairs    D width
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def link_loss(linked_score_P: Tensor, unlinked_score_M: Tensor, *, negative_weight: float) -> Tensor:
+    """Mean of -log sigmoid(s) over linked pairs + `negative_weight` x mean of -log(1 - sigmoid(s)) over unlinked pairs.
+
+    The paper sums over pairs and calls the weight its negative sampling ratio. A side without pairs adds nothing.
+    """
+    linked = functional.softplus(-linked_score_P).sum() / max(linked_score_P.numel(), 1)
+    unlinked = functional.softplus(unlinked_score_M).sum() / max(unlinked_score_M.numel(), 1)
+    return linked + negative_weight * unlinked
+
+
+def pair_scores(vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
+    """Inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
+    return (vector_GD[first_P] * vector_GD[second_P]).sum(dim=-1)
+
+
+def view_loss(first_GD: Tensor, second_GD: Tensor) -> Tensor:
+    """Squared distance of two views, each moving while the other stands (paper, L_view).
+
+    ||first - SG(second)||^2 + ||SG(first) - second||^2 with rows averaged and the width summed.
+    """
+    first_moves = (first_GD - second_GD.detach()).square().sum(dim=-1)
+    second_moves = (first_GD.detach() - second_GD).square().sum(dim=-1)
+    return (first_moves + second_moves).mean()
+
+
+def normalised_view_loss(
+    first_GD: Tensor, second_GD: Tensor, predicted_first_GD: Tensor, predicted_second_GD: Tensor
+) -> Tensor:
+    """`view_loss` of unit vectors, each predicted from the other view (after SimSiam, arXiv 2011.10566)."""
+    first_GD, second_GD = (
+        functional.normalize(first_GD.detach(), dim=-1),
+        functional.normalize(second_GD.detach(), dim=-1),
+    )
+    first_moves = (functional.normalize(predicted_first_GD, dim=-1) - second_GD).square().sum(dim=-1)
+    second_moves = (functional.normalize(predicted_second_GD, dim=-1) - first_GD).square().sum(dim=-1)
+    return (first_moves + second_moves).mean()
+
+
+def mean_over_lags(loss_by_lag: list[Tensor]) -> Tensor:
+    """Reconstruction loss: the mean of one link loss per reconstructed lag (the paper sums over steps)."""
+    return torch.stack(loss_by_lag).mean()

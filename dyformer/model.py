@@ -1,0 +1,247 @@
+"""The two-tower graph transformer (paper, section 3).
+
+G target nodes     Q asking nodes       T lags    D width            E connected target-context pairs
+C context nodes    K answering nodes    H heads   W width of a head  F node features    S distance codes
+N known nodes      B both towers' nodes L linear decoders
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dyformer.batches import SubgraphBatch
+
+Inputs = Literal["id+structure", "id", "structure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Shape of the model, and of the batches in which it gives vectors."""
+
+    width: int = 128  # d
+    num_layers: int = 2  # L
+    num_heads: int = 8
+    feed_forward_width: int = 128
+    residual_dropout: float = 0.5
+    attention_dropout: float = 0.1
+    id_dropout: float = 0.1  # share of nodes shown without their id in training, as a new node is
+    inputs: Inputs = "id+structure"
+    num_targets: int = 256  # targets of one batch of `embed`
+    num_context: int = 512  # K
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a shape that cannot be built."""
+        if self.width % self.num_heads:
+            raise ValueError(
+                f"model.width must be a multiple of model.num_heads; got {self.width} and {self.num_heads}"
+            )
+        if self.inputs not in ("id+structure", "id", "structure"):
+            raise ValueError(f"model.inputs must be id+structure, id or structure; got {self.inputs!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """What the graph decides about the model."""
+
+    num_nodes: int
+    num_features: int
+    num_lags: int
+    max_distance: int  # D_max
+
+
+class TemporalConnectionEncoding(nn.Module):
+    """Attention bias from the lags at which two nodes are connected (paper, eq. of A^TC).
+
+    Averaging over time and projecting commute: the rows of the table are projected, never the pairs, so that a pair's
+    bias is one constant plus, where it has an edge, a sum of differences per lag.
+    """
+
+    def __init__(self, num_lags: int, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(2 * num_lags, width))  # E^TC: row 2l no edge at lag l, row 2l + 1 edge
+        self.aggregation_T = nn.Parameter(torch.zeros(num_lags))
+        self.project = nn.Linear(width, num_heads)
+
+    def forward(self, visible_T: Tensor) -> tuple[Tensor, Tensor]:
+        """Bias `[H]` of a pair without any edge, and what an edge at each lag adds to it `[T, H]`.
+
+        A lag that is not visible has no weight, and the others share what it would have had. One at least is visible.
+        """
+        share_T = torch.softmax(self.aggregation_T.masked_fill(~visible_T, -torch.inf), dim=0)
+        row_H = (self.table @ self.project.weight.T).unflatten(0, (-1, 2))
+        absent_TH, present_TH = row_H[:, 0], row_H[:, 1]
+        return share_T @ absent_TH + self.project.bias, share_T[:, None] * (present_TH - absent_TH)
+
+
+class SpatialDistanceEncoding(nn.Module):
+    """Attention bias from the capped shortest-path distance of two nodes (paper, eq. of A^SD)."""
+
+    def __init__(self, max_distance: int, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 the node itself
+        self.project = nn.Linear(width, num_heads)
+
+    def forward(self) -> Tensor:
+        """Bias `[S, H]` of each distance code."""
+        return self.project(self.table)
+
+
+class AttentionBias(nn.Module):
+    """A^TC + A^SD of the pairs of a batch, shared by all layers and, transposed, by both towers."""
+
+    def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
+        super().__init__()
+        self.temporal = TemporalConnectionEncoding(sizes.num_lags, config.width, config.num_heads)
+        self.spatial = SpatialDistanceEncoding(sizes.max_distance, config.width, config.num_heads)
+
+    def forward(self, batch: SubgraphBatch) -> Tensor:
+        """Bias `[H, G, C]`."""
+        absent_H, delta_TH = self.temporal(batch.visible_T)
+        code_SH = self.spatial() + absent_H
+        num_targets, num_context = batch.distance_GC.shape
+        # A product with one-hot codes: its backward pass is a product too, where that of a look-up is a slow scatter.
+        code_SP = functional.one_hot(batch.distance_GC.flatten().long(), code_SH.shape[0]).T.to(code_SH.dtype)
+        edge_HE = (batch.present_ET.to(delta_TH.dtype) @ delta_TH).T
+        place_E = batch.edge_target_E * num_context + batch.edge_context_E
+        bias_HP = (code_SH.T @ code_SP).index_add(1, place_E, edge_HE)
+        return bias_HP.view(-1, num_targets, num_context)
+
+
+class TwoTowerLayer(nn.Module):
+    """Targets ask the context and the context asks the targets, with the same weights (paper, section 3.4)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
+        self.query = nn.Linear(config.width, config.width)
+        self.key = nn.Linear(config.width, config.width)
+        self.value = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(config.width, config.feed_forward_width),
+            nn.GELU(),
+            nn.Linear(config.feed_forward_width, config.width),
+        )
+        self.dropout = nn.Dropout(config.residual_dropout)
+
+    def forward(self, context_CD: Tensor, target_GD: Tensor, bias_HCG: Tensor) -> tuple[Tensor, Tensor]:
+        """Update both towers from the rows that they had before the layer; towers switched = outputs switched."""
+        return (
+            self.update(context_CD, target_GD, bias_HCG),
+            self.update(target_GD, context_CD, bias_HCG.transpose(1, 2)),
+        )
+
+    def update(self, asking_QD: Tensor, answering_KD: Tensor, bias_HQK: Tensor) -> Tensor:
+        """Rows `[Q, D]` of one tower after attending to all rows of the other, and to no row of its own."""
+        asking_QD = asking_QD + self.dropout(self.message(asking_QD, answering_KD, bias_HQK))
+        return asking_QD + self.dropout(self.feed_forward(self.feed_forward_norm(asking_QD)))
+
+    def message(self, asking_QD: Tensor, answering_KD: Tensor, bias_HQK: Tensor) -> Tensor:
+        """What attention brings to each asking row; nothing, if there is nobody to ask."""
+        if answering_KD.shape[0] == 0:
+            return torch.zeros_like(asking_QD)
+        answering_KD = self.attention_norm(answering_KD)
+        message_HQW = functional.scaled_dot_product_attention(
+            self.heads(self.query(self.attention_norm(asking_QD))),
+            self.heads(self.key(answering_KD)),
+            self.heads(self.value(answering_KD)),
+            attn_mask=bias_HQK,
+            dropout_p=self.attention_dropout if self.training else 0.0,
+        )
+        return self.out(message_HQW.transpose(0, 1).flatten(1))
+
+    def heads(self, row_QD: Tensor) -> Tensor:
+        """Split the width over the heads: `[H, Q, W]`."""
+        return row_QD.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+
+
+class NodeInput(nn.Module):
+    """First rows of nodes: a learned vector of the node's own and what the past says about its place in the graph.
+
+    A node that no training batch held counts with a zero vector of its own, which `id_dropout` makes a common sight.
+    """
+
+    def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
+        super().__init__()
+        self.id_dropout = config.id_dropout
+        self.has_id, self.has_structure = "id" in config.inputs, "structure" in config.inputs
+        if self.has_id:
+            self.id_ND = nn.Parameter(torch.randn(sizes.num_nodes, config.width))
+            self.register_buffer("trained_N", torch.zeros(sizes.num_nodes, dtype=torch.bool))
+        if self.has_structure:
+            self.structure = nn.Sequential(
+                nn.Linear(sizes.num_features, config.width), nn.GELU(), nn.Linear(config.width, config.width)
+            )
+
+    def forward(self, node_B: Tensor, feature_BF: Tensor) -> Tensor:
+        """Rows `[B, D]`."""
+        parts = [self.own(node_B)] if self.has_id else []
+        if self.has_structure:
+            parts.append(self.structure(feature_BF))
+        return torch.stack(parts).sum(dim=0)
+
+    def own(self, node_B: Tensor) -> Tensor:
+        """The nodes' own vectors `[B, D]`; in training all count as trained, less those dropped."""
+        if not self.training:
+            return self.id_ND[node_B] * self.trained_N[node_B, None]
+        self.trained_N[node_B] = True
+        kept_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
+        return self.id_ND[node_B] * kept_B[:, None]
+
+
+class LinkScore(nn.Module):
+    """Weighted inner product: the score of fine-tuning, of the form of the paper's decoder on the Hadamard product."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight_D = nn.Parameter(torch.full((width,), 5.0))
+        self.offset = nn.Parameter(torch.zeros(()))
+
+    def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
+        """Scores `[P]` of pairs of positions."""
+        return (vector_GD[first_P] * vector_GD[second_P]) @ self.weight_D + self.offset
+
+
+class TemporalDecoder(nn.Module):
+    """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) say who was linked then (paper, L_recon)."""
+
+    def __init__(self, num_lags: int, width: int) -> None:
+        super().__init__()
+        self.lags = nn.ModuleList(nn.Linear(width, width) for _ in range(num_lags))
+
+    def forward(self, vector_GD: Tensor, lag: int) -> Tensor:
+        """Vectors `[G, D]` for one lag."""
+        return self.lags[lag](vector_GD)
+
+
+class DyFormer(nn.Module):
+    """Targets and their context -> vectors of the targets."""
+
+    def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
+        super().__init__()
+        self.inputs = NodeInput(config, sizes)
+        self.bias = AttentionBias(config, sizes)
+        self.layers = nn.ModuleList(TwoTowerLayer(config) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.width)
+        nn.init.constant_(self.norm.weight, config.width**-0.5)  # vectors of about unit length
+        self.link = LinkScore(config.width)
+        self.temporal = TemporalDecoder(sizes.num_lags, config.width)
+        self.view = nn.Linear(
+            config.width, config.width
+        )  # predicts one view from the other, where views are normalised
+
+    def forward(self, batch: SubgraphBatch) -> Tensor:
+        """Vectors `[G, D]` of the targets: H_tgt of the last layer, normalised."""
+        num_targets = batch.target_G.shape[0]
+        row_BD = self.inputs(
+            torch.cat([batch.target_G, batch.context_C]), torch.cat([batch.target_feature_GF, batch.context_feature_CF])
+        )
+        target_GD, context_CD = row_BD[:num_targets], row_BD[num_targets:]
+        bias_HCG = self.bias(batch).transpose(1, 2)
+        for layer in self.layers:
+            context_CD, target_GD = layer(context_CD, target_GD, bias_HCG)
+        return self.norm(target_GD)
