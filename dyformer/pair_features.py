@@ -1,0 +1,246 @@
+"""History -> past-only features of pairs of nodes, for any number of pairs in bounded memory.
+
+N nodes             P pairs       F features    S distinct nodes whose rows a block of pairs needs
+E edges of a union  T snapshots   M neighbours of the pairs' other ends
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from dyformer.links import pair_keys
+from dyformer.snapshots import DynamicGraph
+
+FEATURE_NAMES = (
+    "seen",
+    "num_steps_linked",
+    "inverse_steps_since_link",
+    "log_common_neighbors",
+    "adamic_adar",
+    "log_l3",
+    "sum_log_degree",
+    "product_log_degree",
+    "difference_log_degree",
+    "sum_log_last_degree",
+    "product_log_last_degree",
+    "sum_activity",
+    "product_activity",
+    "sum_log_step_degree",
+)
+
+BLOCK_SIZE = 4_000_000
+"""Values of one array while walks are counted: 32 MB, of which a handful live at once."""
+
+PathScores = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnionEdges:
+    """The distinct pairs of a history, sorted, and when they were linked."""
+
+    num_nodes: int
+    num_steps: int
+    source_E: NDArray[np.int64]
+    target_E: NDArray[np.int64]
+    key_E: NDArray[np.int64]
+    count_E: NDArray[np.float64]  # snapshots with the pair
+    decayed_E: NDArray[np.float64]  # sum over them of 0.5^age, age 0 in the newest snapshot
+    last_step_E: NDArray[np.int64]  # newest step with the pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFeatures:
+    """What the features of any pair are read from; its size grows with edges and nodes, not with pairs."""
+
+    edges: UnionEdges
+    union: sparse.csr_array  # [N, N] 0/1: linked in some snapshot
+    walk: sparse.csr_array  # [N, N] D^-1/2 A D^-1/2 of the union
+    degree_N: NDArray[np.float64]  # in the union
+    last_degree_N: NDArray[np.float64]  # in the newest snapshot
+    step_degree_N: NDArray[np.float64]  # summed over snapshots
+    active_step_N: NDArray[np.int64]  # newest step with an edge; 0: none
+
+    def table(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the features [P, F] of pairs, in the order of FEATURE_NAMES; the direction of a pair does not matter.
+
+        Raises ValueError for a node that the history does not know.
+        """
+        return np.column_stack([*_contact_features(self, source_P, target_P), *_end_features(self, source_P, target_P)])
+
+
+def union_edges(history: DynamicGraph) -> UnionEdges:
+    """Merge the snapshots of a history into its distinct pairs."""
+    num_nodes = history.snapshots[-1].num_nodes
+    keys = [pair_keys(num_nodes, snapshot.source_E, snapshot.target_E) for snapshot in history.snapshots]
+    step_X = np.repeat([snapshot.step for snapshot in history.snapshots], [len(key) for key in keys])
+    key_E, edge_X = np.unique(np.concatenate(keys), return_inverse=True)
+    last_step_E = np.zeros(len(key_E), dtype=np.int64)
+    np.maximum.at(last_step_E, edge_X, step_X)
+    return UnionEdges(
+        num_nodes=num_nodes,
+        num_steps=history.num_steps,
+        source_E=key_E // num_nodes,
+        target_E=key_E % num_nodes,
+        key_E=key_E,
+        count_E=np.bincount(edge_X, minlength=len(key_E)).astype(np.float64),
+        decayed_E=np.bincount(edge_X, 0.5 ** (history.num_steps - step_X), len(key_E)).astype(np.float64),
+        last_step_E=last_step_E,
+    )
+
+
+def edge_values(
+    edges: UnionEdges, value_E: NDArray[np.generic], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Look up the value [P] of each pair among the union's edges; 0 where a pair was never linked."""
+    check_known(edges.num_nodes, source_P, target_P)
+    key_P = pair_keys(edges.num_nodes, source_P, target_P)
+    position_P = np.searchsorted(edges.key_E, key_P)
+    found_P = np.isin(key_P, edges.key_E)
+    value_P = np.zeros(len(key_P))
+    value_P[found_P] = value_E[position_P[found_P]]
+    return value_P
+
+
+def check_known(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> None:
+    """Raise ValueError for a pair with a node outside `range(num_nodes)`."""
+    for node_P in (source_P, target_P):
+        if len(node_P) and not 0 <= node_P.min() <= node_P.max() < num_nodes:
+            raise ValueError(
+                f"pairs name nodes {node_P.min()} to {node_P.max()}: expected nodes that the history knows, "
+                f"0 to {num_nodes - 1}"
+            )
+
+
+def edge_degree(edges: UnionEdges, value_E: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Sum a value of the edges over the edges of each node, [N]."""
+    ends = np.concatenate([edges.source_E, edges.target_E])
+    return np.bincount(ends, np.tile(value_E, 2), edges.num_nodes).astype(np.float64)
+
+
+def adjacency(edges: UnionEdges) -> sparse.csr_array:
+    """Give the union's symmetric 0/1 adjacency [N, N]."""
+    ends = (np.concatenate([edges.source_E, edges.target_E]), np.concatenate([edges.target_E, edges.source_E]))
+    shape = (edges.num_nodes, edges.num_nodes)
+    return sparse.csr_array((np.ones(len(ends[0])), ends), shape=shape)
+
+
+def prepare_pair_features(history: DynamicGraph) -> PairFeatures:
+    """Sum up a history (all snapshots before the predicted one), so that the features of any pair can be read off."""
+    edges = union_edges(history)
+    union = adjacency(edges)
+    degree_N = edge_degree(edges, np.ones(len(edges.key_E)))
+    active_step_N = np.zeros(edges.num_nodes, dtype=np.int64)
+    for end_E in (edges.source_E, edges.target_E):
+        np.maximum.at(active_step_N, end_E, edges.last_step_E)
+    return PairFeatures(
+        edges=edges,
+        union=union,
+        walk=_symmetric_walk(union, degree_N),
+        degree_N=degree_N,
+        last_degree_N=edge_degree(edges, edges.last_step_E == edges.num_steps),
+        step_degree_N=edge_degree(edges, edges.count_E),
+        active_step_N=active_step_N,
+    )
+
+
+def pair_feature_table(
+    history: DynamicGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Give the features [P, F] of pairs from a history; prepare_pair_features serves many questions to one history."""
+    return prepare_pair_features(history).table(source_P, target_P)
+
+
+def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> PathScores:
+    """Give common neighbours, Adamic-Adar (natural logarithm) and degree-normalised 3-paths (L3) of pairs, each [P].
+
+    L3 is the entry of the cubed D^-1/2 A D^-1/2 (Kovacs et al., 2019, with symmetric normalisation): rows of the
+    square are made for the asked nodes only, block by block.
+    """
+    check_known(features.edges.num_nodes, source_P, target_P)
+    many_P, few_P = _busier_end_first(features.degree_N, source_P, target_P)
+    weight_N = 1 / np.log(np.maximum(features.degree_N, 2))
+    scores = np.zeros((3, len(source_P)))
+    for block_P in _blocks(many_P, features.degree_N[few_P], features.edges.num_nodes):
+        row_S, row_P = np.unique(many_P[block_P], return_inverse=True)
+        slot_M, pair_M = _row_slots(features.union, few_P[block_P])
+        middle_M = features.union.indices[slot_M]
+        linked_M = features.union[row_S].toarray()[row_P[pair_M], middle_M]
+        walk_M = (features.walk[row_S] @ features.walk).toarray()[row_P[pair_M], middle_M]
+        for kind, value_M in enumerate((linked_M, linked_M * weight_N[middle_M], walk_M * features.walk.data[slot_M])):
+            scores[kind, block_P] = np.bincount(pair_M, value_M, len(block_P))
+    return scores[0], scores[1], scores[2]
+
+
+def _symmetric_walk(union: sparse.csr_array, degree_N: NDArray[np.float64]) -> sparse.csr_array:
+    # On the union's own slots, so that a slot means the same neighbour in both.
+    row_M = np.repeat(np.arange(len(degree_N)), np.diff(union.indptr))
+    value_M = 1 / np.sqrt(degree_N[row_M] * degree_N[union.indices])
+    return sparse.csr_array((value_M, union.indices, union.indptr), shape=union.shape)
+
+
+def _contact_features(
+    features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> list[NDArray[np.float64]]:
+    edges = features.edges
+    common_P, adamic_P, l3_P = path_scores(features, source_P, target_P)
+    last_step_P = edge_values(edges, edges.last_step_E, source_P, target_P)
+    seen_P = (last_step_P > 0).astype(np.float64)
+    return [
+        seen_P,
+        edge_values(edges, edges.count_E, source_P, target_P),
+        seen_P / (edges.num_steps + 1 - last_step_P),
+        np.log1p(common_P),
+        adamic_P,
+        np.log1p(1e4 * l3_P),
+    ]
+
+
+def _end_features(
+    features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> list[NDArray[np.float64]]:
+    degree_N, last_N, steps_N = (
+        np.log1p(value_N) for value_N in (features.degree_N, features.last_degree_N, features.step_degree_N)
+    )
+    active_N = np.exp(features.active_step_N - float(features.edges.num_steps))
+    return [
+        degree_N[source_P] + degree_N[target_P],
+        degree_N[source_P] * degree_N[target_P],
+        np.abs(degree_N[source_P] - degree_N[target_P]),
+        last_N[source_P] + last_N[target_P],
+        last_N[source_P] * last_N[target_P],
+        active_N[source_P] + active_N[target_P],
+        active_N[source_P] * active_N[target_P],
+        steps_N[source_P] + steps_N[target_P],
+    ]
+
+
+def _busier_end_first(
+    degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    # Few distinct rows for the busy ends, few neighbours to visit at the others; the same order in both directions.
+    low_P, high_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
+    swap_P = degree_N[high_P] > degree_N[low_P]
+    return np.where(swap_P, high_P, low_P), np.where(swap_P, low_P, high_P)
+
+
+def _blocks(row_P: NDArray[np.int64], size_P: NDArray[np.float64], num_nodes: int) -> Iterator[NDArray[np.int64]]:
+    """Cut pairs into runs with a bounded number of distinct rows and a bounded sum of sizes."""
+    order_P = np.argsort(row_P, kind="stable")
+    distinct_P = np.cumsum(np.diff(row_P[order_P], prepend=-1) > 0) - 1
+    part_P = distinct_P // max(1, BLOCK_SIZE // num_nodes)
+    fill_P = np.cumsum(size_P[order_P]) // BLOCK_SIZE
+    borders = np.flatnonzero((np.diff(part_P) > 0) | (np.diff(fill_P) > 0)) + 1
+    if len(order_P):
+        yield from np.split(order_P, borders)
+
+
+def _row_slots(matrix: sparse.csr_array, row_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the storage positions [M] of all entries of the asked rows, and which asked row each belongs to."""
+    start_P = matrix.indptr[row_P].astype(np.int64)
+    size_P = matrix.indptr[row_P + 1] - start_P
+    pair_M = np.repeat(np.arange(len(row_P)), size_P)
+    first_P = np.cumsum(size_P) - size_P
+    return np.arange(len(pair_M)) + (start_P - first_P)[pair_M], pair_M
