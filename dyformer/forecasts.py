@@ -1,0 +1,172 @@
+"""Vectors, a fitted decoder and the history -> each node's most probable new partners.
+
+N nodes    D width of a vector    P pairs    F pair features    S rows of a block    C columns of a block
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from dyformer.decoder import LinkDecoder, decoder_inputs, hadamard, logit
+from dyformer.links import Pairs, pair_keys
+from dyformer.pair_features import (
+    FEATURE_NAMES,
+    PairFeatures,
+    UnionEdges,
+    adjacency,
+    edge_values,
+    prepare_pair_features,
+    union_edges,
+)
+from dyformer.snapshots import DynamicGraph
+
+MAX_NODES = 50_000
+"""Up to here all admissible pairs are scored; beyond, only candidates that the caller names."""
+
+BLOCK_PAIRS = 400_000
+"""Pairs scored at once; their features take 45 MB."""
+
+LINKS_SCHEMA = pl.Schema({"node": pl.Int64(), "rank": pl.Int64(), "partner": pl.Int64(), "score": pl.Float64()})
+
+
+def top_links(
+    vectors_ND: NDArray[np.floating],
+    decoder: LinkDecoder,
+    history: DynamicGraph,
+    *,
+    k: int,
+    candidates: Pairs | None = None,
+) -> pl.DataFrame:
+    """Rank for every node its `k` most probable new partners: rows node, rank (from 1), partner, score.
+
+    Admissible are pairs of different nodes that were never linked in the history, and that stand on opposite sides
+    where the log has two; of these, all, or those among `candidates` (either direction, duplicates allowed). The
+    score is the decoder's probability; equal scores are ranked by node number. A node without an admissible partner
+    has no row. Memory is bounded by BLOCK_PAIRS. Raises ValueError for vectors that do not fit the history or the
+    decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
+    """
+    _check(vectors_ND, decoder, history, k)
+    features = prepare_pair_features(history) if decoder.kind == "features" else None
+    edges = union_edges(history)
+    if candidates is not None:
+        pairs = _admissible(candidates, edges, history.side_N)
+        return _best_of_pairs(pairs, _pair_scores(vectors_ND, decoder, features, pairs), k)
+    if len(vectors_ND) > MAX_NODES:
+        raise ValueError(
+            f"{len(vectors_ND)} nodes are too many to score all pairs (up to {MAX_NODES}): give candidates"
+        )
+    union = adjacency(edges)
+    best = []
+    for row_S, column_C in _row_blocks(history.side_N):
+        logit_SC = _block_logits(vectors_ND, decoder, features, row_S, column_C)
+        logit_SC[union[row_S].toarray()[:, column_C] > 0] = -np.inf
+        logit_SC[row_S[:, None] == column_C] = -np.inf
+        best.append(_best_of_rows(row_S, column_C, logit_SC, k))
+    return pl.concat([pl.DataFrame(schema=LINKS_SCHEMA), *best]).sort("node", "rank")
+
+
+def _check(vectors_ND: NDArray[np.floating], decoder: LinkDecoder, history: DynamicGraph, k: int) -> None:
+    num_nodes = history.snapshots[-1].num_nodes
+    if vectors_ND.ndim != 2 or len(vectors_ND) != num_nodes:
+        raise ValueError(f"found vectors of shape {vectors_ND.shape}: expected a row for each of {num_nodes} nodes")
+    num_inputs = vectors_ND.shape[1] + (len(FEATURE_NAMES) if decoder.kind == "features" else 0)
+    if num_inputs != len(decoder.mean_F):
+        raise ValueError(
+            f"the decoder of kind {decoder.kind!r} reads {len(decoder.mean_F)} inputs, vectors of width "
+            f"{vectors_ND.shape[1]} give {num_inputs}: fit it on vectors of this width"
+        )
+    if k < 1:
+        raise ValueError(f"k = {k}: expected at least one partner per node")
+
+
+def _row_blocks(side_N: NDArray[np.int8]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    sides = np.unique(side_N)
+    for side in sides:
+        rows = np.flatnonzero(side_N == side)
+        column_C = np.flatnonzero(side_N != side) if len(sides) > 1 else rows
+        # Whole rows of the sparse products are held dense, so all nodes count.
+        num_blocks = -(-len(rows) // max(1, BLOCK_PAIRS // len(side_N)))
+        for row_S in np.array_split(rows, num_blocks):
+            yield row_S, column_C
+
+
+def _block_logits(
+    vectors_ND: NDArray[np.floating],
+    decoder: LinkDecoder,
+    features: PairFeatures | None,
+    row_S: NDArray[np.int64],
+    column_C: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    # sum_d w_d (x_d y_d - m_d) / s_d is a product of matrices: the products of a pair's vectors are never written out.
+    slope_F = decoder.coefficient_F / decoder.scale_F
+    offset = decoder.intercept - decoder.mean_F @ slope_F
+    width = vectors_ND.shape[1]
+    logit_SC = (vectors_ND[row_S] * slope_F[:width]) @ vectors_ND[column_C].T.astype(np.float64) + offset
+    if features is not None:
+        logit_SC += features.block(row_S, column_C) @ slope_F[width:]
+    return logit_SC
+
+
+def _best_of_rows(
+    row_S: NDArray[np.int64], column_C: NDArray[np.int64], logit_SC: NDArray[np.float64], k: int
+) -> pl.DataFrame:
+    columns = [_best_columns(logit_C, k) for logit_C in logit_SC]
+    size_S = [len(best) for best in columns]
+    position_R = np.repeat(np.arange(len(row_S)), size_S)
+    best_R = np.concatenate(columns)
+    return pl.DataFrame(
+        {
+            "node": row_S[position_R],
+            "rank": np.concatenate([np.arange(1, size + 1) for size in size_S]),
+            "partner": column_C[best_R],
+            "score": expit(logit_SC[position_R, best_R]),
+        },
+        schema=LINKS_SCHEMA,
+    )
+
+
+def _best_columns(logit_C: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    num_best = min(k, len(logit_C))
+    if not num_best:
+        return np.empty(0, dtype=np.int64)
+    least = np.partition(logit_C, len(logit_C) - num_best)[len(logit_C) - num_best]
+    enough = np.flatnonzero((logit_C >= least) & (logit_C > -np.inf))
+    return enough[np.argsort(-logit_C[enough], kind="stable")][:num_best]
+
+
+def _admissible(candidates: Pairs, edges: UnionEdges, side_N: NDArray[np.int8]) -> Pairs:
+    known_P = edge_values(edges, edges.count_E, *candidates) > 0
+    same_side_P = side_N[candidates[0]] == side_N[candidates[1]]
+    refused_P = known_P | (candidates[0] == candidates[1]) | (same_side_P & (len(np.unique(side_N)) > 1))
+    key_P = np.unique(pair_keys(edges.num_nodes, candidates[0], candidates[1])[~refused_P])
+    return key_P // edges.num_nodes, key_P % edges.num_nodes
+
+
+def _pair_scores(
+    vectors_ND: NDArray[np.floating], decoder: LinkDecoder, features: PairFeatures | None, pairs: Pairs
+) -> NDArray[np.float64]:
+    num_blocks = -(-len(pairs[0]) // (BLOCK_PAIRS // 10)) or 1
+    blocks = zip(*(np.array_split(end_P, num_blocks) for end_P in pairs), strict=True)
+    scores = []
+    for source_P, target_P in blocks:
+        table_PF = None if features is None else features.table(source_P, target_P)
+        scores.append(logit(decoder, decoder_inputs(hadamard(vectors_ND, source_P, target_P), table_PF)))
+    return np.concatenate(scores)
+
+
+def _best_of_pairs(pairs: Pairs, logit_P: NDArray[np.float64], k: int) -> pl.DataFrame:
+    frame = pl.DataFrame(
+        {
+            "node": np.concatenate([pairs[0], pairs[1]]),
+            "partner": np.concatenate([pairs[1], pairs[0]]),
+            "logit": np.tile(logit_P, 2),
+            "score": expit(np.tile(logit_P, 2)),
+        }
+    )
+    ranked = frame.sort("node", "logit", "partner", descending=[False, True, False]).with_columns(
+        rank=pl.int_range(1, pl.len() + 1).over("node")
+    )
+    return ranked.filter(pl.col("rank") <= k).select(LINKS_SCHEMA.names()).cast(LINKS_SCHEMA)
