@@ -3,7 +3,6 @@
 G target nodes    P linked pairs    M unlinked pairs    D width
 """
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -16,11 +15,6 @@ def link_loss(linked_score_P: Tensor, unlinked_score_M: Tensor, *, negative_weig
     linked = functional.softplus(-linked_score_P).sum() / max(linked_score_P.numel(), 1)
     unlinked = functional.softplus(unlinked_score_M).sum() / max(unlinked_score_M.numel(), 1)
     return linked + negative_weight * unlinked
-
-
-def pair_scores(vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
-    """Inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
-    return (vector_GD[first_P] * vector_GD[second_P]).sum(dim=-1)
 
 
 def view_loss(first_GD: Tensor, second_GD: Tensor) -> Tensor:
@@ -44,8 +38,3 @@ def normalised_view_loss(
     first_moves = (functional.normalize(predicted_first_GD, dim=-1) - second_GD).square().sum(dim=-1)
     second_moves = (functional.normalize(predicted_second_GD, dim=-1) - first_GD).square().sum(dim=-1)
     return (first_moves + second_moves).mean()
-
-
-def mean_over_lags(loss_by_lag: list[Tensor]) -> Tensor:
-    """Reconstruction loss: the mean of one link loss per reconstructed lag (the paper sums over steps)."""
-    return torch.stack(loss_by_lag).mean()

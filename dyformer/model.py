@@ -16,6 +16,8 @@ from dyformer.batches import SubgraphBatch
 
 Inputs = Literal["id+structure", "id", "structure"]
 
+LINK_SCALE = 5.0  # vectors are of about unit length: first scores span this much either way
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -193,29 +195,43 @@ class NodeInput(nn.Module):
         return self.id_ND[node_B] * kept_B[:, None]
 
 
+def pair_scores(vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
+    """Inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
+    # index_select, because its backward pass adds in a fixed order where that of indexing does not.
+    return (vector_GD.index_select(0, first_P) * vector_GD.index_select(0, second_P)).sum(dim=1)
+
+
 class LinkScore(nn.Module):
     """Weighted inner product: the score of fine-tuning, of the form of the paper's decoder on the Hadamard product."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight_D = nn.Parameter(torch.full((width,), 5.0))
+        self.weight_D = nn.Parameter(torch.full((width,), LINK_SCALE))
         self.offset = nn.Parameter(torch.zeros(()))
 
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
         """Scores `[P]` of pairs of positions."""
-        return (vector_GD[first_P] * vector_GD[second_P]) @ self.weight_D + self.offset
+        product_PD = vector_GD.index_select(0, first_P) * vector_GD.index_select(0, second_P)
+        return product_PD @ self.weight_D + self.offset
 
 
 class TemporalDecoder(nn.Module):
-    """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) say who was linked then (paper, L_recon)."""
+    """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) say who was linked then (paper, L_recon).
+
+    An offset per lag is ours: inner products alone cannot say that most pairs are unlinked.
+    """
 
     def __init__(self, num_lags: int, width: int) -> None:
         super().__init__()
         self.lags = nn.ModuleList(nn.Linear(width, width) for _ in range(num_lags))
+        self.offset_T = nn.Parameter(torch.zeros(num_lags))
+        with torch.no_grad():
+            for linear in self.lags:
+                linear.weight.add_(LINK_SCALE**0.5 * torch.eye(width))
 
-    def forward(self, vector_GD: Tensor, lag: int) -> Tensor:
-        """Vectors `[G, D]` for one lag."""
-        return self.lags[lag](vector_GD)
+    def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor, lag: int) -> Tensor:
+        """Scores `[P]` of pairs of positions at one lag."""
+        return pair_scores(self.lags[lag](vector_GD), first_P, second_P) + self.offset_T[lag]
 
 
 class DyFormer(nn.Module):
@@ -223,6 +239,7 @@ class DyFormer(nn.Module):
 
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
+        self.register_buffer("node_N", torch.arange(sizes.num_nodes))  # permanent number of each node
         self.inputs = NodeInput(config, sizes)
         self.bias = AttentionBias(config, sizes)
         self.layers = nn.ModuleList(TwoTowerLayer(config) for _ in range(config.num_layers))

@@ -1,0 +1,48 @@
+"""Settings of the two stages of training (paper, section 4)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """Reconstruction of hidden steps and agreement of two views (paper, section 4.1)."""
+
+    epochs: int = 40
+    patience: int = 20
+    batches_per_epoch: int = 10
+    validation_batches: int = 8
+    learning_rate: float = 1e-3
+    weight_decay: float = 5e-4
+    clip_norm: float = 1.0
+    step_half_life: float = 4.0
+    num_linked: int = 256
+    num_negatives: int = 10
+    num_targets: int = 512
+    negative_weight: float = 1.0
+    validation_share: float = 0.1
+    mask_lag: bool = True  # hide the step that is reconstructed
+    view_weight: float = 1.0  # gamma
+    view: Literal["plain", "normalised"] = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Forecasts of each next step of the history (paper, section 4.2)."""
+
+    epochs: int = 40
+    patience: int = 20
+    batches_per_epoch: int = 10
+    validation_batches: int = 8
+    learning_rate: float = 1e-3
+    weight_decay: float = 5e-4
+    clip_norm: float = 1.0
+    step_half_life: float = 4.0
+    num_linked: int = 256
+    num_negatives: int = 10
+    num_targets: int = 512
+    negative_weight: float = 1.0
+    validation_share: float = 0.1
+
+
+StageConfig = PretrainConfig | FinetuneConfig

@@ -1,0 +1,237 @@
+"""PreparedGraph -> trained weights -> vectors: the stages of DyFormer (paper, section 4).
+
+N nodes    D width
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dyformer.batches import graph_view, make_batch, node_batches, num_features, num_lags
+from dyformer.embedder import Embed
+from dyformer.epochs import Stage, run_epochs
+from dyformer.losses import link_loss, normalised_view_loss, view_loss
+from dyformer.model import DyFormer, ModelConfig, ModelSizes
+from dyformer.pair_batches import PairBatch, PairSizes, PairSource, forecast_tasks, reconstruction_tasks
+from dyformer.prepared_graph import PreparedGraph
+from dyformer.progress import Checkpoint, Progress, Weights
+from dyformer.stage_config import FinetuneConfig, PretrainConfig
+
+
+def pretrain(
+    graph: PreparedGraph,
+    model_config: ModelConfig,
+    config: PretrainConfig,
+    *,
+    seed: int,
+    device: str | torch.device = "cpu",
+    resume: Checkpoint | None = None,
+    weights: Weights | None = None,
+) -> Iterator[Progress]:
+    """Learn to reconstruct steps of the history, from scratch or from the weights of an earlier cut.
+
+    Raises ValueError for a history of one step, or a checkpoint of another run.
+    """
+    _check_history(graph)
+
+    def loss(model: DyFormer, batch: PairBatch) -> dict[str, Tensor]:
+        return pretraining_loss(model, batch, config)
+
+    stage = Stage(
+        name="pretrain",
+        number=1,
+        tasks=reconstruction_tasks(graph.until, num_lags(graph), hidden=config.mask_lag),
+        source=pair_source(graph, model_config, config, seed),
+        two_views=config.view_weight > 0,
+        loss=loss,
+        config=config,
+        seed=seed,
+        device=torch.device(device),
+    )
+    yield from run_epochs(stage, started_model(graph, model_config, weights, seed), resume)
+
+
+def finetune(
+    graph: PreparedGraph,
+    weights: Weights | None,
+    model_config: ModelConfig,
+    config: FinetuneConfig,
+    *,
+    seed: int,
+    device: str | torch.device = "cpu",
+    resume: Checkpoint | None = None,
+) -> Iterator[Progress]:
+    """Learn to forecast each step of the history from the steps before it, from pre-trained weights or from scratch.
+
+    Raises ValueError for a history of one step, or a checkpoint of another run.
+    """
+    _check_history(graph)
+
+    def loss(model: DyFormer, batch: PairBatch) -> dict[str, Tensor]:
+        return forecast_loss(model, batch, config)
+
+    stage = Stage(
+        name="finetune",
+        number=2,
+        tasks=forecast_tasks(graph.until),
+        source=pair_source(graph, model_config, config, seed),
+        two_views=False,
+        loss=loss,
+        config=config,
+        seed=seed,
+        device=torch.device(device),
+    )
+    yield from run_epochs(stage, started_model(graph, model_config, weights, seed), resume)
+
+
+def _check_history(graph: PreparedGraph) -> None:
+    if graph.until < 2:
+        raise ValueError(
+            f"a history of {graph.until} step cannot be learnt from: each step is told from others; "
+            f"train until step 2 at least"
+        )
+
+
+def pair_source(
+    graph: PreparedGraph, model_config: ModelConfig, config: PretrainConfig | FinetuneConfig, seed: int
+) -> PairSource:
+    """Give the batches of a stage; both stages hold the same edges out."""
+    sizes = PairSizes(
+        num_linked=config.num_linked,
+        num_negatives=config.num_negatives,
+        num_targets=config.num_targets,
+        num_context=model_config.num_context,
+    )
+    return PairSource(graph, sizes, validation_share=config.validation_share, seed=seed)
+
+
+def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) -> dict[str, Tensor]:
+    """L_recon + gamma x L_view (paper, section 4.1); without a second view, L_recon of the first."""
+    first_GD = model(batch.subgraph)
+    if batch.second_view is None:
+        link = reconstruction_loss(model, batch, first_GD, config)
+        return {"loss": link, "link": link}
+    second_GD = model(batch.second_view)
+    link = (
+        reconstruction_loss(model, batch, first_GD, config) + reconstruction_loss(model, batch, second_GD, config)
+    ) / 2
+    view = two_view_loss(model, first_GD, second_GD, config)
+    return {"loss": link + config.view_weight * view, "link": link, "view": view}
+
+
+def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, config: PretrainConfig) -> Tensor:
+    """Link loss of the lag that the batch asks; the mean over lags is taken by drawing them alike."""
+    return link_loss(
+        model.temporal(vector_GD, batch.linked_first_P, batch.linked_second_P, batch.task.lag),
+        model.temporal(vector_GD, batch.unlinked_first_M, batch.unlinked_second_M, batch.task.lag),
+        negative_weight=config.negative_weight,
+    )
+
+
+def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: PretrainConfig) -> Tensor:
+    """L_view, plain as in the paper or of normalised vectors."""
+    if config.view == "plain":
+        return view_loss(first_GD, second_GD)
+    return normalised_view_loss(first_GD, second_GD, model.view(second_GD), model.view(first_GD))
+
+
+def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> dict[str, Tensor]:
+    """Link loss of the next step."""
+    vector_GD = model(batch.subgraph)
+    link = link_loss(
+        model.link(vector_GD, batch.linked_first_P, batch.linked_second_P),
+        model.link(vector_GD, batch.unlinked_first_M, batch.unlinked_second_M),
+        negative_weight=config.negative_weight,
+    )
+    return {"loss": link, "link": link}
+
+
+def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | None, seed: int) -> DyFormer:
+    """Build the model of a graph, with fresh weights or with those of an earlier cut where they fit."""
+    sizes = ModelSizes(
+        num_nodes=len(graph.history.node_N),
+        num_features=num_features(graph),
+        num_lags=num_lags(graph),
+        max_distance=graph.config.max_distance,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = DyFormer(config, sizes)
+    model.node_N.copy_(torch.from_numpy(graph.history.node_N))
+    if weights is not None:
+        model.load_state_dict(moved_weights(weights, model.state_dict()))
+    return model
+
+
+def moved_weights(weights: Weights, fresh: Weights) -> Weights:
+    """Fit weights to the nodes of another graph: a node keeps its row by its permanent number, a new one is untrained.
+
+    Raises ValueError where anything but the number of nodes differs.
+    """
+    row_N = [name for name in fresh if name.endswith(("_N", "_ND"))]
+    wrong = [
+        f"{name}: expected {tuple(tensor.shape)}, found {tuple(weights[name].shape) if name in weights else None}"
+        for name, tensor in fresh.items()
+        if name not in weights or (name not in row_N and weights[name].shape != tensor.shape)
+    ]
+    if wrong:
+        raise ValueError(f"the weights do not fit the model ({'; '.join(wrong)}): train from scratch")
+    old, new = weights["node_N"].cpu().numpy(), fresh["node_N"].cpu().numpy()
+    _, old_row, new_row = np.intersect1d(old, new, assume_unique=True, return_indices=True)
+    moved = dict(weights)
+    for name in row_N:
+        moved[name] = fresh[name].clone()
+        moved[name][torch.from_numpy(new_row)] = weights[name].cpu()[torch.from_numpy(old_row)]
+    return moved
+
+
+def embed(
+    graph: PreparedGraph, weights: Weights, model_config: ModelConfig, *, device: str | torch.device = "cpu"
+) -> NDArray[np.float32]:
+    """Give the vectors `[N, D]` of all nodes known at `graph.until`.
+
+    Nodes are asked in fixed batches in the order of their numbers, so that a vector does not depend on who is wanted.
+    """
+    model = started_model(graph, model_config, weights, seed=0).to(torch.device(device)).eval()
+    view = graph_view(graph, until=graph.until)
+    vector_ND = np.empty((len(graph.history.node_N), model_config.width), dtype=np.float32)
+    with torch.no_grad():
+        for target_G in node_batches(len(vector_ND), model_config.num_targets):
+            batch = make_batch(view, target_G, num_context=model_config.num_context)
+            vector_ND[target_G] = model(batch.to(torch.device(device))).cpu().numpy()
+    return vector_ND
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyFormerEmbedder:
+    """DyFormer as a method among others."""
+
+    model: ModelConfig
+    pretrain: PretrainConfig | None
+    finetune: FinetuneConfig
+    device: str = "cpu"
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Pre-train, fine-tune and embed all nodes known at `graph.until`."""
+        weights = None
+        if self.pretrain is not None:
+            weights = last_weights(pretrain(graph, self.model, self.pretrain, seed=seed, device=self.device))
+        weights = last_weights(finetune(graph, weights, self.model, self.finetune, seed=seed, device=self.device))
+        vector_ND = embed(graph, weights, self.model, device=self.device)
+
+        def look_up(node_N: NDArray[np.int64]) -> NDArray[np.float32]:
+            return vector_ND[node_N]
+
+        return look_up
+
+
+def last_weights(stage: Iterator[Progress]) -> Weights:
+    """Run a stage to its end and give its best weights. Raises ValueError for a stage that was already over."""
+    for progress in stage:
+        if progress.is_last:
+            return progress.checkpoint().weights()
+    raise ValueError("the stage has no epoch left to run: read the weights of its checkpoint, or ask for more epochs")
