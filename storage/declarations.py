@@ -1,0 +1,35 @@
+"""How each log of a store is read: the record that lets a later retraining know a log of one's own by its name."""
+
+import json
+from typing import Any
+
+from storage import files
+from storage.layout import Layout
+
+
+class DeclarationConflict(ValueError):
+    """A log is declared otherwise than it was when its first rows were ingested."""
+
+
+def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tuple[str, ...] = ()) -> None:
+    """Keep the record; the keys in `fixed` (what the stored rows depend on) may never change afterwards.
+
+    Raises:
+        DeclarationConflict: a fixed key differs from the stored record.
+    """
+    known = declaration(layout, dataset) or {}
+    plain = json.loads(json.dumps(record))
+    for key in fixed:
+        if key in known and known[key] != plain.get(key):
+            raise DeclarationConflict(
+                f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, now it is {plain.get(key)!r}: "
+                "leave it as it was, or ingest under another name"
+            )
+    if plain != known:
+        files.write_bytes(layout.declaration(dataset), json.dumps(plain, indent=1, sort_keys=True).encode())
+
+
+def declaration(layout: Layout, dataset: str) -> dict[str, Any] | None:
+    """The stored record, None when the log was never declared."""
+    location = layout.declaration(dataset)
+    return json.loads(files.read_bytes(location)) if files.size(location) is not None else None

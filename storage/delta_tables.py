@@ -1,0 +1,77 @@
+"""Delta tables under optimistic concurrency: open, create, scan, and commit if nobody else did."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
+
+from storage import files
+
+DELTA_TYPES: dict[Any, str] = {
+    pl.Boolean: "boolean",
+    pl.Int8: "byte",
+    pl.Int64: "long",
+    pl.Float64: "double",
+    pl.String: "string",
+}
+# A training is pinned to a version for good: rows are never deleted and the history is never cleaned up.
+CONFIGURATION: dict[str, str | None] = {
+    "delta.appendOnly": "true",
+    "delta.logRetentionDuration": "interval 36500 days",
+}
+
+
+def opened(address: str) -> DeltaTable | None:
+    """The newest version of a table, None when there is no table."""
+    try:
+        return DeltaTable(address, storage_options=files.object_store_options(address))
+    except TableNotFoundError:
+        return None
+
+
+def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: list[str] | None = None) -> DeltaTable:
+    """The newest version of a table; version 0 is the empty one."""
+    table = opened(address)
+    if table is not None:
+        return table
+    schema = Schema([Field(name, PrimitiveType(DELTA_TYPES[dtype])) for name, dtype in columns.items()])
+    options = files.object_store_options(address)
+    try:
+        return DeltaTable.create(
+            address, schema, partition_by=partition_by, configuration=CONFIGURATION, storage_options=options
+        )
+    except DeltaError:  # another writer was quicker
+        return DeltaTable(address, storage_options=options)
+
+
+def commit_if_unchanged(
+    table: DeltaTable, rows: pl.DataFrame, application: str, version: int, metadata: Mapping[str, Any]
+) -> bool:
+    """Append all rows in one commit and record `version` for the application; False when the table moved on.
+
+    Delta records an application's version without checking it, and would by itself put the rows after another
+    writer's commit: with no retry allowed, whoever read an older table loses and must read again.
+    """
+    properties = CommitProperties(
+        custom_metadata={key: str(value) for key, value in metadata.items()},
+        max_commit_retries=0,
+        app_transactions=[Transaction(application, version)],
+    )
+    try:
+        write_deltalake(table, rows, mode="append", commit_properties=properties)
+    except CommitFailedError:
+        return False
+    return True
+
+
+def scan(table: DeltaTable, partition: str = "") -> pl.LazyFrame:
+    """Rows of a table, or of one partition `key=value` without the key's own column."""
+    locations = [unquote(uri) for uri in table.file_uris() if f"/{partition}/" in uri or not partition]
+    if not locations:
+        return pl.LazyFrame()
+    options = files.object_store_options(locations[0])
+    return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)

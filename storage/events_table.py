@@ -1,0 +1,292 @@
+"""The transactional event table: one commit an ingested source, all or nothing, with permanent node numbers.
+
+One Delta table holds the accepted rows and the quarantined ones (partition column `accepted`), so that both appear
+in one commit. A row carries the version that brought it (`ingest`), hence every version can be read from the newest
+table. The writer numbers new nodes itself and commits only if nobody committed since it read, else it begins again:
+the numbers are part of the commit, and the node dictionary is derived from it.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+from deltalake import DeltaTable
+
+from storage import delta_tables, files, node_numbers
+from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS, STORED_COLUMNS, RowsRead, check_rows
+from storage.layout import Layout
+
+ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
+
+
+class DatasetNotIngested(ValueError):
+    """A log, or a version of it, is not in this store."""
+
+
+class TableBusy(ValueError):
+    """Other writers were quicker too many times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingest:
+    """One source in the table: `num_accepted + num_quarantined + num_dropped = num_read`.
+
+    `changed` tells whether this call committed it: not when its bytes were there already, nor when all its rows
+    were known and dropped.
+    """
+
+    version: int
+    changed: bool
+    batch: str
+    num_read: int
+    num_accepted: int
+    num_quarantined: int
+    num_dropped: int
+    num_duplicates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """What `append` was asked to commit."""
+
+    dataset: str
+    rows: RowsRead
+    batch: str
+    target_side: int
+    drop_known: bool
+
+
+def append(
+    layout: Layout,
+    dataset: str,
+    result: RowsRead,
+    source_sha256: str,
+    *,
+    bipartite: bool = False,
+    drop_known: bool = False,
+    max_retries: int = 100,
+) -> Ingest:
+    """Commit the rows of one source, or find that its bytes are in the table already.
+
+    Args:
+        layout: the store.
+        dataset: name of the log.
+        result: the rows, accepted and rejected, with their counts.
+        source_sha256: checksum of the source's bytes.
+        bipartite: sources and targets are two id spaces; fixed by the first ingest of a log.
+        drop_known: leave out events that the table has from other sources, and count them as dropped.
+        max_retries: how often to begin again after another writer committed first.
+
+    Raises:
+        ValueError: wrong columns, missing or not finite values, counts that do not add up, no event at all.
+        TableBusy: every try met another writer's commit.
+    """
+    check_rows(dataset, result)
+    source = _Source(
+        dataset=dataset, rows=result, batch=source_sha256, target_side=int(bipartite), drop_known=drop_known
+    )
+    for attempt in range(max_retries + 1):
+        ingest = _try_append(layout, source)
+        if ingest is not None:
+            return ingest
+        time.sleep(min(0.01 * (attempt + 1), 0.5))
+    raise TableBusy(f"dataset {dataset!r}: {max_retries + 1} tries met other writers' commits; ingest it again later")
+
+
+def read_events(layout: Layout, dataset: str, version: int | None = None) -> pl.DataFrame:
+    """Events of a version (default: the newest) in log order, by commit, file and line.
+
+    Columns: source, target (permanent node numbers, Int64), source_side, target_side (Int8), time, weight, label.
+
+    Raises:
+        DatasetNotIngested: no such log, or no such version.
+    """
+    events = scan_events(layout, dataset, version).select(
+        "ingest",
+        "row",
+        pl.col("source_node").alias("source"),
+        pl.col("target_node").alias("target"),
+        pl.lit(0, pl.Int8).alias("source_side"),
+        *("target_side", "time", "weight", "label"),
+    )
+    return events.sort("ingest", "row").drop("ingest", "row").collect()
+
+
+def scan_events(layout: Layout, dataset: str, version: int | None = None) -> pl.LazyFrame:
+    """All columns of the events of a version, in no order: `ingest` and `row` give it."""
+    return _scan(layout, dataset, version, ACCEPTED).drop("reason", "raw")
+
+
+def scan_quarantine(layout: Layout, dataset: str, version: int | None = None) -> pl.LazyFrame:
+    """Rejected rows of a version: ingest, row, file, line, reason, raw, arrival."""
+    columns = ("ingest", "row", *QUARANTINE_COLUMNS, "arrival")
+    return _scan(layout, dataset, version, QUARANTINED).select(columns)
+
+
+def quarantine(layout: Layout, dataset: str, version: int | None = None) -> pl.DataFrame:
+    """Rejected rows of a version in log order: file, line, reason, raw."""
+    return scan_quarantine(layout, dataset, version).sort("ingest", "row").select(QUARANTINE_COLUMNS.keys()).collect()
+
+
+def node_dictionary(layout: Layout, dataset: str, version: int | None = None) -> pl.DataFrame:
+    """The permanent dictionary of a version: node (0, 1, ... by first appearance), side, id."""
+    table = _opened(layout, dataset)
+    wanted = _checked_version(table, dataset, version)
+    return node_numbers.known_nodes(layout.nodes(dataset), table, wanted).select("node", "side", "id")
+
+
+def newest_version(layout: Layout, dataset: str) -> int:
+    """Version of the last commit that brought events."""
+    return _newest(_opened(layout, dataset))
+
+
+def max_event_time(layout: Layout, dataset: str, version: int | None = None) -> int:
+    """Time of the latest event of a version."""
+    return scan_events(layout, dataset, version).select(pl.col("time").max()).collect().item()
+
+
+def history(layout: Layout, dataset: str) -> pl.DataFrame:
+    """One row an ingest: version, batch, arrival, the five counts, first_time and last_time of its events."""
+    table = _opened(layout, dataset)
+    columns = ("version", "batch", "arrival", *_COUNTS, "first_time", "last_time")
+    rows = [{name: commit[name] for name in columns} for commit in _commits(table)]
+    return pl.DataFrame(rows).with_columns(pl.exclude("batch").cast(pl.Int64)).sort("version")
+
+
+def ingested_datasets(layout: Layout) -> list[str]:
+    """Names of the logs that have events."""
+    return [name for name in layout.dataset_names(files.children(layout.datasets)) if _has_events(layout, name)]
+
+
+_COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
+
+
+def _try_append(layout: Layout, source: _Source) -> Ingest | None:
+    address = layout.interactions(source.dataset)
+    table = delta_tables.opened_or_created(address, STORED_COLUMNS, partition_by=["accepted"])
+    version = table.transaction_version(_application(source))
+    ingest = _commit(layout, table, source) if version is None else _ingest_of(table, version)
+    if ingest is not None:
+        node_numbers.extend(layout.nodes(source.dataset), table)
+    return ingest
+
+
+def _commit(layout: Layout, table: DeltaTable, source: _Source) -> Ingest | None:
+    nodes = node_numbers.known_nodes(layout.nodes(source.dataset), table, table.version())
+    _check_sides(nodes, source)
+    events = source.rows.events.select(EVENT_COLUMNS.keys()).sort("file", "line")
+    if source.drop_known and table.version() > 0:
+        events = _without_known(table, events)
+    ingest = _counted(source, events, table)
+    if not ingest.changed:
+        return ingest
+    numbered = node_numbers.numbered(events, nodes, source.target_side)
+    rows = _stored(numbered, source, ingest.version)
+    metadata = asdict(ingest) | {
+        "arrival": rows["arrival"][0],
+        "first_time": events["time"].min(),
+        "last_time": events["time"].max(),
+    }
+    committed = delta_tables.commit_if_unchanged(table, rows, _application(source), ingest.version, metadata)
+    return ingest if committed else None
+
+
+def _without_known(table: DeltaTable, events: pl.DataFrame) -> pl.DataFrame:
+    same = ["source", "target", "time", "weight", "label"]
+    known = delta_tables.scan(table, ACCEPTED).select(same)
+    return events.lazy().join(known, on=same, how="anti", nulls_equal=True, maintain_order="left").collect()
+
+
+def _counted(source: _Source, events: pl.DataFrame, table: DeltaTable) -> Ingest:
+    rows = source.rows
+    changed = not events.is_empty()
+    return Ingest(
+        version=table.version() + 1 if changed else _newest(table),
+        changed=changed,
+        batch=source.batch,
+        num_read=rows.num_read,
+        num_accepted=events.height,
+        num_quarantined=rows.quarantine.height,
+        num_dropped=rows.num_dropped + rows.events.height - events.height,
+        num_duplicates=rows.num_duplicates,
+    )
+
+
+def _stored(events: pl.DataFrame, source: _Source, version: int) -> pl.DataFrame:
+    bad = source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()).sort("file", "line")
+    good = events.with_columns(accepted=pl.lit(True), row=pl.int_range(pl.len()))
+    rows = pl.concat([good, bad.with_columns(accepted=pl.lit(False), row=pl.int_range(pl.len()))], how="diagonal")
+    return rows.with_columns(
+        ingest=pl.lit(version),
+        target_side=pl.lit(source.target_side),
+        arrival=pl.lit(time.time_ns() // 1000),
+    ).select(
+        pl.col(name).cast(dtype) if name in rows.columns or name in _CONSTANT else pl.lit(None, dtype).alias(name)
+        for name, dtype in STORED_COLUMNS.items()
+    )
+
+
+_CONSTANT = ("ingest", "target_side", "arrival")
+
+
+def _application(source: _Source) -> str:
+    return f"ingest:{source.dataset}:{source.batch}"
+
+
+def _commits(table: DeltaTable) -> list[dict[str, Any]]:
+    return [commit for commit in table.history() if "num_read" in commit]
+
+
+def _ingest_of(table: DeltaTable, version: int) -> Ingest:
+    commit = next(commit for commit in _commits(table) if commit["version"] == version)
+    counts = {name: int(commit[name]) for name in _COUNTS}
+    return Ingest(version=version, changed=False, batch=commit["batch"], **counts)
+
+
+def _opened(layout: Layout, dataset: str) -> DeltaTable:
+    table = delta_tables.opened(layout.interactions(dataset))
+    if table is None or not table.version():
+        there = ", ".join(ingested_datasets(layout)) or "none"
+        raise DatasetNotIngested(
+            f"no events of {dataset!r} in {layout.root}: run `dyformer ingest {dataset}` first (ingested: {there})"
+        )
+    return table
+
+
+def _has_events(layout: Layout, dataset: str) -> bool:
+    table = delta_tables.opened(layout.interactions(dataset))
+    return table is not None and table.version() > 0
+
+
+def _newest(table: DeltaTable) -> int:
+    # Not table.version(): maintenance such as compaction makes versions that bring no event.
+    added = pl.DataFrame(table.get_add_actions(flatten=True))
+    return max(added["max.ingest"].drop_nulls(), default=0) if added.width else 0
+
+
+def _checked_version(table: DeltaTable, dataset: str, version: int | None) -> int:
+    newest = _newest(table)
+    if version is None:
+        return newest
+    if not 1 <= version <= newest:
+        raise DatasetNotIngested(f"dataset {dataset!r} has the table versions 1 to {newest}, not {version}")
+    return version
+
+
+def _scan(layout: Layout, dataset: str, version: int | None, partition: str) -> pl.LazyFrame:
+    table = _opened(layout, dataset)
+    wanted = _checked_version(table, dataset, version)
+    rows = delta_tables.scan(table, partition)
+    if not rows.collect_schema():
+        rows = pl.LazyFrame(schema={name: dtype for name, dtype in STORED_COLUMNS.items() if name != "accepted"})
+    return rows.filter(pl.col("ingest") <= wanted)
+
+
+def _check_sides(nodes: pl.DataFrame, source: _Source) -> None:
+    if nodes.height and int(1 in nodes["side"]) != source.target_side:
+        kinds = ("one id space", "two id spaces (bipartite)")
+        raise ValueError(
+            f"dataset {source.dataset!r} was ingested with {kinds[1 - source.target_side]}, this source is read with "
+            f"{kinds[source.target_side]}: read it alike, or ingest it under another name"
+        )

@@ -1,0 +1,188 @@
+"""Layout: where everything is kept; the only file that spells a path or a URL.
+
+    1_raw/dataset=uci/                                              fetched files as published
+    2_events/dataset=uci/{declaration.json,interactions,nodes}      the transactional tables
+    3_snapshots/snapshots/dataset=uci/version=3/settings=ab12cd34ef56
+    4_graphs/pagerank/dataset=uci/version=3/until=12/settings=...
+    5_checkpoints/pretrain/dataset=uci/version=3/until=12/settings=.../seed=0
+    6_vectors/vectors/...   7_forecasts/forecasts/...   7_forecasts/scores/...
+
+The names are hive style (`key=value`), so that DuckDB and Polars read one kind as one table.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+RAW, EVENTS, SNAPSHOTS, GRAPHS = "1_raw", "2_events", "3_snapshots", "4_graphs"
+CHECKPOINTS, VECTORS, FORECASTS = "5_checkpoints", "6_vectors", "7_forecasts"
+ARTIFACT_FOLDERS = (SNAPSHOTS, GRAPHS, CHECKPOINTS, VECTORS, FORECASTS)
+KEYS = ("dataset", "version", "until", "settings", "seed")
+HASH_LENGTH = 12  # characters of a settings hash that stand in an address; the lineage record carries all of it
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Addresses below one root: a local folder or `s3://bucket/prefix`.
+
+    `state` is a folder of this machine for what cannot live in an object store: locks, the spool and, under an S3
+    root, MLflow's database. It defaults to the root itself, or to the user's state folder under an S3 root.
+    """
+
+    root: str
+    state: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", _normal_root(str(self.root)))
+        object.__setattr__(self, "state", _absolute(str(self.state)) if self.state else self._usual_state())
+
+    @classmethod
+    def from_environment(cls) -> "Layout":
+        """Root from DYFORMER_STORAGE (default `./data`), state from DYFORMER_STATE."""
+        return cls(os.environ.get("DYFORMER_STORAGE") or "./data", os.environ.get("DYFORMER_STATE", ""))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the root is a folder of this machine."""
+        return not self.root.startswith("s3://")
+
+    def raw(self, dataset: str) -> str:
+        """Folder of the files fetched from the publisher."""
+        return self._join(RAW, _hive(dataset=dataset))
+
+    def declaration(self, dataset: str) -> str:
+        """JSON record of how a log is read: columns, separator, time unit, window."""
+        return self._join(EVENTS, _hive(dataset=dataset), "declaration.json")
+
+    def interactions(self, dataset: str) -> str:
+        """Delta table of the accepted and the quarantined rows of a log."""
+        return self._join(EVENTS, _hive(dataset=dataset), "interactions")
+
+    def nodes(self, dataset: str) -> str:
+        """Delta table of the permanent node dictionary."""
+        return self._join(EVENTS, _hive(dataset=dataset), "nodes")
+
+    @property
+    def datasets(self) -> str:
+        """Folder whose children are the logs that have been ingested."""
+        return self._join(EVENTS)
+
+    def dataset_names(self, folders: list[str]) -> list[str]:
+        """Names of the logs among the children of `datasets`."""
+        return [folder.removeprefix("dataset=") for folder in folders if folder.startswith("dataset=")]
+
+    def snapshots(self, dataset: str, *, version: int, settings: str) -> str:
+        """Artifact with the tables `edges`, `steps` and `nodes` of one table version under one window."""
+        return self._join(SNAPSHOTS, "snapshots", _hive(dataset=dataset, version=version, settings=settings))
+
+    def graph(self, kind: str, dataset: str, *, version: int, until: int, settings: str) -> str:
+        """Artifact of one kind (`pagerank`, `distances`, ...) made of the snapshots up to `until`."""
+        keys = _hive(dataset=dataset, version=version, until=until, settings=settings)
+        return self._join(GRAPHS, _safe(kind), keys)
+
+    def checkpoint(self, stage: str, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Folder of the newest state of a running stage (`pretrain`, `finetune`)."""
+        return self._join(CHECKPOINTS, _safe(stage), _run(dataset, version, until, settings, seed))
+
+    def model(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the weights of a finished training."""
+        return self._join(CHECKPOINTS, "model", _run(dataset, version, until, settings, seed))
+
+    def vectors(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with one vector a node."""
+        return self._join(VECTORS, "vectors", _run(dataset, version, until, settings, seed))
+
+    def forecasts(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the top-k links a node for step `until + 1`."""
+        return self._join(FORECASTS, "forecasts", _run(dataset, version, until, settings, seed))
+
+    def scores(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the judged pairs and figures of step `until + 1`."""
+        return self._join(FORECASTS, "scores", _run(dataset, version, until, settings, seed))
+
+    @property
+    def artifact_folders(self) -> list[str]:
+        """Folders under which artifacts live: `<folder>/<kind>/<hive keys>`."""
+        return [self._join(folder) for folder in ARTIFACT_FOLDERS]
+
+    @property
+    def tracking_uri(self) -> str:
+        """MLFLOW_TRACKING_URI, else a SQLite file in the state folder."""
+        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.state}/mlflow.db"
+
+    @property
+    def tracking_artifacts(self) -> str:
+        """Where MLflow keeps figures and models when no server decides it."""
+        return self._join("mlflow")
+
+    @property
+    def spool(self) -> str:
+        """Folder of this machine that keeps what the tracker did not take yet."""
+        return str(Path(self.state) / "spool")
+
+    def lock(self, name: str) -> str:
+        """File of this machine whose lock says that somebody works on `name`."""
+        return str(Path(self.state) / "locks" / f"{_safe(name)}.lock")
+
+    def relative(self, address: str) -> str:
+        """Address below the root, the same after the whole store is moved."""
+        prefix = f"{self.root}/"
+        if not address.startswith(prefix):
+            raise ValueError(f"address {address!r} is not below the storage root {self.root!r}")
+        return address.removeprefix(prefix)
+
+    def absolute(self, relative: str) -> str:
+        """The address that `relative` came from."""
+        return self._join(relative)
+
+    def describe(self, address: str) -> tuple[str, dict[str, str]]:
+        """Kind and hive keys of an artifact's address."""
+        _, kind, *parts = self.relative(address).split("/")
+        return kind, {key: value for key, _, value in (part.partition("=") for part in parts) if key in KEYS}
+
+    def _usual_state(self) -> str:
+        home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        return self.root if self.is_local else _absolute(f"{home}/dyformer")
+
+    def _join(self, *parts: str) -> str:
+        return "/".join((self.root, *parts))
+
+
+def _run(dataset: str, version: int, until: int, settings: str, seed: int) -> str:
+    return _hive(dataset=dataset, version=version, until=until, settings=settings, seed=seed)
+
+
+def _hive(**keys: str | int) -> str:
+    short = {key: str(value)[:HASH_LENGTH] if key == "settings" else str(value) for key, value in keys.items()}
+    return "/".join(f"{key}={_safe(value)}" for key, value in short.items())
+
+
+def _safe(name: str) -> str:
+    if not SAFE_NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot be part of a storage address: use letters, digits, '.', '_' and '-', "
+            "beginning with a letter or a digit"
+        )
+    return name
+
+
+def _normal_root(root: str) -> str:
+    if "%" in root:  # the Delta library decodes it and looks elsewhere
+        raise ValueError(f"storage root {root!r}: choose a name without '%'")
+    if root.startswith("s3://"):
+        if not root.removeprefix("s3://").strip("/"):
+            raise ValueError("storage root 's3://' names no bucket: write s3://bucket or s3://bucket/prefix")
+        return root.rstrip("/")
+    scheme = re.match(r"([a-z][a-z0-9+.-]+)://", root)
+    if scheme and scheme.group(1) != "file":
+        raise ValueError(
+            f"storage root {root!r}: expected a local folder or s3://bucket/prefix, found {scheme.group(1)}://"
+        )
+    return _absolute(root.removeprefix("file://"))
+
+
+def _absolute(folder: str) -> str:
+    # Absolute from the start: a later change of the working directory must not move the store.
+    return str(Path(folder).expanduser().resolve())

@@ -1,0 +1,255 @@
+"""Artifacts: immutable folders of Parquet tables and other files, with the record of what they were made from."""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from storage import files
+
+MANIFEST = "manifest.json"
+LEFTOVER_SECONDS = 24 * 3600  # a hidden folder of this age belongs to a writer that was killed
+
+
+class ArtifactMissing(ValueError):
+    """No complete artifact, or no such file in it, under an address."""
+
+
+class ArtifactDamaged(ValueError):
+    """A file is not the one that its artifact's manifest was written for."""
+
+
+def settings_hash(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of the settings' canonical JSON: the order of keys and tuple or list make no difference."""
+    return hashlib.sha256(_canonical(dict(settings))).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """Everything an artifact depends on; `until` is the last step that was seen, None for the whole table."""
+
+    kind: str
+    dataset: str
+    table_version: int
+    until: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    settings_hash: str = ""
+    code_version: str = ""
+    max_event_time: int | None = None  # latest event that was read
+    inputs: dict[str, str] = field(default_factory=dict)  # address -> digest of each artifact read
+
+    def __post_init__(self) -> None:
+        # Through JSON, so that a record read back equals the one that was written.
+        object.__setattr__(self, "settings", json.loads(_canonical(self.settings)))
+        expected = settings_hash(self.settings)
+        if self.settings_hash not in ("", expected):
+            raise ValueError(f"lineage of {self.kind}: settings hash {self.settings_hash} is not {expected}")
+        object.__setattr__(self, "settings_hash", expected)
+        object.__setattr__(self, "code_version", self.code_version or version("dyformer"))
+
+
+def write_artifact(address: str, contents: Mapping[str, pl.DataFrame | bytes], lineage: Lineage) -> str:
+    """Write all contents under an address and return it; visible only when complete.
+
+    A DataFrame `edges` becomes `edges.parquet`, bytes keep their name. A complete artifact of the same lineage is
+    left as it is, so that of two writers one wins; one of another lineage is replaced.
+    """
+    if is_current(address, lineage):
+        return address
+    encoded = {_file_name(name, content): _encoded(content) for name, content in contents.items()}
+    publish = _publish_remote if files.is_remote(address) else _publish_local
+    publish(address, encoded, lineage)
+    return address
+
+
+def manifest(address: str, *, verify: bool = False) -> Lineage | None:
+    """Lineage of a complete artifact, else None; with `verify`, ArtifactDamaged names a file that was changed."""
+    record = _record(address)
+    if record is None or not _all_there(address, record):
+        return None
+    if verify:
+        for name in record["files"]:
+            _verified(address, name, record)
+    return Lineage(**record["lineage"])
+
+
+def is_complete(address: str) -> bool:
+    """Whether the manifest and every file it lists are there."""
+    return manifest(address) is not None
+
+
+def is_current(address: str, lineage: Lineage) -> bool:
+    """Whether a complete artifact of exactly this lineage is there, so that nothing need be made."""
+    return manifest(address) == lineage
+
+
+def digest(address: str) -> str:
+    """SHA-256 over the lineage and the checksums of all files: what a later lineage records as its input."""
+    return _required(address)["digest"]
+
+
+def file_address(address: str, name: str) -> str:
+    """Where one file of an artifact lies; a table goes by its name alone."""
+    return _located(address, _required(address), name)
+
+
+def names(address: str) -> list[str]:
+    """Names of the files of an artifact, sorted."""
+    return sorted(_required(address)["files"])
+
+
+def read_table(address: str, name: str) -> pl.DataFrame:
+    """Read a table, its checksum verified."""
+    return pl.read_parquet(io.BytesIO(read_bytes(address, f"{name}.parquet")))
+
+
+def read_bytes(address: str, name: str) -> bytes:
+    """Read a file, its checksum verified."""
+    return _verified(address, name, _required(address))
+
+
+def scan_table(address: str, name: str) -> pl.LazyFrame:
+    """Read a table lazily; only its presence and size are checked."""
+    location = _located(address, _required(address), f"{name}.parquet")
+    return pl.scan_parquet(
+        location, storage_options=files.object_store_options(location) or None, hive_partitioning=False, glob=False
+    )
+
+
+def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
+    final = Path(address)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = final.with_name(files.temporary_name(final.name))
+    temporary.mkdir()
+    for name, content in encoded.items():
+        files.write_synced(temporary / name, content)
+    files.write_synced(temporary / MANIFEST, _manifest_bytes(lineage, encoded, {name: name for name in encoded}))
+    files.sync_folder(temporary)
+    _take_place(temporary, final, lineage)
+    files.sync_folder(final.parent)
+    _remove_leftovers(final)
+
+
+def _take_place(temporary: Path, final: Path, lineage: Lineage) -> None:
+    while True:
+        try:
+            temporary.rename(final)
+        except OSError:  # a folder that is not empty has the name
+            if not final.exists():
+                raise
+        else:
+            return
+        if is_current(str(final), lineage):
+            shutil.rmtree(temporary)
+            return
+        stale = final.with_name(files.temporary_name(final.name))
+        with contextlib.suppress(FileNotFoundError):  # another writer was quicker
+            final.rename(stale)
+            shutil.rmtree(stale)
+
+
+def _publish_remote(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
+    # An object store has no rename: the files carry their checksum in the name, so that no writer touches the files
+    # of another, and the manifest comes last.
+    stored = {name: _with_checksum(name, content) for name, content in encoded.items()}
+    for name, content in encoded.items():
+        files.write_bytes(f"{address}/{stored[name]}", content)
+    files.write_bytes(f"{address}/{MANIFEST}", _manifest_bytes(lineage, encoded, stored))
+
+
+def _with_checksum(name: str, content: bytes) -> str:
+    stem, dot, suffix = name.rpartition(".")
+    short = hashlib.sha256(content).hexdigest()[:12]
+    return f"{stem}-{short}.{suffix}" if dot else f"{name}-{short}"
+
+
+def _manifest_bytes(lineage: Lineage, encoded: Mapping[str, bytes], stored: Mapping[str, str]) -> bytes:
+    listed = {
+        name: {"path": stored[name], "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in encoded.items()
+    }
+    record = {"lineage": dataclasses.asdict(lineage), "files": listed}
+    record["digest"] = _digest(record)
+    return json.dumps(record, indent=1, sort_keys=True).encode()
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    checksums = {name: entry["sha256"] for name, entry in record["files"].items()}
+    return hashlib.sha256(_canonical({"lineage": record["lineage"], "files": checksums})).hexdigest()
+
+
+def _record(address: str) -> dict[str, Any] | None:
+    location = f"{address}/{MANIFEST}"
+    if files.size(location) is None:
+        return None
+    record = json.loads(files.read_bytes(location))
+    if record.get("digest") != _digest(record):
+        raise ArtifactDamaged(f"{location} was changed after it was written: delete the folder and make it again")
+    return record
+
+
+def _required(address: str) -> dict[str, Any]:
+    record = _record(address)
+    if record is None:
+        raise ArtifactMissing(f"no finished artifact under {address}: run the step that makes it")
+    return record
+
+
+def _located(address: str, record: Mapping[str, Any], name: str) -> str:
+    listed = record["files"]
+    entry = listed.get(name) or listed.get(f"{name}.parquet")
+    if entry is None:
+        raise ArtifactMissing(f"no {name!r} in the artifact {address}; it has {', '.join(sorted(listed))}")
+    location = f"{address}/{entry['path']}"
+    found = files.size(location)
+    if found != entry["bytes"]:
+        state = "is missing" if found is None else f"has {found} bytes instead of {entry['bytes']}"
+        raise ArtifactDamaged(f"{location} {state}: delete the folder and make it again")
+    return location
+
+
+def _verified(address: str, name: str, record: Mapping[str, Any]) -> bytes:
+    location = _located(address, record, name)
+    content = files.read_bytes(location)
+    if hashlib.sha256(content).hexdigest() != record["files"][name]["sha256"]:
+        raise ArtifactDamaged(f"{location} was changed after it was written: delete the folder and make it again")
+    return content
+
+
+def _all_there(address: str, record: Mapping[str, Any]) -> bool:
+    return all(files.size(f"{address}/{entry['path']}") == entry["bytes"] for entry in record["files"].values())
+
+
+def _file_name(name: str, content: pl.DataFrame | bytes) -> str:
+    return f"{name}.parquet" if isinstance(content, pl.DataFrame) else name
+
+
+def _encoded(content: pl.DataFrame | bytes) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    buffer = io.BytesIO()
+    content.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def _remove_leftovers(final: Path) -> None:
+    for leftover in final.parent.glob(f".{final.name}.*"):
+        if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _canonical(value: Any) -> bytes:
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+    except TypeError as error:
+        raise ValueError(f"settings must be plain values (text, numbers, lists, dictionaries): {error}") from error
