@@ -1,0 +1,40 @@
+"""Small graphs that tests write down literally, and random ones."""
+
+import numpy as np
+
+from dyformer.snapshots import DynamicGraph, Snapshot
+
+Edges = list[tuple[int, int]]
+
+
+def toy_graph(*steps: Edges, sides: list[int] | None = None) -> DynamicGraph:
+    """One snapshot per list of edges; nodes known at a step are all up to the largest number named so far."""
+    snapshots, num_nodes = [], 0
+    for step, edges in enumerate(steps, start=1):
+        ends_E2 = np.unique(np.sort(np.array(edges, dtype=np.int64).reshape(-1, 2), axis=1), axis=0)
+        num_nodes = max(num_nodes, int(ends_E2.max(initial=-1)) + 1)
+        snapshots.append(
+            Snapshot(
+                step=step,
+                start_time=step,
+                end_time=step + 1,
+                source_E=ends_E2[:, 0],
+                target_E=ends_E2[:, 1],
+                weight_E=np.ones(len(ends_E2)),
+                num_interactions=len(edges),
+                num_self_loops=0,
+                num_nodes=num_nodes,
+            )
+        )
+    side_N = np.zeros(num_nodes, dtype=np.int8) if sides is None else np.array(sides, dtype=np.int8)
+    return DynamicGraph(snapshots=tuple(snapshots), node_N=np.arange(num_nodes), side_N=side_N)
+
+
+def random_graph(generator: np.random.Generator, *, num_nodes: int, num_steps: int, num_edges: int) -> DynamicGraph:
+    """Every step links random pairs of all nodes; the first names the last node, so that all are known."""
+    steps = []
+    for _ in range(num_steps):
+        pairs = generator.integers(num_nodes, size=(num_edges, 2))
+        steps.append([(int(a), int(b)) for a, b in pairs if a != b])
+    steps[0].append((0, num_nodes - 1))
+    return toy_graph(*steps)
