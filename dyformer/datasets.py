@@ -248,7 +248,7 @@ _KNOWN = (
     Dataset(
         name="yelp",
         title="Yelp: users reviewing businesses, 16 windows (the paper's authors' extract)",
-        columns=Columns(source="user_id", target="item_id", time="timestamp"),
+        columns=Columns(source="user_id", target="item_id", time="timestamp", label="state_label"),
         separator=",",
         has_header=True,
         time_unit="step",

@@ -1,0 +1,146 @@
+"""The start of a raw log -> a table of texts: what guessing the plan looks at."""
+
+import codecs
+import csv
+import io
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+from dyformer.raw_log import ByteStream, DamagedLog, EmptyLog, RawFile
+from dyformer.read_plan import LogFormat
+
+SAMPLE_BYTES = 1 << 18
+SAMPLE_ROWS = 2_000
+FIELD_LIMIT = 100_000  # characters; below the csv module's own limit
+
+PARQUET_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The first rows of the first file that has any."""
+
+    file: str
+    format: LogFormat
+    lines: tuple[tuple[int, str], ...] = ()  # number and text of each line that is no comment and not blank
+    comments: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of JSON keys or Parquet columns
+    rows: tuple[tuple[str, ...], ...] = ()  # of JSON lines or Parquet
+    clock_columns: tuple[int, ...] = ()  # Parquet columns of a date or time type
+
+
+def sample_log(files: list[RawFile], comment_marks: str) -> Sample:
+    """Look at the first file that has rows; raises EmptyLog where none has."""
+    if not files:
+        raise EmptyLog("the log has no file: name a file, a folder with files, or a pattern that matches some")
+    for file in files:
+        start = first_bytes(file, SAMPLE_BYTES + 1)
+        if start.startswith(PARQUET_MAGIC):
+            return _parquet_sample(file)
+        sample = _text_sample(file.name, start, comment_marks)
+        if sample is not None:
+            return sample
+    names = ", ".join(file.name for file in files[:5])
+    raise EmptyLog(f"{names}: the log is empty (no row in {len(files)} file(s)); check that it was written completely")
+
+
+def first_bytes(file: RawFile, size: int) -> bytes:
+    """Read up to `size` bytes, though the stream may give them in pieces."""
+    stream = file.open()
+    parts = []
+    while size > 0 and (part := stream.read(size)):
+        parts.append(part)
+        size -= len(part)
+    stream.close()
+    return b"".join(parts)
+
+
+def seekable(stream: ByteStream) -> io.BufferedIOBase:
+    """Give a Parquet reader what it can jump about in."""
+    return stream if isinstance(stream, io.BufferedIOBase) and stream.seekable() else io.BytesIO(stream.read())
+
+
+def decoded(start: bytes, file: str) -> str:
+    """Decode the start of a text file, without its byte-order mark; raises DamagedLog on UTF-16."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DamagedLog(f"{file} is UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    return start.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+
+
+def split_rows(sample: Sample, separator: str) -> list[list[str]]:
+    """Split the sample's lines into stripped fields."""
+    rows = []
+    for _, text in sample.lines:
+        line = text[:FIELD_LIMIT].replace("\r", " ")
+        if separator == " ":
+            line = line.replace("\t", " ").strip()
+        rows.append([field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))])
+    return rows
+
+
+def common_length(rows: list[list[str]]) -> tuple[int, float]:
+    """Give the most frequent number of fields and the share of rows that have it."""
+    length, count = Counter(len(row) for row in rows).most_common(1)[0]
+    return length, count / len(rows)
+
+
+def _text_sample(file: str, start: bytes, comment_marks: str) -> Sample | None:
+    lines = decoded(start, file).split("\n")
+    if len(start) > SAMPLE_BYTES and len(lines) > 1:
+        lines.pop()
+    numbered = [(number, line.rstrip("\r")) for number, line in enumerate(lines, 1) if line.strip()]
+    is_json = next((line.lstrip()[0] == "{" for _, line in numbered), False)
+    comments = [] if is_json else [line for _, line in numbered if line.startswith(tuple(comment_marks))]
+    rows = [(number, line) for number, line in numbered if is_json or not line.startswith(tuple(comment_marks))]
+    if not rows:
+        return None
+    if rows[0][1].lstrip().startswith("["):
+        raise DamagedLog(f"{file}, line {rows[0][0]} starts a JSON array: write one JSON object a line")
+    if is_json:
+        return _json_sample(file, rows[:SAMPLE_ROWS])
+    return Sample(file=file, format="delimited", lines=tuple(rows[:SAMPLE_ROWS]), comments=tuple(comments))
+
+
+def _json_sample(file: str, lines: list[tuple[int, str]]) -> Sample:
+    records = [record for _, line in lines if isinstance(record := _json_or_none(line), dict)]
+    if not records:
+        raise DamagedLog(f"{file}, line {lines[0][0]} starts like JSON lines, but no line of the start is valid JSON")
+    names = tuple(dict.fromkeys(name for record in records for name in record))
+    rows = tuple(tuple(_text(record.get(name)) for name in names) for record in records)
+    return Sample(file=file, format="jsonl", lines=tuple(lines), names=names, rows=rows)
+
+
+def _json_or_none(line: str) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _parquet_sample(file: RawFile) -> Sample:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = seekable(file.open())
+    try:
+        table = pq.ParquetFile(stream)
+    except pa.ArrowInvalid as error:
+        raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({error}); copy it again") from error
+    batch = next(table.iter_batches(SAMPLE_ROWS), None)
+    clock = [index for index, column in enumerate(table.schema_arrow) if pa.types.is_temporal(column.type)]
+    stream.close()
+    if batch is None or batch.num_rows == 0:
+        raise EmptyLog(f"{file.name} is a Parquet file with no row")
+    columns = [[_text(value) for value in column.to_pylist()] for column in batch.columns]
+    return Sample(
+        file=file.name,
+        format="parquet",
+        names=tuple(batch.schema.names),
+        rows=tuple(zip(*columns, strict=True)),
+        clock_columns=tuple(clock),
+    )
