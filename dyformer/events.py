@@ -8,6 +8,7 @@ epoch, or the log's integer step), `weight` (Float64), `label` (Int8, null where
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from dyformer.event_times import read_times
@@ -70,9 +71,12 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
     for file in files:
         for rows in raw_rows(file, plan):
             judged = _judged(rows, plan).with_columns(file=pl.lit(file.name))
-            good.append(judged.filter(pl.col("reason").is_null()).select(EVENT_SCHEMA.names()))
-            bad.append(_quarantined(judged.filter(pl.col("reason").is_not_null())))
-    events, quarantine = pl.concat(good), pl.concat(bad)
+            is_bad = judged["reason"].is_not_null()
+            if is_bad.any():
+                bad.append(_quarantined(judged.filter(is_bad)))
+                judged = judged.filter(~is_bad)
+            good.append(judged.select(EVENT_SCHEMA.names()))
+    events, quarantine = pl.concat(good, rechunk=True), pl.concat(bad, rechunk=True)
     _check_usable(events, quarantine, files, plan)
     is_duplicate = _repeats(events)
     num_usable, num_duplicates = events.height, int(is_duplicate.sum())
@@ -160,13 +164,19 @@ def _quarantined(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select("file", "line", "reason", raw=pl.coalesce("raw", values.struct.json_encode()))
 
 
+def _column_hashes() -> list[pl.Expr]:
+    return [pl.col(column).hash(seed) for seed, column in enumerate(CONTENT, 1)]
+
+
 def _repeats(events: pl.DataFrame) -> pl.Series:
-    """Mark every row whose content an earlier row has. Hashes find the few rows worth comparing."""
-    hashes = events.select(pl.struct(CONTENT).hash()).to_series()
-    suspects = hashes.is_duplicated().arg_true()
+    """Mark every row whose content an earlier row has. Equal hashes find the few rows worth comparing."""
     repeats = pl.repeat(False, events.height, eager=True, dtype=pl.Boolean)
-    if suspects.len() == 0:
+    hashes = events.select(pl.reduce(lambda one, other: one ^ other, _column_hashes())).to_series()
+    ordered = np.sort(hashes.to_numpy())
+    twice = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if not twice.size:
         return repeats
+    suspects = hashes.is_in(pl.Series(twice).implode()).arg_true()
     first = events.select(CONTENT)[suspects].select(pl.struct(CONTENT).is_first_distinct()).to_series()
     return repeats.scatter(suspects.filter(~first), True)
 

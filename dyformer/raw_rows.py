@@ -14,6 +14,7 @@ from dyformer.datasets import Columns
 from dyformer.event_times import read_times
 from dyformer.log_sample import PARQUET_MAGIC, decoded, first_bytes
 from dyformer.parquet_rows import parquet_rows
+from dyformer.plain_rows import plain_fields
 from dyformer.quoted_rows import OddRecord, odd_records, parsed, quoted_fields, regular
 from dyformer.raw_lines import text_blocks
 from dyformer.raw_log import DamagedLog, RawFile
@@ -80,20 +81,26 @@ def _odd_records(
 
 
 def _rows(frame: pl.DataFrame, odd: list[OddRecord], plan: ReadPlan, places: Places) -> pl.DataFrame:
-    swallowed = [at for record in odd for at in range(record.first, record.first + record.num_lines)]
     parts = []
     if odd:
+        swallowed = [at for record in odd for at in range(record.first, record.first + record.num_lines)]
         parts.append(_odd_rows(frame, odd, places))
         frame = frame.filter(~pl.int_range(pl.len()).is_in(swallowed))
-    frame = frame.filter(~_is_no_row(plan))
-    has_quotes = frame["raw"].str.contains('"', literal=True) & frame["reason"].is_null()
-    for part, split in ((frame.filter(has_quotes), quoted_fields), (frame.filter(~has_quotes), _plain_fields)):
-        if part.height:
-            parts.append(part.hstack(split(part["raw"], str(plan.separator), places.at)))
-    if not parts:
-        return frame.hstack(_plain_fields(frame["raw"], str(plan.separator), places.at)).drop("num_fields")
+    frame = _without(frame, _is_no_row(plan))
+    is_quoted = frame.select(pl.col("raw").str.contains('"', literal=True) & pl.col("reason").is_null()).to_series()
+    if is_quoted.any():
+        quoted = frame.filter(is_quoted)
+        parts.append(quoted.hstack(quoted_fields(quoted["raw"], str(plan.separator), places.at)))
+        frame = frame.filter(~is_quoted)
+    parts.append(frame.hstack(plain_fields(frame["raw"], str(plan.separator), places.at)))
     rows = parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal").sort("line")
     return _counted(rows, places)
+
+
+def _without(frame: pl.DataFrame, unwanted: pl.Expr) -> pl.DataFrame:
+    """Filter, without copying the frame where nothing is unwanted."""
+    mask = frame.select(unwanted).to_series()
+    return frame.filter(~mask) if mask.any() else frame
 
 
 def _odd_rows(frame: pl.DataFrame, odd: list[OddRecord], places: Places) -> pl.DataFrame:
@@ -113,23 +120,13 @@ def _odd_rows(frame: pl.DataFrame, odd: list[OddRecord], places: Places) -> pl.D
     )
 
 
-def _plain_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.DataFrame:
-    if separator == " ":
-        raw = raw.str.strip_chars()
-        if raw.str.contains(r"\t|  ").any():
-            raw = raw.str.replace_all(r"[ \t]+", " ")
-    split = raw.str.split(separator)
-    fields = {role: split.list.get(index, null_on_oob=True).str.strip_chars() for role, index in at.items()}
-    return pl.DataFrame({**fields, "num_fields": split.list.len()})
-
-
 def _counted(rows: pl.DataFrame, places: Places) -> pl.DataFrame:
     """Mark the rows with too few or too many fields, and headers met again."""
     count = pl.col("num_fields")
     reason = (
         pl.when(pl.col("reason").is_not_null())
         .then("reason")
-        .when(pl.col("raw").str.strip_chars() == (places.header or ""))
+        .when(pl.lit(False) if places.header is None else pl.col("raw").str.strip_chars() == places.header)
         .then(pl.lit("header repeated"))
         .when(count < places.num_fields.start)
         .then(pl.lit("too few fields"))
