@@ -1,0 +1,205 @@
+"""DuckDB over the store: every artifact as a view, checks of snapshot tables, candidate pairs for forecasts.
+
+DuckDB sees Polars frames only. So it reads local and S3 stores alike without extensions, and its own access to
+files stays switched off: a statement can neither write nor read anything beside the views.
+"""
+
+from collections.abc import Mapping
+
+import duckdb
+import polars as pl
+
+from storage import events_table, files, tables
+from storage.layout import Layout
+
+KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}
+
+
+class QueryFailed(ValueError):
+    """A statement is wrong, or names a table that is not there."""
+
+
+def sql(layout: Layout, statement: str) -> pl.DataFrame:
+    """Answer one statement over the store's views; QueryFailed with the views that there are."""
+    with open_views(layout) as connection:
+        views = ", ".join(view_names(connection)) or "none yet: run `dyformer ingest` first"
+        try:
+            answer = connection.sql(statement)
+            rows = answer.pl() if answer is not None else None
+        except duckdb.Error as error:
+            raise QueryFailed(f"{error}\nviews: {views}") from error
+    if rows is None:
+        raise QueryFailed(f"{statement!r} gives no rows: write a select\nviews: {views}")
+    return rows
+
+
+def view_names(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Names of the views of a connection, sorted."""
+    rows = connection.execute("select view_name from duckdb_views() where not internal order by 1").fetchall()
+    return [name for (name,) in rows]
+
+
+def open_views(layout: Layout, dataset: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection with a view for each kind of table, of one log or of all.
+
+    `events`, `quarantine` and `nodes` have the column `dataset`; a table of an artifact has the keys of its address
+    (dataset, version, until, settings, seed) and is called by its kind, or by kind and name where they differ:
+    `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`.
+    """
+    connection = duckdb.connect()
+    connection.execute("set enable_external_access = false")
+    for name, frame in _frames(layout, dataset).items():
+        connection.register(name, frame)
+    connection.execute("set lock_configuration = true")
+    return connection
+
+
+def _frames(layout: Layout, dataset: str | None) -> dict[str, pl.LazyFrame]:
+    parts: dict[str, list[pl.LazyFrame]] = {}
+    for name in events_table.ingested_datasets(layout):
+        if dataset in (None, name):
+            key = pl.lit(name).alias("dataset")
+            parts.setdefault("events", []).append(events_table.scan_events(layout, name).with_columns(key))
+            parts.setdefault("quarantine", []).append(events_table.scan_quarantine(layout, name).with_columns(key))
+            parts.setdefault("nodes", []).append(events_table.node_dictionary(layout, name).lazy().with_columns(key))
+    for folder in layout.artifact_folders:
+        for location in files.find(folder, tables.MANIFEST):
+            _add_artifact(layout, location.removesuffix(f"/{tables.MANIFEST}"), dataset, parts)
+    return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in parts.items()}
+
+
+def _add_artifact(layout: Layout, address: str, dataset: str | None, parts: dict[str, list[pl.LazyFrame]]) -> None:
+    kind, keys = layout.describe(address)
+    if dataset not in (None, keys.get("dataset")) or not tables.is_complete(address):
+        return
+    columns = [pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items()]
+    for file in tables.names(address):
+        name = file.removesuffix(".parquet")
+        if name != file:
+            view = kind if name == kind else f"{kind}_{name}"
+            parts.setdefault(view, []).append(tables.scan_table(address, name).with_columns(columns))
+
+
+SNAPSHOT_CHECKS = {
+    "an edge has source < target": "select count(*) from edges where source >= target",
+    "an edge is listed once in a step": (
+        "select count(*) from (select 1 from edges group by step, source, target having count(*) > 1)"
+    ),
+    "a weight is at least 1 and finite": "select count(*) from edges where not (weight >= 1 and isfinite(weight))",
+    "an edge's nodes are known at its step": (
+        "select count(*) from edges left join steps using (step) "
+        "where steps.step is null or source < 0 or target >= num_nodes"
+    ),
+    "steps count from 1 without a gap": (
+        "select count(*) from (select step, row_number() over (order by step) as place from steps) where step <> place"
+    ),
+    "windows follow each other": (
+        "select count(*) from steps a join steps b on b.step = a.step + 1 "
+        "where b.start_time < a.end_time or a.start_time > a.end_time"
+    ),
+    "nodes never become fewer": (
+        "select count(*) from steps a join steps b on b.step = a.step + 1 where b.num_nodes < a.num_nodes"
+    ),
+    "interactions are the edges' weights and the self-loops": (
+        "select count(*) from steps "
+        "left join (select step, sum(weight) as weight from edges group by step) using (step) "
+        "where num_interactions <> coalesce(weight, 0) + num_self_loops"
+    ),
+    "the nodes are those known at the last step": (
+        "select abs(count(*) - (select max(num_nodes) from steps)) from nodes"
+    ),
+}
+
+
+def snapshot_faults(snapshot_tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """Violated checks of the tables `edges`, `steps` and `nodes`, with the number of rows; none when all is well."""
+    with duckdb.connect() as connection:
+        for name in ("edges", "steps", "nodes"):
+            connection.register(name, snapshot_tables[name])
+        found = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
+    return [f"not so: {claim} ({num_rows} rows)" for claim, num_rows in found.items() if num_rows]
+
+
+CANDIDATE_PARTS = """
+create table neighbors as
+select source as node, target as neighbor from edges union select target, source from edges;
+
+create table popularity as select neighbor as node, count(*) as degree from neighbors group by 1;
+
+create table bridges as
+select n.node, n.neighbor from neighbors n join popularity p on p.node = n.neighbor
+qualify row_number() over (partition by n.node order by p.degree, n.neighbor) <= {num_bridges};
+
+create table popular as
+select n.node, n.neighbor, p.degree from neighbors n join popularity p on p.node = n.neighbor
+qualify row_number() over (partition by n.node order by p.degree desc, n.neighbor) <= {num_popular};
+"""
+LONGER_BRIDGES = """
+create or replace table bridges as
+select a.node, b.neighbor, count(*) as num_ways from bridges a join bridges b on b.node = a.neighbor
+where a.node <> b.neighbor group by all
+qualify row_number() over (partition by a.node order by num_ways desc, b.neighbor) <= {num_bridges};
+"""
+CANDIDATES = """
+with pairs as (
+    select node, neighbor as partner, score, 0 as degree from pagerank where node between $first and $last
+    union all
+    select bridges.node, popular.neighbor, 0, popular.degree
+    from bridges join popular on popular.node = bridges.neighbor where bridges.node between $first and $last
+),
+fresh as (
+    select node, partner, max(score) as score, max(degree) as degree
+    from pairs anti join neighbors known on known.node = pairs.node and known.neighbor = pairs.partner
+    where node <> partner
+    group by all
+)
+select node, partner from fresh
+qualify row_number() over (partition by node order by score desc, degree desc, partner) <= $num_candidates
+order by node, partner
+"""
+BLOCK_NODES = 20_000  # asking for these at once keeps the joined pairs within some hundred megabytes
+
+
+def candidates(
+    edges: pl.DataFrame,
+    pagerank: pl.DataFrame,
+    *,
+    num_candidates: int = 100,
+    num_bridges: int = 10,
+    num_popular: int = 20,
+    bipartite: bool = False,
+) -> pl.DataFrame:
+    """Pairs worth scoring on a graph too large for all: rows node, partner, sorted.
+
+    A partner comes from the node's PageRank table, or is one of the `num_popular` most popular neighbours of one of
+    its `num_bridges` least popular neighbours (the common neighbours that Adamic and Adar weigh most). Pairs that
+    were ever linked are left out; a node keeps its `num_candidates` best, by score, then popularity.
+
+    Args:
+        edges: all edges up to the cut: source, target (either order; repeats allowed).
+        pagerank: rows node, neighbor, score.
+        num_candidates: partners a node.
+        num_bridges: neighbours a node through which the second step goes.
+        num_popular: partners a bridge.
+        bipartite: go one node further, for partners on the other side.
+    """
+    with duckdb.connect() as connection:
+        connection.register("edges", edges)
+        connection.register("pagerank", pagerank)
+        connection.execute(CANDIDATE_PARTS.format(num_bridges=int(num_bridges), num_popular=int(num_popular)))
+        if bipartite:
+            connection.execute(LONGER_BRIDGES.format(num_bridges=int(num_bridges)))
+        last_node = _number(connection, "select max(node) from (from bridges union all by name from pagerank)")
+        blocks = [
+            connection.sql(
+                CANDIDATES, params={"first": first, "last": first + BLOCK_NODES - 1, "num_candidates": num_candidates}
+            ).pl()
+            for first in range(0, last_node + 1, BLOCK_NODES)
+        ]
+    return pl.concat(blocks)
+
+
+def _number(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0] or 0)
