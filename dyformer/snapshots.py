@@ -45,3 +45,13 @@ class DynamicGraph:
     def num_steps(self) -> int:
         """T, the number of snapshots."""
         return len(self.snapshots)
+
+
+def prefix(graph: DynamicGraph, until: int) -> DynamicGraph:
+    """Give the steps 1 .. until and the nodes known then. Raises ValueError where there is no such step."""
+    if not 1 <= until <= graph.num_steps:
+        raise ValueError(f"until = {until}: expected one of the graph's steps 1 to {graph.num_steps}")
+    num_nodes = graph.snapshots[until - 1].num_nodes
+    return DynamicGraph(
+        snapshots=graph.snapshots[:until], node_N=graph.node_N[:num_nodes], side_N=graph.side_N[:num_nodes]
+    )

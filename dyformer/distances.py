@@ -1,0 +1,75 @@
+"""Shortest-path distances on the temporal-union graph, capped (paper, section 3.3: spatial distance encoding).
+
+N nodes    G rows asked for    C columns asked for    W words of 64 rows    M slots of both directions
+"""
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.union_graph import TemporalUnionGraph
+
+ROWS_PER_WORD = 64
+TABLE_ROWS = 1_024
+MAX_TABLE_NODES = 20_000
+"""A table's size grows with the square of the nodes; beyond, distances are asked for block by block."""
+
+
+def distance_block(
+    union: TemporalUnionGraph, rows_G: NDArray[np.int64], columns_C: NDArray[np.int64], *, max_distance: int
+) -> NDArray[np.uint8]:
+    """Give the distances [G, C] between two lists of nodes.
+
+    Codes: 0 the node itself, the exact distance below `max_distance`, and `max_distance` for that far, farther or
+    unreachable. Breadth-first search from all rows at once, one bit a row, swept over the whole graph level by level.
+    Raises ValueError for a `max_distance` that is not 1 to 255.
+    """
+    if not 1 <= max_distance <= 255:
+        raise ValueError(f"max_distance = {max_distance}: expected 1 to 255")
+    code_GC = np.full((len(rows_G), len(columns_C)), max_distance, dtype=np.uint8)
+    reached_NW = _own_bits(union.num_nodes, rows_G)
+    for level in range(max_distance):
+        if level:
+            reached_NW = _one_hop_more(union, reached_NW)
+        # A node at distance d is reached at the levels d .. max_distance - 1: one less than the cap for each.
+        seen_CG = np.unpackbits(reached_NW[columns_C].view(np.uint8), axis=1, bitorder="little")[:, : len(rows_G)]
+        code_GC -= seen_CG.T
+    return code_GC
+
+
+def _own_bits(num_nodes: int, rows_G: NDArray[np.int64]) -> NDArray[np.uint64]:
+    bits_NW = np.zeros((num_nodes, -(-len(rows_G) // ROWS_PER_WORD)), dtype=np.uint64)
+    place_G = np.arange(len(rows_G))
+    bit_G = np.left_shift(np.uint64(1), (place_G % ROWS_PER_WORD).astype(np.uint64))
+    np.bitwise_or.at(bits_NW, (rows_G, place_G // ROWS_PER_WORD), bit_G)
+    return bits_NW
+
+
+def _one_hop_more(union: TemporalUnionGraph, reached_NW: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A node is reached when it or a neighbour was."""
+    with_edges = np.flatnonzero(np.diff(union.indptr_N1))
+    if not len(with_edges):
+        return reached_NW
+    next_NW = reached_NW.copy()
+    starts = union.indptr_N1[with_edges]
+    next_NW[with_edges] |= np.bitwise_or.reduceat(reached_NW[union.neighbor_M], starts, axis=0)
+    return next_NW
+
+
+def distance_table(union: TemporalUnionGraph, *, max_distance: int) -> pl.DataFrame:
+    """Give the pairs nearer than `max_distance`: source, target (source < target), distance.
+
+    Raises ValueError for graphs of more than MAX_TABLE_NODES nodes.
+    """
+    if union.num_nodes > MAX_TABLE_NODES:
+        raise ValueError(f"{union.num_nodes} nodes are too many for a distance table (up to {MAX_TABLE_NODES})")
+    node_N = np.arange(union.num_nodes)
+    blocks = []
+    for start in range(0, union.num_nodes, TABLE_ROWS):
+        rows = node_N[start : start + TABLE_ROWS]
+        code_GC = distance_block(union, rows, node_N, max_distance=max_distance)
+        near_GC = (code_GC < max_distance) & (rows[:, None] < node_N)
+        row_P, target_P = np.nonzero(near_GC)
+        blocks.append(pl.DataFrame({"source": rows[row_P], "target": target_P, "distance": code_GC[near_GC]}))
+    schema = {"source": pl.Int64, "target": pl.Int64, "distance": pl.UInt8}
+    return pl.concat([pl.DataFrame(schema=schema), *blocks])
