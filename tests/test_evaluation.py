@@ -92,7 +92,7 @@ def test_a_planted_rule_is_found_by_those_who_can_see_it():
     side_N = np.arange(200) % 2
     same_side = [(a, b) for a in range(60) for b in range(a + 2, 60, 8)]
     planted = replace(graph, snapshots=(*graph.snapshots[:3], toy_graph([], [], [], same_side).snapshots[3]))
-    vectors = np.stack([np.where(side_N, 1.0, -1.0), np.arange(200) < 60], axis=1)
+    vectors = np.stack([np.where(side_N, 1.0, -1.0), np.where(np.arange(200) < 60, 1.0, 0.0)], axis=1)
     assert step_auc(judge_embedding("sides", vectors, planted, 4, 0)) > 0.95
 
 
@@ -201,6 +201,7 @@ def test_micro_pools_the_steps_and_macro_averages_them():
     pooled = (np.array([1, 0, 1, 0, 1, 0], dtype=bool), np.array([0.9, 0.1, 0.2, 0.3, 0.05, 0.01]))
     assert value(figures, "micro") == auc(*pooled) == pytest.approx(6 / 9)
     assert value(figures, "micro", metric="average_precision") == average_precision(*pooled)
+    assert figures["step"].to_list()[:4] == ["3", "4", "micro", "macro"]
     row = figures.row(0, named=True)
     assert (row["dataset"], row["protocol"], row["method"], row["seed"], row["family"]) == (
         "toy",
@@ -265,7 +266,7 @@ def test_scored_pairs_survive_parquet():
 
 
 def test_coverage_and_repeat_rate_are_shares_of_the_edges():
-    graph = toy_graph([(0, 1), (1, 2)], [(0, 1), (0, 2), (2, 3), (4, 5)], [(0, 1), (5, 0)], [])
+    graph = toy_graph([(0, 1), (1, 2)], [(0, 1), (0, 2), (2, 3), (4, 5)], [(0, 2), (5, 0)], [])
     figures = log_figures(graph, [2, 3, 4], "toy")
     assert figures.schema == FIGURES_SCHEMA
     assert value(figures, "2", metric="coverage") == 0.5

@@ -79,8 +79,16 @@ def test_named_candidates_are_ranked_alone(kind):
     ends = np.random.default_rng(0).integers(12, size=(2, 60))
     allowed = {(min(pair), max(pair)) for pair in ends.T.tolist()}
     decoder = decoder_of(history, kind)
-    links = top_links(vectors_of(history), decoder, history, k=3, candidates=(ends[0], ends[1]))
-    assert_same(links, slow_links(vectors_of(history), decoder, history, 3, allowed))
+    for k in (3, 12):
+        links = top_links(vectors_of(history), decoder, history, k=k, candidates=(ends[0], ends[1]))
+        assert_same(links, slow_links(vectors_of(history), decoder, history, k, allowed))
+
+
+def test_named_candidates_of_one_side_are_dropped_where_a_log_has_two():
+    history = toy_graph([(0, 1), (2, 3), (0, 3)], sides=[0, 1, 0, 1])
+    candidates = (np.array([0, 2, 1]), np.array([2, 1, 3]))
+    links = top_links(vectors_of(history), decoder_of(history, "paper"), history, k=3, candidates=candidates)
+    assert links.select("node", "partner").rows() == [(1, 2), (2, 1)]
 
 
 def test_no_candidate_gives_an_empty_table():
