@@ -136,9 +136,12 @@ qualify row_number() over (partition by n.node order by p.degree desc, n.neighbo
 """
 LONGER_BRIDGES = """
 create or replace table bridges as
-select a.node, b.neighbor, count(*) as num_ways from bridges a join bridges b on b.node = a.neighbor
-where a.node <> b.neighbor group by all
-qualify row_number() over (partition by a.node order by num_ways desc, b.neighbor) <= {num_bridges};
+with longer as (
+    select a.node, b.neighbor, count(*) as num_ways from bridges a join bridges b on b.node = a.neighbor
+    where a.node <> b.neighbor group by a.node, b.neighbor
+)
+select node, neighbor from longer
+qualify row_number() over (partition by node order by num_ways desc, neighbor) <= {num_bridges};
 """
 CANDIDATES = """
 with pairs as (
@@ -200,6 +203,5 @@ def candidates(
 
 
 def _number(connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    row = connection.execute(query).fetchone()
-    assert row is not None
+    (row,) = connection.execute(query).fetchall()
     return int(row[0] or 0)
