@@ -1,0 +1,124 @@
+"""Records that a tracker could not take -> files of one folder per run, replayed exactly once.
+
+A record is a plain dictionary with an `id` and a `kind`; it may carry a folder of files. The writer keeps a lock on
+its run's folder while it lives, so a replay never meets a run that is still being written, and the kernel frees the
+lock of a process that died.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+Record = Mapping[str, Any]
+RECORDS, DONE, REFUSED, FILES, LOCK = "records.jsonl", "done", "refused.jsonl", "files", "lock"
+
+
+class Refused(ValueError):
+    """A record that the tracker will never take, however often it is tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoolWriter:
+    """The spool of one run, held by the process that runs it."""
+
+    folder: Path
+    lock: IO[str]
+
+    def append(self, record: Record, files: Path | None = None) -> None:
+        """Keep a record and a copy of its files; after a crash it is there completely or not at all."""
+        if files is not None:
+            shutil.copytree(files, self.folder / FILES / record["id"], dirs_exist_ok=True)
+        _append_line(self.folder / RECORDS, json.dumps(record))
+
+    def close(self) -> None:
+        """Let a replay have the run."""
+        self.lock.close()
+
+
+def open_spool(spool: Path, run_key: str) -> SpoolWriter:
+    """Make the folder of a run and hold its lock."""
+    folder = spool / run_key
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / LOCK).open("a")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return SpoolWriter(folder=folder, lock=lock)
+
+
+def _append_line(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def spooled_runs(spool: Path) -> list[Path]:
+    """List the folders of runs that wait, oldest first."""
+    found = [path.parent for path in spool.glob(f"*/{RECORDS}")]
+    return sorted(found, key=lambda folder: (folder / RECORDS).stat().st_ctime_ns)
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """Read a run's records; a last line without its end was being written when the process died, and is left out."""
+    text = (folder / RECORDS).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold a run's lock, or give False at once when its writer or another replay has it."""
+    with (folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield (folder / RECORDS).exists()
+
+
+def replay_run(folder: Path, apply: Callable[[Record, Path | None], object]) -> int:
+    """Apply the records of one run that were not applied yet, in order, and remove the run's folder at the end.
+
+    A record that `apply` raises Refused for is set aside in `refused.jsonl` with the reason, and the folder stays. Any
+    other error ends the replay; the next one continues behind the last applied record.
+
+    Returns:
+        The number of records applied; 0 as well when another process holds the run.
+    """
+    with _locked(folder) as mine:
+        if not mine:
+            return 0
+        done = _done_ids(folder)
+        waiting = [record for record in read_records(folder) if record["id"] not in done]
+        applied = sum(_apply_one(folder, record, apply) for record in waiting)
+        _close_run(folder)
+        return applied
+
+
+def _done_ids(folder: Path) -> set[str]:
+    path = folder / DONE
+    return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
+
+
+def _apply_one(folder: Path, record: Record, apply: Callable[[Record, Path | None], object]) -> bool:
+    files = folder / FILES / record["id"]
+    problem = None
+    try:
+        apply(record, files if files.exists() else None)
+    except Refused as error:
+        problem = str(error)
+        _append_line(folder / REFUSED, json.dumps({**record, "reason": problem}))
+    _append_line(folder / DONE, record["id"])
+    return problem is None
+
+
+def _close_run(folder: Path) -> None:
+    if (folder / REFUSED).exists():
+        (folder / RECORDS).rename(folder / "replayed.jsonl")  # kept to be looked at, never replayed again
+    else:
+        shutil.rmtree(folder)

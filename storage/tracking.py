@@ -1,0 +1,286 @@
+"""Runs, metrics, figures and models -> MLflow; while it is away, -> the local spool, replayed once.
+
+Everything that is tracked is a record. It is applied at once while MLflow answers; from its first failure on, all
+records of the run go to the spool, so that a training loses seconds to a tracker that is down, and nothing else.
+"""
+
+import os
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from storage.spool import Record, Refused, SpoolWriter, open_spool, read_records, replay_run, spooled_runs
+from storage.tracking_server import apply_record, connect, ensure_run, failures, find_finished_run, probe
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+    from mlflow import MlflowClient
+
+FLUSH_SECONDS = 2.0
+FLUSH_METRICS = 1000
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+def experiment_name(dataset: str) -> str:
+    """Give the MLflow experiment (and the registered model) of a dataset; MLflow's pages cut a name at `/`."""
+    return f"dyformer-{dataset.replace('/', '-')}"
+
+
+@dataclass(kw_only=True)
+class Tracker:
+    """Where runs are tracked. Making one costs nothing: MLflow is imported and reached at the first use."""
+
+    uri: str
+    spool: Path
+    artifact_root: str | None = None  # of new experiments; None leaves it to the server
+    problem: str | None = None  # why the tracker was found away; it is not asked again before the next replay
+    _client: "MlflowClient | None" = field(default=None, repr=False)
+
+    def client(self) -> "MlflowClient":
+        """Give MLflow's own client for this address (for what has no function here)."""
+        if self._client is None:
+            self._client = connect(self.uri)
+        else:
+            probe(self.uri)
+        return self._client
+
+    def start_run(self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None) -> "TrackedRun":
+        """Begin a run in the experiment of the dataset; never fails, at worst the run is spooled."""
+        start = {
+            **_record("start"),
+            "run_key": uuid.uuid4().hex,
+            "experiment": experiment_name(dataset),
+            "artifact_root": self.artifact_root,
+            "name": name,
+            "tags": _texts({"dataset": dataset, **(tags or {})}),
+        }
+        run = TrackedRun(tracker=self, start=start)
+        run.send(start)
+        return run
+
+    @contextmanager
+    def run(self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None) -> "Iterator[TrackedRun]":
+        """Begin a run that ends with the block: FINISHED, or FAILED when an error leaves it."""
+        run = self.start_run(dataset=dataset, name=name, tags=tags)
+        status: Status = "FAILED"
+        try:
+            yield run
+            status = "FINISHED"
+        finally:
+            run.finish(status)
+
+    def find_run(self, *, dataset: str, tags: Mapping[str, object]) -> str | None:
+        """Give the newest finished run with all these tags: its id, or `spool:<key>` for one that is still spooled."""
+        wanted = _texts({"dataset": dataset, **tags})
+        waiting = (folder for folder in spooled_runs(self.spool) if _is_finished_run(read_records(folder), wanted))
+        spooled = next(waiting, None)
+        if spooled is not None:
+            return f"spool:{spooled.name}"
+        if self.problem is not None:
+            return None
+        try:
+            return find_finished_run(self.client(), experiment_name(dataset), wanted)
+        except failures() as error:
+            self.problem = str(error)
+            return None
+
+    def set_alias(self, *, dataset: str, version: str, alias: Literal["champion", "challenger"]) -> bool:
+        """Point an alias at a registered version; False when the tracker could not be reached (see `problem`)."""
+        try:
+            self.client().set_registered_model_alias(experiment_name(dataset), alias, version)
+        except failures() as error:
+            self.problem = str(error)
+            return False
+        return True
+
+    def replay_spool(self) -> "Replay":
+        """Hand every record of the spool to MLflow, each once; what cannot be handed over stays for the next time."""
+        self.problem = None
+        num_records = 0
+        for folder in spooled_runs(self.spool):
+            try:
+                num_records += replay_run(folder, _applier(self.client(), read_records(folder)))
+            except failures() as error:
+                self.problem = str(error)
+                break
+        return Replay(num_records=num_records, num_waiting=len(spooled_runs(self.spool)), problem=self.problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What a replay did."""
+
+    num_records: int
+    num_waiting: int  # runs still in the spool
+    problem: str | None = None
+
+
+def open_tracker(*, database: Path, spool: Path, artifact_root: str | None = None) -> Tracker:
+    """Track where MLFLOW_TRACKING_URI says, else in an SQLite file with the runs' files beside it."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return Tracker(uri=uri, spool=spool)
+    root = artifact_root or (database.absolute().parent / "mlflow_artifacts").as_uri()
+    return Tracker(uri=f"sqlite:///{database.absolute()}", spool=spool, artifact_root=root)
+
+
+def _is_finished_run(records: list[dict[str, Any]], tags: Mapping[str, str]) -> bool:
+    finished = any(record["kind"] == "finish" and record["status"] == "FINISHED" for record in records)
+    return finished and tags.items() <= records[0]["tags"].items()
+
+
+def _applier(client: "MlflowClient", records: list[dict[str, Any]]) -> Any:
+    run_id = ensure_run(client, records[0])
+    return lambda record, files: apply_record(client, run_id, record, files)
+
+
+@dataclass(kw_only=True)
+class TrackedRun:
+    """One run. None of its methods fails because of the tracker; `problem` says what went wrong, if anything did."""
+
+    tracker: Tracker
+    start: Record
+    run_id: str | None = None  # MLflow's id; None as long as MLflow does not know the run
+    problem: str | None = None
+    _spool: SpoolWriter | None = field(default=None, repr=False)
+    _buffer: list[tuple[str, float, int, int]] = field(default_factory=list, repr=False)
+    _flushed: float = field(default_factory=time.monotonic, repr=False)
+
+    def params(self, params: Mapping[str, object]) -> None:
+        """Track settings; nested mappings get dotted names."""
+        self.send({**_record("params"), "params": _texts(dict(_flat(params)))})
+
+    def tags(self, tags: Mapping[str, object]) -> None:
+        """Track tags: what runs are found and grouped by."""
+        self.send({**_record("tags"), "tags": _texts(tags)})
+
+    def metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
+        """Track numbers of one step or epoch; they are sent together, every two seconds and at the end of the run."""
+        moment = _now()
+        self._buffer += [(_legal(name), float(value), moment, step) for name, value in metrics.items()]
+        if time.monotonic() - self._flushed > FLUSH_SECONDS or len(self._buffer) >= FLUSH_METRICS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the numbers that wait."""
+        waiting, self._buffer = self._buffer, []
+        self._flushed = time.monotonic()
+        if waiting:
+            self._deliver({**_record("metrics"), "metrics": waiting}, None)
+
+    def figure(self, path: str, figure: "Figure") -> None:
+        """Track a figure as the artifact `path`, such as `figures/auc_per_step.png`."""
+        with self._artifact(path) as file:
+            figure.savefig(file, dpi=120)
+
+    def table(self, path: str, frame: "pl.DataFrame") -> None:
+        """Track a small table as the artifact `path`, such as `scores.csv`: MLflow's pages show it as a table."""
+        with self._artifact(path) as file:
+            frame.write_csv(file)
+
+    def artifact(self, path: str, content: bytes | Path) -> None:
+        """Track bytes or a file as the artifact `path`, or a folder's content as the artifact folder `path`."""
+        if isinstance(content, Path) and content.is_dir():
+            self.send({**_record("artifact"), "path": path}, content)
+            return
+        with self._artifact(path) as file:
+            file.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+
+    @contextmanager
+    def _artifact(self, path: str) -> Iterator[Path]:
+        folder, _, name = path.rpartition("/")
+        with tempfile.TemporaryDirectory() as place:
+            yield Path(place) / name
+            self.send({**_record("artifact"), "path": folder}, Path(place))
+
+    def dataset(self, frame: "pl.DataFrame", *, name: str, digest: str, source: str, context: str = "training") -> None:
+        """Track which data the run read: a small frame for its columns, and the digest that names the whole.
+
+        MLflow cuts a digest at 36 characters.
+        """
+        from mlflow.data.polars_dataset import from_polars
+
+        described = from_polars(frame, name=name, digest=digest[:36]).to_dict()
+        described |= {"source_type": "dyformer", "source": f'{{"uri": "{source}"}}'}
+        self.send({**_record("dataset"), "dataset": described, "context": context})
+
+    def register_model(self, model: Path, *, name: str, aliases: tuple[str, ...] = ("challenger",)) -> str | None:
+        """Upload a saved pyfunc folder and register it as the run's model.
+
+        Returns:
+            The version, or None while the tracker is away: the replay of the spool registers it.
+        """
+        return self.send({**_record("register"), "model": name, "tags": self.start["tags"], "aliases": aliases}, model)
+
+    def finish(self, status: Status = "FINISHED") -> None:
+        """End the run."""
+        self.send({**_record("finish"), "status": status})
+        if self._spool is not None:
+            self._spool.close()
+
+    def send(self, record: Record, files: Path | None = None) -> Any:
+        """Deliver a record behind all numbers that wait; None when it went to the spool."""
+        self.flush()
+        return self._deliver(record, files)
+
+    def _deliver(self, record: Record, files: Path | None) -> Any:
+        if self.problem is None and self.tracker.problem is None:
+            try:
+                return self._apply(record, files)
+            except (Refused, *failures()) as error:
+                self._go_to_spool(error)
+        self._keep(record, files)
+        return None
+
+    def _apply(self, record: Record, files: Path | None) -> Any:
+        client = self.tracker.client()
+        if self.run_id is None:
+            self.run_id = ensure_run(client, self.start)
+        return apply_record(client, self.run_id, record, files)
+
+    def _go_to_spool(self, error: Exception) -> None:
+        self.problem = str(error)
+        if not isinstance(error, Refused):
+            self.tracker.problem = self.problem
+
+    def _keep(self, record: Record, files: Path | None) -> None:
+        self.problem = self.problem or self.tracker.problem
+        try:
+            if self._spool is None:
+                self._spool = open_spool(self.tracker.spool, self.start["run_key"])
+                self._spool.append(self.start)
+            if record["kind"] != "start":
+                self._spool.append(record, files)
+        except OSError as error:
+            self.problem = f"{self.problem}; and the spool {self.tracker.spool} takes nothing: {error}"
+
+
+def _record(kind: str) -> dict[str, Any]:
+    return {"id": uuid.uuid4().hex, "kind": kind, "time": _now()}
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _texts(values: Mapping[str, object]) -> dict[str, str]:
+    return {_legal(name): str(value)[:5000] for name, value in values.items()}
+
+
+def _legal(name: str) -> str:
+    return re.sub(r"[^\w.\-/ :]", "_", name.replace("@", "_at_"))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,228 @@
+"""One record -> calls of MLflow, each safe to repeat.
+
+A run is found by its key, metrics carry their own time and step, a file keeps its path, a run registers one model: an
+answer that got lost on the way therefore doubles nothing when the record is applied again.
+"""
+
+import os
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from storage.spool import Record, Refused
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+RUN_KEY = "dyformer.run_key"
+PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
+CONNECT_SECONDS = 2.0
+LOCKED_SECONDS = 3.0
+
+ENVIRONMENT = {  # read by mlflow when it is imported or called; what the user has set stays
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the spool is the retry; mlflow's own takes minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints tracebacks of errors that are handled here
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def set_environment() -> None:
+    """Give mlflow its settings; to be called before its first import."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def connect(uri: str) -> "MlflowClient":
+    """Open MLflow at an explicit address (without one it writes into the working directory)."""
+    set_environment()
+    probe(uri)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI", uri))
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """List the errors that mean "the tracker is away or refuses", whatever stands behind it."""
+    from alembic.util.exc import CommandError
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+    from urllib3.exceptions import HTTPError
+
+    # OSError covers the errors of requests, sockets and disks.
+    return (MlflowException, SQLAlchemyError, CommandError, HTTPError, OSError, sqlite3.Error, *_s3_failures())
+
+
+def _s3_failures() -> tuple[type[Exception], ...]:
+    try:
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:  # only the `server` extra brings it, and without it nothing writes to S3 here
+        return ()
+    return (Boto3Error, BotoCoreError, ClientError)
+
+
+def probe(uri: str) -> None:
+    """Fail within a few seconds where MLflow would try for minutes.
+
+    Raises:
+        OSError: nobody listens at the address.
+        sqlite3.Error: the database file cannot be opened, is none, or is locked.
+    """
+    if uri.startswith("sqlite:"):
+        _probe_sqlite(uri)
+        return
+    parts = urlsplit(uri)
+    proxied = parts.scheme in getproxies() and parts.hostname and not proxy_bypass(parts.hostname)
+    if parts.hostname and not proxied:
+        port = parts.port or {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}.get(parts.scheme, 80)
+        socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
+
+
+def _probe_sqlite(uri: str) -> None:
+    from sqlalchemy.engine import make_url
+
+    path = Path(make_url(uri).database or "")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path, timeout=LOCKED_SECONDS, isolation_level=None)) as database:
+        database.execute("begin immediate")
+        database.execute("rollback")
+
+
+def ensure_run(client: "MlflowClient", start: Record) -> str:
+    """Give the id of the run that a start record stands for; create experiment and run where they are missing."""
+    experiment = _ensure_experiment(client, start["experiment"], start["artifact_root"])
+    known = client.search_runs([experiment], filter_string=_all_tags({RUN_KEY: start["run_key"]}), max_results=1)
+    if known:
+        return known[0].info.run_id
+    tags = {**start["tags"], RUN_KEY: start["run_key"]}
+    run = client.create_run(experiment, start_time=start["time"], tags=tags, run_name=start["name"])
+    return run.info.run_id
+
+
+def _ensure_experiment(client: "MlflowClient", name: str, artifact_root: str | None) -> str:
+    from mlflow.exceptions import MlflowException
+
+    known = client.get_experiment_by_name(name)
+    if known is not None:
+        return known.experiment_id
+    try:
+        return client.create_experiment(name, artifact_location=artifact_root and f"{artifact_root}/{name}")
+    except MlflowException:
+        known = client.get_experiment_by_name(name)  # another process was faster
+        if known is None:
+            raise
+        return known.experiment_id
+
+
+def _all_tags(tags: dict[str, str]) -> str:
+    quoted = {name: f'"{value}"' if "'" in value else f"'{value}'" for name, value in tags.items()}
+    return " and ".join(f"tags.`{name}` = {value}" for name, value in quoted.items())
+
+
+def find_finished_run(client: "MlflowClient", experiment: str, tags: dict[str, str]) -> str | None:
+    """Give the id of the newest finished run that has all these tags."""
+    known = client.get_experiment_by_name(experiment)
+    if known is None:
+        return None
+    wanted = f"{_all_tags(tags)} and attributes.status = 'FINISHED'"
+    found = client.search_runs([known.experiment_id], filter_string=wanted, max_results=1)
+    return found[0].info.run_id if found else None
+
+
+def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> Any:
+    """Do what a record says.
+
+    Raises:
+        Refused: MLflow will never take it.
+        Exception: any of `failures()`; the record can be applied again.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return APPLY[record["kind"]](client, run_id, record, files)
+    except MlflowException as error:
+        if error.error_code in PERMANENT:
+            raise Refused(f"MLflow refused the {record['kind']} of run {run_id}: {error}") from error
+        raise
+
+
+def _start(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    """Do nothing more: `ensure_run` has made the run."""
+
+
+def _params(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    from mlflow.entities import Param
+
+    params = [Param(name, value) for name, value in record["params"].items()]
+    for first in range(0, len(params), 100):  # MLflow takes no more at once
+        client.log_batch(run_id, params=params[first : first + 100])
+
+
+def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    from mlflow.entities import Metric
+
+    metrics = [Metric(name, value, moment, step) for name, value, moment, step in record["metrics"]]
+    for first in range(0, len(metrics), 1000):  # MLflow takes no more at once
+        client.log_batch(run_id, metrics=metrics[first : first + 1000])
+
+
+def _tags(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    from mlflow.entities import RunTag
+
+    client.log_batch(run_id, tags=[RunTag(name, value) for name, value in record["tags"].items()])
+
+
+def _artifact(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    client.log_artifacts(run_id, str(files), record["path"] or None)
+
+
+def _dataset(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    context = InputTag("mlflow.data.context", record["context"])
+    client.log_inputs(run_id, datasets=[DatasetInput(Dataset(**record["dataset"]), [context])])
+
+
+def _finish(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    client.set_terminated(run_id, status=record["status"], end_time=record["time"])
+
+
+def _register(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> str:
+    name = record["model"]
+    client.log_artifacts(run_id, str(files), "model")
+    _ensure_model(client, name)
+    known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
+    source = f"{client.get_run(run_id).info.artifact_uri}/model"
+    version = known[0] if known else client.create_model_version(name, source, run_id, tags=record["tags"])
+    for alias in record["aliases"]:
+        client.set_registered_model_alias(name, alias, version.version)
+    return str(version.version)
+
+
+def _ensure_model(client: "MlflowClient", name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+APPLY = {
+    "start": _start,
+    "params": _params,
+    "metrics": _metrics,
+    "tags": _tags,
+    "artifact": _artifact,
+    "dataset": _dataset,
+    "finish": _finish,
+    "register": _register,
+}
