@@ -1,0 +1,197 @@
+"""Where a log's bytes are: what the user names, the folders of DYFORMER_LOGS, or the publisher's address."""
+
+import difflib
+import fnmatch
+import functools
+import glob
+import hashlib
+import io
+import os
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from http.client import HTTPException
+from pathlib import Path, PurePath, PurePosixPath
+
+from dyformer.datasets import Dataset, dataset_named
+from dyformer.raw_log import DamagedLog, LogError, RawFile
+from dyformer.synthetic import generated_log
+from storage import files
+from storage.raw_streams import object_store, open_raw, pieces
+
+LOGS_VARIABLE = "DYFORMER_LOGS"
+COMPRESSED = ("", ".gz", ".bz2", ".zst")
+FETCH_TIMEOUT = 30  # seconds without a byte
+
+
+class LogNotFound(LogError):
+    """No file where the log was looked for."""
+
+
+class ChecksumMismatch(LogError):
+    """Fetched bytes that are not the published ones."""
+
+
+def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -> list[RawFile]:
+    """Find the files of a log, in the order in which they are read.
+
+    Args:
+        spec: file, folder (all files below it, sorted), pattern, or several of these; local or `s3://`. Without it a
+            known dataset is looked for in the folders of DYFORMER_LOGS, then in `raw_folder`, then fetched.
+        dataset: its name; only a known one may come without `spec`.
+        raw_folder: where a fetched file is kept.
+
+    Raises:
+        LogNotFound: nothing is there; the message says where to get the file and what to pass.
+        ChecksumMismatch: the publisher's address gave other bytes.
+        UnknownDataset: no `spec` and no known dataset.
+    """
+    if spec:
+        specs = [spec] if isinstance(spec, str) else spec
+        addresses = list(dict.fromkeys(address for one in specs for address in _named(one)))
+        return [RawFile(name=address, open=functools.partial(open_raw, address)) for address in addresses]
+    known = dataset_named(dataset)
+    if known.name == "generated":
+        return [RawFile(name="generated.csv", open=lambda: io.BytesIO(generated_log()))]
+    addresses = _kept(known, raw_folder) or [_fetched(known, raw_folder)]
+    return [
+        RawFile(name=address, open=functools.partial(open_raw, address, known.archive_member)) for address in addresses
+    ]
+
+
+def source_sha256(files: Sequence[RawFile]) -> str:
+    """Checksum the decompressed bytes of a log, whatever its files are called.
+
+    Of one file it is the file's own SHA-256; of several that of their digests, in reading order.
+    """
+    digests = [_sha256(file) for file in files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _sha256(file: RawFile) -> str:
+    digest = hashlib.sha256()
+    for part in pieces(file.open()):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _named(spec: str) -> list[str]:
+    """Resolve what the user named; every name must lead to a file."""
+    found = _remote(spec) if files.is_remote(spec) else _local(Path(spec).expanduser())
+    if not found:
+        raise LogNotFound(f"there is no file, folder with files or pattern {spec!r}{_nearest(spec)}; pass --log FILE")
+    return found
+
+
+def _local(path: Path) -> list[str]:
+    if path.is_file():
+        return [str(path)]
+    if path.is_dir():
+        return [str(file) for file in sorted(path.rglob("*")) if file.is_file() and _is_data(file.relative_to(path))]
+    pattern = str(path.relative_to(path.anchor))
+    return sorted(str(match) for match in Path(path.anchor).glob(pattern) if match.is_file())
+
+
+def _remote(spec: str) -> list[str]:
+    from pyarrow.fs import FileSelector, FileType
+
+    store, key = object_store(spec), spec.removeprefix("s3://").rstrip("/")
+    if store.get_file_info(key).type == FileType.File:
+        return [spec]
+    folder = key
+    while glob.has_magic(folder):
+        folder = folder.rpartition("/")[0]
+    infos = store.get_file_info(FileSelector(folder, recursive=True, allow_not_found=True))
+    keys = sorted(info.path for info in infos if info.type == FileType.File)
+    if glob.has_magic(key):
+        return [f"s3://{found}" for found in keys if fnmatch.fnmatchcase(found, key)]
+    return [f"s3://{found}" for found in keys if _is_data(PurePosixPath(found.removeprefix(folder)))]
+
+
+def _is_data(path: PurePath) -> bool:
+    """Leave out what writers leave beside their files: hidden ones, _SUCCESS, checksums."""
+    return not any(part.startswith((".", "_")) for part in path.parts) and path.suffix != ".crc"
+
+
+def _nearest(spec: str) -> str:
+    folder = Path(spec).expanduser().parent
+    if files.is_remote(spec) or not folder.is_dir():
+        return ""
+    near = difflib.get_close_matches(Path(spec).name, [path.name for path in folder.iterdir()], n=3)
+    return f" (near it: {', '.join(near)})" if near else ""
+
+
+def _kept(dataset: Dataset, raw_folder: str) -> list[str]:
+    """Look for a known log on this machine: under the publisher's names, or in a folder called after the dataset."""
+    for folder in _log_folders():
+        for candidate in _candidates(dataset, folder):
+            if candidate.is_file():
+                return [str(candidate)]
+        if own := _local(folder / dataset.name):
+            return own
+    fetched = files.children(raw_folder)
+    return [f"{raw_folder.rstrip('/')}/{name}" for name in _stored_names(dataset) if name in fetched][:1]
+
+
+def _log_folders() -> list[Path]:
+    return [Path(folder).expanduser() for folder in os.environ.get(LOGS_VARIABLE, "").split(os.pathsep) if folder]
+
+
+def _candidates(dataset: Dataset, folder: Path) -> Iterator[Path]:
+    for place in (folder, folder / dataset.name):
+        for name in _stored_names(dataset):
+            yield place / name
+
+
+def _stored_names(dataset: Dataset) -> list[str]:
+    """Give the names that the log goes by: as published, compressed, or in the publisher's archive."""
+    names = [name + ending for name in dataset.file_names for ending in COMPRESSED]
+    return names + ([PurePosixPath(dataset.origin).name] if dataset.origin else [])
+
+
+def _fetched(dataset: Dataset, raw_folder: str) -> str:
+    """Fetch a log to the raw folder: whole and of the right checksum, or not at all."""
+    if dataset.origin is None:
+        raise LogNotFound(_where_to_get(dataset, "it has no address to fetch it from"))
+    name = PurePosixPath(dataset.origin).name
+    with tempfile.TemporaryDirectory(prefix="dyformer-") as scratch:
+        path = Path(scratch) / name
+        try:
+            _download(dataset.origin, path)
+        except (OSError, HTTPException) as error:
+            raise LogNotFound(_where_to_get(dataset, f"{dataset.origin} could not be fetched ({error})")) from error
+        _check(dataset, path)
+        address = f"{raw_folder.rstrip('/')}/{name}"
+        files.write_bytes(address, path.read_bytes())
+    return address
+
+
+def _download(url: str, path: Path) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise OSError(f"only http and https addresses are fetched, not {url}")
+    with urllib.request.build_opener().open(url, timeout=FETCH_TIMEOUT) as response, path.open("wb") as stream:
+        expected = response.headers.get("Content-Length")
+        received = sum(stream.write(part) for part in iter(lambda: response.read(1 << 20), b""))
+    if expected is not None and received != int(expected):
+        raise OSError(f"the connection broke off after {received} of {expected} bytes")
+
+
+def _check(dataset: Dataset, path: Path) -> None:
+    """Read the fetched file to its end: what breaks off or differs from the published bytes is not kept."""
+    try:
+        found = _sha256(RawFile(name=path.name, open=lambda: open_raw(str(path), dataset.archive_member)))
+    except DamagedLog as error:
+        raise ChecksumMismatch(
+            _where_to_get(dataset, f"what {dataset.origin} gave cannot be read ({error})")
+        ) from error
+    if dataset.origin_sha256 not in (None, found):
+        problem = f"{dataset.origin} gave bytes with SHA-256 {found}, expected {dataset.origin_sha256}"
+        raise ChecksumMismatch(_where_to_get(dataset, problem))
+
+
+def _where_to_get(dataset: Dataset, problem: str) -> str:
+    folders = ", ".join(map(str, _log_folders())) or "not set"
+    return (
+        f"the log of {dataset.name} is not at hand: {problem}. Get {dataset.file_names[0]} from {dataset.homepage} and"
+        f" pass --log FILE, or put it into a folder of {LOGS_VARIABLE} ({folders})"
+    )

@@ -1,0 +1,155 @@
+"""A stored file -> its decompressed bytes: gzip, zstd and bz2 by their magic bytes, one member of a zip or tar."""
+
+import bz2
+import gzip
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO
+
+from dyformer.raw_log import ByteStream, DamagedLog
+from storage import files
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+
+TAR_MAGIC = b"ustar"
+TAR_MAGIC_AT = 257
+UNREADABLE = {
+    b"\xfd7zXZ\x00": ("xz", "xz -d"),
+    b"7z\xbc\xaf": ("7z", "7z x"),
+    b"Rar!": ("rar", "unrar x"),
+}
+BROKEN_STREAM = (EOFError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
+
+
+class CheckedStream:
+    """A stream whose damage is told by the file's name."""
+
+    def __init__(self, stream: ByteStream, name: str):
+        self._stream = stream
+        self._name = name
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Give the next bytes; raises DamagedLog where the compressed data breaks off or is not what it claims."""
+        try:
+            return self._stream.read(size)
+        except BROKEN_STREAM as error:
+            raise _damaged(self._name, error) from error
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._stream.close()
+
+
+def open_raw(address: str, member: str | None = None) -> ByteStream:
+    """Open a local file or an S3 object at its first decompressed byte.
+
+    Of an archive it opens the file called `member`, without one the only file there is.
+    Raises DamagedLog for broken or unknown compression.
+    """
+    start = _start(_stored(address))
+    for magic, (kind, command) in UNREADABLE.items():
+        if start.startswith(magic):
+            raise DamagedLog(f"{address} is {kind}-compressed, which is not read: unpack it first ({command} FILE)")
+    if start.startswith(b"PK\x03\x04"):
+        return CheckedStream(_zip_member(address, member), address)
+    opener = _decompressor(start)
+    if opener is None and not _is_tar(start):
+        return _stored(address)
+    stream = CheckedStream(opener(_stored(address)) if opener else _stored(address), address)
+    if _is_tar(stream.read(512)):
+        stream.close()
+        return CheckedStream(_tar_member(address, opener, member), address)
+    stream.close()
+    return CheckedStream(opener(_stored(address)), address) if opener else _stored(address)
+
+
+def pieces(stream: ByteStream, size: int = 1 << 20) -> Iterator[bytes]:
+    """Read a stream to its end and close it."""
+    while part := stream.read(size):
+        yield part
+    stream.close()
+
+
+def _stored(address: str) -> BinaryIO:
+    if files.is_remote(address):
+        return object_store(address).open_input_file(address.removeprefix("s3://"))
+    return Path(address).open("rb")
+
+
+def object_store(address: str) -> "S3FileSystem":
+    """Connect to the store that the environment names (AWS_ENDPOINT_URL, AWS_REGION, keys)."""
+    from pyarrow.fs import S3FileSystem
+
+    options = files.object_store_options(address)
+    scheme, _, host = options.get("AWS_ENDPOINT_URL", "").rpartition("://")
+    if not host:
+        return S3FileSystem(region=options["AWS_REGION"])
+    return S3FileSystem(region=options["AWS_REGION"], endpoint_override=host, scheme=scheme or "https")
+
+
+def _start(stream: ByteStream) -> bytes:
+    start = stream.read(512)
+    stream.close()
+    return start
+
+
+def _is_tar(start: bytes) -> bool:
+    return start[TAR_MAGIC_AT : TAR_MAGIC_AT + len(TAR_MAGIC)] == TAR_MAGIC
+
+
+def _decompressor(start: bytes) -> Callable[[BinaryIO], ByteStream] | None:
+    if start.startswith(b"\x1f\x8b"):
+        return lambda stored: gzip.GzipFile(fileobj=stored)
+    if start.startswith(b"BZh"):
+        return lambda stored: bz2.BZ2File(stored)
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd
+    return None
+
+
+def _zstd(stored: BinaryIO) -> ByteStream:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(stored, "zstd")
+
+
+def _zip_member(address: str, member: str | None) -> ByteStream:
+    try:
+        archive = zipfile.ZipFile(_stored(address))
+        names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+    except BROKEN_STREAM as error:
+        raise _damaged(address, error) from error
+    return archive.open(_wanted(names, member, address))
+
+
+def _tar_member(address: str, opener: Callable[[BinaryIO], ByteStream] | None, member: str | None) -> ByteStream:
+    try:
+        content = b"".join(pieces(opener(_stored(address)) if opener else _stored(address)))
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            names = [entry.name for entry in archive.getmembers() if entry.isfile()]
+            found = archive.extractfile(_wanted(names, member, address))
+            assert found is not None
+            return io.BytesIO(found.read())
+    except BROKEN_STREAM as error:
+        raise _damaged(address, error) from error
+
+
+def _wanted(names: list[str], member: str | None, address: str) -> str:
+    if member is None and len(names) == 1:
+        return names[0]
+    found = [name for name in names if PurePosixPath(name).name == member]
+    if len(found) == 1:
+        return found[0]
+    wanted = f"no single {member}" if member else "more than one file, or none"
+    raise DamagedLog(
+        f"the archive {address} holds {wanted} ({', '.join(names[:10])}): unpack it and name the log itself"
+    )
+
+
+def _damaged(name: str, error: BaseException) -> DamagedLog:
+    return DamagedLog(f"{name} breaks off or is damaged ({error}): copy or download it again")
