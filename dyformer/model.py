@@ -63,7 +63,9 @@ class TemporalConnectionEncoding(nn.Module):
 
     def __init__(self, num_lags: int, width: int, num_heads: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(2 * num_lags, width))  # E^TC: row 2l no edge at lag l, row 2l + 1 edge
+        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start alike, so that a lag that only the
+        # longest prefix of a history shows is not noise to a model trained on shorter ones.
+        self.table = nn.Parameter(torch.randn(2, width).repeat(num_lags, 1))
         self.aggregation_T = nn.Parameter(torch.zeros(num_lags))
         self.project = nn.Linear(width, num_heads)
 
@@ -109,7 +111,7 @@ class AttentionBias(nn.Module):
         edge_HE = (batch.present_ET.to(delta_TH.dtype) @ delta_TH).T
         place_E = batch.edge_target_E * num_context + batch.edge_context_E
         bias_HP = (code_SH.T @ code_SP).index_add(1, place_E, edge_HE)
-        return bias_HP.view(-1, num_targets, num_context)
+        return bias_HP.view(edge_HE.shape[0], num_targets, num_context)
 
 
 class TwoTowerLayer(nn.Module):
@@ -172,7 +174,7 @@ class NodeInput(nn.Module):
         self.id_dropout = config.id_dropout
         self.has_id, self.has_structure = "id" in config.inputs, "structure" in config.inputs
         if self.has_id:
-            self.id_ND = nn.Parameter(torch.randn(sizes.num_nodes, config.width))
+            self.id_ND = nn.Parameter(0.05 * torch.randn(sizes.num_nodes, config.width))
             self.register_buffer("trained_N", torch.zeros(sizes.num_nodes, dtype=torch.bool))
         if self.has_structure:
             self.structure = nn.Sequential(

@@ -1,0 +1,63 @@
+"""The losses against their equations, written with loops."""
+
+import math
+
+import pytest
+import torch
+
+from dyformer.losses import link_loss, normalised_view_loss, view_loss
+
+
+def log_sigmoid(value: float) -> float:
+    return -math.log(1 + math.exp(-value))
+
+
+def test_link_loss_is_the_papers_with_means_and_a_weight():
+    linked, unlinked, weight = [0.3, -1.2, 2.0], [0.5, -0.4], 0.1
+    expected = -sum(log_sigmoid(score) for score in linked) / 3
+    expected -= weight * sum(math.log(1 - 1 / (1 + math.exp(-score))) for score in unlinked) / 2
+    found = link_loss(
+        torch.tensor(linked, dtype=torch.float64), torch.tensor(unlinked, dtype=torch.float64), negative_weight=weight
+    )
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_link_loss_without_pairs_of_a_kind_counts_the_other_kind_alone():
+    score, none = torch.tensor([0.7]), torch.empty(0)
+    assert float(link_loss(score, none, negative_weight=1.0)) == pytest.approx(-log_sigmoid(0.7))
+    assert float(link_loss(none, none, negative_weight=1.0)) == 0.0
+
+
+def test_link_loss_stays_finite_for_scores_of_any_size():
+    loss = link_loss(torch.tensor([-1e4]), torch.tensor([1e4]), negative_weight=1.0)
+    assert float(loss) == pytest.approx(2e4)
+
+
+def test_view_loss_is_summed_over_width_and_averaged_over_rows():
+    first = [[1.0, 2.0], [0.0, -1.0], [3.0, 0.5]]
+    second = [[0.5, 2.5], [1.0, 1.0], [3.0, 0.0]]
+    expected = 0.0
+    for row, other in zip(first, second, strict=True):
+        expected += 2 * sum((a - b) ** 2 for a, b in zip(row, other, strict=True)) / 3
+    assert float(view_loss(torch.tensor(first), torch.tensor(second))) == pytest.approx(expected)
+
+
+def test_each_view_moves_only_towards_the_other_that_stands_still():
+    first = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    second = torch.tensor([[0.0, 4.0]], requires_grad=True)
+    view_loss(first, second).backward()
+    assert first.grad is not None
+    assert second.grad is not None
+    assert first.grad.tolist() == [[2.0, -4.0]]
+    assert second.grad.tolist() == [[-2.0, 4.0]]
+
+
+def test_normalised_views_that_agree_in_direction_cost_nothing_and_send_no_gradient_to_the_view_that_stands():
+    first = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    second = torch.tensor([[0.6, 0.8]], requires_grad=True)
+    predicted = torch.tensor([[0.3, 0.4]], requires_grad=True)
+    loss = normalised_view_loss(first, second, predicted, predicted)
+    assert float(loss.detach()) == pytest.approx(0.0, abs=1e-6)
+    loss.backward()
+    assert first.grad is None
+    assert second.grad is None

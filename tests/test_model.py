@@ -1,0 +1,252 @@
+"""The layer and the encodings against the paper's equations, written with loops in double precision.
+
+G targets    C context    H heads    D width    T lags
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from dyformer.batches import SubgraphBatch
+from dyformer.model import AttentionBias, DyFormer, ModelConfig, ModelSizes, NodeInput, TwoTowerLayer
+
+CONFIG = ModelConfig(
+    width=6,
+    num_layers=2,
+    num_heads=2,
+    feed_forward_width=5,
+    residual_dropout=0.0,
+    attention_dropout=0.0,
+    id_dropout=0.0,
+)
+SIZES = ModelSizes(num_nodes=9, num_features=3, num_lags=3, max_distance=4)
+
+
+@pytest.fixture(autouse=True)
+def _double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        yield
+    torch.set_default_dtype(torch.float32)
+
+
+def example_batch() -> SubgraphBatch:
+    """Three targets and four nodes of context; pairs (0, 1), (2, 1) and (2, 3) have edges."""
+    return SubgraphBatch(
+        target_G=torch.tensor([0, 3, 8]),
+        context_C=torch.tensor([1, 2, 5, 7]),
+        target_feature_GF=torch.randn(3, 3),
+        context_feature_CF=torch.randn(4, 3),
+        distance_GC=torch.tensor([[2, 1, 3, 4], [4, 2, 2, 3], [2, 1, 4, 1]], dtype=torch.uint8),
+        edge_target_E=torch.tensor([0, 2, 2]),
+        edge_context_E=torch.tensor([1, 1, 3]),
+        present_ET=torch.tensor([[True, False, True], [False, True, False], [True, True, True]]),
+        visible_T=torch.tensor([True, True, True]),
+    )
+
+
+def no_context(batch: SubgraphBatch) -> SubgraphBatch:
+    return replace(
+        batch,
+        context_C=batch.context_C[:0],
+        context_feature_CF=batch.context_feature_CF[:0],
+        distance_GC=batch.distance_GC[:, :0],
+        edge_target_E=batch.edge_target_E[:0],
+        edge_context_E=batch.edge_context_E[:0],
+        present_ET=batch.present_ET[:0],
+    )
+
+
+@torch.no_grad()
+def plain_bias(bias: AttentionBias, batch: SubgraphBatch) -> Tensor:
+    """A^TC + A^SD pair by pair and lag by lag: Linear(WeightAverage of e^TC) + Linear(e^SD)."""
+    temporal, spatial = bias.temporal, bias.spatial
+    visible = [lag for lag in range(3) if batch.visible_T[lag]]
+    total = sum(math.exp(float(temporal.aggregation_T[lag])) for lag in visible)
+    found = torch.zeros(2, 3, 4)
+    for i in range(3):
+        for j in range(4):
+            edge = [
+                k
+                for k in range(len(batch.edge_target_E))
+                if batch.edge_target_E[k] == i and batch.edge_context_E[k] == j
+            ]
+            average = torch.zeros(6)
+            for lag in visible:
+                psi = 2 * lag + (1 if edge and batch.present_ET[edge[0], lag] else 0)
+                average += math.exp(float(temporal.aggregation_T[lag])) / total * temporal.table[psi]
+            distance = spatial.table[int(batch.distance_GC[i, j])]
+            found[:, i, j] = temporal.project(average) + spatial.project(distance)
+    return found
+
+
+@torch.no_grad()
+def plain_norm(row_D: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+    mean = row_D.mean()
+    return (row_D - mean) / ((row_D - mean).square().mean() + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+@torch.no_grad()
+def plain_update(layer: TwoTowerLayer, asking: Tensor, answering: Tensor, bias_HQK: Tensor) -> Tensor:
+    """The paper's equations of one tower, query by query and head by head."""
+    rows = []
+    for q in range(len(asking)):
+        message = []
+        for head in range(2):
+            cut = slice(3 * head, 3 * head + 3)
+            query = layer.query(plain_norm(asking[q], layer.attention_norm))[cut]
+            keys = [layer.key(plain_norm(row, layer.attention_norm))[cut] for row in answering]
+            values = [layer.value(plain_norm(row, layer.attention_norm))[cut] for row in answering]
+            score = [query @ key / math.sqrt(3) + bias_HQK[head, q, k] for k, key in enumerate(keys)]
+            total = sum(torch.exp(s) for s in score)
+            message.append(sum(torch.exp(s) / total * value for s, value in zip(score, values, strict=True)))
+        row = layer.out(torch.cat(message)) + asking[q]
+        first, gelu, second = layer.feed_forward
+        rows.append(second(gelu(first(plain_norm(row, layer.feed_forward_norm)))) + row)
+    return torch.stack(rows)
+
+
+def randomised(module: torch.nn.Module) -> torch.nn.Module:
+    """Move every weight off its start, where ones and zeros would hide a mistake."""
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(torch.randn_like(weight) * 0.5)
+    return module
+
+
+def test_bias_follows_the_encodings():
+    bias = randomised(AttentionBias(CONFIG, SIZES))
+    assert isinstance(bias, AttentionBias)
+    for visible in ([True, True, True], [True, False, True], [False, False, True]):
+        batch = replace(example_batch(), visible_T=torch.tensor(visible))
+        torch.testing.assert_close(bias(batch), plain_bias(bias, batch), rtol=1e-12, atol=1e-12)
+
+
+def test_layer_follows_the_equations():
+    layer = randomised(TwoTowerLayer(CONFIG))
+    assert isinstance(layer, TwoTowerLayer)
+    context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
+    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG)
+    expected_CD = plain_update(layer, context_CD, target_GD, bias_HCG)
+    expected_GD = plain_update(layer, target_GD, context_CD, bias_HCG.transpose(1, 2))
+    torch.testing.assert_close(new_context_CD, expected_CD, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(new_target_GD, expected_GD, rtol=1e-11, atol=1e-11)
+
+
+def test_towers_switched_is_outputs_switched():
+    layer = TwoTowerLayer(CONFIG)
+    context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
+    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG)
+    switched_target_GD, switched_context_CD = layer(target_GD, context_CD, bias_HCG.transpose(1, 2))
+    assert torch.equal(switched_context_CD, new_context_CD)
+    assert torch.equal(switched_target_GD, new_target_GD)
+
+
+def test_target_rows_depend_on_all_context_and_on_no_other_target():
+    layer = TwoTowerLayer(CONFIG)
+    context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
+    context_CD.requires_grad_()
+    target_GD.requires_grad_()
+    layer(context_CD, target_GD, bias_HCG)[1][1].square().sum().backward()
+    assert context_CD.grad is not None
+    assert target_GD.grad is not None
+    assert (context_CD.grad.abs().sum(dim=1) > 1e-6).all()
+    assert target_GD.grad[1].abs().sum() > 1e-6
+    assert target_GD.grad[[0, 2]].abs().sum() == 0
+
+
+def test_model_is_its_input_its_layers_and_a_norm():
+    model = DyFormer(CONFIG, SIZES).eval()
+    batch = example_batch()
+    target_GD = model.inputs(batch.target_G, batch.target_feature_GF)
+    context_CD = model.inputs(batch.context_C, batch.context_feature_CF)
+    bias = plain_bias(model.bias, batch)
+    for layer in model.layers:
+        assert isinstance(layer, TwoTowerLayer)
+        target_GD, context_CD = (
+            plain_update(layer, target_GD, context_CD, bias),
+            plain_update(layer, context_CD, target_GD, bias.transpose(1, 2)),
+        )
+    expected_GD = torch.stack([plain_norm(row, model.norm) for row in target_GD])
+    torch.testing.assert_close(model(batch), expected_GD, rtol=1e-10, atol=1e-10)
+
+
+def test_hidden_lag_leaves_no_trace_in_the_encoding():
+    model = DyFormer(CONFIG, SIZES).eval()
+    hidden = replace(example_batch(), visible_T=torch.tensor([True, False, True]))
+    with torch.no_grad():
+        before = model(hidden)
+        model.bias.temporal.table[2:4] = 1e3
+        model.bias.temporal.aggregation_T[1] = 1e3
+        after = model(hidden)
+        flipped = replace(hidden, present_ET=hidden.present_ET ^ torch.tensor([False, True, False]))
+        assert torch.equal(before, after)
+        assert torch.equal(model(flipped), before)
+        visible = replace(hidden, visible_T=torch.tensor([True, True, True]))
+        assert not torch.equal(model(visible), before)
+
+
+def test_hidden_lag_shares_its_weight_among_the_visible():
+    bias = AttentionBias(CONFIG, SIZES)
+    batch = replace(example_batch(), visible_T=torch.tensor([True, False, False]))
+    absent_H, delta_TH = bias.temporal(batch.visible_T)
+    torch.testing.assert_close(absent_H, bias.temporal.project(bias.temporal.table[0]))
+    assert delta_TH[1:].abs().sum() == 0
+
+
+def test_node_without_context_gets_a_finite_vector_of_its_own():
+    model = DyFormer(CONFIG, SIZES).eval()
+    vector_GD = model(no_context(example_batch()))
+    assert vector_GD.shape == (3, 6)
+    assert torch.isfinite(vector_GD).all()
+    assert len({tuple(row.tolist()) for row in vector_GD}) == 3
+
+
+@pytest.mark.parametrize("inputs", ["id+structure", "id", "structure"])
+def test_never_trained_node_is_told_by_its_structure_alone(inputs):
+    node_input = NodeInput(replace(CONFIG, inputs=inputs), SIZES)
+    feature_BF = torch.randn(2, 3)
+    node_input(torch.tensor([4, 5]), feature_BF)  # in training mode: nodes 4 and 5 count as trained
+    node_input.eval()
+    known_BD = node_input(torch.tensor([4, 5]), feature_BF)
+    other_BD = node_input(torch.tensor([0, 8]), feature_BF)
+    structure_BD = node_input.structure(feature_BF) if "structure" in inputs else torch.zeros(2, 6)
+    torch.testing.assert_close(other_BD, structure_BD)
+    assert torch.equal(known_BD, other_BD) == (inputs == "structure")
+
+
+def test_dropped_id_looks_like_a_never_trained_node():
+    node_input = NodeInput(replace(CONFIG, id_dropout=1.0), SIZES)
+    feature_BF = torch.randn(2, 3)
+    torch.testing.assert_close(node_input(torch.tensor([4, 5]), feature_BF), node_input.structure(feature_BF))
+
+
+@torch.no_grad()
+def test_scores_are_symmetric_inner_products():
+    model = DyFormer(CONFIG, SIZES)
+    vector_GD = torch.randn(4, 6)
+    with torch.no_grad():
+        model.link.weight_D.copy_(torch.randn(6))
+        model.link.offset.fill_(0.3)
+    first_P, second_P = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1])
+    expected = [
+        sum(float(model.link.weight_D[d] * vector_GD[i, d] * vector_GD[j, d]) for d in range(6)) + 0.3
+        for i, j in zip(first_P, second_P, strict=True)
+    ]
+    assert model.link(vector_GD, first_P, second_P).tolist() == pytest.approx(expected)
+    assert torch.equal(model.link(vector_GD, first_P, second_P), model.link(vector_GD, second_P, first_P))
+    decoded = model.temporal.lags[1](vector_GD)
+    expected = [float(decoded[i] @ decoded[j]) for i, j in zip(first_P, second_P, strict=True)]
+    assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
+
+
+def test_width_that_the_heads_cannot_share_is_refused():
+    with pytest.raises(ValueError, match=r"model\.num_heads; got 6 and 4"):
+        ModelConfig(width=6, num_heads=4)
+    with pytest.raises(ValueError, match="degree"):
+        ModelConfig(inputs="degree")  # pyright: ignore[reportArgumentType]
