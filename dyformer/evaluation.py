@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from dyformer.baselines.heuristics import CLASSIFIERS, SCORERS, Scorer
 from dyformer.decoder import DecoderKind, decoder_inputs, fit_decoder, hadamard, score
+from dyformer.embedder import Embedder
 from dyformer.links import LinkExamples, known_edges, nodes_known_before, pair_keys, paper_examples, past_pair_keys
 from dyformer.metrics import auc, average_precision
-from dyformer.pair_features import prepare_pair_features
+from dyformer.pair_features import PairFeatures, prepare_pair_features
+from dyformer.prepared_graph import GraphConfig, prepare_graph
 from dyformer.snapshots import DynamicGraph, prefix
 
 METRICS = {"auc": auc, "average_precision": average_precision}
@@ -76,14 +78,9 @@ def judge_embedding(
     `vectors_ND` has one row per node known at `step - 1`. Raises ValueError for another number of rows or for vectors
     that are not finite, and TooFewLinks for a step without enough pairs.
     """
-    num_nodes = nodes_known_before(graph, step)
-    if vectors_ND.ndim != 2 or len(vectors_ND) != num_nodes:
-        raise ValueError(
-            f"{method}: found vectors of shape {vectors_ND.shape}: expected one row for each of the {num_nodes} nodes "
-            f"known before step {step}"
-        )
+    _check_vectors(method, vectors_ND, nodes_known_before(graph, step), step)
     split = paper_examples(graph, step, seed=seed)
-    features = prepare_pair_features(prefix(graph, step - 1)) if decoder == "features" else None
+    features = _features_before(graph, step) if decoder == "features" else None
 
     def inputs_of(examples: LinkExamples) -> NDArray[np.float64]:
         product_PD = hadamard(vectors_ND, examples.source_P, examples.target_P)
@@ -98,6 +95,20 @@ def judge_embedding(
     return _scored(method, step, seed, split.test, score(fitted, inputs_of(split.test)))
 
 
+def judge_method(
+    method: str,
+    embedder: Embedder,
+    graph: DynamicGraph,
+    step: int,
+    seed: int,
+    config: GraphConfig,
+) -> ScoredPairs:
+    """Train a method on the steps before `step`, and on nothing else, and judge its vectors with the paper's decoder."""
+    prepared = prepare_graph(graph, until=step - 1, config=config)
+    embed = embedder.fit(prepared, seed=seed)
+    return judge_embedding(method, embed(np.arange(nodes_known_before(graph, step))), graph, step, seed)
+
+
 def judge_scorer(method: str, scorer: Scorer, graph: DynamicGraph, step: int, seed: int) -> ScoredPairs:
     """Judge a formula that is given the steps before `step` and nothing else."""
     test = paper_examples(graph, step, seed=seed).test
@@ -107,7 +118,7 @@ def judge_scorer(method: str, scorer: Scorer, graph: DynamicGraph, step: int, se
 def judge_classifiers(graph: DynamicGraph, step: int, seed: int) -> list[ScoredPairs]:
     """Judge the classifiers on pair features, fitted on the 20 % of the pairs that decoders are fitted on."""
     split = paper_examples(graph, step, seed=seed)
-    features = prepare_pair_features(prefix(graph, step - 1))
+    features = _features_before(graph, step)
     train_PF = features.table(split.train.source_P, split.train.target_P)
     test_PF = features.table(split.test.source_P, split.test.target_P)
     return [
@@ -198,6 +209,18 @@ def from_table(table: pl.DataFrame) -> list[ScoredPairs]:
         )
         for group in groups
     ]
+
+
+def _features_before(graph: DynamicGraph, step: int) -> PairFeatures:
+    return prepare_pair_features(prefix(graph, step - 1))
+
+
+def _check_vectors(method: str, vectors_ND: NDArray[np.floating], num_nodes: int, step: int) -> None:
+    if vectors_ND.ndim != 2 or len(vectors_ND) != num_nodes:
+        raise ValueError(
+            f"{method}: found vectors of shape {vectors_ND.shape}: expected one row for each of the {num_nodes} nodes "
+            f"known before step {step}"
+        )
 
 
 def _scored(method: str, step: int, seed: int, test: LinkExamples, score_P: NDArray[np.float64]) -> ScoredPairs:

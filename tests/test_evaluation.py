@@ -1,6 +1,6 @@
 import gzip
 import io
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -8,6 +8,7 @@ import pytest
 from toy_graphs import random_graph, toy_graph
 
 import dyformer.evaluation as module
+from dyformer.embedder import Embed
 from dyformer.evaluation import (
     FIGURES_SCHEMA,
     PAIRS_SCHEMA,
@@ -15,6 +16,7 @@ from dyformer.evaluation import (
     figures_of,
     from_table,
     judge_embedding,
+    judge_method,
     judge_scorer,
     log_figures,
     rival_scores,
@@ -22,6 +24,7 @@ from dyformer.evaluation import (
 )
 from dyformer.links import TooFewLinks, paper_examples
 from dyformer.metrics import auc, average_precision
+from dyformer.prepared_graph import GraphConfig, PreparedGraph
 from dyformer.snapshots import DynamicGraph
 
 
@@ -167,6 +170,30 @@ def test_vectors_must_cover_exactly_the_nodes_known_before():
         judge_embedding("mine", np.zeros((7, 2)), graph, 3, 0)
     with pytest.raises(TooFewLinks):
         judge_embedding("mine", np.zeros((5, 2)), graph, 3, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watcher:
+    """A method that notes what it is given and knows the degrees in the newest snapshot."""
+
+    seen: list[PreparedGraph]
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        self.seen.append(graph)
+        newest = graph.history.snapshots[-1]
+        degree_N = np.bincount([*newest.source_E, *newest.target_E], minlength=len(graph.history.node_N)) + float(seed)
+        return lambda node_N: np.sqrt(degree_N[node_N, None]).astype(np.float32)
+
+
+def test_a_method_is_trained_on_the_steps_before_and_judged_by_its_vectors():
+    graph, watcher = graph_of(), Watcher(seen=[])
+    pairs = judge_method("watcher", watcher, graph, 4, 1, GraphConfig(history_window=2))
+    assert [(prepared.until, prepared.history.num_steps) for prepared in watcher.seen] == [(3, 3)]
+    assert watcher.seen[0].union.first_step == 2
+    newest = graph.snapshots[2]
+    degree_N = np.bincount([*newest.source_E, *newest.target_E], minlength=40) + 1
+    own = judge_embedding("watcher", np.sqrt(degree_N[:, None]).astype(np.float32), graph, 4, 1)
+    np.testing.assert_array_equal(pairs.score_P, own.score_P)
 
 
 def pairs_at(step: int, linked: list[int], new: list[int], score: list[float], **changes) -> ScoredPairs:
