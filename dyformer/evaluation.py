@@ -103,7 +103,7 @@ def judge_method(
     seed: int,
     config: GraphConfig,
 ) -> ScoredPairs:
-    """Train a method on the steps before `step`, and on nothing else, and judge its vectors with the paper's decoder."""
+    """Train a method on the steps before `step` and nothing else; judge its vectors with the paper's decoder."""
     prepared = prepare_graph(graph, until=step - 1, config=config)
     embed = embedder.fit(prepared, seed=seed)
     return judge_embedding(method, embed(np.arange(nodes_known_before(graph, step))), graph, step, seed)
