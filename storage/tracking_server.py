@@ -29,6 +29,7 @@ ENVIRONMENT = {  # read by mlflow when it is imported or called; what the user h
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the spool is the retry; mlflow's own takes minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints tracebacks of errors that are handled here
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 

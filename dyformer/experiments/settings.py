@@ -37,7 +37,8 @@ class Experiment:
         """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
 
         Text is read as the setting's own type ("3", "true", "none", "0.1"), so values from a command line and from
-        JSON mean the same. Changes of one part are applied together.
+        JSON mean the same. Changes of one part are applied together; those of a part that the same call sets to none
+        have no effect.
 
         Raises:
             UnknownSetting: a name that no setting has.
@@ -48,19 +49,24 @@ class Experiment:
         fresh = replace(self, **whole)
         for part in sorted({name.partition(".")[0] for name in changes if "." in name}):
             inner = {name: value for name, value in changes.items() if name.startswith(f"{part}.")}
-            fresh = replace(fresh, **{part: _changed_part(fresh, part, inner)})
+            values = _parsed_part(part, inner)
+            if part not in whole or whole[part] is not None:
+                fresh = replace(fresh, **{part: _changed_part(fresh, part, values)})
         return fresh
 
 
-def _changed_part(experiment: Experiment, part: str, changes: Mapping[str, object]) -> object:
+def _parsed_part(part: str, changes: Mapping[str, object]) -> dict[str, object]:
     kind = _part_kinds().get(part)
     if kind is None:
         raise _unknown(next(iter(changes)))
-    values = {name.partition(".")[2]: _parsed(name, kind, value) for name, value in changes.items()}
+    return {name.partition(".")[2]: _parsed(name, kind, value) for name, value in changes.items()}
+
+
+def _changed_part(experiment: Experiment, part: str, values: dict[str, Any]) -> object:
     before = getattr(experiment, part)
     if before is None:
         raise BadSetting(
-            f"{', '.join(changes)}: the part `{part}` is none here; set {part}=default first, or leave it out"
+            f"{', '.join(values)}: the part `{part}` is none here; set {part}=default first, or leave it out"
         )
     return replace(before, **values)
 
@@ -68,7 +74,10 @@ def _changed_part(experiment: Experiment, part: str, changes: Mapping[str, objec
 def _part_kinds() -> dict[str, type]:
     """Map each part that has settings of its own to its dataclass."""
     hints = get_type_hints(Experiment)
-    kinds = {name: [kind for kind in _alternatives(hint) if is_dataclass(kind)] for name, hint in hints.items()}
+    kinds = {
+        name: [kind for kind in _alternatives(hint) if isinstance(kind, type) and is_dataclass(kind)]
+        for name, hint in hints.items()
+    }
     return {name: found[0] for name, found in kinds.items() if found}
 
 
@@ -97,6 +106,20 @@ def _unknown(name: str) -> UnknownSetting:
     return UnknownSetting(f"there is no setting {name!r}.{hint} Allowed: {', '.join(allowed)}")
 
 
+# Least and greatest value; other whole numbers are at least 1, other numbers at least 0.
+LIMITS: dict[str, tuple[float, float]] = {
+    "residual_dropout": (0, 0.99),
+    "attention_dropout": (0, 0.99),
+    "id_dropout": (0, 1),
+    "learning_rate": (1e-9, 1),
+    "weight_decay": (0, 1),
+    "clip_norm": (1e-6, math.inf),
+    "step_half_life": (1e-3, math.inf),
+    "validation_share": (0.01, 0.9),
+    "teleport": (1e-6, 1 - 1e-6),
+    "max_distance": (1, 255),
+}
+
 _UNFIT = object()
 _WORDS = {bool: {"true": True, "false": False}, types.NoneType: {"none": None, "null": None}}
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -110,8 +133,18 @@ def _parsed(name: str, owner: type, value: object) -> Any:
     for kind in sorted(_alternatives(hint), key=lambda kind: kind is str):
         read = _read(value, kind)
         if read is not _UNFIT:
-            return read
+            return _within_limits(name, read)
     raise BadSetting(f"{name}: expected {_kind_name(hint)}, got {value!r} ({type(value).__name__})")
+
+
+def _within_limits(name: str, value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    low, high = LIMITS.get(name.rpartition(".")[2], (1, math.inf) if isinstance(value, int) else (0, math.inf))
+    if not low <= value <= high:
+        upper = "" if math.isinf(high) else f" and at most {high}"
+        raise BadSetting(f"{name}: expected at least {low}{upper}, got {value}")
+    return value
 
 
 def _read(value: object, kind: Any) -> object:
@@ -119,7 +152,7 @@ def _read(value: object, kind: Any) -> object:
         return next((option for option in get_args(kind) if _same_word(value, option)), _UNFIT)
     if get_origin(kind) is tuple:
         return _read_tuple(value, get_args(kind)[0])
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return value if type(value) is kind else _read_default(value, kind)
     if isinstance(value, str) and kind is not str:
         return _read_text(value.strip(), kind)
@@ -187,6 +220,17 @@ def as_record(experiment: Experiment, part: str | tuple[str, ...] | None = None)
             raise UnknownSetting(f"an experiment has no part {name!r}; it has {', '.join(names)}")
     record = asdict(experiment)
     return json.loads(json.dumps({name: record[name] for name in names if name in wanted}))
+
+
+def from_record(record: Mapping[str, Any]) -> Experiment:
+    """Give the experiment that `as_record` wrote down; parts that the record leaves out have their defaults."""
+    kinds = _part_kinds()
+    return Experiment(
+        **{
+            name: kinds[name](**value) if name in kinds and value is not None else value
+            for name, value in record.items()
+        }
+    )
 
 
 def settings_hash(experiment: Experiment, part: str | tuple[str, ...] | None = None) -> str:
