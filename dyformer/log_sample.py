@@ -7,6 +7,9 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
+import polars as pl
+
+from dyformer.quoted_rows import odd_records, parsed
 from dyformer.raw_log import ByteStream, DamagedLog, EmptyLog, RawFile
 from dyformer.read_plan import LogFormat
 
@@ -63,26 +66,33 @@ def seekable(stream: ByteStream) -> io.BufferedIOBase:
 
 def decoded(start: bytes, file: str) -> str:
     """Decode the start of a text file, without its byte-order mark; raises DamagedLog on UTF-16."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in start:
         raise DamagedLog(f"{file} is UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
     return start.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
 
 
 def split_rows(sample: Sample, separator: str) -> list[list[str]]:
-    """Split the sample's lines into stripped fields."""
-    rows = []
-    for _, text in sample.lines:
-        line = text[:FIELD_LIMIT].replace("\r", " ")
-        if separator == " ":
-            line = line.replace("\t", " ").strip()
-        rows.append([field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))])
-    return rows
+    """Split the sample's lines into stripped fields; records over several lines are joined."""
+    texts = [text[:FIELD_LIMIT].replace("\r", " ") for _, text in sample.lines]
+    starts = [at for at, text in enumerate(texts) if parsed(text, separator)[1] == "unclosed quote"]
+    joined = odd_records(pl.Series(texts), starts, separator, range(3, 1 << 30))
+    swallowed = {at for record in joined for at in range(record.first + 1, record.first + record.num_lines)}
+    records = {record.first: record.fields for record in joined if record.reason is None}
+    return [
+        records[at] if at in records else _loosely_parsed(text, separator)
+        for at, text in enumerate(texts)
+        if at not in swallowed
+    ]
 
 
-def common_length(rows: list[list[str]]) -> tuple[int, float]:
-    """Give the most frequent number of fields and the share of rows that have it."""
-    length, count = Counter(len(row) for row in rows).most_common(1)[0]
-    return length, count / len(rows)
+def _loosely_parsed(text: str, separator: str) -> list[str]:
+    line = text.replace("\t", " ").strip() if separator == " " else text
+    return [field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
+
+
+def common_length(rows: list[list[str]]) -> int:
+    """Give the most frequent number of fields."""
+    return Counter(len(row) for row in rows).most_common(1)[0][0]
 
 
 def _text_sample(file: str, start: bytes, comment_marks: str) -> Sample | None:

@@ -37,7 +37,7 @@ def quoted_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.Data
     text = raw.str.strip_chars(" \t" if separator == " " else " ")
     pattern = _pattern(separator)
     groups = text.str.extract_groups("^" + pattern.join([f"({_field(separator)})"] * (max(at.values()) + 1)))
-    outside = text.str.replace_all(QUOTED, "")
+    outside = text.str.replace_all(QUOTED, "q")
     fields = [_unquoted(groups.struct.field(str(index + 1))).alias(role) for role, index in at.items()]
     return pl.DataFrame([*fields, (outside.str.count_matches(pattern) + 1).alias("num_fields")])
 

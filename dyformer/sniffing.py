@@ -117,11 +117,11 @@ def _delimited_table(sample: Sample, declared: Declared) -> Table:
 
 
 def _fitting(sample: Sample) -> list[str]:
-    """Find the separators that give most rows the same number of fields, at least three; spaces only as the last."""
+    """Find the separators that give most rows three fields or more; spaces only where no other does."""
     fitting = []
     for separator in SEPARATOR_NAMES:
-        length, share = common_length(split_rows(sample, separator))
-        if length >= 3 and share >= 0.7:
+        rows = split_rows(sample, separator)
+        if common_length(rows) >= 3 and sum(len(row) >= 3 for row in rows) > 0.6 * len(rows):
             fitting.append(separator)
     return [separator for separator in fitting if separator != " "] or fitting
 
@@ -136,7 +136,7 @@ def _table(sample: Sample, separator: str, declared: Declared) -> Table:
     first = 1 if has_header else 0
     if not body:
         raise EmptyLog(f"{sample.file}: the log is empty, there is only a header in line {sample.lines[0][0]}")
-    num_fields, _ = common_length(body)
+    num_fields = common_length(body)
     konect = re.match(r"%\s*((?:sym|asym|bip)\s+\w+)", next(iter(sample.comments), ""))
     return Table(
         place=f"{sample.file}, line {sample.lines[first][0]}",
