@@ -41,8 +41,10 @@ def write_bytes(address: str, content: bytes) -> None:
 def size(address: str) -> int | None:
     """Length in bytes, None when there is no such file."""
     if not is_remote(address):
-        path = Path(address)
-        return path.stat().st_size if path.is_file() else None
+        try:
+            return Path(address).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
     return _s3().get_file_info(_key(address)).size
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import io
 import json
@@ -144,8 +145,8 @@ def _take_place(temporary: Path, final: Path, lineage: Lineage) -> None:
     while True:
         try:
             temporary.rename(final)
-        except OSError:  # a folder that is not empty has the name
-            if not final.exists():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these: another artifact has the name
                 raise
         else:
             return
@@ -190,9 +191,10 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 def _record(address: str) -> dict[str, Any] | None:
     location = f"{address}/{MANIFEST}"
-    if files.size(location) is None:
+    try:
+        record = json.loads(files.read_bytes(location))
+    except FileNotFoundError:
         return None
-    record = json.loads(files.read_bytes(location))
     if record.get("digest") != _digest(record):
         raise ArtifactDamaged(f"{location} was changed after it was written: delete the folder and make it again")
     return record
@@ -244,8 +246,9 @@ def _encoded(content: pl.DataFrame | bytes) -> bytes:
 
 def _remove_leftovers(final: Path) -> None:
     for leftover in final.parent.glob(f".{final.name}.*"):
-        if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
-            shutil.rmtree(leftover, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # a living writer's, that has just taken its place
+            if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(leftover)
 
 
 def _canonical(value: Any) -> bytes:

@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import pytest
+
+from storage.layout import Layout
+
+RUN = {"version": 3, "until": 12, "settings": "ab12cd34ef56789", "seed": 0}
+
+
+def test_every_kind_has_an_address_of_its_own(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    addresses = [
+        layout.raw("uci"),
+        layout.declaration("uci"),
+        layout.interactions("uci"),
+        layout.nodes("uci"),
+        layout.snapshots("uci", version=3, settings="ab"),
+        layout.graph("pagerank", "uci", version=3, until=12, settings="ab"),
+        layout.graph("distances", "uci", version=3, until=12, settings="ab"),
+        layout.checkpoint("pretrain", "uci", **RUN),
+        layout.checkpoint("finetune", "uci", **RUN),
+        layout.model("uci", **RUN),
+        layout.vectors("uci", **RUN),
+        layout.forecasts("uci", **RUN),
+        layout.scores("uci", **RUN),
+        layout.spool,
+        layout.lock("train-uci"),
+    ]
+    assert len(set(addresses)) == len(addresses)
+    assert not any(a != b and b.startswith(f"{a}/") for a in addresses for b in addresses)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 4}, {"until": 11}, {"settings": "ba12cd34ef56789"}, {"seed": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_key_of_a_run_changes_its_address(tmp_path: Path, change: dict):
+    layout = Layout(str(tmp_path))
+    for address in (layout.model, layout.vectors, layout.forecasts, layout.scores):
+        assert address("uci", **RUN) != address("uci", **(RUN | change))
+    assert layout.model("uci", **RUN) != layout.model("yelp", **RUN)
+
+
+def test_an_address_tells_kind_and_keys(tmp_path: Path):
+    layout = Layout(str(tmp_path / "dataset=trap"))
+    address = layout.vectors("uci", **RUN)
+    keys = {"dataset": "uci", "version": "3", "until": "12", "settings": "ab12cd34ef56", "seed": "0"}
+    assert layout.describe(address) == ("vectors", keys)
+    assert layout.absolute(layout.relative(address)) == address
+
+
+def test_a_foreign_address_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="not below the storage root"):
+        Layout(str(tmp_path)).relative("/elsewhere/x")
+
+
+def test_a_later_change_of_the_working_directory_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DYFORMER_STORAGE", raising=False)
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    layout = Layout.from_environment()
+    assert layout.root == str(tmp_path.resolve() / "data")
+    monkeypatch.chdir("/")
+    assert layout.interactions("uci").startswith(str(tmp_path.resolve()))
+    assert layout.state == layout.root
+
+
+def test_what_an_object_store_cannot_hold_stays_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("DYFORMER_STORAGE", "s3://bucket/prefix/")
+    layout = Layout.from_environment()
+    assert layout.interactions("uci") == "s3://bucket/prefix/2_events/dataset=uci/interactions"
+    assert not layout.is_local
+    assert layout.state == str(tmp_path.resolve() / "dyformer")
+    assert layout.tracking_uri == f"sqlite:///{tmp_path.resolve()}/dyformer/mlflow.db"
+    assert Path(layout.lock("train")).is_relative_to(tmp_path)
+    monkeypatch.setenv("DYFORMER_STATE", str(tmp_path / "own"))
+    assert Layout.from_environment().state == str(tmp_path.resolve() / "own")
+
+
+def test_a_given_tracking_server_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    assert Layout(str(tmp_path)).tracking_uri == "http://mlflow:5000"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "a=b", "a%20"])
+def test_a_name_that_would_leave_its_place_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(ValueError, match="cannot be part of a storage address"):
+        Layout(str(tmp_path)).interactions(name)
+
+
+@pytest.mark.parametrize("root", ["gs://bucket", "s3://", "/data/50%25"])
+def test_a_root_that_cannot_work_is_refused_by_name(root: str):
+    with pytest.raises(ValueError, match="storage root"):
+        Layout(root)

@@ -1,0 +1,257 @@
+"""Claims about storage/tables.py; tests/test_tables.py holds those about dyformer/experiments/tables.py."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from storage import files, tables
+from storage.tables import (
+    ArtifactDamaged,
+    ArtifactMissing,
+    Lineage,
+    digest,
+    file_address,
+    is_complete,
+    is_current,
+    manifest,
+    names,
+    read_bytes,
+    read_table,
+    scan_table,
+    settings_hash,
+    write_artifact,
+)
+
+EDGES = pl.DataFrame({"step": [1, 1, 2], "source": [0, 0, 1], "target": [1, 2, 2], "weight": [1.0, 2.0, 1.0]})
+LINEAGE = Lineage(kind="snapshots", dataset="uci", table_version=3, until=12, settings={"window": ("7d", 1)})
+CONTENTS = {"edges": EDGES, "record.json": b"{}"}
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return write_artifact(str(tmp_path / "dataset=uci"), CONTENTS, LINEAGE)
+
+
+def test_what_was_written_is_read_back(address: str):
+    assert_frame_equal(read_table(address, "edges"), EDGES)
+    assert_frame_equal(scan_table(address, "edges").filter(pl.col("step") == 2).collect(), EDGES.tail(1))
+    assert read_bytes(address, "record.json") == b"{}"
+    assert names(address) == ["edges.parquet", "record.json"]
+    assert Path(file_address(address, "edges")).name == "edges.parquet"
+    assert manifest(address, verify=True) == LINEAGE
+
+
+def test_lineage_names_settings_and_code(address: str):
+    lineage = manifest(address)
+    assert lineage is not None
+    assert lineage.settings == {"window": ["7d", 1]}
+    assert lineage.settings_hash == settings_hash({"window": ["7d", 1]})
+    assert lineage.code_version
+    with pytest.raises(ValueError, match="settings hash"):
+        Lineage(kind="x", dataset="uci", table_version=1, settings={"a": 1}, settings_hash="ff")
+
+
+def test_settings_hash_knows_values_not_spelling():
+    assert settings_hash({"a": 1, "b": [1, 2]}) == settings_hash({"b": (1, 2), "a": 1})
+    assert (
+        len({settings_hash(s) for s in ({"a": 1}, {"a": 2}, {"a": "1"}, {"a": None}, {"a": True}, {"b": 1}, {})}) == 7
+    )
+    # sha256 of the two characters {} as any tool gives it: the hash must never change between releases
+    assert settings_hash({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+def test_settings_that_are_not_plain_values_are_refused(value: object):
+    with pytest.raises(ValueError, match=r"plain values|not JSON compliant"):
+        settings_hash({"a": value})
+
+
+def test_nothing_is_there_before_it_is_written(tmp_path: Path):
+    nowhere = str(tmp_path / "dataset=none")
+    assert manifest(nowhere) is None
+    assert not is_complete(nowhere)
+    assert not is_current(nowhere, LINEAGE)
+    with pytest.raises(ArtifactMissing, match="run the step that makes it"):
+        read_table(nowhere, "edges")
+
+
+def test_a_name_that_the_artifact_has_not_is_refused_with_those_it_has(address: str):
+    with pytest.raises(ArtifactMissing, match=r"no 'nodes\.parquet'.*edges\.parquet, record\.json"):
+        read_table(address, "nodes")
+
+
+@pytest.mark.parametrize("name", ["edges.parquet", "record.json"])
+def test_a_tampered_file_is_refused_by_name(address: str, name: str):
+    path = Path(address) / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArtifactDamaged, match=name):
+        manifest(address, verify=True)
+    with pytest.raises(ArtifactDamaged, match=name):
+        read_bytes(address, name)
+
+
+def test_a_tampered_record_is_refused(address: str):
+    path = Path(address) / "manifest.json"
+    record = json.loads(path.read_text())
+    record["lineage"]["until"] = 11
+    path.write_text(json.dumps(record))
+    with pytest.raises(ArtifactDamaged, match=r"manifest\.json"):
+        manifest(address)
+
+
+def test_an_artifact_without_one_of_its_files_is_not_there_and_is_made_again(address: str):
+    (Path(address) / "edges.parquet").unlink()
+    assert not is_complete(address)
+    with pytest.raises(ArtifactDamaged, match=r"edges\.parquet is missing"):
+        read_table(address, "edges")
+    write_artifact(address, CONTENTS, LINEAGE)
+    assert_frame_equal(read_table(address, "edges"), EDGES)
+
+
+def test_the_first_of_one_lineage_stays_and_another_lineage_replaces_it(address: str):
+    write_artifact(address, {"edges": EDGES.head(1)}, LINEAGE)
+    assert read_table(address, "edges").height == 3
+    newer = dataclasses.replace(LINEAGE, code_version="99")
+    before = digest(address)
+    write_artifact(address, {"edges": EDGES.head(1)}, newer)
+    assert manifest(address) == newer
+    assert read_table(address, "edges").height == 1
+    assert names(address) == ["edges.parquet"]
+    assert digest(address) != before
+
+
+def test_the_digest_is_of_the_content_and_what_it_was_made_from(tmp_path: Path, address: str):
+    assert digest(write_artifact(str(tmp_path / "again"), CONTENTS, LINEAGE)) == digest(address)
+    other = write_artifact(str(tmp_path / "other"), CONTENTS | {"record.json": b"[]"}, LINEAGE)
+    later = write_artifact(str(tmp_path / "later"), CONTENTS, dataclasses.replace(LINEAGE, until=13))
+    assert len({digest(address), digest(other), digest(later)}) == 3
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: the code under test has no handler that could tidy up."""
+
+
+@pytest.fixture
+def killed_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let so many calls that touch the disk pass, then end."""
+    real = {name: getattr(os, name) for name in ("fsync", "mkdir", "rename")}
+
+    def arm(num_calls: int) -> None:
+        left = iter(range(num_calls))
+
+        def counted(name: str) -> Callable:
+            def call(*arguments: Any, **keywords: Any) -> Any:
+                if next(left, None) is None:
+                    raise Killed
+                return real[name](*arguments, **keywords)
+
+            return call
+
+        for name in real:
+            monkeypatch.setattr(os, name, counted(name))
+
+    return arm
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["nothing-there", "an-older-one-there"])
+def test_a_writer_killed_at_any_point_leaves_nothing_or_the_whole(
+    tmp_path: Path, killed_before: Callable[[int], None], older: bool
+):
+    newer, seen, num_calls = dataclasses.replace(LINEAGE, code_version="99"), [], 0
+    while True:
+        address = str(tmp_path / f"dataset={num_calls}")
+        killed_before(10**6)
+        if older:
+            write_artifact(address, CONTENTS, LINEAGE)
+        killed_before(num_calls)
+        try:
+            write_artifact(address, {"edges": EDGES.head(1), "more": EDGES}, newer)
+        except Killed:
+            seen.append(manifest(address, verify=True))
+            num_calls += 1
+        else:
+            break
+    # The folder, three files, the folder's names, the rename, the parent's names: each was the last thing once.
+    assert num_calls >= 7
+    assert manifest(address, verify=True) == newer
+    outcomes = [None, newer, *([LINEAGE] if older else [])]
+    assert all(outcome in seen for outcome in outcomes)
+    assert all(lineage in outcomes for lineage in seen)
+
+
+def test_a_writer_killed_by_the_system_leaves_nothing_visible(tmp_path: Path):
+    program = """
+import os, sys
+import polars as pl
+from pathlib import Path
+from typing import Any
+from storage.tables import Lineage, write_artifact
+
+Path.rename = lambda *_: os.kill(os.getpid(), 9)
+write_artifact(sys.argv[1], {"edges": pl.DataFrame({"a": [1]})}, Lineage(kind="x", dataset="uci", table_version=1))
+"""
+    address = str(tmp_path / "dataset=uci")
+    assert subprocess.run([sys.executable, "-c", program, address], check=False).returncode == -9
+    assert manifest(address) is None
+    assert list(files.find(str(tmp_path), "manifest.json")) == []
+
+
+def test_the_leftovers_of_killed_writers_go_after_a_day(tmp_path: Path, killed_before: Callable[[int], None]):
+    address = tmp_path / "dataset=uci"
+    killed_before(3)
+    with pytest.raises(Killed):
+        write_artifact(str(address), CONTENTS, LINEAGE)
+    killed_before(10**6)
+    (leftover,) = tmp_path.iterdir()
+    write_artifact(str(address), CONTENTS, LINEAGE)
+    assert leftover.exists()  # it could be a living writer's
+    os.utime(leftover, (0, 0))
+    write_artifact(str(address), CONTENTS, dataclasses.replace(LINEAGE, until=2))
+    assert list(tmp_path.iterdir()) == [address]
+
+
+def test_of_two_writers_at_once_one_wins_and_both_get_the_same(tmp_path: Path):
+    frames = [EDGES.with_columns(weight=pl.lit(float(i))) for i in range(8)]
+    for round_number in range(10):
+        address = str(tmp_path / f"round={round_number}")
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(write_artifact, [address] * 8, [{"edges": frame} for frame in frames], [LINEAGE] * 8))
+        assert set(found) == {address}
+        assert manifest(address, verify=True) == LINEAGE
+        assert read_table(address, "edges")["weight"].n_unique() == 1
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_writers_of_different_lineages_at_once_leave_one_whole_artifact(tmp_path: Path):
+    address = str(tmp_path / "dataset=uci")
+
+    def write(version: int) -> None:
+        lineage = Lineage(kind="x", dataset="uci", table_version=version)
+        write_artifact(address, {"edges": EDGES.with_columns(weight=pl.lit(float(version)))}, lineage)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    lineage = manifest(address, verify=True)
+    assert lineage is not None
+    assert set(read_table(address, "edges")["weight"]) == {float(lineage.table_version)}
+
+
+def test_a_full_disk_is_an_error_not_an_endless_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tables.Path, "rename", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_artifact(str(tmp_path / "x"), CONTENTS, LINEAGE)
