@@ -102,6 +102,10 @@ class Layout:
         """Artifact with the judged pairs and figures of step `until + 1`."""
         return self._join(FORECASTS, "scores", _run(dataset, version, until, settings, seed))
 
+    def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the figures and the summary of a finished run."""
+        return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))
+
     @property
     def artifact_folders(self) -> list[str]:
         """Folders under which artifacts live: `<folder>/<kind>/<hive keys>`."""

@@ -1,0 +1,44 @@
+"""Flow: every step of the paper's protocol, with and without pre-training, and the rivals beside them."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from dyformer.experiments.settings import VARIATIONS
+from flows.artifacts import show_table
+from flows.evaluate import judge_task, rivals_task
+from flows.ingest import ingest
+from flows.progress import tracked
+from flows.steps.evaluate import figures, steps_to_judge
+from flows.steps.track import track_benchmark
+from flows.train import train_task
+
+track_task = task(track_benchmark, name="track benchmark")
+
+
+@flow(flow_run_name="benchmark {dataset}")
+def benchmark(
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    steps: str | None = None,
+    seeds: int = 1,
+    changes: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train one model per step, variation and seed, judge all on the same pairs, and track one run per method.
+
+    What was trained and judged before, by whatever run, is not done again.
+
+    Returns:
+        snapshots: address; scores: addresses of the judged pairs.
+    """
+    snapshots = ingest(dataset, reading)["snapshots"]
+    jobs = [(step, seed) for seed in range(seeds) for step in steps_to_judge(snapshots, steps)]
+    scores: list[str] = []
+    for step, seed in tracked(jobs, f"benchmark {dataset}", len(jobs)):
+        scores.append(rivals_task(snapshots, step, seed))
+        for method, variation in VARIATIONS.items():
+            model = train_task(snapshots, step - 1, {**(changes or {}), **variation}, seed)
+            scores.append(judge_task(snapshots, model, step, method, seed))
+    show_table(dataset, figures(scores, snapshots))
+    track_task(snapshots, scores)
+    return {"snapshots": snapshots, "scores": scores}

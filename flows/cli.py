@@ -1,0 +1,261 @@
+"""The `dyformer` command: the same steps and flows, with no server needed."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.environment import server_in_use, settle_environment
+from flows.options import with_reading
+
+app = typer.Typer(
+    help="From a growing interaction log to fresh node vectors and honestly judged link forecasts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+DONE, FAILED, NOTHING_TO_DO = 0, 1, 3
+
+Name = Annotated[
+    str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or one of your own")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="change a setting: --set model.num_layers=4; repeat for several", show_default=False),
+]
+Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0)]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="also write the results to this file", show_default=False)
+]
+
+
+@app.callback()
+def settings(
+    storage: Annotated[
+        str | None,
+        typer.Option(help="folder or s3:// address of the store [DYFORMER_STORAGE, else ./data]", show_default=False),
+    ] = None,
+) -> None:
+    """Settle where everything is kept."""
+    if storage is not None:
+        os.environ["DYFORMER_STORAGE"] = storage
+
+
+@app.command()
+def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """List the known logs, and those ingested into the store."""
+    import polars as pl
+
+    from flows.console import print_frame, print_json
+    from flows.steps.ingest import known_and_ingested
+
+    rows = known_and_ingested()
+    print_json(rows) if as_json else print_frame(pl.DataFrame(rows, infer_schema_length=None))
+
+
+@app.command()
+@with_reading
+def ingest(dataset: Name, reading: dict[str, Any]) -> None:
+    """Commit the rows of a log; the same bytes again change nothing."""
+    from flows.console import print_counts
+    from flows.steps.ingest import ingest_log
+
+    print_counts(ingest_log(dataset, reading))
+
+
+@app.command()
+@with_reading
+def snapshots(
+    dataset: Name,
+    reading: dict[str, Any],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Cut a log into snapshots and count each; ingests the log first where it is not in the store."""
+    from flows.console import print_frame, print_json
+    from flows.steps.snapshots import snapshot_counts
+
+    counts = snapshot_counts(_snapshots(dataset, reading, say=_silent if as_json else print))
+    print_json(counts.to_dicts()) if as_json else print_frame(counts, f"snapshots of {dataset}")
+
+
+@app.command()
+@with_reading
+def prepare(
+    dataset: Name,
+    reading: dict[str, Any],
+    until: Annotated[int | None, typer.Option(help="last step to read [the last but one]", show_default=False)] = None,
+    changes: Changes = None,
+) -> None:
+    """Write the PageRank and distance tables of the steps up to a cut."""
+    from flows.steps.prepare import prepare_tables
+    from flows.steps.snapshots import newest_cut
+
+    address = _snapshots(dataset, reading, say=print)
+    for kind, table in prepare_tables(
+        address, newest_cut(address) if until is None else until, _changed(changes)
+    ).items():
+        print(f"{kind}: {table}")
+
+
+@app.command()
+def predict(
+    dataset: Name,
+    top: Annotated[int, typer.Option(help="links to forecast for each node", min=1)] = 10,
+    changes: Changes = None,
+    seed: Seed = 0,
+) -> None:
+    """Write node vectors and link forecasts as of the newest step, from the model trained for it."""
+    from flows.steps.predict import write_forecasts, write_vectors
+    from flows.steps.snapshots import cut_snapshots, newest_cut
+    from flows.steps.train import train_model
+
+    address = cut_snapshots(dataset)
+    model = train_model(address, newest_cut(address), _changed(changes), seed)
+    print(f"vectors: {write_vectors(address, model, seed=seed)}")
+    print(f"forecasts: {write_forecasts(address, model, seed=seed, k=top)}")
+
+
+@app.command()
+def sql(
+    statement: Annotated[str, typer.Argument(help='such as "select * from forecasts where id = 7"')],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Ask the store: every artifact is a view."""
+    from flows.console import print_frame, print_json
+    from storage.layout import Layout
+    from storage.queries import sql as answer
+
+    rows = answer(Layout.from_environment(), statement)
+    print_json(rows.to_dicts()) if as_json else print_frame(rows)
+
+
+@app.command()
+@with_reading
+def run(
+    dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
+) -> None:
+    """Bring a log from raw rows to a judged, tracked model and its forecasts; a rerun does only what is new."""
+    report = _finished(dataset, reading, _changed(changes), seed)
+    if report is None:
+        report = _retrain(dataset, reading, _changed(changes), seed)
+    else:
+        print("nothing new: this is the report of the earlier run")
+    _show(report, dataset, json_file)
+
+
+@app.command()
+@with_reading
+def retrain(
+    dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
+) -> None:
+    """Do what `run` does, for schedulers: exit code 3 where nothing is new."""
+    if _finished(dataset, reading, _changed(changes), seed) is not None:
+        print(f"{dataset}: nothing new")
+        raise typer.Exit(NOTHING_TO_DO)
+    _show(_retrain(dataset, reading, _changed(changes), seed), dataset, json_file)
+
+
+@app.command()
+@with_reading
+def benchmark(
+    dataset: Name,
+    reading: dict[str, Any],
+    steps: Annotated[
+        str | None, typer.Option(help='steps to judge, "3-13" or "5,7" [the paper\'s]', show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
+    changes: Changes = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Judge every step of the paper's protocol: with and without pre-training, and the rivals beside them."""
+    from dyformer.experiments.tables import score_table
+    from flows.console import print_frame, write_json
+    from flows.steps.evaluate import figures, steps_to_judge
+    from flows.steps.train import experiment_of
+
+    steps_to_judge(_snapshots(dataset, reading, say=print), steps)  # what is wrong is said before a server starts
+    experiment_of(dataset, _changed(changes))
+    _announce()
+    from flows.benchmark import benchmark as flow
+
+    made = flow(dataset, reading, steps, seeds, _changed(changes))
+    rows = figures(made["scores"], made["snapshots"])
+    print_frame(score_table(rows, dataset), f"{dataset}: AUC in percent, the paper's protocol")
+    if json_file is not None:
+        write_json(json_file, _plain_steps(rows))
+
+
+def main() -> None:
+    """Run the command; what a user can cause ends in one message."""
+    settle_environment()
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
+    except (ValueError, OSError) as error:
+        print(f"dyformer: {error}", file=sys.stderr)
+        sys.exit(FAILED)
+
+
+def _snapshots(dataset: str, reading: dict[str, Any], say: Any) -> str:
+    from flows.steps.ingest import ingest_log
+    from flows.steps.snapshots import cut_snapshots
+
+    return cut_snapshots(dataset, ingest_log(dataset, reading, say)["version"])
+
+
+def _finished(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> str | None:
+    """Commit what is new, and give the earlier run's report if nothing was."""
+    from flows.steps.report import finished_report
+
+    return finished_report(_snapshots(dataset, reading, say=print), changes, seed)
+
+
+def _retrain(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> str:
+    _announce()
+    from flows.retrain import retrain as flow
+
+    return flow(dataset, reading, changes, seed)
+
+
+def _announce() -> None:
+    """Say where the flow runs; its output comes here, so that Prefect itself need not write to the terminal."""
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    print(f"running on {server_in_use()}", flush=True)
+
+
+def _show(report: str, dataset: str, json_file: Path | None) -> None:
+    from dyformer.experiments.tables import score_table
+    from flows.console import print_counts, print_frame, write_json
+    from flows.steps.report import read_report
+
+    figures, summary = read_report(report)
+    print_counts(summary["counts"])
+    print_frame(score_table(figures, dataset), f"{dataset}: AUC in percent on the newest step")
+    for kind in ("model", "vectors", "forecasts"):
+        print(f"{kind}: {summary['addresses'][kind]}")
+    print(f"tracked: {summary['tracking']}")
+    if json_file is not None:
+        write_json(json_file, {**summary, "scores": _plain_steps(figures), "report": report})
+
+
+def _plain_steps(figures: Any) -> list[dict[str, Any]]:
+    """One row a figure, the step a number, `micro` or `macro`."""
+    return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in figures.to_dicts()]
+
+
+def _changed(changes: list[str] | None) -> dict[str, str]:
+    """Read `name=value` texts; their names and values are checked where the settings are known."""
+    pairs = [change.partition("=") for change in changes or []]
+    wrong = [name for name, sign, _ in pairs if not sign]
+    if wrong:
+        raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,30 @@
+"""Flow: a trained model and every simple rival -> figures of the step after the cut."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from flows.artifacts import show_table
+from flows.steps.evaluate import figures, judge_model, judge_rivals
+from flows.steps.snapshots import cut_snapshots, newest_cut
+from flows.steps.train import train_model
+
+judge_task = task(judge_model, name="judge model", task_run_name="{method} on step {step}")
+rivals_task = task(judge_rivals, name="judge rivals", task_run_name="rivals on step {step}")
+
+
+@flow(flow_run_name="evaluate {dataset}")
+def evaluate(
+    dataset: str,
+    until: int | None = None,
+    changes: dict[str, Any] | None = None,
+    seed: int = 0,
+    version: int | None = None,
+) -> list[str]:
+    """Judge the model of a cut, and the rivals beside it, on the next step; returns the scores' addresses."""
+    snapshots = cut_snapshots(dataset, version)
+    until = newest_cut(snapshots) if until is None else until
+    model = train_model(snapshots, until, changes, seed)  # at once where it is trained already
+    scores = [judge_task(snapshots, model, until + 1, seed=seed), rivals_task(snapshots, until + 1, seed)]
+    show_table(dataset, figures(scores, snapshots))
+    return scores

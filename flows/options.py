@@ -1,0 +1,60 @@
+"""The options that say how a log is read, shared by every command that takes a log."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+READING_PANEL = "How the log is read (guessed where not given)"
+
+
+def _option(kind: Any, *names: str, help: str) -> Any:
+    return Annotated[kind | None, typer.Option(*names, help=help, rich_help_panel=READING_PANEL, show_default=False)]
+
+
+READING_OPTIONS: dict[str, Any] = {
+    "log": Annotated[
+        list[str] | None,
+        typer.Option("--log", help="file, folder, pattern or s3:// address; repeat for several", show_default=False),
+    ],
+    "source": _option(str, "--source", help="column of the source: a name, or a position from 0"),
+    "target": _option(str, "--target", help="column of the target"),
+    "time": _option(str, "--time", help="column of the time"),
+    "weight": _option(str, "--weight", help="column of the weight"),
+    "label": _option(str, "--label", help="column of the label (0 or 1)"),
+    "separator": _option(str, "--separator", help="comma, tab, semicolon, pipe, space (runs of spaces), or the sign"),
+    "has_header": _option(bool, "--header/--no-header", help="whether the first row names the columns"),
+    "time_unit": _option(str, "--time-unit", help="s, ms, us, ns (since the epoch), iso, or step"),
+    "bipartite": _option(bool, "--bipartite/--one-space", help="two id spaces: user 7 and item 7 differ"),
+    "directed": _option(bool, "--directed/--undirected", help="whether source and target differ in role"),
+    "window": _option(
+        str, "--window", help='snapshots: "7d", "12 equal", "calendar 1mo in Europe/Berlin", "10d trim 5d 60d"'
+    ),
+    "drop_duplicates": Annotated[
+        bool, typer.Option("--drop-duplicates", help="drop exact repeats of a row", rich_help_panel=READING_PANEL)
+    ],
+    "max_bad": Annotated[
+        str, typer.Option("--max-bad", help="stop when more rows than this are unusable", rich_help_panel=READING_PANEL)
+    ],
+}
+DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "max_bad": "1%"}
+
+
+def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that takes `reading: dict` the options of READING_OPTIONS in its place."""
+    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "reading"]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation)
+        for name, annotation in READING_OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> Any:
+        reading = {name: values.pop(name) for name in READING_OPTIONS}
+        return command(**values, reading={name: value for name, value in reading.items() if value is not None})
+
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    with_options.__signature__ = inspect.Signature(keyword + shared)  # pyright: ignore[reportAttributeAccessIssue]
+    return with_options

@@ -1,0 +1,25 @@
+"""Flow: a trained model and the newest snapshots -> node vectors and link forecasts."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from flows.steps.predict import write_forecasts, write_vectors
+from flows.steps.snapshots import cut_snapshots, newest_cut
+from flows.steps.train import train_model
+
+vectors_task = task(write_vectors, name="write vectors", task_run_name="vectors")
+forecasts_task = task(write_forecasts, name="write forecasts", task_run_name="forecasts")
+
+
+@flow(flow_run_name="predict {dataset}")
+def predict(
+    dataset: str, changes: dict[str, Any] | None = None, seed: int = 0, version: int | None = None
+) -> dict[str, str]:
+    """Write every node's vector and its most probable new links as of the newest step; returns the addresses."""
+    snapshots = cut_snapshots(dataset, version)
+    model = train_model(snapshots, newest_cut(snapshots), changes, seed)  # at once where it is trained already
+    return {
+        "vectors": vectors_task(snapshots, model, seed=seed),
+        "forecasts": forecasts_task(snapshots, model, seed=seed),
+    }

@@ -1,0 +1,19 @@
+"""Flow: snapshots up to a cut -> the tables of their union graph."""
+
+from typing import Any
+
+from prefect import flow, task
+
+from flows.steps.prepare import prepare_tables
+from flows.steps.snapshots import cut_snapshots, newest_cut
+
+prepare_task = task(prepare_tables, name="prepare tables", task_run_name="tables until step {until}")
+
+
+@flow(flow_run_name="prepare {dataset}")
+def prepare(
+    dataset: str, until: int | None = None, changes: dict[str, Any] | None = None, version: int | None = None
+) -> dict[str, str]:
+    """Write the PageRank and distance tables of the steps up to `until`, the last but one by default."""
+    snapshots = cut_snapshots(dataset, version)
+    return prepare_task(snapshots, newest_cut(snapshots) if until is None else until, changes)

@@ -1,0 +1,62 @@
+"""Flow: one dataset from new interactions to a judged, tracked model and its forecasts."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prefect import flow, task
+
+from flows.artifacts import show_summary
+from flows.evaluate import evaluate
+from flows.ingest import ingest
+from flows.predict import predict
+from flows.prepare import prepare
+from flows.steps.report import finished_report, write_report
+from flows.steps.snapshots import newest_cut
+from flows.steps.track import track_run
+from flows.summary import as_markdown
+from flows.train import train
+
+track_task = task(track_run, name="track run")
+report_task = task(write_report, name="write report")
+
+
+@flow(flow_run_name="retrain {dataset}")
+def retrain(
+    dataset: str, reading: dict[str, Any] | None = None, changes: dict[str, Any] | None = None, seed: int = 0
+) -> str:
+    """Bring a dataset from new interactions to judged forecasts; returns the address of the report.
+
+    Where nothing is new, the report of the earlier run is the answer.
+    """
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "ingest"):
+        counts = ingest(dataset, reading)
+    snapshots, version = counts["snapshots"], counts["version"]
+    earlier = finished_report(snapshots, changes, seed)
+    if earlier is not None:
+        return earlier
+    until = newest_cut(snapshots)
+    with _timed(seconds, "prepare"):
+        tables = prepare(dataset, until, changes, version)
+    with _timed(seconds, "train"):
+        model = train(dataset, until, changes, seed, version)
+    with _timed(seconds, "evaluate"):
+        scores = evaluate(dataset, until, changes, seed, version)
+    with _timed(seconds, "predict"):
+        made = predict(dataset, changes, seed, version)
+    with _timed(seconds, "track"):
+        tracked = track_task(snapshots, model, scores, made["vectors"], made["forecasts"], seed)
+    addresses = {"snapshots": snapshots, **tables, "model": model, "scores": scores, **made}
+    summary = {"dataset": dataset, "counts": counts, "addresses": addresses, "tracking": tracked, "seconds": seconds}
+    report = report_task(snapshots, scores, summary, changes, seed)
+    show_summary(dataset, as_markdown(report))
+    return report
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    seconds[stage] = round(time.monotonic() - started, 2)

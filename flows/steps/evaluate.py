@@ -1,0 +1,91 @@
+"""Weights, or a simple rival -> the scored pairs of a step, judged as the paper does."""
+
+import polars as pl
+
+from dyformer.evaluation import figures_of, from_table, judge_embedding, log_figures, rival_scores, to_table
+from dyformer.links import judged_steps
+from dyformer.prepared_graph import prepare_graph
+from dyformer.training import embed
+from flows.steps.snapshots import Snapshots, StepOutOfRange, first_judged_step, open_snapshots
+from flows.steps.train import device, open_model
+from storage.tables import is_current, read_table, write_artifact
+
+PROTOCOL = "paper"
+FEATURES_SUFFIX = " + pair features"  # the same vectors, decoded together with the past of the pair
+
+
+def judge_model(snapshots: str, model: str, step: int, method: str = "DyFormer", seed: int = 0) -> str:
+    """Judge a model on a step after its training, with the paper's decoder and with the one that reads pair features.
+
+    The graph is shown up to `step - 1`; from the step itself come the 20 % of its pairs that the protocol fits its
+    decoder on, the 20 % that choose the regularisation, and the 60 % that are judged.
+    """
+    opened = open_snapshots(snapshots)
+    weights, experiment, trained = open_model(model)
+    settings = {"protocol": PROTOCOL, "method": method, "seed": seed, "model": trained.settings_hash}
+    lineage = opened.lineage("scores", until=step, settings=settings, inputs=(model,))
+    address = scores_address(opened, step, lineage.settings_hash, seed)
+    if is_current(address, lineage):
+        return address
+    graph = opened.graph(step)
+    prepared = prepare_graph(graph, until=step - 1, config=experiment.graph)
+    vectors_ND = embed(prepared, weights, experiment.model, device=device())
+    scored = [
+        judge_embedding(method, vectors_ND, graph, step, seed, decoder="paper"),
+        judge_embedding(method + FEATURES_SUFFIX, vectors_ND, graph, step, seed, decoder="features"),
+    ]
+    return write_artifact(address, {"pairs": to_table(scored)}, lineage)
+
+
+def judge_rivals(snapshots: str, step: int, seed: int = 0) -> str:
+    """Judge every simple past-only rival on the same pairs."""
+    opened = open_snapshots(snapshots)
+    settings = {"protocol": PROTOCOL, "method": "rivals", "seed": seed}
+    lineage = opened.lineage("scores", until=step, settings=settings)
+    address = scores_address(opened, step, lineage.settings_hash, seed)
+    if is_current(address, lineage):
+        return address
+    return write_artifact(address, {"pairs": to_table(rival_scores(opened.graph(step), step, seed))}, lineage)
+
+
+def scores_address(opened: Snapshots, step: int, settings: str, seed: int) -> str:
+    """Give where the scored pairs of a step lie, under the cut before it."""
+    return opened.layout.scores(opened.dataset, version=opened.version, until=step - 1, settings=settings, seed=seed)
+
+
+def steps_to_judge(snapshots: str, wanted: str | None = None) -> list[int]:
+    """List the steps that are judged: those of the paper, or `wanted` such as "3-13" or "5,7".
+
+    Raises:
+        StepOutOfRange: a step without a history to learn from, or beyond the newest.
+    """
+    opened = open_snapshots(snapshots)
+    graph = opened.graph(opened.num_steps)
+    possible = judged_steps(graph, first_step=3)
+    if wanted is None:
+        first = first_judged_step(opened.dataset)
+        return [step for step in possible if step >= first]
+    steps = [step for part in wanted.split(",") for step in _range(part)]
+    wrong = [step for step in steps if step not in possible]
+    if wrong or not steps:
+        raise StepOutOfRange(
+            f"steps {wanted!r} of {opened.dataset}: {', '.join(map(str, wrong)) or 'none'} cannot be judged;"
+            f" steps {possible[0]} to {possible[-1]} can (a step needs two before it, and enough links of known nodes)"
+        )
+    return steps
+
+
+def figures(scores: list[str], snapshots: str) -> pl.DataFrame:
+    """Sum up scores artifacts, one row a figure: per step, micro and macro."""
+    opened = open_snapshots(snapshots)
+    scored = [pairs for address in scores for pairs in from_table(read_table(address, "pairs"))]
+    steps = sorted({pairs.step for pairs in scored})
+    log = log_figures(opened.graph(max(steps)), steps, opened.dataset)
+    return pl.concat([figures_of(scored, opened.dataset, PROTOCOL), log])
+
+
+def _range(text: str) -> list[int]:
+    first, dash, last = text.strip().partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        raise StepOutOfRange(f'{text!r} is no step: write "5", "3-13" or "3,5,7"')
+    return list(range(int(first), int(last or first) + 1))

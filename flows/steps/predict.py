@@ -1,0 +1,124 @@
+"""Weights and the newest snapshots -> node vectors and the links to expect, under the user's own ids."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.decoder import LinkDecoder, decoder_inputs, fit_decoder, hadamard
+from dyformer.experiments.settings import Experiment
+from dyformer.forecasts import top_links
+from dyformer.links import paper_examples
+from dyformer.pair_features import prepare_pair_features
+from dyformer.prepared_graph import prepare_graph
+from dyformer.progress import Weights
+from dyformer.snapshots import DynamicGraph, prefix
+from dyformer.training import embed
+from flows.steps.snapshots import Snapshots, open_snapshots
+from flows.steps.train import device, open_model
+from storage.events_table import node_dictionary
+from storage.node_numbers import ids_are_integers
+from storage.tables import is_current, write_artifact
+
+DECODER = "decoder.json"
+
+
+def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int = 0) -> str:
+    """Give every node known at `step` (the newest by default) its vector: side, id, step, space_id, vector.
+
+    Vectors of one `space_id` may be compared with each other; others may not.
+    """
+    opened = open_snapshots(snapshots)
+    step = opened.num_steps if step is None else step
+    weights, experiment, trained = open_model(model)
+    settings = {"model": trained.settings_hash, "trained_until": trained.until}
+    lineage = opened.lineage("vectors", until=step, settings=settings, inputs=(model,))
+    keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
+    address = opened.layout.vectors(opened.dataset, **keys)
+    if is_current(address, lineage):
+        return address
+    graph = opened.graph(step)
+    nodes = own_ids(opened, graph)
+    table = nodes.with_columns(
+        step=pl.lit(step, pl.Int64),
+        space_id=pl.lit(lineage.settings_hash[:16]),
+        vector=pl.Series(_vectors(graph, weights, experiment), dtype=pl.List(pl.Float32)),
+    )
+    return write_artifact(address, {"vectors": table}, lineage)
+
+
+def write_forecasts(snapshots: str, model: str, step: int | None = None, seed: int = 0, k: int = 10) -> str:
+    """Rank the `k` most probable new partners of every node for the step after `step` (the newest by default).
+
+    The decoder learns from the links that `step` brought, told by vectors as of the step before; it is then shown
+    vectors as of `step`. Pairs that were linked before are left out.
+    """
+    opened = open_snapshots(snapshots)
+    step = opened.num_steps if step is None else step
+    weights, experiment, trained = open_model(model)
+    settings = {"model": trained.settings_hash, "decoder": experiment.decoder, "k": k, "seed": seed}
+    lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=(model,))
+    keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
+    address = opened.layout.forecasts(opened.dataset, **keys)
+    if is_current(address, lineage):
+        return address
+    graph = opened.graph(step)
+    vectors_ND = _vectors(graph, weights, experiment)
+    before_ND = _vectors(prefix(graph, step - 1), weights, experiment)
+    kinds = {kind: fitted_decoder(graph, before_ND, kind, seed) for kind in {"paper", experiment.decoder}}
+    links = top_links(vectors_ND, kinds[experiment.decoder], graph, k=k)
+    contents = {"forecasts": _named(links, own_ids(opened, graph), step + 1), DECODER: to_json(kinds["paper"])}
+    return write_artifact(address, contents, lineage)
+
+
+def fitted_decoder(graph: DynamicGraph, before_ND: NDArray[np.float32], kind: Any, seed: int) -> LinkDecoder:
+    """Fit a decoder on the newest step's pairs, told by vectors and pair features as of the step before it."""
+    step = graph.num_steps
+    split = paper_examples(graph, step, seed=seed)
+    features = prepare_pair_features(prefix(graph, step - 1)) if kind == "features" else None
+
+    def inputs(examples: Any) -> NDArray[np.float64]:
+        table = None if features is None else features.table(examples.source_P, examples.target_P)
+        return decoder_inputs(hadamard(before_ND, examples.source_P, examples.target_P), table)
+
+    seen = [split.train, split.test]
+    return fit_decoder(
+        np.concatenate([inputs(part) for part in seen]),
+        np.concatenate([part.linked_P for part in seen]),
+        (inputs(split.validation), split.validation.linked_P),
+        kind=kind,
+    )
+
+
+def own_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
+    """Give side and id, as the user writes them, of the graph's nodes in their order."""
+    dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
+    kind = pl.Int64 if ids_are_integers(dictionary) else pl.String
+    nodes = pl.DataFrame({"node": graph.node_N}).join(dictionary, on="node", how="left", maintain_order="left")
+    return nodes.select("side", pl.col("id").cast(kind))
+
+
+def to_json(decoder: LinkDecoder) -> bytes:
+    """Write a decoder as JSON."""
+    plain = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(decoder).items()
+    }
+    return json.dumps(plain).encode()
+
+
+def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> NDArray[np.float32]:
+    prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
+    return embed(prepared, weights, experiment.model, device=device())
+
+
+def _named(links: pl.DataFrame, nodes: pl.DataFrame, step: int) -> pl.DataFrame:
+    own = nodes.with_row_index("node").with_columns(pl.col("node").cast(pl.Int64))
+    partner = own.rename({"node": "partner", "side": "partner_side", "id": "partner_id"})
+    return (
+        links.join(own, on="node", how="left", maintain_order="left")
+        .join(partner, on="partner", how="left", maintain_order="left")
+        .select("side", "id", "rank", "partner_side", "partner_id", "score", step=pl.lit(step, pl.Int64))
+    )

@@ -1,0 +1,110 @@
+"""Committed events -> the snapshots artifact, checked before it is kept; and how later steps open it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from dyformer.datasets import DATASETS, Window
+from dyformer.snapshots import DynamicGraph, build_snapshots, from_tables, prefix, summary, to_tables
+from storage.declarations import declaration
+from storage.events_table import max_event_time, newest_version, read_events
+from storage.layout import Layout
+from storage.queries import snapshot_faults
+from storage.tables import Lineage, digest, is_current, manifest, read_table, write_artifact
+
+TABLES = ("edges", "steps", "nodes")
+COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
+
+
+class StepOutOfRange(ValueError):
+    """A step that the snapshots do not have, or that is too early for what is asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshots:
+    """The snapshots artifact that a step works on: the root of every later artifact's lineage."""
+
+    layout: Layout
+    address: str
+    dataset: str
+    version: int
+    window: str
+    num_steps: int
+
+    def lineage(self, kind: str, *, until: int, settings: dict[str, Any], inputs: tuple[str, ...] = ()) -> Lineage:
+        """Record what an artifact made of the steps up to `until` depends on."""
+        read = (self.address, *inputs)
+        return Lineage(
+            kind=kind,
+            dataset=self.dataset,
+            table_version=self.version,
+            until=until,
+            settings={"window": self.window, **settings},
+            max_event_time=self.graph(until).snapshots[-1].end_time - 1,
+            inputs={self.layout.relative(address): digest(address) for address in read},
+        )
+
+    def graph(self, until: int) -> DynamicGraph:
+        """Read the snapshots up to `until`; raises StepOutOfRange for a step that is not there."""
+        if not 1 <= until <= self.num_steps:
+            raise StepOutOfRange(f"{self.dataset} has steps 1 to {self.num_steps}; step {until} is not one of them")
+        tables = {name: read_table(self.address, name) for name in TABLES}
+        return prefix(from_tables(tables), until)
+
+
+def cut_snapshots(dataset: str, version: int | None = None) -> str:
+    """Cut the events of a table version (the newest by default) into snapshots and give the artifact's address."""
+    layout = Layout.from_environment()
+    version = newest_version(layout, dataset) if version is None else version
+    record = declaration(layout, dataset) or {}
+    settings = {"window": record["window"], "time_unit": record["time_unit"]}
+    lineage = Lineage(
+        kind="snapshots",
+        dataset=dataset,
+        table_version=version,
+        settings=settings,
+        max_event_time=max_event_time(layout, dataset, version),
+    )
+    address = layout.snapshots(dataset, version=version, settings=lineage.settings_hash)
+    if is_current(address, lineage):
+        return address
+    graph = build_snapshots(
+        read_events(layout, dataset, version), Window.parse(settings["window"]), settings["time_unit"]
+    )
+    tables = to_tables(graph)
+    problems = snapshot_faults(tables)
+    assert not problems, f"snapshots of {dataset} are inconsistent: {'; '.join(problems)}"
+    return write_artifact(address, tables, lineage)
+
+
+def open_snapshots(address: str) -> Snapshots:
+    """Open a snapshots artifact; raises ArtifactMissing where there is none."""
+    layout = Layout.from_environment()
+    lineage = manifest(address)
+    steps = read_table(address, "steps")
+    assert lineage is not None
+    return Snapshots(
+        layout=layout,
+        address=address,
+        dataset=lineage.dataset,
+        version=lineage.table_version,
+        window=lineage.settings["window"],
+        num_steps=steps.height,
+    )
+
+
+def first_judged_step(dataset: str) -> int:
+    """Say from which step on forecasts of a dataset are judged (the paper's, or the third)."""
+    return DATASETS[dataset].first_judged_step if dataset in DATASETS else 3
+
+
+def newest_cut(snapshots: str) -> int:
+    """Give the last step that a model may see, so that the newest is left to judge it."""
+    return open_snapshots(snapshots).num_steps - 1
+
+
+def snapshot_counts(snapshots: str) -> pl.DataFrame:
+    """Count each snapshot: step, interactions, edges, active_nodes, nodes_seen, new_edges."""
+    opened = open_snapshots(snapshots)
+    return summary(opened.graph(opened.num_steps)).select(*COUNTS)

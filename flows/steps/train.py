@@ -1,0 +1,148 @@
+"""Snapshots up to a cut -> trained weights; a crash loses at most the seconds since the last checkpoint."""
+
+import fcntl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from dyformer.experiments.settings import Experiment, as_record, experiment_for, from_record
+from dyformer.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.progress import Checkpoint, Weights
+from dyformer.training import finetune, pretrain
+from flows.progress import tracked
+from flows.steps.snapshots import Snapshots, StepOutOfRange, open_snapshots
+from storage.checkpoints import (
+    from_bytes,
+    has_checkpoint,
+    load_checkpoint,
+    remove_checkpoint,
+    save_checkpoint,
+    to_bytes,
+)
+from storage.tables import Lineage, is_current, manifest, read_bytes, read_table, write_artifact
+
+WEIGHTS = "weights.safetensors"
+PARTS = ("graph", "model", "pretrain", "finetune")  # of an experiment: what weights depend on
+SECONDS_BETWEEN_CHECKPOINTS = 15.0
+LOSSES = {"stage": pl.String, "epoch": pl.Int64, "loss": pl.String, "value": pl.Float64}
+
+Loss = tuple[str, int, str, float]
+"""Stage, epoch, name of the loss, value."""
+
+
+def experiment_of(dataset: str, changes: Mapping[str, Any] | None) -> Experiment:
+    """Settings of a dataset with the user's changes; raises a ValueError that lists what is allowed."""
+    return experiment_for(dataset).changed(changes or {})
+
+
+def train_model(snapshots: str, until: int, changes: dict[str, Any] | None = None, seed: int = 0) -> str:
+    """Pre-train and fine-tune on the steps up to `until` and give the address of the weights.
+
+    A finished training of the same key (snapshots, until, settings, seed) is not repeated, an interrupted one goes
+    on from its checkpoint, and of two at once the second waits for the first.
+    """
+    opened = open_snapshots(snapshots)
+    if until < 2:
+        raise StepOutOfRange(f"training needs at least 2 steps of history; until = {until}")
+    experiment = experiment_of(opened.dataset, changes)
+    lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
+    address = _address(opened, "model", lineage, seed)
+    with alone(opened.layout.lock(f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}")):
+        if is_current(address, lineage):
+            return address
+        graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
+        return _train(opened, graph, experiment, lineage, address, seed)
+
+
+def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
+    """Read the weights of a finished training, its settings, and what it was trained on."""
+    lineage = manifest(address)
+    weights, _ = from_bytes(read_bytes(address, WEIGHTS), place=f"{address}/{WEIGHTS}")
+    assert lineage is not None
+    return weights, from_record({part: lineage.settings[part] for part in PARTS}), lineage
+
+
+def model_losses(address: str) -> pl.DataFrame:
+    """Losses of a training: stage, epoch, loss, value, seconds."""
+    return read_table(address, "losses")
+
+
+def device() -> str:
+    """Train on a GPU where there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _train(
+    opened: Snapshots, graph: PreparedGraph, experiment: Experiment, lineage: Lineage, address: str, seed: int
+) -> str:
+    """Run both stages and publish the weights once."""
+    key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
+    stages = {name: _address(opened, name, lineage, seed) for name in ("pretrain", "finetune")}
+    weights, losses = None, []
+    for name, folder in stages.items():
+        if getattr(experiment, name) is not None:
+            weights, stage_losses = _run_stage(name, folder, graph, experiment, weights, {**key, "stage": name})
+            losses += stage_losses
+    assert weights is not None
+    contents = {WEIGHTS: to_bytes(weights, key), "losses": pl.DataFrame(losses, orient="row", schema=LOSSES)}
+    write_artifact(address, contents, lineage)
+    for folder in stages.values():
+        remove_checkpoint(folder)
+    return address
+
+
+def _run_stage(
+    name: str,
+    folder: str,
+    graph: PreparedGraph,
+    experiment: Experiment,
+    weights: Weights | None,
+    key: dict[str, Any],
+) -> tuple[Weights, list[Loss]]:
+    """Run a stage, or what is left of it, to its end."""
+    resume, losses = _last_checkpoint(folder, key)
+    common = {"seed": key["seed"], "device": device(), "resume": resume}
+    if name == "pretrain":
+        epochs = pretrain(graph, experiment.model, experiment.pretrain, **common)
+    else:
+        epochs = finetune(graph, weights, experiment.model, experiment.finetune, **common)
+    title = f"{name} {key['dataset']} until step {key['until']}"
+    last, saved = resume, time.monotonic()
+    for progress in tracked(epochs, title, getattr(experiment, name).epochs):
+        losses += [(name, progress.epoch, loss, value) for loss, value in progress.losses.items()]
+        if progress.is_last or time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+            last, saved = progress.checkpoint(), time.monotonic()
+            save_checkpoint(folder, last.tensors, {**key, "progress": last.record, "losses": losses})
+    assert last is not None
+    return last.weights(), losses
+
+
+def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[Loss]]:
+    if not has_checkpoint(folder):
+        return None, []
+    tensors, record = load_checkpoint(folder, expected=key)
+    return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in record["losses"]]
+
+
+def _address(opened: Snapshots, stage: str, lineage: Lineage, seed: int) -> str:
+    layout, settings = opened.layout, lineage.settings_hash
+    keys = {"version": opened.version, "until": lineage.until, "settings": settings, "seed": seed}
+    return (
+        layout.model(opened.dataset, **keys) if stage == "model" else layout.checkpoint(stage, opened.dataset, **keys)
+    )
+
+
+@contextmanager
+def alone(lock: str) -> Iterator[None]:
+    """Hold a lock of this machine: whoever comes second waits."""
+    path = Path(lock)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
