@@ -106,7 +106,7 @@ def _block_logits(
     width = vectors_ND.shape[1]
     logit_SC = (vectors_ND[row_S] * slope_F[:width]) @ vectors_ND[column_C].T.astype(np.float64) + offset
     if features is not None:
-        logit_SC += features.block(row_S, column_C) @ slope_F[width:]
+        logit_SC += np.tensordot(slope_F[width:], features.block(row_S, column_C), axes=1)
     return logit_SC
 
 

@@ -74,7 +74,7 @@ class PairFeatures:
         )
 
     def block(self, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Give the features [S, C, F] of every row node with every column node: `table` for whole rows, faster.
+        """Give the features [F, S, C] of every row node with every column node: `table` for whole rows, faster.
 
         The pair of a node with itself has no meaning here. Raises ValueError for a node that the history does not know.
         """
@@ -82,7 +82,7 @@ class PairFeatures:
         check_known(self.edges.num_nodes, source_P, target_P)
         paths = _path_block(self, row_S, column_C)
         parts = [*_contact_features(self, source_P, target_P, paths), *_end_features(self, source_P, target_P)]
-        return np.column_stack(parts).reshape(len(row_S), len(column_C), len(FEATURE_NAMES))
+        return np.stack(parts).reshape(len(FEATURE_NAMES), len(row_S), len(column_C))
 
 
 def union_edges(history: DynamicGraph) -> UnionEdges:

@@ -130,7 +130,7 @@ def test_a_block_equals_the_table_of_its_pairs():
     history = random_graph(np.random.default_rng(3), num_nodes=20, num_steps=3, num_edges=30)
     features = prepare_pair_features(history)
     row_S, column_C = np.array([3, 0, 7]), np.array([1, 19, 12, 4, 8])
-    expected = features.table(np.repeat(row_S, 5), np.tile(column_C, 3)).reshape(3, 5, -1)
+    expected = features.table(np.repeat(row_S, 5), np.tile(column_C, 3)).T.reshape(-1, 3, 5)
     np.testing.assert_allclose(features.block(row_S, column_C), expected, rtol=1e-12, atol=1e-12)
 
 
