@@ -224,13 +224,11 @@ def as_record(experiment: Experiment, part: str | tuple[str, ...] | None = None)
 
 def from_record(record: Mapping[str, Any]) -> Experiment:
     """Give the experiment that `as_record` wrote down; parts that the record leaves out have their defaults."""
-    kinds = _part_kinds()
-    return Experiment(
-        **{
-            name: kinds[name](**value) if name in kinds and value is not None else value
-            for name, value in record.items()
-        }
-    )
+    parts: dict[str, Any] = dict(record)
+    for name, kind in _part_kinds().items():
+        if parts.get(name) is not None:
+            parts[name] = kind(**parts[name])
+    return Experiment(**parts)
 
 
 def settings_hash(experiment: Experiment, part: str | tuple[str, ...] | None = None) -> str:
