@@ -51,11 +51,16 @@ class Tracker:
             probe(self.uri)
         return self._client
 
-    def start_run(self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None) -> "TrackedRun":
-        """Begin a run in the experiment of the dataset; never fails, at worst the run is spooled."""
+    def start_run(
+        self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None, key: str | None = None
+    ) -> "TrackedRun":
+        """Begin a run in the experiment of the dataset, or go on with the one of this key.
+
+        Never fails, at worst the run is spooled.
+        """
         start = {
             **_record("start"),
-            "run_key": uuid.uuid4().hex,
+            "run_key": key or uuid.uuid4().hex,
             "experiment": experiment_name(dataset),
             "artifact_root": self.artifact_root,
             "name": name,
@@ -66,9 +71,11 @@ class Tracker:
         return run
 
     @contextmanager
-    def run(self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None) -> "Iterator[TrackedRun]":
+    def run(
+        self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None, key: str | None = None
+    ) -> "Iterator[TrackedRun]":
         """Begin a run that ends with the block: FINISHED, or FAILED when an error leaves it."""
-        run = self.start_run(dataset=dataset, name=name, tags=tags)
+        run = self.start_run(dataset=dataset, name=name, tags=tags, key=key)
         status: Status = "FAILED"
         try:
             yield run

@@ -1,0 +1,155 @@
+"""A finished run -> MLflow: settings, losses, scores, figures, files and the registered model.
+
+The tracker is never on the critical path: what it does not take now goes to the spool and is handed over later.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from dyformer.experiments.figures import comparison_chart, loss_curve, step_curve
+from dyformer.experiments.tables import METHOD_TITLES, score_table
+from flows.steps.evaluate import PROTOCOL, figures
+from flows.steps.predict import DECODER
+from flows.steps.snapshots import Snapshots, open_snapshots, snapshot_counts
+from flows.steps.train import WEIGHTS, model_losses
+from storage.layout import Layout
+from storage.model_package import packed_model
+from storage.tables import Lineage, digest, manifest, names, read_bytes, read_table
+from storage.tracking import TrackedRun, Tracker, experiment_name
+
+METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
+
+
+def track_run(
+    snapshots: str, model: str, scores: list[str], vectors: str, forecasts: str, seed: int = 0
+) -> dict[str, Any]:
+    """Track a retraining: one run for the model, with everything it made, and one for each rival.
+
+    Returns:
+        tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
+        registered version, None while the tracker is away; problem: why, if it was.
+    """
+    opened = open_snapshots(snapshots)
+    table = figures(scores, snapshots)
+    tracker = tracker_of(opened.layout)
+    trained = _lineage(model)
+    tags = {**_tags(opened, seed), "stage": "retrain", "until": trained.until, "settings": trained.settings_hash[:12]}
+    _track_methods(tracker, opened, table, {**tags, "stage": "evaluate"}, digest(scores[-1]))
+    key = _key("retrain", *(digest(address) for address in (model, vectors, forecasts, *scores)))
+    with tracker.run(dataset=opened.dataset, name="DyFormer", tags={**tags, "method": "DyFormer"}, key=key) as run:
+        run.params(trained.settings)
+        _track_data(run, opened)
+        for stage, epoch, loss, value in model_losses(model).iter_rows():
+            run.metrics({f"{stage}/{loss}": value}, step=epoch)
+        _track_figures(run, table.filter(pl.col("method") == "DyFormer"))
+        _draw(run, table, model_losses(model))
+        run.table("scores.csv", score_table(table, opened.dataset))
+        _attach(run, {"vectors": vectors, "forecasts": forecasts})
+        version = _register(run, opened, model, vectors, forecasts)
+    return _outcome(tracker, run, version)
+
+
+def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
+    """Track a benchmark: one run per method and seed with its figures of every step, and one with the comparison."""
+    opened = open_snapshots(snapshots)
+    table = figures(scores, snapshots)
+    tracker = tracker_of(opened.layout)
+    whole = _key("benchmark", *(digest(address) for address in scores))
+    tags = {**_tags(opened, None), "stage": "benchmark", "steps": _steps(table)}
+    _track_methods(tracker, opened, table, tags, whole)
+    name = "comparison of methods"
+    with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
+        _track_data(run, opened)
+        _draw(run, table, None)
+        run.table("scores.csv", score_table(table, opened.dataset))
+        run.table("figures.csv", table)
+    return _outcome(tracker, run, None)
+
+
+def tracker_of(layout: Layout) -> Tracker:
+    """Open the tracker of a store, and hand over what an earlier run had to keep back."""
+    artifact_root = None if "MLFLOW_TRACKING_URI" in os.environ else layout.tracking_artifacts  # a server has its own
+    tracker = Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root)
+    tracker.replay_spool()
+    return tracker
+
+
+def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:
+    judged = table.filter(pl.col("seed").is_not_null())
+    for (method, seed), rows in judged.group_by("method", "seed", maintain_order=True):
+        own = {**tags, "method": method, "seed": seed, "sweep": key[:12]}
+        name = METHOD_TITLES.get(str(method), str(method))
+        with tracker.run(dataset=opened.dataset, name=name, tags=own, key=_key(key, str(method), str(seed))) as run:
+            _track_figures(run, rows)
+
+
+def _track_figures(run: TrackedRun, rows: pl.DataFrame) -> None:
+    """Track the steps' figures as curves, micro and macro as numbers: test/auc, test/auc_new, test/macro_auc, ..."""
+    for row in rows.filter(pl.col("metric").is_in(list(METRIC_NAMES))).iter_rows(named=True):
+        name = METRIC_NAMES[row["metric"]] + ("" if row["slice"] == "all" else f"_{row['slice']}")
+        if row["step"].isdecimal():
+            run.metrics({f"test/{name}": row["value"]}, step=int(row["step"]))
+        else:
+            run.metrics({f"test/{row['step']}_{name}": row["value"]})
+
+
+def _track_data(run: TrackedRun, opened: Snapshots) -> None:
+    counts = snapshot_counts(opened.address)
+    name = f"{opened.dataset} v{opened.version}"
+    run.dataset(counts, name=name, digest=f"v{opened.version}-{digest(opened.address)}", source=opened.address)
+    run.table("snapshots.csv", counts)
+
+
+def _draw(run: TrackedRun, table: pl.DataFrame, losses: pl.DataFrame | None) -> None:
+    titled = table.with_columns(pl.col("method").replace(METHOD_TITLES))
+    for part in ("all", "new"):
+        if titled.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
+            run.figure(f"figures/auc_per_step_{part}.png", step_curve(titled, slice_name=part))
+            run.figure(f"figures/comparison_{part}.png", comparison_chart(titled, slice_name=part))
+    if losses is not None:
+        run.figure("figures/losses.png", loss_curve(losses))
+
+
+def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
+    for kind, address in artifacts.items():
+        for name in names(address):
+            run.artifact(f"{kind}/{name}", read_bytes(address, name))
+
+
+def _register(run: TrackedRun, opened: Snapshots, model: str, vectors: str, forecasts: str) -> str | None:
+    with packed_model(
+        vectors=read_table(vectors, "vectors"),
+        decoder=read_bytes(forecasts, DECODER),
+        weights=read_bytes(model, WEIGHTS),
+    ) as folder:
+        return run.register_model(folder, name=experiment_name(opened.dataset))
+
+
+def _outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str, Any]:
+    key = f"spool:{run.start['run_key']}"
+    return {"tracker": tracker.uri, "run": run.run_id or key, "model_version": version, "problem": run.problem}
+
+
+def _tags(opened: Snapshots, seed: int | None) -> dict[str, Any]:
+    tags = {"table_version": opened.version, "protocol": PROTOCOL, "window": opened.window}
+    return tags if seed is None else {**tags, "seed": seed}
+
+
+def _steps(table: pl.DataFrame) -> str:
+    steps = sorted(int(step) for step in table["step"].unique() if step.isdecimal())
+    return f"{steps[0]}-{steps[-1]}"
+
+
+def _key(*parts: str) -> str:
+    """Name a run by what it tracks, so that tracking the same again finds it."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _lineage(address: str) -> Lineage:
+    lineage = manifest(address)
+    assert lineage is not None
+    return lineage
