@@ -169,6 +169,8 @@ class NodeInput(nn.Module):
     A node that no training batch held counts with a zero vector of its own, which `id_dropout` makes a common sight.
     """
 
+    trained_N: Tensor
+
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
         self.id_dropout = config.id_dropout
@@ -225,19 +227,24 @@ class TemporalDecoder(nn.Module):
 
     def __init__(self, num_lags: int, width: int) -> None:
         super().__init__()
-        self.lags = nn.ModuleList(nn.Linear(width, width) for _ in range(num_lags))
+        self.lags = nn.ModuleList(self._near_identity(width) for _ in range(num_lags))
         self.offset_T = nn.Parameter(torch.zeros(num_lags))
-        with torch.no_grad():
-            for linear in self.lags:
-                linear.weight.add_(LINK_SCALE**0.5 * torch.eye(width))
 
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor, lag: int) -> Tensor:
         """Scores `[P]` of pairs of positions at one lag."""
         return pair_scores(self.lags[lag](vector_GD), first_P, second_P) + self.offset_T[lag]
 
+    def _near_identity(self, width: int) -> nn.Linear:
+        linear = nn.Linear(width, width)
+        with torch.no_grad():
+            linear.weight.add_(LINK_SCALE**0.5 * torch.eye(width))
+        return linear
+
 
 class DyFormer(nn.Module):
     """Targets and their context -> vectors of the targets."""
+
+    node_N: Tensor
 
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()

@@ -1,0 +1,121 @@
+"""Which pairs training sees."""
+
+import numpy as np
+import pytest
+from toy_graphs import random_graph, toy_graph
+
+from dyformer.pair_batches import (
+    LinkTask,
+    PairBatch,
+    PairSizes,
+    PairSource,
+    draw_linked,
+    forecast_tasks,
+    reconstruction_tasks,
+)
+from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+
+SIZES = PairSizes(num_linked=8, num_negatives=3, num_targets=14, num_context=10)
+
+
+def example_graph() -> PreparedGraph:
+    graph = random_graph(np.random.default_rng(3), num_nodes=30, num_steps=4, num_edges=60)
+    return prepare_graph(graph, until=4, config=GraphConfig(history_window=3))
+
+
+def pairs_of(batch: PairBatch) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    def node_pairs(first, second) -> set[tuple[int, int]]:
+        ends = np.sort(batch.subgraph.target_G.numpy()[np.stack([first, second], axis=1)], axis=1)
+        return {(int(a), int(b)) for a, b in ends}
+
+    return (
+        node_pairs(batch.linked_first_P, batch.linked_second_P),
+        node_pairs(batch.unlinked_first_M, batch.unlinked_second_M),
+    )
+
+
+def drawn(graph: PreparedGraph, task: LinkTask, *, held_out: bool) -> list[tuple[set, set]]:
+    source = PairSource(graph, SIZES, validation_share=0.3, seed=1)
+    batches = source.batches([task] * 150, np.random.default_rng(0), held_out=held_out, two_views=False)
+    return [pairs_of(batch) for batch in batches]
+
+
+def test_forecasts_ask_the_next_step_and_end_with_the_history():
+    assert forecast_tasks(4) == [LinkTask(until=step, step=step + 1, hidden=False) for step in (1, 2, 3)]
+
+
+def test_reconstructions_ask_every_lag_of_every_prefix():
+    tasks = reconstruction_tasks(4, 3, hidden=True)
+    assert [(task.until, task.step) for task in tasks] == [
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (3, 2),
+        (3, 3),
+        (4, 2),
+        (4, 3),
+        (4, 4),
+    ]
+    assert {task.lag for task in tasks} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("task", [LinkTask(until=2, step=3, hidden=False), LinkTask(until=4, step=3, hidden=True)])
+def test_linked_pairs_are_edges_of_the_asked_step_and_unlinked_pairs_are_not(task):
+    graph = example_graph()
+    snapshot = graph.history.snapshots[task.step - 1]
+    edges = set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
+    for linked, unlinked in drawn(graph, task, held_out=False):
+        assert linked
+        assert linked <= edges
+        assert unlinked
+        assert not unlinked & edges
+        assert all(a != b for a, b in unlinked)
+
+
+def test_held_out_edges_are_never_trained_on_and_both_parts_are_all_edges():
+    graph = example_graph()
+    task = LinkTask(until=4, step=3, hidden=True)
+    trained = set().union(*(linked for linked, _ in drawn(graph, task, held_out=False)))
+    held_out = set().union(*(linked for linked, _ in drawn(graph, task, held_out=True)))
+    asked, *others = [
+        set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
+        for snapshot in (graph.history.snapshots[step] for step in (2, 0, 1, 3))
+    ]
+    known = {node for edges in others for pair in edges for node in pair}
+    assert not trained & held_out
+    assert trained | held_out == {pair for pair in asked if known.issuperset(pair)}
+
+
+def test_node_first_seen_in_the_hidden_step_is_not_asked():
+    steps = [[(0, 1), (2, 3), (0, 3), (1, 2)], [(0, 1), (4, 5), (0, 4), (2, 3)], [(0, 2), (1, 3)]]
+    graph = prepare_graph(toy_graph(*steps), until=3, config=GraphConfig())
+    source = PairSource(graph, SIZES, validation_share=0.0, seed=1)
+    task = LinkTask(until=3, step=2, hidden=True)
+    for batch in source.batches([task] * 20, np.random.default_rng(0), held_out=False, two_views=False):
+        assert pairs_of(batch)[0] <= {(0, 1), (2, 3)}
+        assert set(batch.subgraph.target_G.tolist()) <= {0, 1, 2, 3}
+
+
+def test_node_that_comes_with_the_next_step_is_not_asked():
+    graph = prepare_graph(toy_graph([(0, 1), (2, 3)], [(0, 2), (1, 9)]), until=2, config=GraphConfig())
+    source = PairSource(graph, SIZES, validation_share=0.0, seed=1)
+    batches = source.batches(forecast_tasks(2) * 5, np.random.default_rng(0), held_out=False, two_views=False)
+    assert [pairs_of(batch)[0] for batch in batches] == [{(0, 2)}] * 5
+
+
+def test_ends_of_the_drawn_pairs_stay_within_their_number():
+    linked = (np.array([0, 2, 4, 6, 0, 8]), np.array([1, 3, 5, 7, 3, 9]))
+    for seed in range(20):
+        source_P, target_P = draw_linked(linked, 4, SIZES, np.random.default_rng(seed))
+        assert len(np.unique([source_P, target_P])) <= 4
+        assert len(source_P) >= 2
+
+
+def test_targets_are_at_most_half_of_the_nodes():
+    graph = example_graph()
+    sizes = PairSizes(num_linked=50, num_negatives=3, num_targets=1000, num_context=10)
+    source = PairSource(graph, sizes, validation_share=0.1, seed=1)
+    for batch in source.batches(forecast_tasks(4), np.random.default_rng(0), held_out=False, two_views=True):
+        assert len(batch.subgraph.target_G) <= 15
+        assert batch.second_view is not None
+        assert batch.second_view.target_G.tolist() == batch.subgraph.target_G.tolist()
