@@ -1,0 +1,369 @@
+import itertools
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from dyformer.events import ReadResult
+from storage import delta_tables, node_numbers
+from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
+from storage.events_table import (
+    DatasetNotIngested,
+    TableBusy,
+    append,
+    history,
+    ingested_datasets,
+    max_event_time,
+    newest_version,
+    node_dictionary,
+    quarantine,
+    read_events,
+    scan_events,
+)
+from storage.layout import Layout
+
+Row = tuple[str, str, int]
+
+
+def result(rows: list[Row], bad: list[str] | None = None, file: str = "log.csv", num_dropped: int = 0) -> ReadResult:
+    bad = bad or []
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(("source", "target", "time"))}
+    events = pl.DataFrame(columns).with_columns(
+        weight=pl.lit(1.0),
+        label=pl.lit(None, pl.Int8),
+        file=pl.lit(file),
+        line=pl.int_range(1, pl.len() + 1),
+    )
+    rejected = {
+        "file": [file] * len(bad),
+        "line": list(range(100, 100 + len(bad))),
+        "reason": ["time"] * len(bad),
+        "raw": bad,
+    }
+    return ReadResult(
+        events=events.cast(pl.Schema(EVENT_COLUMNS)),
+        quarantine=pl.DataFrame(rejected, schema=QUARANTINE_COLUMNS),
+        num_read=len(rows) + len(bad) + num_dropped,
+        num_accepted=len(rows),
+        num_quarantined=len(bad),
+        num_dropped=num_dropped,
+        num_duplicates=0,
+    )
+
+
+FIRST = result([("ann", "bob", 20), ("cy", "ann", 10), ("bob", "bob", 20)], bad=["x,y,never"], num_dropped=2)
+SECOND = result([("dan", "ann", 5), ("ann", "bob", 30)], file="more.csv")
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(str(tmp_path / "data with space"))
+
+
+def ids(layout: Layout, dataset: str = "chat", version: int | None = None) -> list[str]:
+    return node_dictionary(layout, dataset, version)["id"].to_list()
+
+
+def test_rows_are_counted_and_none_is_lost(layout: Layout):
+    ingest = append(layout, "chat", FIRST, "sha-1")
+    assert (ingest.version, ingest.changed) == (1, True)
+    counts = (ingest.num_accepted, ingest.num_quarantined, ingest.num_dropped, ingest.num_read)
+    assert counts == (3, 1, 2, 6)
+    assert read_events(layout, "chat").height == 3
+    assert quarantine(layout, "chat").rows() == [("log.csv", 100, "time", "x,y,never")]
+    (row,) = history(layout, "chat").to_dicts()
+    assert (row["version"], row["batch"], row["num_read"], row["first_time"], row["last_time"]) == (
+        1,
+        "sha-1",
+        6,
+        10,
+        20,
+    )
+    assert max_event_time(layout, "chat") == 20
+
+
+def test_events_come_back_in_the_order_of_the_log(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    append(layout, "chat", SECOND, "sha-2")
+    events = read_events(layout, "chat")
+    assert events.schema == {
+        "source": pl.Int64,
+        "target": pl.Int64,
+        "source_side": pl.Int8,
+        "target_side": pl.Int8,
+        "time": pl.Int64,
+        "weight": pl.Float64,
+        "label": pl.Int8,
+    }
+    names = ids(layout)
+    read = [(names[row["source"]], names[row["target"]], row["time"]) for row in events.to_dicts()]
+    assert read == [("ann", "bob", 20), ("cy", "ann", 10), ("bob", "bob", 20), ("dan", "ann", 5), ("ann", "bob", 30)]
+
+
+def test_lines_out_of_order_are_put_in_order(layout: Layout):
+    mixed = result([("b", "c", 1), ("a", "b", 1)])
+    shuffled = ReadResult(**{**vars(mixed), "events": mixed.events.reverse()})
+    append(layout, "chat", shuffled, "sha")
+    assert ids(layout) == ["b", "c", "a"]
+    assert read_events(layout, "chat").select("source", "target").rows() == [(0, 1), (2, 0)]
+
+
+def test_the_same_bytes_again_change_nothing(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    append(layout, "chat", SECOND, "sha-2")
+    before = {path: path.read_bytes() for path in Path(layout.root).rglob("*") if path.is_file()}
+    again = append(layout, "chat", FIRST, "sha-1")
+    assert (again.version, again.changed, again.num_read) == (1, False, 6)
+    assert {path: path.read_bytes() for path in Path(layout.root).rglob("*") if path.is_file()} == before
+    assert newest_version(layout, "chat") == 2
+
+
+def test_nodes_are_numbered_by_first_appearance_in_time(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    # cy speaks first though its line comes second; ann is its target
+    assert node_dictionary(layout, "chat").rows() == [(0, 0, "cy"), (1, 0, "ann"), (2, 0, "bob")]
+
+
+def test_a_number_once_given_never_changes(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    first = node_dictionary(layout, "chat")
+    append(layout, "chat", SECOND, "sha-2")  # dan at time 5, before everything in the first source
+    assert ids(layout) == ["cy", "ann", "bob", "dan"]
+    assert node_dictionary(layout, "chat", version=1).equals(first)
+
+
+POISON = [
+    [],
+    [("zed", "yan", 21), ("cy", "zed", 22)],
+    [("bob", "cy", 21)] * 50,
+    [(f"new-{i}", f"new-{i + 1}", 1000 + i) for i in range(30)],
+    [("aaa", "ann", 2**62)],
+]
+
+
+@pytest.mark.parametrize("poison", POISON, ids=["nothing", "new-nodes", "volume", "many-new", "far-future"])
+@pytest.mark.parametrize("first", [False, True], ids=["poison-last", "poison-first"])
+def test_what_comes_later_changes_no_earlier_number(tmp_path: Path, poison: list[Row], first: bool):
+    known = [("ann", "bob", 20), ("cy", "ann", 10), ("bob", "dan", 15)]
+    rows = [*poison, *known] if first else [*known, *poison]
+    layout = Layout(str(tmp_path))
+    append(layout, "chat", result(rows), "sha")
+    assert ids(layout)[:4] == ["cy", "ann", "bob", "dan"]
+    events = read_events(layout, "chat").filter(pl.col("time") <= 20)
+    assert events.select("source", "target", "time").rows() == [(1, 2, 20), (0, 1, 10), (2, 3, 15)]
+
+
+def test_an_earlier_event_does_change_the_numbers(layout: Layout):
+    append(layout, "chat", result([("ann", "bob", 20), ("eve", "ann", 5)]), "sha")
+    assert ids(layout) == ["eve", "ann", "bob"]
+
+
+def test_user_7_and_item_7_differ_on_a_bipartite_log(layout: Layout):
+    append(layout, "shop", result([("7", "7", 1), ("8", "7", 2)]), "sha", bipartite=True)
+    assert node_dictionary(layout, "shop").rows() == [(0, 0, "7"), (1, 1, "7"), (2, 0, "8")]
+    assert read_events(layout, "shop").select("source", "target", "source_side", "target_side").rows() == [
+        (0, 1, 0, 1),
+        (2, 1, 0, 1),
+    ]
+
+
+def test_one_log_cannot_have_one_id_space_and_two(layout: Layout):
+    append(layout, "shop", result([("7", "7", 1)]), "sha-1", bipartite=True)
+    with pytest.raises(ValueError, match=r"ingested with two id spaces .* read with one id space"):
+        append(layout, "shop", result([("7", "7", 2)]), "sha-2")
+    assert newest_version(layout, "shop") == 1
+
+
+def test_known_events_are_left_out_on_request(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    overlapping = result([("ann", "bob", 20), ("ann", "bob", 21)], file="later.csv")
+    ingest = append(layout, "chat", overlapping, "sha-2", drop_known=True)
+    assert (ingest.num_accepted, ingest.num_dropped, ingest.num_read) == (1, 1, 2)
+    nothing_new = append(layout, "chat", overlapping, "sha-3", drop_known=True)
+    assert (nothing_new.changed, nothing_new.version, nothing_new.num_dropped) == (False, 2, 2)
+    assert read_events(layout, "chat")["time"].to_list() == [20, 10, 20, 21]
+
+
+def test_repeated_rows_are_interactions(layout: Layout):
+    append(layout, "chat", result([("a", "b", 1)] * 3), "sha")
+    assert read_events(layout, "chat").height == 3
+
+
+def test_an_older_version_is_read_as_it_was(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    before = read_events(layout, "chat")
+    append(layout, "chat", SECOND, "sha-2")
+    assert read_events(layout, "chat", version=1).equals(before)
+    assert max_event_time(layout, "chat", version=1) == 20
+    assert quarantine(layout, "chat", version=1).height == 1
+
+
+def test_compaction_loses_no_version_and_makes_none(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    append(layout, "chat", SECOND, "sha-2")
+    first, both = read_events(layout, "chat", version=1), read_events(layout, "chat")
+    DeltaTable(layout.interactions("chat")).optimize.compact()
+    assert newest_version(layout, "chat") == 2
+    assert read_events(layout, "chat", version=1).equals(first)
+    assert read_events(layout, "chat").equals(both)
+    third = append(layout, "chat", result([("eve", "ann", 40)]), "sha-3")
+    assert third.version == newest_version(layout, "chat") == history(layout, "chat")["version"].max()
+    assert ids(layout) == ["cy", "ann", "bob", "dan", "eve"]
+
+
+@pytest.mark.parametrize("version", [0, -1, 3])
+def test_a_version_that_is_not_there_is_refused(layout: Layout, version: int):
+    append(layout, "chat", FIRST, "sha-1")
+    with pytest.raises(DatasetNotIngested, match=f"versions 1 to 1, not {version}"):
+        read_events(layout, "chat", version)
+
+
+def test_a_log_that_is_not_there_is_named_with_the_remedy(layout: Layout):
+    with pytest.raises(DatasetNotIngested, match=r"no events of 'chat'.*dyformer ingest chat.*ingested: none"):
+        read_events(layout, "chat")
+    assert not Path(layout.root).exists()
+    append(layout, "shop", FIRST, "sha")
+    assert ingested_datasets(layout) == ["shop"]
+    with pytest.raises(DatasetNotIngested, match="ingested: shop"):
+        newest_version(layout, "chat")
+
+
+WRONG: dict[str, Any] = {
+    "a time in text": {"events": FIRST.events.with_columns(pl.col("time").cast(pl.String))},
+    "a time in fractions": {"events": FIRST.events.with_columns(pl.col("time").cast(pl.Float64))},
+    "no target": {"events": FIRST.events.drop("target")},
+    "a missing id": {"events": FIRST.events.with_columns(source=pl.Series([None, "a", "b"]))},
+    "weight is not finite": {"events": FIRST.events.with_columns(weight=pl.Series([1.0, float("nan"), 1.0]))},
+    "no event": {"events": FIRST.events.clear(), "num_read": 3},
+    "lost row": {"num_read": 7},
+    "quarantine without reason": {"quarantine": FIRST.quarantine.drop("reason")},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_what_is_not_an_event_never_enters(layout: Layout, wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match="dataset 'chat'"):
+        append(layout, "chat", ReadResult(**(vars(FIRST) | wrong)), "sha")
+    assert not Path(layout.root).exists()
+
+
+def test_integer_ids_are_told_from_texts_that_look_alike():
+    def integers(*texts: str) -> bool:
+        return node_numbers.ids_are_integers(pl.DataFrame({"id": texts}))
+
+    assert integers("0", "7", "-12", str(2**63 - 1))
+    for text in ("007", "+7", "1.0", "1e3", " 7", "-0", str(2**63), "x", ""):
+        assert not integers("7", text), text
+
+
+def test_a_dictionary_left_behind_is_made_up_for(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    append(layout, "chat", FIRST, "sha-1")
+    with monkeypatch.context() as killed:
+        killed.setattr(node_numbers, "extend", lambda *_: None)  # the writer ends right after its commit
+        append(layout, "chat", SECOND, "sha-2")
+    assert ids(layout) == ["cy", "ann", "bob", "dan"]
+    append(layout, "chat", result([("eve", "dan", 50)]), "sha-3")
+    assert ids(layout) == ["cy", "ann", "bob", "dan", "eve"]
+    kept = delta_tables.opened(layout.nodes("chat"))
+    assert kept is not None
+    assert kept.transaction_version(node_numbers.APPLICATION) == 3
+    assert delta_tables.scan(kept).sort("node").collect()["id"].to_list() == ["cy", "ann", "bob", "dan", "eve"]
+
+
+def test_a_writer_that_never_gets_its_turn_says_so(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(delta_tables, "commit_if_unchanged", lambda *_: False)
+    with pytest.raises(TableBusy, match="3 tries"):
+        append(layout, "chat", FIRST, "sha-1", max_retries=2)
+
+
+def test_a_writer_that_lost_numbers_its_nodes_anew(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    real, raced = delta_tables.commit_if_unchanged, iter([True])
+
+    def race(*arguments: Any) -> bool:
+        if next(raced, False):
+            append(layout, "chat", FIRST, "sha-1")
+        return real(*arguments)
+
+    monkeypatch.setattr(delta_tables, "commit_if_unchanged", race)
+    ingest = append(layout, "chat", SECOND, "sha-2")
+    assert ingest.version == 2
+    assert ids(layout) == ["cy", "ann", "bob", "dan"]
+    assert read_events(layout, "chat", version=2).tail(2).select("source", "target").rows() == [(3, 1), (1, 2)]
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_events_table import append, batch, Layout
+
+layout, writer, num_batches = Layout(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+print("ready", flush=True)
+for number in range(num_batches):
+    append(layout, "chat", batch(writer, number), f"{writer}-{number}")
+"""
+BATCH_ROWS = 300
+
+
+def batch(writer: str, number: int) -> ReadResult:
+    """A source of its own nodes and of nodes that all writers share, with one bad row."""
+    rows = [(f"{writer}-{number}-{row % 7}", f"shared-{(row * number) % 11}", row) for row in range(BATCH_ROWS)]
+    return result(rows, bad=["broken"], file=f"{writer}.csv")
+
+
+def start_writer(layout: Layout, writer: str, num_batches: int) -> subprocess.Popen:
+    arguments = [str(Path(__file__).parent), layout.root, writer, str(num_batches)]
+    return subprocess.Popen([sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE)
+
+
+def assert_consistent(layout: Layout) -> set[str]:
+    """Check what is committed against what the sources say, and give the sources that are in."""
+    committed = history(layout, "chat")
+    names = node_dictionary(layout, "chat")
+    assert names["node"].to_list() == list(range(names.height))
+    assert names.select("side", "id").is_duplicated().sum() == 0
+    for row in committed.to_dicts():
+        writer, number = row["batch"].split("-")
+        expected = batch(writer, int(number)).events
+        stored = scan_events(layout, "chat").filter(pl.col("ingest") == row["version"]).sort("row").collect()
+        assert stored.select(EVENT_COLUMNS.keys()).equals(expected)
+        for end in ("source", "target"):
+            assert names["id"].gather(stored[f"{end}_node"]).to_list() == expected[end].to_list()
+    assert quarantine(layout, "chat").height == committed.height
+    assert read_events(layout, "chat").height == BATCH_ROWS * committed.height
+    return set(committed["batch"])
+
+
+def test_writers_at_once_lose_nothing(layout: Layout):
+    num_batches = 6
+    writers = [start_writer(layout, name, num_batches) for name in ("a", "b", "c")]
+    # The fourth brings the sources of the first again: whoever is later finds them there.
+    writers.append(start_writer(layout, "a", num_batches))
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0, 0]
+    for writer in writers:
+        writer.communicate()
+    expected = {f"{name}-{number}" for name, number in itertools.product("abc", range(num_batches))}
+    assert assert_consistent(layout) == expected
+    assert history(layout, "chat").height == len(expected)
+
+
+def test_a_writer_killed_in_the_middle_leaves_all_or_nothing(layout: Layout):
+    append(layout, "chat", batch("z", 0), "z-0")
+    done: set[str] = set()
+    for kill in range(6):
+        writer = start_writer(layout, "a", 1000)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.03 + 0.041 * kill)
+        writer.kill()
+        writer.communicate()
+        done = assert_consistent(layout)
+    again = append(layout, "chat", batch("a", 0), "a-0")
+    assert not again.changed
+    num_new = sum(append(layout, "chat", batch("a", n), f"a-{n}").changed for n in range(len(done) + 2))
+    assert num_new >= 2
+    assert_consistent(layout)
