@@ -5,6 +5,7 @@ import csv
 import io
 import json
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 
 import polars as pl
@@ -50,18 +51,20 @@ def sample_log(files: list[RawFile], comment_marks: str) -> Sample:
 
 def first_bytes(file: RawFile, size: int) -> bytes:
     """Read up to `size` bytes, though the stream may give them in pieces."""
-    stream = file.open()
     parts = []
-    while size > 0 and (part := stream.read(size)):
-        parts.append(part)
-        size -= len(part)
-    stream.close()
+    with closing(file.open()) as stream:
+        while size > 0 and (part := stream.read(size)):
+            parts.append(part)
+            size -= len(part)
     return b"".join(parts)
 
 
 def seekable(stream: ByteStream) -> io.BufferedIOBase:
     """Give a Parquet reader what it can jump about in."""
-    return stream if isinstance(stream, io.BufferedIOBase) and stream.seekable() else io.BytesIO(stream.read())
+    if isinstance(stream, io.BufferedIOBase) and stream.seekable():
+        return stream
+    with closing(stream):
+        return io.BytesIO(stream.read())
 
 
 def decoded(start: bytes, file: str) -> str:
@@ -136,14 +139,13 @@ def _parquet_sample(file: RawFile) -> Sample:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    stream = seekable(file.open())
-    try:
-        table = pq.ParquetFile(stream)
-    except pa.ArrowInvalid as error:
-        raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({error}); copy it again") from error
-    batch = next(table.iter_batches(SAMPLE_ROWS), None)
-    clock = [index for index, column in enumerate(table.schema_arrow) if pa.types.is_temporal(column.type)]
-    stream.close()
+    with closing(seekable(file.open())) as stream:
+        try:
+            table = pq.ParquetFile(stream)
+        except pa.ArrowInvalid as error:
+            raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({error}); copy it again") from error
+        batch = next(table.iter_batches(SAMPLE_ROWS), None)
+        clock = [index for index, column in enumerate(table.schema_arrow) if pa.types.is_temporal(column.type)]
     if batch is None or batch.num_rows == 0:
         raise EmptyLog(f"{file.name} is a Parquet file with no row")
     columns = [[_text(value) for value in column.to_pylist()] for column in batch.columns]

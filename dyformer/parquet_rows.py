@@ -1,6 +1,7 @@
 """One Parquet file and its ReadPlan -> blocks of rows, in the form of `raw_rows`."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import fields
 
 import polars as pl
@@ -18,19 +19,17 @@ def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    stream = seekable(file.open())
     first_row = 1
-    try:
-        table = pq.ParquetFile(stream)
-        names = tuple(table.schema_arrow.names)
-        roles = _roles(plan, names, file.name)
-        for batch in table.iter_batches(BATCH_ROWS, columns=sorted(set(roles.values()))):
-            frame = pl.DataFrame(pa.Table.from_batches([batch]))
-            yield _texts(frame, roles, first_row, file.name)
-            first_row += batch.num_rows
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({error}); copy it again") from error
-    stream.close()
+    with closing(seekable(file.open())) as stream:
+        try:
+            table = pq.ParquetFile(stream)
+            names = tuple(table.schema_arrow.names)
+            roles = _roles(plan, names, file.name)
+            for batch in table.iter_batches(BATCH_ROWS, columns=sorted(set(roles.values()))):
+                yield _texts(pl.DataFrame(pa.Table.from_batches([batch])), roles, first_row, file.name)
+                first_row += batch.num_rows
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({error}); copy it again") from error
 
 
 def _roles(plan: ReadPlan, names: tuple[str, ...], place: str) -> dict[str, str]:

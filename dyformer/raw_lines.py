@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,17 +27,16 @@ class Lines:
 
 def text_blocks(file: RawFile, block_bytes: int) -> Iterator[Lines]:
     """Cut a file into blocks of whole lines of about `block_bytes`; a byte-order mark is no text."""
-    stream = file.open()
-    first_line, block = 1, _filled(stream, block_bytes).removeprefix(codecs.BOM_UTF8)
-    while block:
-        following = _filled(stream, block_bytes)
-        cut = block.rfind(b"\n") + 1 if following else len(block)
-        if cut:
-            frame = _line_frame(block[:cut], first_line)
-            first_line += frame.height
-            yield Lines(frame=frame, has_quotes=b'"' in block, is_last=not following)
-        block = block[cut:] + following
-    stream.close()
+    with closing(file.open()) as stream:
+        first_line, block = 1, _filled(stream, block_bytes).removeprefix(codecs.BOM_UTF8)
+        while block:
+            following = _filled(stream, block_bytes)
+            cut = block.rfind(b"\n") + 1 if following else len(block)
+            if cut:
+                frame = _line_frame(block[:cut], first_line)
+                first_line += frame.height
+                yield Lines(frame=frame, has_quotes=b'"' in block, is_last=not following)
+            block = block[cut:] + following
 
 
 def _filled(stream: ByteStream, size: int) -> bytes:

@@ -6,7 +6,8 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,11 +28,12 @@ BROKEN_STREAM = (EOFError, OSError, zlib.error, zipfile.BadZipFile, tarfile.TarE
 
 
 class CheckedStream:
-    """A stream whose damage is told by the file's name."""
+    """A stream whose damage is told by the file's name; it closes what it was made from too."""
 
-    def __init__(self, stream: ByteStream, name: str):
-        self._stream = stream
+    def __init__(self, name: str, stream: ByteStream, *below: ByteStream):
         self._name = name
+        self._stream = stream
+        self._below = below
 
     def read(self, size: int = -1, /) -> bytes:
         """Give the next bytes; raises DamagedLog where the compressed data breaks off or is not what it claims."""
@@ -42,7 +44,8 @@ class CheckedStream:
 
     def close(self) -> None:
         """Let the file go."""
-        self._stream.close()
+        for stream in (self._stream, *self._below):
+            stream.close()
 
 
 def open_raw(address: str, member: str | None = None) -> ByteStream:
@@ -56,23 +59,17 @@ def open_raw(address: str, member: str | None = None) -> ByteStream:
         if start.startswith(magic):
             raise DamagedLog(f"{address} is {kind}-compressed, which is not read: unpack it first ({command} FILE)")
     if start.startswith(b"PK\x03\x04"):
-        return CheckedStream(_zip_member(address, member), address)
-    opener = _decompressor(start)
-    if opener is None and not _is_tar(start):
-        return _stored(address)
-    stream = CheckedStream(opener(_stored(address)) if opener else _stored(address), address)
-    if _is_tar(stream.read(512)):
-        stream.close()
-        return CheckedStream(_tar_member(address, opener, member), address)
-    stream.close()
-    return CheckedStream(opener(_stored(address)), address) if opener else _stored(address)
+        return _zip_member(address, member)
+    if _is_tar(_start(_decompressed(address, start))):
+        return _tar_member(address, start, member)
+    return _decompressed(address, start)
 
 
 def pieces(stream: ByteStream, size: int = 1 << 20) -> Iterator[bytes]:
     """Read a stream to its end and close it."""
-    while part := stream.read(size):
-        yield part
-    stream.close()
+    with closing(stream):
+        while part := stream.read(size):
+            yield part
 
 
 def _stored(address: str) -> BinaryIO:
@@ -93,44 +90,45 @@ def object_store(address: str) -> "S3FileSystem":
 
 
 def _start(stream: ByteStream) -> bytes:
-    start = stream.read(512)
-    stream.close()
-    return start
+    with closing(stream):
+        return stream.read(512)
 
 
 def _is_tar(start: bytes) -> bool:
     return start[TAR_MAGIC_AT : TAR_MAGIC_AT + len(TAR_MAGIC)] == TAR_MAGIC
 
 
-def _decompressor(start: bytes) -> Callable[[BinaryIO], ByteStream] | None:
+def _decompressed(address: str, start: bytes) -> ByteStream:
+    stored = _stored(address)
     if start.startswith(b"\x1f\x8b"):
-        return lambda stored: gzip.GzipFile(fileobj=stored)
+        return CheckedStream(address, gzip.GzipFile(fileobj=stored), stored)
     if start.startswith(b"BZh"):
-        return lambda stored: bz2.BZ2File(stored)
+        return CheckedStream(address, bz2.BZ2File(stored), stored)
     if start.startswith(b"\x28\xb5\x2f\xfd"):
-        return _zstd
-    return None
+        import pyarrow as pa
 
-
-def _zstd(stored: BinaryIO) -> ByteStream:
-    import pyarrow as pa
-
-    return pa.CompressedInputStream(stored, "zstd")
+        return CheckedStream(address, pa.CompressedInputStream(stored, "zstd"), stored)
+    return stored
 
 
 def _zip_member(address: str, member: str | None) -> ByteStream:
-    try:
-        archive = zipfile.ZipFile(_stored(address))
-        names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-    except BROKEN_STREAM as error:
-        raise _damaged(address, error) from error
-    return archive.open(_wanted(names, member, address))
+    stored = _stored(address)
+    with ExitStack() as unless_opened:
+        unless_opened.callback(stored.close)
+        try:
+            archive = zipfile.ZipFile(stored)
+            names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+            found = archive.open(_wanted(names, member, address))
+        except BROKEN_STREAM as error:
+            raise _damaged(address, error) from error
+        unless_opened.pop_all()
+    return CheckedStream(address, found, stored)
 
 
-def _tar_member(address: str, opener: Callable[[BinaryIO], ByteStream] | None, member: str | None) -> ByteStream:
+def _tar_member(address: str, start: bytes, member: str | None) -> ByteStream:
+    content = io.BytesIO(b"".join(pieces(_decompressed(address, start))))
     try:
-        content = b"".join(pieces(opener(_stored(address)) if opener else _stored(address)))
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        with tarfile.open(fileobj=content) as archive:
             names = [entry.name for entry in archive.getmembers() if entry.isfile()]
             found = archive.extractfile(_wanted(names, member, address))
             assert found is not None
