@@ -221,6 +221,9 @@ def _check_vectors(method: str, vectors_ND: NDArray[np.floating], num_nodes: int
             f"{method}: found vectors of shape {vectors_ND.shape}: expected one row for each of the {num_nodes} nodes "
             f"known before step {step}"
         )
+    if not np.isfinite(vectors_ND).all():
+        num_broken = int((~np.isfinite(vectors_ND).all(axis=1)).sum())
+        raise ValueError(f"{method}: {num_broken} of {num_nodes} vectors for step {step} are not finite; train again")
 
 
 def _scored(method: str, step: int, seed: int, test: LinkExamples, score_P: NDArray[np.float64]) -> ScoredPairs:

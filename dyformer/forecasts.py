@@ -45,8 +45,8 @@ def top_links(
     Admissible are pairs of different nodes that were never linked in the history, and that stand on opposite sides
     where the log has two; of these, all, or those among `candidates` (either direction, duplicates allowed). The
     score is the decoder's probability; equal scores are ranked by node number. A node without an admissible partner
-    has no row. Memory is bounded by BLOCK_PAIRS. Raises ValueError for vectors that do not fit the history or the
-    decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
+    has no row. Memory is bounded by BLOCK_PAIRS. Raises ValueError for vectors that are not finite or do not fit the history
+    or the decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
     """
     _check(vectors_ND, decoder, history, k)
     features = prepare_pair_features(history) if decoder.kind == "features" else None
@@ -72,6 +72,8 @@ def _check(vectors_ND: NDArray[np.floating], decoder: LinkDecoder, history: Dyna
     num_nodes = history.snapshots[-1].num_nodes
     if vectors_ND.ndim != 2 or len(vectors_ND) != num_nodes:
         raise ValueError(f"found vectors of shape {vectors_ND.shape}: expected a row for each of {num_nodes} nodes")
+    if not np.isfinite(vectors_ND).all():
+        raise ValueError("expected finite vectors to forecast from: some are NaN or infinite; train again")
     num_inputs = vectors_ND.shape[1] + (len(FEATURE_NAMES) if decoder.kind == "features" else 0)
     if num_inputs != len(decoder.mean_F):
         raise ValueError(

@@ -175,6 +175,14 @@ def test_vectors_must_cover_exactly_the_nodes_known_before():
         judge_embedding("mine", np.zeros((5, 2)), graph, 3, 0)
 
 
+def test_vectors_that_are_not_finite_are_refused_even_where_only_a_test_pair_has_them():
+    test = paper_examples(graph_of(), 4, seed=0).test
+    vectors = np.ones((40, 3))
+    vectors[test.source_P[0], 1] = np.inf
+    with pytest.raises(ValueError, match="mine: 1 of 40 vectors for step 4 are not finite"):
+        judge_embedding("mine", vectors, graph_of(), 4, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Watcher:
     """A method that notes what it is given and knows the degrees in the newest snapshot."""

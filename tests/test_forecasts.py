@@ -129,5 +129,7 @@ def test_what_does_not_fit_is_refused():
         top_links(vectors_of(history)[:3], decoder, history, k=1)
     with pytest.raises(ValueError, match="reads 5 inputs, vectors of width 4 give 4"):
         top_links(vectors_of(history)[:, :4], decoder, history, k=1)
+    with pytest.raises(ValueError, match="expected finite vectors"):
+        top_links(np.full((4, WIDTH), np.nan), decoder, history, k=1)
     with pytest.raises(ValueError, match="k = 0"):
         top_links(vectors_of(history), decoder, history, k=0)
