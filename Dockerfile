@@ -1,0 +1,21 @@
+# One image for every service of docker-compose.yml.
+FROM python:3.12-slim
+
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /opt/dyformer
+
+# torch first: the index decides between the CPU and the CUDA build (see TORCH_INDEX in docker-compose.yml).
+ARG TORCH=torch==2.13.0
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --index-url "${TORCH_INDEX}" "${TORCH}"
+
+COPY pyproject.toml README.md prefect.yaml ./
+COPY dyformer dyformer
+COPY storage storage
+COPY flows flows
+RUN pip install ".[server]"
+
+RUN useradd --create-home --uid 1000 dyformer && mkdir -p /data /prefect && chown dyformer /data /prefect
+USER dyformer
+ENV DYFORMER_STORAGE=/data PREFECT_HOME=/prefect
+CMD ["dyformer", "--help"]

@@ -1,0 +1,39 @@
+# make run    a virtual environment, the install, and the whole pipeline on the built-in generated log
+# make test   the whole check line
+# make ui     MLflow's pages on the runs of the local store
+
+PYTHON ?= python3
+VENV ?= .venv
+# Installed before everything else: the index decides which build of torch it is.
+TORCH ?= torch==2.13.0
+DYFORMER_STORAGE ?= data
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: run test install ui clean
+
+run: install
+	$(BIN)/dyformer run generated
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[server,dev]"
+	touch $@
+
+test: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+ui: install
+	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(abspath $(DYFORMER_STORAGE))/mlflow.db
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache
