@@ -45,8 +45,8 @@ def top_links(
     Admissible are pairs of different nodes that were never linked in the history, and that stand on opposite sides
     where the log has two; of these, all, or those among `candidates` (either direction, duplicates allowed). The
     score is the decoder's probability; equal scores are ranked by node number. A node without an admissible partner
-    has no row. Memory is bounded by BLOCK_PAIRS. Raises ValueError for vectors that are not finite or do not fit the history
-    or the decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
+    has no row. Memory is bounded by BLOCK_PAIRS. Raises ValueError for vectors that are not finite or do not fit the
+    history or the decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
     """
     _check(vectors_ND, decoder, history, k)
     features = prepare_pair_features(history) if decoder.kind == "features" else None
