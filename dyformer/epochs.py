@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,9 +70,7 @@ class TrainingState:
                 },
             },
             record={
-                "stage": stage.name,
-                "seed": stage.seed,
-                "until": stage.source.graph.until,
+                **identity(stage),
                 "epoch": self.epoch,
                 "stale_epochs": self.stale_epochs,
                 "best_loss": self.best_loss if self.epoch else None,
@@ -79,8 +78,8 @@ class TrainingState:
         )
 
     def restore(self, checkpoint: Checkpoint, stage: Stage) -> None:
-        """Take up a checkpoint of the same stage; ValueError for one of another stage, seed or cut."""
-        expected = {"stage": stage.name, "seed": stage.seed, "until": stage.source.graph.until}
+        """Take up a checkpoint of the same stage; ValueError for one of another stage, seed, cut or settings."""
+        expected = identity(stage)
         found = {name: checkpoint.record.get(name) for name in expected}
         if found != expected:
             raise ValueError(f"the checkpoint belongs to {found}, but {expected} is to be resumed: start afresh")
@@ -95,6 +94,12 @@ class TrainingState:
                 _, row, part = name.split("/")
                 adam.setdefault(int(row), {})[part] = value.clone()
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": adam})
+
+
+def identity(stage: Stage) -> dict[str, Any]:
+    """Name the run that a checkpoint belongs to; the number of epochs may grow between two parts of one run."""
+    settings = {name: value for name, value in asdict(stage.config).items() if name != "epochs"}
+    return {"stage": stage.name, "seed": stage.seed, "until": stage.source.graph.until, "settings": settings}
 
 
 def copied(weights: Weights) -> Weights:
