@@ -1,6 +1,6 @@
 """Shortest-path distances on the temporal-union graph, capped (paper, section 3.3: spatial distance encoding).
 
-N nodes    G rows asked for    C columns asked for    W words of 64 rows    M slots of both directions
+N nodes    G rows asked for    C columns asked for    W words of 64 rows    B bytes of 8 rows    P pairs
 """
 
 import numpy as np
@@ -26,15 +26,17 @@ def distance_block(
     """
     if not 1 <= max_distance <= 255:
         raise ValueError(f"max_distance = {max_distance}: expected 1 to 255")
-    code_GC = np.full((len(rows_G), len(columns_C)), max_distance, dtype=np.uint8)
+    if len(rows_G) > len(columns_C):  # distances are symmetric: the bits go to the shorter list
+        return np.ascontiguousarray(distance_block(union, columns_C, rows_G, max_distance=max_distance).T)
+    code_CG = np.full((len(columns_C), len(rows_G)), max_distance, dtype=np.uint8)
     reached_NW = _own_bits(union.num_nodes, rows_G)
     for level in range(max_distance):
         if level:
             reached_NW = _one_hop_more(union, reached_NW)
         # A node at distance d is reached at the levels d .. max_distance - 1: one less than the cap for each.
-        seen_CG = np.unpackbits(reached_NW[columns_C].view(np.uint8), axis=1, bitorder="little")[:, : len(rows_G)]
-        code_GC -= seen_CG.T
-    return code_GC
+        reached_CB = reached_NW[columns_C].view(np.uint8)
+        code_CG -= np.unpackbits(reached_CB, axis=1, count=len(rows_G), bitorder="little")
+    return np.ascontiguousarray(code_CG.T)
 
 
 def _own_bits(num_nodes: int, rows_G: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -39,3 +39,8 @@ def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> Pr
     history = prefix(graph, until)
     union = build_union_graph(history, until=until, window=config.history_window)
     return PreparedGraph(config=config, until=until, history=history, union=union)
+
+
+def as_of(prepared: PreparedGraph, until: int) -> PreparedGraph:
+    """Show a prepared graph as it was at an earlier step. Raises ValueError for a step that it does not hold."""
+    return prepare_graph(prepared.history, until=until, config=prepared.config)

@@ -5,6 +5,7 @@ W words of 64 lags    P pairs found    n rows, m columns asked for
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,17 @@ class TemporalUnionGraph:
     def num_lags(self) -> int:
         """Steps that the window covers."""
         return self.until - self.first_step + 1
+
+    @cached_property
+    def degree(self) -> Int64s:
+        """Number of neighbours of each node [N]."""
+        return np.diff(self.indptr_N1)
+
+    @cached_property
+    def matrix(self) -> sparse.csr_array:
+        """Symmetric 0/1 adjacency [N, N], made once for all solves."""
+        ones_M = np.ones(len(self.neighbor_M))
+        return sparse.csr_array((ones_M, self.neighbor_M, self.indptr_N1), shape=(self.num_nodes, self.num_nodes))
 
 
 def build_union_graph(graph: DynamicGraph, *, until: int, window: int | None = None) -> TemporalUnionGraph:
@@ -84,36 +96,33 @@ def _presence(edge_A: Int64s, lag_A: Int64s, num_edges: int, num_lags: int) -> N
 
 
 def _both_directions(source_E: Int64s, target_E: Int64s, num_nodes: int) -> tuple[Int64s, Int64s, Int64s]:
-    row_M = np.concatenate([source_E, target_E])
-    neighbor_M = np.concatenate([target_E, source_E])
-    order_M = np.lexsort((neighbor_M, row_M))
+    # Backward slots first: edges are sorted, so a stable sort by row alone leaves each row's neighbours ascending.
+    row_M = np.concatenate([target_E, source_E])
+    neighbor_M = np.concatenate([source_E, target_E])
+    order_M = np.argsort(row_M, kind="stable")
     indptr_N1 = np.concatenate([[0], np.cumsum(np.bincount(row_M, minlength=num_nodes))]).astype(np.int64)
     edge_M = np.tile(np.arange(len(source_E)), 2)[order_M]
     return indptr_N1, neighbor_M[order_M], edge_M
 
 
 def adjacency(union: TemporalUnionGraph) -> sparse.csr_array:
-    """Give the 0/1 adjacency [N, N]."""
-    ones_M = np.ones(len(union.neighbor_M))
-    shape = (union.num_nodes, union.num_nodes)
-    return sparse.csr_array((ones_M, union.neighbor_M, union.indptr_N1), shape=shape)
+    """Give the symmetric 0/1 adjacency [N, N], in float64; it is shared and must not be changed."""
+    return union.matrix
 
 
 def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Find the union's edges between two lists of nodes, each without repeats.
+    """Find the union's edges between two lists of nodes, the columns without repeats.
 
     Returns:
-        Position in `rows_n`, position in `columns_m` and number of the edge, [P] each, sorted by the first two. The
-        work follows the degrees of the rows, not the number of pairs.
+        Position in `rows_n`, position in `columns_m` and number of the edge, [P] each, in order of the rows and then of
+        the columns' node numbers. The work follows the degrees of the rows, not the number of pairs.
     """
     mark_N = np.full(union.num_nodes, -1, dtype=np.int64)
     mark_N[columns_m] = np.arange(len(columns_m))
     row_A, slot_A = _slots(union, rows_n)
     column_A = mark_N[union.neighbor_M[slot_A]]
     found_A = column_A >= 0
-    row_P, column_P, edge_P = row_A[found_A], column_A[found_A], union.edge_M[slot_A[found_A]]
-    order_P = np.lexsort((column_P, row_P))
-    return row_P[order_P], column_P[order_P], edge_P[order_P]
+    return row_A[found_A], column_A[found_A], union.edge_M[slot_A[found_A]]
 
 
 def _slots(union: TemporalUnionGraph, rows_n: Int64s) -> tuple[Int64s, Int64s]:
