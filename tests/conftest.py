@@ -1,7 +1,7 @@
 """Fixtures that several test modules share."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +33,14 @@ def shared_log() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start one S3 server for the session and give the address of its bucket; the environment reaches it."""
+    from object_store import BUCKET, object_store
+
+    with object_store(tmp_path_factory.mktemp("s3")) as environment, pytest.MonkeyPatch.context() as patch:
+        for key, value in environment.items():
+            patch.setenv(key, value)
+        yield f"s3://{BUCKET}"

