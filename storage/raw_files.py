@@ -7,6 +7,7 @@ import glob
 import hashlib
 import io
 import os
+import shutil
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -162,8 +163,27 @@ def _fetched(dataset: Dataset, raw_folder: str) -> str:
             raise LogNotFound(_where_to_get(dataset, f"{dataset.origin} could not be fetched ({error})")) from error
         _check(dataset, path)
         address = f"{raw_folder.rstrip('/')}/{name}"
-        files.write_bytes(address, path.read_bytes())
+        _keep(path, address)
     return address
+
+
+def _keep(path: Path, address: str) -> None:
+    """Copy a checked file to its place; who looks there sees all of it or nothing."""
+    if files.is_remote(address):
+        key = address.removeprefix("s3://")
+        # without `compression=None` Arrow would compress a .gz once more
+        with path.open("rb") as source, object_store(address).open_output_stream(key, compression=None) as stream:
+            shutil.copyfileobj(source, stream, 1 << 24)
+        return
+    place = Path(address)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(files.temporary_name(place.name))
+    with path.open("rb") as source, temporary.open("wb") as stream:
+        shutil.copyfileobj(source, stream, 1 << 24)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(place)
+    files.sync_folder(place.parent)
 
 
 def _download(url: str, path: Path) -> None:

@@ -9,6 +9,7 @@ import zipfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ from dyformer.datasets import DATASETS, UnknownDataset
 from dyformer.events import Declared, read_events, sniff_plan
 from dyformer.raw_log import DamagedLog, LogError
 from storage.raw_files import ChecksumMismatch, LogNotFound, find_logs, source_sha256
+from storage.raw_streams import object_store
 
 LOG = b"".join(b"u%d,v%d,%d\n" % (i, i % 3, 1_700_000_000 + i) for i in range(2_000))
 LOG_SHA256 = hashlib.sha256(LOG).hexdigest()
@@ -319,3 +321,50 @@ def test_every_refusal_is_a_value_error():
     assert issubclass(LogError, ValueError)
     assert issubclass(LogNotFound, LogError)
     assert issubclass(ChecksumMismatch, LogError)
+
+
+# ---- s3://
+
+
+@pytest.fixture
+def bucket(s3_bucket, tmp_path):
+    rows = io.BytesIO()
+    pl.DataFrame({"source": ["a"], "target": ["b"], "time": [1_700_000_000]}).write_parquet(rows)
+    stored = {
+        "one/a.csv.gz": gzip.compress(LOG),
+        "one/b.csv": OTHER,
+        "one/_SUCCESS": b"",
+        "one/deep/c.csv": LOG,
+        "rows.parquet": rows.getvalue(),
+        "cut.gz": gzip.compress(LOG)[:-20],
+    }
+    folder = f"{s3_bucket}/raw-files/{tmp_path.name}"
+    for name, body in stored.items():
+        key = f"{folder}/{name}".removeprefix("s3://")
+        with object_store(folder).open_output_stream(key, compression=None) as stream:
+            stream.write(body)
+    return folder
+
+
+def test_files_folders_and_patterns_of_an_object_store(bucket):
+    assert contents(f"{bucket}/one/a.csv.gz") == [LOG]
+    assert contents(f"{bucket}/one") == [LOG, OTHER, LOG]
+    assert contents(f"{bucket}/one/") == [LOG, OTHER, LOG]
+    assert contents(f"{bucket}/one/?.csv*") == [LOG, OTHER]
+    assert contents(f"{bucket}/*/deep/*") == [LOG]
+    with pytest.raises(LogNotFound, match=f"{bucket}/two"):
+        contents(f"{bucket}/two")
+    with pytest.raises(DamagedLog, match=r"s3://.*/cut.gz breaks off"):
+        contents(f"{bucket}/cut.gz")
+
+
+def test_parquet_is_read_from_an_object_store(bucket):
+    files = find_logs(f"{bucket}/rows.parquet", "mylog", "")
+    assert read_events(files, sniff_plan(files)).events["source"].to_list() == ["a"]
+
+
+def test_a_fetched_log_is_kept_in_an_object_store(bucket, published):
+    server = published("log.gz", gzip.compress(LOG))
+    for _ in range(2):
+        assert contents(None, "uci", f"{bucket}/1_raw/dataset=uci") == [LOG]
+    assert server.num_requests == 1
