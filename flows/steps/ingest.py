@@ -2,11 +2,25 @@
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+import polars as pl
+
 from dyformer.datasets import DATASETS, OWN_LOG_WINDOW, Window, dataset_named
-from dyformer.events import Declared, declared_by, describe, read_events, sniff_plan, too_many_bad
+from dyformer.events import (
+    Declared,
+    RawFile,
+    ReadPlan,
+    ReadResult,
+    declared_by,
+    describe,
+    read_events,
+    sniff_plan,
+    too_many_bad,
+)
+from dyformer.raw_log import EmptyLog
 from storage.declarations import declaration, declare
 from storage.events_table import append, history, ingested_datasets, newest_version
 from storage.layout import Layout
@@ -16,6 +30,9 @@ FIXED = ("time_unit", "bipartite")  # what the rows already committed depend on
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 
 
+COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
+
+
 class UnknownReading(ValueError):
     """An option for reading a log that does not exist or does not fit."""
 
@@ -23,36 +40,63 @@ class UnknownReading(ValueError):
 def ingest_log(
     dataset: str, reading: dict[str, Any] | None = None, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Commit the rows of a log; the same bytes again change nothing.
+    """Commit the rows of a log, file by file; a file whose bytes were committed before changes nothing.
+
+    Every file is read and checked before any is committed, so that a log with too many bad rows leaves no trace.
 
     Args:
         dataset: a known name, or one of the user's own.
         reading: plain values by the names in `flows.options.READING_OPTIONS`; what is missing is remembered from an
-            earlier ingest, known of the dataset, or guessed.
+            earlier ingest, known of the dataset, or guessed. Without a log, rows committed before are taken.
         say: is told how the log will be read, before it is.
 
     Returns:
-        dataset, version of the event table, whether this call changed it, and the counts of rows.
+        dataset, version of the event table, whether this call changed it, and the counts of the log's rows.
     """
     layout, reading = Layout.from_environment(), reading or {}
     declared, window = declared_log(layout, dataset, reading)
-    if "log" not in reading and dataset not in DATASETS:
-        return _known(layout, dataset, declared, window, history(layout, dataset).row(-1, named=True))
-    files = find_logs(reading.get("log"), dataset, layout.raw(dataset))
-    digest = source_sha256(files)
-    if dataset in ingested_datasets(layout):
-        known = history(layout, dataset).filter(batch=digest)
-        if known.height:
-            return _known(layout, dataset, declared, window, known.row(0, named=True))
-    plan = sniff_plan(files, declared)
-    say(f"reading {dataset} from {', '.join(file.name for file in files)}\n{describe(plan)}\nwindow   {window}")
-    drop_duplicates = bool(reading.get("drop_duplicates"))
-    result = read_events(files, plan, drop_duplicates=drop_duplicates)
-    too_many_bad(result, share(reading.get("max_bad", "1%")))
-    found = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
-    declare(layout, dataset, {**asdict(found), "window": str(window)}, fixed=FIXED)
-    ingest = append(layout, dataset, result, digest, bipartite=plan.bipartite, drop_known=drop_duplicates)
-    return {"dataset": dataset, **asdict(ingest)}
+    ingested = dataset in ingested_datasets(layout)
+    if "log" not in reading and (ingested or dataset not in DATASETS):
+        declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
+        return _outcome(layout, dataset, history(layout, dataset).to_dicts(), changed=False)
+    files = {source_sha256([file]): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
+    known = history(layout, dataset).filter(pl.col("batch").is_in(list(files))).to_dicts() if ingested else []
+    fresh = {digest: file for digest, file in files.items() if digest not in {row["batch"] for row in known}}
+    if fresh:
+        plan = sniff_plan(list(fresh.values()), declared)
+        say(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
+        results = read_files(fresh, plan, reading)
+        declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
+    declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
+    made = [
+        append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
+        for digest, result in (results if fresh else {}).items()
+    ]
+    return _outcome(layout, dataset, known + [asdict(ingest) for ingest in made], changed=any(i.changed for i in made))
+
+
+def read_files(fresh: dict[str, RawFile], plan: ReadPlan, reading: dict[str, Any]) -> dict[str, ReadResult]:
+    """Read every file by the same plan; of several, those without a row are passed over.
+
+    Raises:
+        TooManyBadRows: more rows of a file than `max_bad` allows are unusable.
+        LogError: a file cannot be read.
+    """
+    results: dict[str, ReadResult] = {}
+    for digest, file in fresh.items():
+        with suppress(EmptyLog) if len(fresh) > 1 else nullcontext():
+            results[digest] = read_events([file], plan, drop_duplicates=_drops(reading))
+            too_many_bad(results[digest], share(reading.get("max_bad", "1%")))
+    return results
+
+
+def _drops(reading: dict[str, Any]) -> bool:
+    return bool(reading.get("drop_duplicates"))
+
+
+def _outcome(layout: Layout, dataset: str, rows: list[dict[str, Any]], *, changed: bool) -> dict[str, Any]:
+    counts = {name: sum(row[name] for row in rows) for name in COUNTS}
+    return {"dataset": dataset, "version": newest_version(layout, dataset), "changed": changed, **counts}
 
 
 def known_and_ingested() -> list[dict[str, Any]]:
@@ -69,14 +113,6 @@ def known_and_ingested() -> list[dict[str, Any]]:
         if name not in DATASETS
     ]
     return [{**row, "ingested": row["name"] in ingested} for row in known + own]
-
-
-def _known(layout: Layout, dataset: str, declared: Declared, window: Window, row: dict[str, Any]) -> dict[str, Any]:
-    """Take rows that were committed before; only the window may be another."""
-    declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
-    counts = {name: value for name, value in row.items() if name.startswith("num_")}
-    version = newest_version(layout, dataset)
-    return {"dataset": dataset, "version": version, "changed": False, "batch": row["batch"], **counts}
 
 
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
