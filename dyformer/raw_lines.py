@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dyformer.raw_log import ByteStream, RawFile
 
 NEWLINE = 10
+DECODE_BYTES = 1 << 14
 HIGH_TO_QUESTION_MARK = bytes(range(128)) + b"?" * 128
 
 
@@ -80,19 +81,20 @@ def _text_column(block: bytes, bounds: NDArray[np.int64], undecodable: list[int]
 
 
 def _undecodable_lines(block: bytes, bounds: NDArray[np.int64]) -> list[int]:
-    """Find the lines that are not UTF-8; decoding stops at each and goes on after it, so the block is read once."""
+    """Find the lines that are not UTF-8: decode on to the first error, note its line, go on after it."""
     if block.isascii():
         return []
     found: list[int] = []
     view, start = memoryview(block), 0
     while start < len(block):
+        # a decoder makes room for all it is given: short pieces keep many errors from costing many times the block
+        stop = int(bounds[np.searchsorted(bounds, min(start + DECODE_BYTES, len(block)))])
         try:
-            codecs.utf_8_decode(view[start:], "strict", True)
+            codecs.utf_8_decode(view[start:stop], "strict", True)
         except UnicodeDecodeError as error:
             found.append(int(np.searchsorted(bounds, start + error.start, side="right")) - 1)
-            start = int(bounds[found[-1] + 1])
-        else:
-            break
+            stop = int(bounds[found[-1] + 1])
+        start = stop
     return found
 
 

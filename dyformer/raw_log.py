@@ -29,6 +29,10 @@ class LogError(ValueError):
     """A log that cannot be read as it is; the message names the file, the place and the remedy."""
 
 
+class LogNotFound(LogError):
+    """No file where the log was looked for, or none that may be read."""
+
+
 class EmptyLog(LogError):
     """No file, or no row in the files."""
 

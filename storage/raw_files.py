@@ -15,7 +15,7 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 
 from dyformer.datasets import Dataset, dataset_named
-from dyformer.raw_log import DamagedLog, LogError, RawFile
+from dyformer.raw_log import DamagedLog, LogError, LogNotFound, RawFile
 from dyformer.synthetic import generated_log
 from storage import files
 from storage.raw_streams import object_store, open_raw, pieces
@@ -23,10 +23,6 @@ from storage.raw_streams import object_store, open_raw, pieces
 LOGS_VARIABLE = "DYFORMER_LOGS"
 COMPRESSED = ("", ".gz", ".bz2", ".zst")
 FETCH_TIMEOUT = 30  # seconds without a byte
-
-
-class LogNotFound(LogError):
-    """No file where the log was looked for."""
 
 
 class ChecksumMismatch(LogError):
@@ -97,12 +93,16 @@ def _remote(spec: str) -> list[str]:
     from pyarrow.fs import FileSelector, FileType
 
     store, key = object_store(spec), spec.removeprefix("s3://").rstrip("/")
-    if store.get_file_info(key).type == FileType.File:
-        return [spec]
     folder = key
     while glob.has_magic(folder):
         folder = folder.rpartition("/")[0]
-    infos = store.get_file_info(FileSelector(folder, recursive=True, allow_not_found=True))
+    try:
+        if store.get_file_info(key).type == FileType.File:
+            return [spec]
+        infos = store.get_file_info(FileSelector(folder, recursive=True, allow_not_found=True))
+    except OSError as error:
+        advice = "check AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise LogNotFound(f"{spec} cannot be looked for ({error}); {advice}") from error
     keys = sorted(info.path for info in infos if info.type == FileType.File)
     if glob.has_magic(key):
         return [f"s3://{found}" for found in keys if fnmatch.fnmatchcase(found, key)]

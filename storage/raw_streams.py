@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from dyformer.raw_log import ByteStream, DamagedLog
+from dyformer.raw_log import ByteStream, DamagedLog, LogNotFound
 from storage import files
 
 if TYPE_CHECKING:
@@ -73,9 +73,12 @@ def pieces(stream: ByteStream, size: int = 1 << 20) -> Iterator[bytes]:
 
 
 def _stored(address: str) -> BinaryIO:
-    if files.is_remote(address):
-        return object_store(address).open_input_file(address.removeprefix("s3://"))
-    return Path(address).open("rb")
+    try:
+        if files.is_remote(address):
+            return object_store(address).open_input_file(address.removeprefix("s3://"))
+        return Path(address).open("rb")
+    except OSError as error:
+        raise LogNotFound(f"{address} cannot be opened ({error}); check its name, and that you may read it") from error
 
 
 def object_store(address: str) -> "S3FileSystem":
