@@ -1,0 +1,190 @@
+import numpy as np
+import polars as pl
+import pytest
+from graph_cases import NAMED, dense_union, named_union, random_graphs
+from numpy.testing import assert_allclose
+from published_logs import published_events
+from scipy import sparse
+from toy_graphs import toy_graph
+
+from dyformer import pagerank
+from dyformer.datasets import DATASETS
+from dyformer.pagerank import joint_context, joint_scores, pagerank_table
+from dyformer.snapshots import build_snapshots
+from dyformer.union_graph import adjacency, build_union_graph
+
+
+def exact_scores(union, targets, teleport: float) -> np.ndarray:
+    """The defining equation, solved densely: pi = teleport s + (1 - teleport) A D^-1 pi."""
+    adjacency_NN = dense_union(union)
+    walk_NN = adjacency_NN / np.maximum(adjacency_NN.sum(axis=0), 1)
+    seed_N = np.bincount(targets, minlength=union.num_nodes) / len(targets)
+    return np.linalg.solve(np.eye(union.num_nodes) - (1 - teleport) * walk_NN, teleport * seed_N)
+
+
+def exact_context(score_N: np.ndarray, targets, num_context: int) -> list[int]:
+    rest = [node for node in range(len(score_N)) if node not in set(targets.tolist()) and score_N[node] > 1e-15]
+    return sorted(rest, key=lambda node: (-round(score_N[node] / max(score_N[rest]), 12), node))[:num_context]
+
+
+def test_scores_and_contexts_equal_a_dense_solve_on_a_thousand_random_graphs():
+    for graph, generator in random_graphs(1_000, seed=5):
+        union = build_union_graph(graph, until=graph.num_steps)
+        targets = generator.permutation(union.num_nodes)[: generator.integers(1, union.num_nodes + 1)]
+        teleport = float(generator.uniform(0.15, 0.5))
+        expected = exact_scores(union, targets, teleport)
+        assert_allclose(joint_scores(union, targets, teleport=teleport), expected, atol=1e-11)
+        num_context = int(generator.integers(0, union.num_nodes + 3))
+        found = joint_context(union, targets, num_context=num_context, teleport=teleport)
+        assert found.dtype == np.int64
+        assert found.tolist() == exact_context(expected, targets, num_context)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_awkward_graphs_have_exact_contexts(name):
+    union = named_union(name)
+    for target in range(union.num_nodes):
+        targets = np.array([target])
+        expected = exact_context(exact_scores(union, targets, 0.15), targets, 4)
+        assert joint_context(union, targets, num_context=4).tolist() == expected
+
+
+def test_joint_score_is_the_mean_of_the_single_scores():
+    for graph, _ in random_graphs(20, seed=6):
+        union = build_union_graph(graph, until=graph.num_steps)
+        single_GN = [joint_scores(union, np.array([node])) for node in range(union.num_nodes)]
+        assert_allclose(joint_scores(union, np.arange(union.num_nodes)), np.mean(single_GN, axis=0), atol=1e-12)
+
+
+def test_the_eighth_iteration_of_a_large_graph_is_within_the_chebyshev_bound(monkeypatch):
+    monkeypatch.setattr(pagerank, "SMALL_GRAPH", 0)
+    root = np.sqrt(0.15 / 1.85)
+    rate = (1 - root) / (1 + root)  # 0.56
+    bound = 2 * rate**8 / (1 + rate**16)
+    for graph, generator in random_graphs(200, seed=7):
+        union = build_union_graph(graph, until=graph.num_steps)
+        targets = generator.permutation(union.num_nodes)[:3]
+        expected = exact_scores(union, targets, 0.15)
+        scale = np.sqrt(np.maximum(union.degree, 1))  # the bound holds for D^-1/2 pi
+        start = 0.15 * np.bincount(targets, minlength=union.num_nodes) / len(targets)
+        error = np.linalg.norm((joint_scores(union, targets) - expected) / scale)
+        assert error <= 1.0001 * bound * np.linalg.norm((expected - start) / scale) + 1e-12
+
+
+def test_equal_scores_are_ordered_by_node_number():
+    star = build_union_graph(toy_graph([(5, node) for node in range(11) if node != 5]), until=1)
+    assert joint_context(star, np.array([5]), num_context=4).tolist() == [0, 1, 2, 3]
+    assert joint_context(star, np.array([0]), num_context=4).tolist() == [5, 1, 2, 3]
+
+
+def test_isolated_targets_have_an_empty_context():
+    union = build_union_graph(toy_graph([(0, 1), (0, 9)], [(2, 3)]), until=2, window=1)
+    assert joint_context(union, np.array([7, 8]), num_context=5).tolist() == []
+    assert joint_context(union, np.array([2, 7]), num_context=5).tolist() == [3]
+    generator = np.random.default_rng(0)
+    assert joint_context(union, np.array([7]), num_context=5, generator=generator).tolist() == []
+
+
+def test_draws_follow_the_scores_without_replacement():
+    union = build_union_graph(toy_graph([(0, 1), (1, 2), (2, 3), (0, 4), (6, 7)]), until=1)
+    targets = np.array([0])
+    generator = np.random.default_rng(1)
+    score_N = exact_scores(union, targets, 0.15)
+    score_N[0] = 0
+    share_N = score_N / score_N.sum()
+    draws = np.array([joint_context(union, targets, num_context=2, generator=generator) for _ in range(5_000)])
+    assert (draws[:, 0] != draws[:, 1]).all()
+    assert_allclose(np.bincount(draws[:, 0], minlength=8) / len(draws), share_N, atol=0.025)
+    second_N = np.array([sum(share_N[a] * share_N[b] / (1 - share_N[a]) for a in range(8) if a != b) for b in range(8)])
+    assert_allclose(np.bincount(draws[:, 1], minlength=8) / len(draws), second_N, atol=0.025)
+
+
+def test_a_draw_holds_each_reached_node_once_at_most():
+    for graph, generator in random_graphs(100, seed=8):
+        union = build_union_graph(graph, until=graph.num_steps)
+        targets = generator.permutation(union.num_nodes)[:2]
+        drawn = joint_context(union, targets, num_context=50, generator=generator)
+        assert sorted(drawn.tolist()) == sorted(joint_context(union, targets, num_context=50).tolist())
+
+
+def test_the_same_generator_state_draws_the_same():
+    union = named_union("path")
+    first, again, other = (
+        joint_context(union, np.array([4]), num_context=5, generator=np.random.default_rng(seed)).tolist()
+        for seed in (3, 3, 4)
+    )
+    assert first == again != other
+
+
+def test_uci_contexts_recall_the_exact_ones(shared_log):
+    events, _ = published_events("uci", shared_log("uci"))
+    graph = build_snapshots(events, DATASETS["uci"].window, "s")
+    generator = np.random.default_rng(9)
+    for until in (3, 8, 13):
+        union = build_union_graph(graph, until=until, window=5)
+        exact = sparse.linalg.splu(
+            sparse.csc_array(
+                sparse.eye_array(union.num_nodes)
+                - 0.85 * adjacency(union) @ sparse.diags_array(1 / np.maximum(union.degree, 1))
+            )
+        )
+        active = np.flatnonzero(union.degree)
+        for num_targets in (64, 256):
+            targets = generator.choice(active, num_targets, replace=False)
+            score_N = exact.solve(0.15 * np.bincount(targets, minlength=union.num_nodes) / num_targets)
+            best = exact_context(score_N, targets, 512)
+            found = joint_context(union, targets, num_context=512)
+            assert len(set(found.tolist()) & set(best)) >= 0.98 * len(best)
+
+
+@pytest.mark.parametrize(("table_nodes", "tolerance"), [(20_000, 1e-4), (0, 1e-3)])
+def test_table_rows_are_the_best_of_each_node(table_nodes, tolerance, monkeypatch):
+    monkeypatch.setattr(pagerank, "TABLE_NODES", table_nodes)
+    monkeypatch.setattr(pagerank, "PUSH_BLOCK", 7)
+    monkeypatch.setattr(pagerank, "TABLE_NUMBERS", 100)
+    for graph, _ in random_graphs(60, seed=10):
+        union = build_union_graph(graph, until=graph.num_steps)
+        table = pagerank_table(union, top_k=4)
+        for node in range(union.num_nodes):
+            targets = np.array([node])
+            exact = exact_scores(union, targets, 0.15)
+            rows = table.filter(pl.col("node") == node)
+            expected = exact_context(exact, targets, 4)
+            assert rows["rank"].to_list() == list(range(1, len(expected) + 1))
+            assert node not in rows["neighbor"]
+            assert_allclose(rows["score"].to_numpy(), exact[rows["neighbor"].to_numpy()], atol=tolerance * 24)
+            assert_allclose(rows["score"].to_numpy(), exact[expected], atol=tolerance * 24)
+
+
+def test_pushed_rows_stay_within_epsilon_times_the_degree():
+    for graph, _ in random_graphs(60, seed=11):
+        union = build_union_graph(graph, until=graph.num_steps)
+        pushed_NN = pagerank._pushed_rows(union, np.arange(union.num_nodes), 0.15).toarray()
+        exact_NN = np.array([exact_scores(union, np.array([node]), 0.15) for node in range(union.num_nodes)])
+        assert (np.abs(pushed_NN - exact_NN) <= pagerank.EPSILON * np.maximum(union.degree, 1)).all()
+
+
+def test_the_table_of_a_graph_without_edges_is_empty():
+    table = pagerank_table(named_union("no edge"), top_k=3)
+    assert table.schema == {"node": pl.Int64, "neighbor": pl.Int64, "score": pl.Float64, "rank": pl.Int64}
+    assert table.is_empty()
+
+
+def test_wrong_settings_are_named():
+    union = named_union("path")
+    with pytest.raises(ValueError, match=r"teleport = 1\.5: expected a probability"):
+        joint_scores(union, np.array([0]), teleport=1.5)
+    with pytest.raises(ValueError, match="at least one target"):
+        joint_context(union, np.empty(0, dtype=np.int64), num_context=3)
+    with pytest.raises(ValueError, match="top_k = 0"):
+        pagerank_table(union, top_k=0)
+
+
+def test_scores_do_not_depend_on_node_numbers():
+    for graph, generator in random_graphs(30, seed=12):
+        union = build_union_graph(graph, until=graph.num_steps)
+        number_N = generator.permutation(union.num_nodes)
+        edges = [(int(number_N[a]), int(number_N[b])) for a, b in zip(union.source_E, union.target_E, strict=True)]
+        relabelled = build_union_graph(toy_graph([(0, union.num_nodes - 1)], edges), until=2, window=1)
+        found = joint_scores(relabelled, number_N[:2])
+        assert_allclose(found[number_N], joint_scores(union, np.arange(2)), atol=1e-12)
