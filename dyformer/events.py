@@ -25,7 +25,6 @@ __all__ = [
     "declared_by",
     "describe",
     "read_events",
-    "refuse_too_many_bad",
     "sniff_plan",
     "too_many_bad",
 ]
@@ -94,7 +93,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
     )
 
 
-def refuse_too_many_bad(result: ReadResult, max_bad: float) -> None:
+def too_many_bad(result: ReadResult, max_bad: float) -> None:
     """Raise TooManyBadRows where the share of rejected rows is above `max_bad` (0.01 is one in a hundred)."""
     if not 0 <= max_bad <= 1:
         raise ValueError(f"the share of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_bad}")
@@ -106,9 +105,6 @@ def refuse_too_many_bad(result: ReadResult, max_bad: float) -> None:
         f" {max_bad:.2%} allowed: {_reasons(result.quarantine)}. Nothing was stored; repair the log, or allow more"
         " with --max-bad"
     )
-
-
-too_many_bad = refuse_too_many_bad
 
 
 def _judged(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:

@@ -18,8 +18,8 @@ from dyformer.events import (
     declared_by,
     describe,
     read_events,
-    refuse_too_many_bad,
     sniff_plan,
+    too_many_bad,
 )
 from dyformer.raw_log import (
     AmbiguousLog,
@@ -319,13 +319,13 @@ def test_many_undecodable_lines_each_cost_one_row():
 
 def test_too_many_bad_rows_are_named_with_their_reasons():
     result = read(GOOD + f"a,b\n,b,{EPOCH}\nc,d\n")
-    refuse_too_many_bad(result, 0.07)
+    too_many_bad(result, 0.07)
     with pytest.raises(
         TooManyBadRows, match=r"3 of 43 rows \(6.98%\).*2 x too few fields \(as in part-0.log, line 41\)"
     ):
-        refuse_too_many_bad(result, 0.06)
+        too_many_bad(result, 0.06)
     with pytest.raises(ValueError, match="from 0 to 1"):
-        refuse_too_many_bad(result, 5)
+        too_many_bad(result, 5)
 
 
 # ---- duplicates
