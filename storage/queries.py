@@ -47,10 +47,9 @@ def open_views(layout: Layout, dataset: str | None = None) -> duckdb.DuckDBPyCon
     `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`.
     """
     connection = duckdb.connect()
-    connection.execute("set enable_external_access = false")
+    connection.execute("set enable_external_access = false")  # for good: DuckDB refuses to switch it on again
     for name, frame in _frames(layout, dataset).items():
         connection.register(name, frame)
-    connection.execute("set lock_configuration = true")
     return connection
 
 

@@ -89,7 +89,14 @@ def test_every_changed_byte_is_noticed(tmp_path: Path):
     save_checkpoint(str(tmp_path), {"weight": torch.arange(4.0)}, {"epoch": 1, "note": "twelve"})
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
-    for place in (3, 12, content.index(b"twelve"), content.index(b"sha256") + 12, len(content) - 1):
+    for place in (
+        3,
+        12,
+        content.index(b"weight"),
+        content.index(b"twelve"),
+        content.index(b"sha256") + 12,
+        len(content) - 1,
+    ):
         changed = bytearray(content)
         changed[place] ^= 1
         path.write_bytes(changed)

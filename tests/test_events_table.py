@@ -172,6 +172,13 @@ def test_user_7_and_item_7_differ_on_a_bipartite_log(layout: Layout):
     ]
 
 
+def test_an_id_known_on_one_side_is_new_on_the_other(layout: Layout):
+    append(layout, "shop", result([("7", "item", 1)]), "sha-1", bipartite=True)
+    append(layout, "shop", result([("item", "7", 2)]), "sha-2", bipartite=True)
+    assert node_dictionary(layout, "shop").rows() == [(0, 0, "7"), (1, 1, "item"), (2, 0, "item"), (3, 1, "7")]
+    assert read_events(layout, "shop").select("source", "target").rows() == [(0, 1), (2, 3)]
+
+
 def test_one_log_cannot_have_one_id_space_and_two(layout: Layout):
     append(layout, "shop", result([("7", "7", 1)]), "sha-1", bipartite=True)
     with pytest.raises(ValueError, match=r"ingested with two id spaces .* read with one id space"):

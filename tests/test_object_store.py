@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,29 +85,45 @@ def test_writers_at_once_lose_nothing(layout: Layout):
     assert not append(layout, "chat", batch("b", 3), "b-3").changed
 
 
-def test_an_artifact_is_visible_once_its_record_is(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    address, written = layout.snapshots("uci", version=1, settings="ab"), []
+@pytest.fixture
+def killed_before_the_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     real = files.write_bytes
 
     def cut(location: str, content: bytes) -> None:
-        written.append(location)
         if location.endswith("manifest.json"):
             raise KeyboardInterrupt
         real(location, content)
 
-    with monkeypatch.context() as killed:
-        killed.setattr(files, "write_bytes", cut)
-        with pytest.raises(KeyboardInterrupt):
-            write_artifact(address, CONTENTS, LINEAGE)
-    assert len(written) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_bytes", cut)
+        yield
+
+
+def test_an_artifact_is_visible_once_its_record_is(layout: Layout, killed_before_the_record: None):
+    address = layout.snapshots("uci", version=1, settings="ab")
+    with pytest.raises(KeyboardInterrupt):
+        write_artifact(address, CONTENTS, LINEAGE)
+    assert len(files.children(address)) == 2
     assert not is_complete(address)
     with pytest.raises(ArtifactMissing):
         read_table(address, "edges")
-    write_artifact(address, CONTENTS, LINEAGE)
+
+
+def test_an_artifact_comes_back_whole(layout: Layout):
+    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     assert manifest(address, verify=True) == LINEAGE
     assert names(address) == ["edges.parquet", "record.json"]
     assert read_table(address, "edges").equals(EDGES)
     assert scan_table(address, "edges").select(pl.len()).collect().item() == 3
+
+
+def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, request: pytest.FixtureRequest):
+    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    request.getfixturevalue("killed_before_the_record")
+    with pytest.raises(KeyboardInterrupt):
+        write_artifact(address, {"edges": EDGES.head(1)}, Lineage(kind="x", dataset="uci", table_version=9))
+    assert manifest(address, verify=True) == LINEAGE
+    assert read_table(address, "edges").equals(EDGES)
 
 
 def test_a_tampered_object_is_refused(layout: Layout):
