@@ -13,7 +13,7 @@ from flows.steps.evaluate import figures, steps_to_judge
 from flows.steps.track import track_benchmark
 from flows.train import train_task
 
-track_task = task(track_benchmark, name="track benchmark")
+track_task = task(name="track benchmark")(track_benchmark)
 
 
 @flow(flow_run_name="benchmark {dataset}")

@@ -5,12 +5,12 @@ from typing import Any
 from prefect import flow, task
 
 from flows.artifacts import show_table
-from flows.steps.evaluate import figures, judge_model, judge_rivals
+from flows.steps.evaluate import figures, judge_model, judge_rivals, steps_to_judge
 from flows.steps.snapshots import cut_snapshots, newest_cut
 from flows.steps.train import train_model
 
-judge_task = task(judge_model, name="judge model", task_run_name="{method} on step {step}")
-rivals_task = task(judge_rivals, name="judge rivals", task_run_name="rivals on step {step}")
+judge_task = task(name="judge model", task_run_name="{method} on step {step}")(judge_model)
+rivals_task = task(name="judge rivals", task_run_name="rivals on step {step}")(judge_rivals)
 
 
 @flow(flow_run_name="evaluate {dataset}")
@@ -28,3 +28,10 @@ def evaluate(
     scores = [judge_task(snapshots, model, until + 1, seed=seed), rivals_task(snapshots, until + 1, seed)]
     show_table(dataset, figures(scores, snapshots))
     return scores
+
+
+@flow(flow_run_name="rivals on {dataset}")
+def rivals(dataset: str, seed: int = 0, version: int | None = None) -> list[str]:
+    """Judge the rivals on every step that the paper judges: what a model's figure is to be seen against."""
+    snapshots = cut_snapshots(dataset, version)
+    return [rivals_task(snapshots, step, seed) for step in steps_to_judge(snapshots)]

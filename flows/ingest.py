@@ -7,8 +7,8 @@ from prefect import flow, task
 from flows.steps.ingest import ingest_log
 from flows.steps.snapshots import cut_snapshots
 
-ingest_task = task(ingest_log, name="ingest log", task_run_name="ingest {dataset}")
-snapshots_task = task(cut_snapshots, name="cut snapshots", task_run_name="snapshots of {dataset}")
+ingest_task = task(name="ingest log", task_run_name="ingest {dataset}")(ingest_log)
+snapshots_task = task(name="cut snapshots", task_run_name="snapshots of {dataset}")(cut_snapshots)
 
 
 @flow(flow_run_name="ingest {dataset}")

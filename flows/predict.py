@@ -8,8 +8,8 @@ from flows.steps.predict import write_forecasts, write_vectors
 from flows.steps.snapshots import cut_snapshots, newest_cut
 from flows.steps.train import train_model
 
-vectors_task = task(write_vectors, name="write vectors", task_run_name="vectors")
-forecasts_task = task(write_forecasts, name="write forecasts", task_run_name="forecasts")
+vectors_task = task(name="write vectors", task_run_name="vectors")(write_vectors)
+forecasts_task = task(name="write forecasts", task_run_name="forecasts")(write_forecasts)
 
 
 @flow(flow_run_name="predict {dataset}")

@@ -7,7 +7,7 @@ from prefect import flow, task
 from flows.steps.prepare import prepare_tables
 from flows.steps.snapshots import cut_snapshots, newest_cut
 
-prepare_task = task(prepare_tables, name="prepare tables", task_run_name="tables until step {until}")
+prepare_task = task(name="prepare tables", task_run_name="tables until step {until}")(prepare_tables)
 
 
 @flow(flow_run_name="prepare {dataset}")

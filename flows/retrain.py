@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow, task
 
 from flows.artifacts import show_summary
-from flows.evaluate import evaluate
+from flows.evaluate import evaluate, rivals
 from flows.ingest import ingest
 from flows.predict import predict
 from flows.prepare import prepare
@@ -18,8 +18,8 @@ from flows.steps.track import track_run
 from flows.summary import as_markdown
 from flows.train import train
 
-track_task = task(track_run, name="track run")
-report_task = task(write_report, name="write report")
+track_task = task(name="track run")(track_run)
+report_task = task(name="write report")(write_report)
 
 
 @flow(flow_run_name="retrain {dataset}")
@@ -34,9 +34,9 @@ def retrain(
     with _timed(seconds, "ingest"):
         counts = ingest(dataset, reading)
     snapshots, version = counts["snapshots"], counts["version"]
-    earlier = finished_report(snapshots, changes, seed)
-    if earlier is not None:
-        return earlier
+    finished = finished_report(snapshots, changes, seed)
+    if finished is not None:
+        return finished
     until = newest_cut(snapshots)
     with _timed(seconds, "prepare"):
         tables = prepare(dataset, until, changes, version)
@@ -44,10 +44,11 @@ def retrain(
         model = train(dataset, until, changes, seed, version)
     with _timed(seconds, "evaluate"):
         scores = evaluate(dataset, until, changes, seed, version)
+        earlier = rivals(dataset, seed, version)
     with _timed(seconds, "predict"):
         made = predict(dataset, changes, seed, version)
     with _timed(seconds, "track"):
-        tracked = track_task(snapshots, model, scores, made["vectors"], made["forecasts"], seed)
+        tracked = track_task(snapshots, model, scores, earlier, made, seed)
     addresses = {"snapshots": snapshots, **tables, "model": model, "scores": scores, **made}
     summary = {"dataset": dataset, "counts": counts, "addresses": addresses, "tracking": tracked, "seconds": seconds}
     report = report_task(snapshots, scores, summary, changes, seed)

@@ -8,7 +8,7 @@ from flows.steps.snapshots import cut_snapshots, newest_cut
 from flows.steps.train import train_model
 
 # A retry goes on from the training's own checkpoint.
-train_task = task(train_model, name="train model", task_run_name="train until step {until}", retries=1)
+train_task = task(name="train model", task_run_name="train until step {until}", retries=1)(train_model)
 
 
 @flow(flow_run_name="train {dataset}")

@@ -62,6 +62,7 @@ def ingest_log(
     files = {source_sha256([file]): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
     known = history(layout, dataset).filter(pl.col("batch").is_in(list(files))).to_dicts() if ingested else []
     fresh = {digest: file for digest, file in files.items() if digest not in {row["batch"] for row in known}}
+    results: dict[str, ReadResult] = {}
     if fresh:
         plan = sniff_plan(list(fresh.values()), declared)
         say(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
@@ -70,7 +71,7 @@ def ingest_log(
     declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
     made = [
         append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
-        for digest, result in (results if fresh else {}).items()
+        for digest, result in results.items()
     ]
     return _outcome(layout, dataset, known + [asdict(ingest) for ingest in made], changed=any(i.changed for i in made))
 

@@ -25,9 +25,17 @@ METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
 
 
 def track_run(
-    snapshots: str, model: str, scores: list[str], vectors: str, forecasts: str, seed: int = 0
+    snapshots: str, model: str, scores: list[str], earlier: list[str], made: dict[str, str], seed: int = 0
 ) -> dict[str, Any]:
     """Track a retraining: one run for the model, with everything it made, and one for each rival.
+
+    Args:
+        snapshots: address of what was trained on.
+        model: address of the weights.
+        scores: addresses of the pairs of the newest step, judged by the model and by the rivals.
+        earlier: addresses of the pairs of all judged steps by the rivals alone, for the curve.
+        made: addresses of the vectors and the forecasts, by kind.
+        seed: seed of the training and the split.
 
     Returns:
         tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
@@ -39,17 +47,18 @@ def track_run(
     trained = _lineage(model)
     tags = {**_tags(opened, seed), "stage": "retrain", "until": trained.until, "settings": trained.settings_hash[:12]}
     _track_methods(tracker, opened, table, {**tags, "stage": "evaluate"}, digest(scores[-1]))
-    key = _key("retrain", *(digest(address) for address in (model, vectors, forecasts, *scores)))
+    key = _key("retrain", *(digest(address) for address in (model, *made.values(), *scores)))
     with tracker.run(dataset=opened.dataset, name="DyFormer", tags={**tags, "method": "DyFormer"}, key=key) as run:
         run.params(trained.settings)
         _track_data(run, opened)
         for stage, epoch, loss, value in model_losses(model).iter_rows():
             run.metrics({f"{stage}/{loss}": value}, step=epoch)
         _track_figures(run, table.filter(pl.col("method") == "DyFormer"))
-        _draw(run, table, model_losses(model))
+        _draw(run, table, pl.concat([table, *(figures([address], snapshots) for address in earlier)]))
+        run.figure("figures/losses.png", loss_curve(model_losses(model)))
         run.table("scores.csv", score_table(table, opened.dataset))
-        _attach(run, {"vectors": vectors, "forecasts": forecasts})
-        version = _register(run, opened, model, vectors, forecasts)
+        _attach(run, made)
+        version = _register(run, opened, model, made["vectors"], made["forecasts"])
     return _outcome(tracker, run, version)
 
 
@@ -64,7 +73,7 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
     name = "comparison of methods"
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
         _track_data(run, opened)
-        _draw(run, table, None)
+        _draw(run, table, table)
         run.table("scores.csv", score_table(table, opened.dataset))
         run.table("figures.csv", table)
     return _outcome(tracker, run, None)
@@ -104,14 +113,14 @@ def _track_data(run: TrackedRun, opened: Snapshots) -> None:
     run.table("snapshots.csv", counts)
 
 
-def _draw(run: TrackedRun, table: pl.DataFrame, losses: pl.DataFrame | None) -> None:
-    titled = table.with_columns(pl.col("method").replace(METHOD_TITLES))
+def _draw(run: TrackedRun, compared: pl.DataFrame, per_step: pl.DataFrame) -> None:
+    """Draw the comparison of what was judged on the same steps, and the course of every method over all of its own."""
+    compared, per_step = (rows.with_columns(pl.col("method").replace(METHOD_TITLES)) for rows in (compared, per_step))
+    course = per_step.unique(["method", "seed", "step", "metric", "slice"], maintain_order=True)
     for part in ("all", "new"):
-        if titled.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
-            run.figure(f"figures/auc_per_step_{part}.png", step_curve(titled, slice_name=part))
-            run.figure(f"figures/comparison_{part}.png", comparison_chart(titled, slice_name=part))
-    if losses is not None:
-        run.figure("figures/losses.png", loss_curve(losses))
+        if compared.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
+            run.figure(f"figures/auc_per_step_{part}.png", step_curve(course, slice_name=part))
+            run.figure(f"figures/comparison_{part}.png", comparison_chart(compared, slice_name=part))
 
 
 def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:

@@ -1,10 +1,7 @@
 """Snapshots up to a cut -> trained weights; a crash loses at most the seconds since the last checkpoint."""
 
-import fcntl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -23,6 +20,7 @@ from storage.checkpoints import (
     save_checkpoint,
     to_bytes,
 )
+from storage.locks import alone
 from storage.tables import Lineage, is_current, manifest, read_bytes, read_table, write_artifact
 
 WEIGHTS = "weights.safetensors"
@@ -51,7 +49,7 @@ def train_model(snapshots: str, until: int, changes: dict[str, Any] | None = Non
     experiment = experiment_of(opened.dataset, changes)
     lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
     address = _address(opened, "model", lineage, seed)
-    with alone(opened.layout.lock(f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}")):
+    with alone(opened.layout, f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"):
         if is_current(address, lineage):
             return address
         graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
@@ -108,7 +106,7 @@ def _run_stage(
     """Run a stage, or what is left of it, to its end."""
     resume, losses = _last_checkpoint(folder, key)
     common = {"seed": key["seed"], "device": device(), "resume": resume}
-    if name == "pretrain":
+    if name == "pretrain" and experiment.pretrain is not None:
         epochs = pretrain(graph, experiment.model, experiment.pretrain, **common)
     else:
         epochs = finetune(graph, weights, experiment.model, experiment.finetune, **common)
@@ -136,13 +134,3 @@ def _address(opened: Snapshots, stage: str, lineage: Lineage, seed: int) -> str:
     return (
         layout.model(opened.dataset, **keys) if stage == "model" else layout.checkpoint(stage, opened.dataset, **keys)
     )
-
-
-@contextmanager
-def alone(lock: str) -> Iterator[None]:
-    """Hold a lock of this machine: whoever comes second waits."""
-    path = Path(lock)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
