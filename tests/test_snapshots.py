@@ -1,14 +1,19 @@
 import hashlib
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from published_logs import published_events
 
 from dyformer.datasets import DATASETS, Window
-from dyformer.snapshots import DynamicGraph, Snapshot, build_snapshots, summary
+from dyformer.snapshots import DynamicGraph, Snapshot, build_snapshots, from_tables, prefix, summary, to_tables
 
 WINDOWS = {name: DATASETS[name].window for name in ("uci", "yelp", "ml-10m", "snap-wikipedia")}
 WINDOWS["rds"] = Window(rule="equal_time", count=100)
@@ -69,3 +74,154 @@ def test_published_counts_and_edges_are_met_exactly(name, shared_log):
         )
         for row in reference
     ]
+
+
+def log(*rows: tuple[int, int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"source": pl.Int64, "target": pl.Int64, "time": pl.Int64}, orient="row")
+
+
+def assert_same(one: DynamicGraph, other: DynamicGraph) -> None:
+    assert_array_equal(one.node_N, other.node_N)
+    assert_array_equal(one.side_N, other.side_N)
+    assert one.side_N.dtype == other.side_N.dtype
+    assert one.num_steps == other.num_steps
+    for a, b in zip(one.snapshots, other.snapshots, strict=True):
+        for name, value in vars(a).items():
+            assert_array_equal(value, vars(b)[name], err_msg=name)
+
+
+EACH_STEP = Window(rule="equal_time", length="1")
+
+
+def test_a_log_read_by_hand():
+    events = log((70, 10, 3), (10, 20, 0), (20, 10, 0), (30, 30, 1), (20, 40, 0), (10, 20, 3))
+    graph = build_snapshots(events, EACH_STEP, "step")
+    assert graph.node_N.tolist() == [10, 20, 40, 30, 70]
+    assert [s.num_nodes for s in graph.snapshots] == [3, 4, 4, 5]
+    first, second, third, fourth = graph.snapshots
+    assert (first.source_E.tolist(), first.target_E.tolist(), first.weight_E.tolist()) == ([0, 1], [1, 2], [2.0, 1.0])
+    assert (len(second.source_E), second.num_self_loops, second.self_loop_node_L.tolist()) == (0, 1, [3])
+    assert (third.num_interactions, len(third.source_E), third.start_time, third.end_time) == (0, 0, 2, 3)
+    assert (fourth.source_E.tolist(), fourth.target_E.tolist()) == ([0, 0], [1, 4])
+    assert summary(graph).rows() == [
+        (1, 3, 2, 3, 3, 2, 0, 0, 0, 1),
+        (2, 1, 1, 1, 4, 1, 1, 1, 1, 2),
+        (3, 0, 0, 0, 4, 0, 0, 0, 2, 3),
+        (4, 2, 2, 3, 5, 1, 0, 0, 3, 4),
+    ]
+
+
+def test_rows_of_one_moment_keep_the_order_of_the_log():
+    events = log((5, 6, 1), (3, 4, 0), (1, 2, 0))
+    assert build_snapshots(events, EACH_STEP, "step").node_N.tolist() == [3, 4, 1, 2, 5, 6]
+    halves = build_snapshots(log((9, 8, 0), (1, 2, 0), (3, 4, 0)), Window(rule="equal_count", count=2), "step")
+    assert [s.num_interactions for s in halves.snapshots] == [2, 1]
+    assert halves.node_N.tolist() == [9, 8, 1, 2, 3, 4]
+
+
+def test_nodes_of_trimmed_rows_are_not_known():
+    window = Window(rule="equal_time", length="10", trim_start="2", trim_end="1")
+    graph = build_snapshots(log((1, 2, 0), (3, 4, 5), (5, 6, 9)), window, "step")
+    assert graph.node_N.tolist() == [3, 4]
+
+
+def test_sides_belong_to_the_nodes():
+    sides = pl.DataFrame({"source_side": [0, 0], "target_side": [1, 1]}, schema_overrides={"source_side": pl.Int8})
+    graph = build_snapshots(pl.concat([log((7, 9, 0), (8, 9, 1)), sides], how="horizontal"), EACH_STEP, "step")
+    assert (graph.node_N.tolist(), graph.side_N.tolist()) == ([7, 9, 8], [0, 1, 0])
+    assert graph.side_N.dtype == np.int8
+
+
+def test_permanent_numbers_may_be_huge():
+    small = log((1, 2, 0), (2, 3, 0), (1, 3, 1))
+    huge = small.with_columns(pl.col("source") * 10**15, pl.col("target") * 10**15)
+    one, other = build_snapshots(small, EACH_STEP, "step"), build_snapshots(huge, EACH_STEP, "step")
+    assert other.node_N.tolist() == (one.node_N * 10**15).tolist()
+    for a, b in zip(one.snapshots, other.snapshots, strict=True):
+        assert_array_equal(a.source_E, b.source_E)
+        assert_array_equal(a.target_E, b.target_E)
+
+
+rows = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 30)), min_size=1, max_size=60)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows, st.integers(1, 9))
+def test_snapshots_equal_sets_made_plainly(events, length):
+    graph = build_snapshots(log(*events), Window(rule="equal_time", length=str(length)), "step")
+    ordered = sorted(events, key=lambda row: row[2])
+    names = list(dict.fromkeys(end for a, b, _ in ordered for end in (a, b)))
+    assert graph.node_N.tolist() == names
+    first = ordered[0][2]
+    for snapshot in graph.snapshots:
+        mine = [(names.index(a), names.index(b)) for a, b, t in ordered if (t - first) // length + 1 == snapshot.step]
+        weight = Counter((min(pair), max(pair)) for pair in mine if pair[0] != pair[1])
+        pairs = zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True)
+        assert list(zip(pairs, snapshot.weight_E.tolist(), strict=True)) == sorted(weight.items())
+        assert snapshot.num_interactions == len(mine)
+        assert snapshot.self_loop_node_L.tolist() == sorted({a for a, b in mine if a == b})
+        known = {end for a, b, t in ordered if (t - first) // length < snapshot.step for end in (a, b)}
+        assert snapshot.num_nodes == len(known)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows, st.integers(1, 9), st.data())
+def test_a_prefix_of_the_log_gives_a_prefix_of_the_graph(events, length, data):
+    window = Window(rule="equal_time", length=str(length))
+    graph = build_snapshots(log(*events), window, "step")
+    until = data.draw(st.integers(1, graph.num_steps))
+    end = graph.snapshots[until - 1].end_time
+    known = prefix(graph, until)
+    truncated = build_snapshots(log(*(row for row in events if row[2] < end)), window, "step")
+    # Windows that end empty are not in the shorter log.
+    assert_same(truncated, prefix(graph, truncated.num_steps))
+    assert all(s.num_interactions == 0 for s in graph.snapshots[truncated.num_steps : until])
+    assert_array_equal(truncated.node_N, known.node_N)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows, rows, st.integers(1, 9), st.data())
+def test_the_future_leaves_no_trace_and_the_past_does(events, future, length, data):
+    window = Window(rule="equal_time", length=str(length))
+    graph = build_snapshots(log(*events, (0, 1, 40)), window, "step")
+    until = data.draw(st.integers(1, graph.num_steps - 1))
+    end = graph.snapshots[until - 1].end_time
+    past = [row for row in events if row[2] < end]
+    poisoned = [*past, *((a + 5, b + 7, end + t) for a, b, t in [*future, *future])]
+    assert_same(prefix(build_snapshots(log(*poisoned), window, "step"), until), prefix(graph, until))
+    changed = build_snapshots(log(*past, (98, 99, past[0][2]), (0, 1, 40)), window, "step")
+    assert 99 in prefix(changed, until).node_N
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows, st.integers(1, 9), st.randoms(use_true_random=False))
+def test_tables_give_the_graph_back_in_any_order_of_rows(events, length, random):
+    graph = build_snapshots(log(*events), Window(rule="equal_time", length=str(length)), "step")
+    tables = to_tables(graph)
+    assert_same(from_tables(tables), graph)
+    shuffled = {name: table[random.sample(range(table.height), table.height)] for name, table in tables.items()}
+    assert_same(from_tables(shuffled), graph)
+
+
+def test_tables_of_an_edgeless_graph_keep_their_types():
+    tables = to_tables(build_snapshots(log((1, 1, 0)), EACH_STEP, "step"))
+    assert tables["edges"].schema == {"step": pl.Int64, "source": pl.Int64, "target": pl.Int64, "weight": pl.Float64}
+    assert tables["nodes"].schema == {"node": pl.Int64, "permanent_node": pl.Int64, "side": pl.Int8}
+    assert tables["steps"]["self_loop_nodes"].to_list() == [[0]]
+
+
+def test_missing_tables_are_named():
+    with pytest.raises(ValueError, match="missing edges, nodes"):
+        from_tables({"steps": pl.DataFrame()})
+
+
+@pytest.mark.parametrize("until", [0, 3, -1])
+def test_a_step_out_of_range_is_named(until):
+    graph = build_snapshots(log((1, 2, 0), (1, 2, 1)), EACH_STEP, "step")
+    with pytest.raises(ValueError, match=f"step {until} is out of range: expected a step from 1 to 2"):
+        prefix(graph, until)
+
+
+def test_an_empty_log_is_refused():
+    with pytest.raises(ValueError, match="the log is empty"):
+        build_snapshots(log(), EACH_STEP, "step")

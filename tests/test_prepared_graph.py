@@ -1,0 +1,103 @@
+import numpy as np
+import polars as pl
+import pytest
+from numpy.testing import assert_array_equal
+from published_logs import published_events
+from toy_graphs import toy_graph
+
+from dyformer.datasets import DATASETS
+from dyformer.distances import distance_table
+from dyformer.pagerank import joint_context, pagerank_table
+from dyformer.prepared_graph import GraphConfig, PreparedGraph, as_of, prepare_graph
+from dyformer.snapshots import build_snapshots, to_tables
+
+STEPS = [[(0, 1), (1, 2)], [(0, 2)], [(2, 3), (0, 1)], [(4, 5)]]
+
+
+def assert_same(one: PreparedGraph, other: PreparedGraph) -> None:
+    assert (one.config, one.until) == (other.config, other.until)
+    for name, table in to_tables(one.history).items():
+        assert table.equals(to_tables(other.history)[name]), name
+    for name in ("source_E", "target_E", "edge_first_step_E", "presence_EW", "count_E", "neighbor_M", "edge_M"):
+        assert_array_equal(getattr(one.union, name), getattr(other.union, name), err_msg=name)
+    assert one.union.num_nodes == other.union.num_nodes
+
+
+def test_no_later_step_and_no_later_node_is_in_it():
+    prepared = prepare_graph(toy_graph(*STEPS), until=2, config=GraphConfig())
+    assert [snapshot.step for snapshot in prepared.history.snapshots] == [1, 2]
+    assert prepared.history.node_N.tolist() == [0, 1, 2]
+    assert (prepared.union.num_nodes, prepared.union.until, prepared.until) == (3, 2, 2)
+
+
+def test_the_window_bounds_the_union_and_not_the_history():
+    prepared = prepare_graph(toy_graph(*STEPS), until=3, config=GraphConfig(history_window=2))
+    assert prepared.history.num_steps == 3
+    assert (prepared.union.first_step, prepared.union.num_lags) == (2, 2)
+    assert list(zip(prepared.union.source_E.tolist(), prepared.union.target_E.tolist(), strict=True)) == [
+        (0, 1),
+        (0, 2),
+        (2, 3),
+    ]
+    whole = prepare_graph(toy_graph(*STEPS), until=4, config=GraphConfig(history_window=None))
+    assert (whole.union.first_step, len(whole.union.source_E)) == (1, 5)
+
+
+def test_an_earlier_cut_equals_one_prepared_then():
+    graph = toy_graph(*STEPS)
+    for window in (1, 2, None):
+        config = GraphConfig(history_window=window)
+        latest = prepare_graph(graph, until=4, config=config)
+        for until in (1, 2, 3, 4):
+            assert_same(as_of(latest, until), prepare_graph(graph, until=until, config=config))
+    with pytest.raises(ValueError, match="step 3 is out of range: expected a step from 1 to 2"):
+        as_of(prepare_graph(graph, until=2, config=GraphConfig()), 3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("history_window", 0), ("max_distance", 0), ("max_distance", 256), ("teleport", 0.0), ("teleport", 1.0)],
+)
+def test_settings_out_of_range_are_named(setting, value):
+    with pytest.raises(ValueError, match=rf"graph\.{setting} must"):
+        GraphConfig(**{setting: value})
+
+
+def test_nothing_after_the_cut_changes_anything_on_uci(shared_log):
+    # Equal length from the first row on: the published trims read the last row of the log, which is the future.
+    events, _ = published_events("uci", shared_log("uci"))
+    window = DATASETS["generated"].window
+    graph = build_snapshots(events, window, "us")
+    until = 6
+    end = graph.snapshots[until - 1].end_time
+    prepared = prepare_graph(graph, until=until, config=GraphConfig())
+    tables = made_of(prepared)
+    past, future = events.filter(pl.col("time") < end), events.filter(pl.col("time") >= end)
+    generator = np.random.default_rng(0)
+    shuffled = future.with_columns(pl.col("time").shuffle(seed=1), pl.col("source").shuffle(seed=2))
+    random = future.with_columns(pl.Series("target", generator.integers(0, 9_000, future.height)))
+    poisons = {
+        "one step of other rows": random.head(1),
+        "shuffled": shuffled,
+        "random pairs and new nodes": random,
+        "ten times": pl.concat([future, *[random] * 9]),
+        "later rows first in the log": None,
+    }
+    for name, poison in poisons.items():
+        log = pl.concat([future, past]) if poison is None else pl.concat([past, poison])
+        poisoned = prepare_graph(build_snapshots(log, window, "us"), until=until, config=GraphConfig())
+        assert_same(poisoned, prepared)
+        for table, found in zip(tables, made_of(poisoned), strict=True):
+            assert found.equals(table), name
+    changed = past.with_columns(pl.Series("target", [99_999, *past["target"].to_list()[1:]]))
+    dual = prepare_graph(build_snapshots(pl.concat([changed, future]), window, "us"), until=until, config=GraphConfig())
+    assert not all(found.equals(table) for table, found in zip(tables, made_of(dual), strict=True))
+
+
+def made_of(prepared: PreparedGraph) -> list[pl.DataFrame]:
+    context = joint_context(prepared.union, np.arange(0, prepared.union.num_nodes, 7), num_context=256)
+    return [
+        pl.DataFrame({"context": context}),
+        pagerank_table(prepared.union, top_k=16),
+        distance_table(prepared.union, max_distance=3),
+    ]
