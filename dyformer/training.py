@@ -161,7 +161,7 @@ def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = DyFormer(config, sizes)
-    model.node_N.copy_(torch.from_numpy(graph.history.node_N))
+    model.node_N.copy_(torch.tensor(graph.history.node_N))
     if weights is not None:
         model.load_state_dict(moved_weights(weights, model.state_dict()))
     return model
