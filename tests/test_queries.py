@@ -166,7 +166,9 @@ FAULTS = [
     (changed("edges", 2, step=4), "known at its step"),
     (changed("steps", 1, step=4), "without a gap"),
     (changed("steps", 0, step=0), "without a gap"),
-    (changed("steps", 1, start_time=9), "follow each other"),
+    (changed("steps", 2, start_time=9), "follow each other"),
+    (changed("steps", 1, end_time=31), "follow each other"),
+    (changed("steps", 2, start_time=31), "follow each other"),
     (changed("steps", 1, num_nodes=2), "never become fewer"),
     (changed("steps", 1, num_interactions=1), "self-loops"),
     (changed("steps", 0, num_self_loops=0), "self-loops"),
@@ -179,16 +181,18 @@ def test_each_fault_is_named(tables: dict[str, pl.DataFrame], claim: str):
     assert any(claim in fault for fault in snapshot_faults(tables))
 
 
-def test_snapshots_of_a_log_have_no_faults():
+@pytest.mark.parametrize("window", ["3 equal", "6 equal", "4 equal time", "2s"])
+def test_snapshots_of_a_log_have_no_faults(window: str):
     events = pl.DataFrame(
         {
-            "source": [0, 1, 2, 0, 3],
-            "target": [1, 0, 2, 3, 1],
-            "time": [1, 2, 3, 7, 9],
-            "weight": [1.0, 2.5, 1.0, 1.0, 0.1],
+            "source": [0, 1, 2, 0, 3, 4],
+            "target": [1, 0, 2, 3, 1, 0],
+            "time": [1, 2, 3, 3, 3, 9],
+            "weight": [1.0, 2.5, 1.0, 1.0, 0.1, 1.0],
         }
     )
-    graph = build_snapshots(events, Window.parse("3 equal"), "step")
+    graph = build_snapshots(events.with_columns(pl.col("time") * 1_000_000), Window.parse(window), "us")
+    assert graph.num_steps > 1
     assert snapshot_faults(to_tables(graph)) == []
 
 
