@@ -113,7 +113,6 @@ def _rare_iso_times(text: pl.Series) -> pl.Series:
         .str.replace(r"^(\d{4}-\d{2}-\d{2})$", "${1}T00:00:00")
         .str.replace(r"^(\d{4}-\d{2}-\d{2})\s+(\d.*)$", "${1}T${2}")
         .str.replace(r"^([\d-]{10}T\d{2}:\d{2})($|Z|\s*[+-])", "${1}:00${2}")
-        .str.replace(r"\s+([+-])", "$1")
         .str.replace(r"^([\d-]{10}T[\d:.]+)$", "${1}Z")
     )
     return _clock(full, "%Y-%m-%dT%H:%M:%S%.f%#z")

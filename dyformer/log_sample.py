@@ -5,6 +5,7 @@ import csv
 import io
 import json
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -27,8 +28,8 @@ class Sample:
 
     file: str
     format: LogFormat
-    lines: tuple[tuple[int, str], ...] = ()  # number and text of each line that is no comment and not blank
-    comments: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # from line 1
+    comment_marks: str = ""
     names: tuple[str, ...] = ()  # of JSON keys or Parquet columns
     rows: tuple[tuple[str, ...], ...] = ()  # of JSON lines or Parquet
     clock_columns: tuple[int, ...] = ()  # Parquet columns of a date or time type
@@ -74,16 +75,22 @@ def decoded(start: bytes, file: str) -> str:
     return start.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
 
 
-def split_rows(sample: Sample, separator: str) -> list[list[str]]:
-    """Split the sample's lines into stripped fields; records over several lines are joined."""
-    texts = [text[:FIELD_LIMIT].replace("\r", " ") for _, text in sample.lines]
-    starts = [at for at, text in enumerate(texts) if parsed(text, separator)[1] == "unclosed quote"]
+def is_row(line: str, comment_marks: str) -> bool:
+    """Say whether a line is neither blank nor a comment."""
+    return bool(line.strip()) and not line.startswith(tuple(comment_marks))
+
+
+def split_rows(sample: Sample, separator: str) -> list[tuple[int, list[str]]]:
+    """Split the sample's lines into stripped fields, with line numbers; records over several lines are joined."""
+    texts = [text[:FIELD_LIMIT].replace("\r", " ") for text in sample.lines]
+    rows = [at for at, text in enumerate(texts) if is_row(text, sample.comment_marks)]
+    starts = [at for at in rows if parsed(texts[at], separator)[1] == "unclosed quote"]
     joined = odd_records(pl.Series(texts), starts, separator, range(3, 1 << 30))
     swallowed = {at for record in joined for at in range(record.first + 1, record.first + record.num_lines)}
     records = {record.first: record.fields for record in joined if record.reason is None}
     return [
-        records[at] if at in records else _loosely_parsed(text, separator)
-        for at, text in enumerate(texts)
+        (at + 1, records[at] if at in records else _loosely_parsed(texts[at], separator))
+        for at in rows
         if at not in swallowed
     ]
 
@@ -93,7 +100,7 @@ def _loosely_parsed(text: str, separator: str) -> list[str]:
     return [field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
 
 
-def common_length(rows: list[list[str]]) -> int:
+def common_length(rows: Sequence[list[str]]) -> int:
     """Give the most frequent number of fields."""
     return Counter(len(row) for row in rows).most_common(1)[0][0]
 
@@ -102,26 +109,26 @@ def _text_sample(file: str, start: bytes, comment_marks: str) -> Sample | None:
     lines = decoded(start, file).split("\n")
     if len(start) > SAMPLE_BYTES and len(lines) > 1:
         lines.pop()
-    numbered = [(number, line.rstrip("\r")) for number, line in enumerate(lines, 1) if line.strip()]
-    is_json = next((line.lstrip()[0] == "{" for _, line in numbered), False)
-    comments = [] if is_json else [line for _, line in numbered if line.startswith(tuple(comment_marks))]
-    rows = [(number, line) for number, line in numbered if is_json or not line.startswith(tuple(comment_marks))]
-    if not rows:
+    lines = tuple(line.rstrip("\r") for line in lines[:SAMPLE_ROWS])
+    first = next((line for line in lines if is_row(line, comment_marks)), None)
+    if first is None:
         return None
-    if rows[0][1].lstrip().startswith("["):
-        raise DamagedLog(f"{file}, line {rows[0][0]} starts a JSON array: write one JSON object a line")
-    if is_json:
-        return _json_sample(file, rows[:SAMPLE_ROWS])
-    return Sample(file=file, format="delimited", lines=tuple(rows[:SAMPLE_ROWS]), comments=tuple(comments))
+    if first.lstrip().startswith("["):
+        raise DamagedLog(f"{file}, line {lines.index(first) + 1} starts a JSON array: write one JSON object a line")
+    if first.lstrip().startswith("{"):
+        return _json_sample(file, lines)
+    return Sample(file=file, format="delimited", lines=lines, comment_marks=comment_marks)
 
 
-def _json_sample(file: str, lines: list[tuple[int, str]]) -> Sample:
-    records = [record for _, line in lines if isinstance(record := _json_or_none(line), dict)]
+def _json_sample(file: str, lines: tuple[str, ...]) -> Sample:
+    records = [record for line in lines if isinstance(record := _json_or_none(line), dict)]
     if not records:
-        raise DamagedLog(f"{file}, line {lines[0][0]} starts like JSON lines, but no line of the start is valid JSON")
+        raise DamagedLog(
+            f"{file} starts like JSON lines, but no line of its start is valid JSON; write one object a line"
+        )
     names = tuple(dict.fromkeys(name for record in records for name in record))
     rows = tuple(tuple(_text(record.get(name)) for name in names) for record in records)
-    return Sample(file=file, format="jsonl", lines=tuple(lines), names=names, rows=rows)
+    return Sample(file=file, format="jsonl", lines=lines, names=names, rows=rows)
 
 
 def _json_or_none(line: str) -> object:

@@ -56,7 +56,7 @@ def _texts(frame: pl.DataFrame, roles: dict[str, str], first_row: int, file: str
 def _text(name: str, dtype: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     if isinstance(dtype, pl.Date | pl.Datetime):
-        return column.cast(pl.Datetime("us")).dt.epoch("us").cast(pl.String)
+        return column.dt.epoch("us").cast(pl.String)
     if dtype.is_float():
         # a column of integers with gaps arrives as floats: 7.0 is the id 7
         whole = (column == column.floor()) & (column.abs() < 2**53)

@@ -1,7 +1,7 @@
 """The start of a raw log, and what the user declared -> ReadPlan."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -91,21 +91,22 @@ def _plan(
 
 
 def _delimited_table(sample: Sample, declared: Declared) -> Table:
+    fitting = _fitting(sample)
     if declared.separator is not None:
         table = _table(sample, declared.separator, declared)
         if table.num_fields < 3:
-            others = [SEPARATOR_NAMES[separator] for separator in _fitting(sample)]
-            advice = f"did you mean {' or '.join(others)}?" if others else "no separator fits this file"
+            others = " or ".join(SEPARATOR_NAMES[separator] for separator in fitting)
             raise WrongSeparator(
                 f"the separator {SEPARATOR_NAMES.get(declared.separator, declared.separator)!r} finds"
-                f" {table.num_fields} column(s) in {table.place}: {_shown(sample.lines[0][1])}; {advice}"
+                f" {table.num_fields} column(s) in {table.place}: {_shown(','.join(table.rows[0]))};"
+                f" {f'did you mean {others}?' if others else 'no separator fits this file'}"
             )
         return table
-    fitting = _fitting(sample)
     if not fitting:
+        first = split_rows(sample, ",")[0][0]
         raise OneColumn(
-            f"{sample.file}, line {sample.lines[0][0]} has no three columns (source, target, time) under any of"
-            f" {', '.join(SEPARATOR_NAMES.values())}: {_shown(sample.lines[0][1])}; declare the separator with"
+            f"{sample.file}, line {first} has no three columns (source, target, time) under any of"
+            f" {', '.join(SEPARATOR_NAMES.values())}: {_shown(sample.lines[first - 1])}; declare the separator with"
             " --separator, or write the missing columns"
         )
     tables = [_table(sample, separator, declared) for separator in fitting]
@@ -120,27 +121,26 @@ def _fitting(sample: Sample) -> list[str]:
     """Find the separators that give most rows three fields or more; spaces only where no other does."""
     fitting = []
     for separator in SEPARATOR_NAMES:
-        rows = split_rows(sample, separator)
+        rows = [row for _, row in split_rows(sample, separator)]
         if common_length(rows) >= 3 and sum(len(row) >= 3 for row in rows) > 0.6 * len(rows):
             fitting.append(separator)
     return [separator for separator in fitting if separator != " "] or fitting
 
 
 def _table(sample: Sample, separator: str, declared: Declared) -> Table:
-    rows = split_rows(sample, separator)
+    lines, rows = zip(*split_rows(sample, separator), strict=True)
     has_header = declared.has_header
     if has_header is None:
         has_header = _looks_like_header(rows, declared)
-    names = tuple(rows[0]) if has_header else ()
-    body = rows[1:] if has_header else rows
     first = 1 if has_header else 0
+    body = rows[first:]
     if not body:
-        raise EmptyLog(f"{sample.file}: the log is empty, there is only a header in line {sample.lines[0][0]}")
+        raise EmptyLog(f"{sample.file}: the log is empty, there is only a header in line {lines[0]}")
     num_fields = common_length(body)
-    konect = re.match(r"%\s*((?:sym|asym|bip)\s+\w+)", next(iter(sample.comments), ""))
+    konect = re.match(r"%\s*((?:sym|asym|bip)\s+\w+)", sample.lines[0])
     return Table(
-        place=f"{sample.file}, line {sample.lines[first][0]}",
-        names=names[:num_fields],
+        place=f"{sample.file}, line {lines[first]}",
+        names=tuple(rows[0])[:num_fields] if has_header else (),
         rows=[row for row in body if len(row) == num_fields],
         num_fields=num_fields,
         separator=separator,
@@ -149,7 +149,7 @@ def _table(sample: Sample, separator: str, declared: Declared) -> Table:
     )
 
 
-def _looks_like_header(rows: list[Row], declared: Declared) -> bool:
+def _looks_like_header(rows: Sequence[Row], declared: Declared) -> bool:
     """Say whether the first row names the columns: no number or date in it, but below it."""
     columns = (declared.source, declared.target, declared.time)
     if any(isinstance(column, str) and not column.isdecimal() for column in columns):

@@ -1,3 +1,4 @@
+import csv
 import gzip
 import io
 import json
@@ -85,7 +86,7 @@ def test_every_separator_and_line_end_is_found(separator, end, last_end):
 
 
 def test_comments_blank_lines_and_byte_order_mark_are_no_rows():
-    text = f"\ufeff% asym\n# source target\n\na b {EPOCH}\n% in the middle\n   \nb c {EPOCH}\n\n"
+    text = f'\ufeff% asym\n# source target\n\na b {EPOCH}\n% 5" in the middle\n   \nb c {EPOCH}\n\n'
     result = read(text)
     assert ends(result) == [("a", "b", EPOCH * SECOND), ("b", "c", EPOCH * SECOND)]
     assert result.events["line"].to_list() == [4, 7]
@@ -115,13 +116,13 @@ def test_values_alone_tell_the_columns_of_a_headless_log():
     assert konect.events["weight"].to_list() == [1.0, 5.0]
     time_first = read(f"{EPOCH},1,2\n{EPOCH + 1},2,3\n")
     assert ends(time_first) == [("1", "2", EPOCH * SECOND), ("2", "3", (EPOCH + 1) * SECOND)]
-    large_ids = read(f"123456789,223456789,{EPOCH}\n323456789,123456789,{EPOCH}\n")
-    assert large_ids.events["source"].to_list() == ["123456789", "323456789"]
+    large_ids = read(f"123456789,223456789,2,{EPOCH}\n323456789,123456789,3,{EPOCH}\n")
+    assert large_ids.events.select("source", "weight").rows() == [("123456789", 2.0), ("323456789", 3.0)]
 
 
 def test_later_files_may_order_their_columns_anew_or_have_no_header():
     first = f"source,target,time\na,b,{EPOCH}\n"
-    result = read(first, f"time,source,target\n{EPOCH + 1},b,c\n", f"c,d,{EPOCH + 2}\n", first)
+    result = read(first, f"time,note,source,target\n{EPOCH + 1},wide,b,c\n", f"c,d,{EPOCH + 2}\n", first)
     assert [end[:2] for end in ends(result)] == [("a", "b"), ("b", "c"), ("c", "d"), ("a", "b")]
     assert result.events["file"].to_list() == [f"part-{index}.log" for index in range(4)]
     assert result.num_duplicates == 1
@@ -176,6 +177,18 @@ def test_an_unclosed_quote_costs_one_row():
     assert result.num_accepted == 120
 
 
+def test_an_open_quote_is_not_closed_by_lines_that_make_no_row():
+    result = read(GOOD + f'"a\nb",c,{EPOCH},more,fields\n')
+    assert reasons(result) == {41: "unclosed quote", 42: "too many fields"}
+
+
+def test_a_file_of_short_rows_alone_is_rejected_row_by_row():
+    assert read(GOOD, "a,b\nc,d\n").quarantine.select("line", "reason").rows() == [
+        (1, "too few fields"),
+        (2, "too few fields"),
+    ]
+
+
 @pytest.mark.parametrize("block_bytes", [16, 33, 64, 1000])
 def test_records_cut_by_the_end_of_a_block_are_whole(block_bytes):
     text = "source,target,time\n" + "".join(f'"a\n{i}\n",b,{EPOCH + i}\nc,"d{i}",{EPOCH}\n' for i in range(9))
@@ -194,11 +207,13 @@ def test_records_cut_by_the_end_of_a_block_are_whole(block_bytes):
 
 def test_jodie_rows_may_have_more_values_than_the_header_has_names():
     text = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
-    text += "0,0,0.0,0,-0.17,0.3,0.9\n1,0,36.5,1,0.1,0.2,0.3\n1,0,77.0,0\n"
+    text += "0,0,0.0,0,-0.17,0.3,0.9\n1,0,36.5,1,0.1,0.2,0.3,0.4\n1,0,77.0,0\n"
+    text += "2,0,99.0,0,0.1,0.2,0.3\n"
     result = read(text)
     assert result.events.select("source", "target", "time", "label").rows() == [
         ("0", "0", 0, 0),
         ("1", "0", 36_500_000, 1),
+        ("2", "0", 99_000_000, 0),
     ]
     assert reasons(result) == {4: "too few fields"}
 
@@ -261,10 +276,9 @@ def test_iso_times_with_and_without_zone_mean_the_same_moment():
 
 
 def test_fractions_of_seconds_are_kept_to_the_microsecond():
-    assert read(f"a,b,{EPOCH}.123457\na,b,{EPOCH}.9\n").events["time"].to_list() == [
-        EPOCH * SECOND + 123_457,
-        EPOCH * SECOND + 900_000,
-    ]
+    fractions = [123_457, 900_000, *range(1, 400)]
+    text = "".join(f"a,b,{EPOCH}.{fraction:06d}\n" for fraction in fractions)
+    assert read(text).events["time"].to_list() == [EPOCH * SECOND + fraction for fraction in fractions]
 
 
 # ---- quarantine
@@ -308,6 +322,11 @@ def test_each_kind_of_broken_row_has_its_reason_and_place():
     assert raws[-1] == r"caf\xe9,b,1,1,0"
     assert r"a,\x00b,{EPOCH},1,0" in raws
     assert result.quarantine["file"].unique().to_list() == ["part-0.log"]
+
+
+def test_a_rejected_row_is_kept_as_it_stands_without_its_line_end():
+    result = read(GOOD.replace("\n", "\r\n") + "  two, fields \r\n")
+    assert result.quarantine.rows() == [("part-0.log", 41, "too few fields", "  two, fields ")]
 
 
 def test_many_undecodable_lines_each_cost_one_row():
@@ -447,7 +466,7 @@ def test_parquet_of_lists_or_broken_bytes_is_refused():
         ("1,2;3,4;5,6\n" * 3, {}, AmbiguousLog, r"comma and semicolon separate equally well"),
         ("a,b,c\n".encode("utf-16"), {}, DamagedLog, r"part-0.log is UTF-16"),
         ('[{"source": 1}]', {}, DamagedLog, r"JSON array: write one JSON object a line"),
-        ("{broken\n{worse\n", {}, DamagedLog, r"no line of the start is valid JSON"),
+        ("{broken\n{worse\n", {}, DamagedLog, r"no line of its start is valid JSON"),
         (GOOD, {"format": "jsonl"}, DamagedLog, r"declared as jsonl, but its start reads as delimited"),
         ("% sym positive\n1 2 5\n2 3 1\n", {}, UnreadableTime, r"weights but no times"),
     ],
@@ -516,6 +535,39 @@ def test_what_is_written_is_read_back(rows, kind, end, block_bytes):
     if kind[0] != "parquet":
         pieces = pl.concat(raw_rows(files[0], plan, block_bytes=block_bytes), how="diagonal")
         assert pieces["source"].to_list() == [row[0] for row in expected]
+
+
+messy = st.text("ab\"\n,;| é#%'", min_size=1, max_size=8).map(str.strip).filter(bool)
+junk = st.sampled_from(
+    ["", "% comment", "# one, two", "x,y", "a,b,c,d,e", ",b,5,1", 'p,"q"r,5,1', "source,target,time,weight"]
+)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(st.tuples(messy, messy, junk), min_size=1, max_size=25),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    block_bytes=st.integers(1, 200),
+)
+def test_messy_fields_survive_among_broken_lines(rows, quoting, block_bytes):
+    stream = io.StringIO()
+    writer = csv.writer(stream, quoting=quoting, lineterminator="\n")
+    writer.writerow(["source", "target", "time", "weight"])
+    for source, target, after in rows:
+        # a first field that looks like a comment is a comment: only quotes protect it
+        stream.write(f'"{source.replace(chr(34), 2 * chr(34))}"')
+        stream.write(",")
+        writer.writerow([target, EPOCH, 1.5])
+        stream.write(after + "\n")
+    files = raw(stream.getvalue())
+    plan = sniff_plan(files, Declared(separator=",", has_header=True, time_unit="s"))
+    result = read_events(files, plan)
+    assert result.events.select("source", "target").rows() == [row[:2] for row in rows]
+    num_bad = sum(bool(after) and after[0] not in "%#" for _, _, after in rows)
+    assert (result.num_quarantined, result.num_read) == (num_bad, num_bad + len(rows))
+    pieces = pl.concat(raw_rows(files[0], plan, block_bytes=block_bytes), how="diagonal")
+    bad = set(result.quarantine["line"])
+    assert [line for line in pieces["line"] if line not in bad] == result.events["line"].to_list()
 
 
 # ---- the published logs
