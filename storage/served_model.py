@@ -35,7 +35,7 @@ class ServedModel(PythonModel):
         self.decoder = json.loads((folder / "decoder.json").read_text())
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's own returns nothing
-        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+        self, context: PythonModelContext | None, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
         """Answer for every row of the frame, in its order.
 

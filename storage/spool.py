@@ -1,4 +1,4 @@
-"""Records that a tracker could not take -> files of one folder per run, replayed exactly once.
+"""Records that a tracker could not take -> files of folders, replayed exactly once.
 
 A record is a plain dictionary with an `id` and a `kind`; it may carry a folder of files. The writer keeps a lock on
 its run's folder while it lives, so a replay never meets a run that is still being written, and the kernel frees the
@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 Record = Mapping[str, Any]
+Apply = Callable[[Record, Path | None], object]
 RECORDS, DONE, REFUSED, FILES, LOCK = "records.jsonl", "done", "refused.jsonl", "files", "lock"
 
 
@@ -42,9 +44,9 @@ class SpoolWriter:
 
 
 def open_spool(spool: Path, run_key: str) -> SpoolWriter:
-    """Make the folder of a run and hold its lock."""
-    folder = spool / run_key
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a folder for the run and hold its lock; a run that is spooled twice has two folders."""
+    folder = spool / f"{run_key}-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
     lock = (folder / LOCK).open("a")
     fcntl.flock(lock, fcntl.LOCK_EX)
     return SpoolWriter(folder=folder, lock=lock)
@@ -81,10 +83,11 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield (folder / RECORDS).exists()
 
 
-def replay_run(folder: Path, apply: Callable[[Record, Path | None], object]) -> int:
+def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> int:
     """Apply the records of one run that were not applied yet, in order, and remove the run's folder at the end.
 
-    A record that `apply` raises Refused for is set aside in `refused.jsonl` with the reason, and the folder stays. Any
+    `begin` gets the run's first record and gives the function that applies the others. A record that this function
+    raises Refused for is set aside in `refused.jsonl` with the reason, and the folder stays. Any
     other error ends the replay; the next one continues behind the last applied record.
 
     Returns:
@@ -94,10 +97,21 @@ def replay_run(folder: Path, apply: Callable[[Record, Path | None], object]) -> 
         if not mine:
             return 0
         done = _done_ids(folder)
-        waiting = [record for record in read_records(folder) if record["id"] not in done]
+        records = read_records(folder)
+        if not records:  # its process died while it wrote the first one
+            return 0
+        apply = begin(records[0])
+        waiting = [record for record in [*records, *_missing_end(records)] if record["id"] not in done]
         applied = sum(_apply_one(folder, record, apply) for record in waiting)
         _close_run(folder)
         return applied
+
+
+def _missing_end(records: list[dict[str, Any]]) -> list[Record]:
+    """Give the end of a run whose process died before it could write one."""
+    if records[-1]["kind"] == "finish":
+        return []
+    return [{"id": "end", "kind": "finish", "status": "KILLED", "time": records[-1]["time"]}]
 
 
 def _done_ids(folder: Path) -> set[str]:
@@ -105,7 +119,7 @@ def _done_ids(folder: Path) -> set[str]:
     return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
 
 
-def _apply_one(folder: Path, record: Record, apply: Callable[[Record, Path | None], object]) -> bool:
+def _apply_one(folder: Path, record: Record, apply: Apply) -> bool:
     files = folder / FILES / record["id"]
     problem = None
     try:

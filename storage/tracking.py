@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from storage.spool import Record, Refused, SpoolWriter, open_spool, read_records, replay_run, spooled_runs
+from storage.spool import Apply, Record, Refused, SpoolWriter, open_spool, read_records, replay_run, spooled_runs
 from storage.tracking_server import apply_record, connect, ensure_run, failures, find_finished_run, probe
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Tracker:
         start = {
             **_record("start"),
             "run_key": key or uuid.uuid4().hex,
+            "keyed": key is not None,
             "experiment": experiment_name(dataset),
             "artifact_root": self.artifact_root,
             "name": name,
@@ -111,13 +112,17 @@ class Tracker:
         """Hand every record of the spool to MLflow, each once; what cannot be handed over stays for the next time."""
         self.problem = None
         num_records = 0
-        for folder in spooled_runs(self.spool):
-            try:
-                num_records += replay_run(folder, _applier(self.client(), read_records(folder)))
-            except failures() as error:
-                self.problem = str(error)
-                break
+        try:
+            for folder in spooled_runs(self.spool):
+                num_records += replay_run(folder, self._begin_replay)
+        except failures() as error:
+            self.problem = str(error)
         return Replay(num_records=num_records, num_waiting=len(spooled_runs(self.spool)), problem=self.problem)
+
+    def _begin_replay(self, start: Record) -> Apply:
+        client = self.client()
+        run_id = ensure_run(client, start)
+        return lambda record, files: apply_record(client, run_id, record, files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +146,6 @@ def open_tracker(*, database: Path, spool: Path, artifact_root: str | None = Non
 def _is_finished_run(records: list[dict[str, Any]], tags: Mapping[str, str]) -> bool:
     finished = any(record["kind"] == "finish" and record["status"] == "FINISHED" for record in records)
     return finished and tags.items() <= records[0]["tags"].items()
-
-
-def _applier(client: "MlflowClient", records: list[dict[str, Any]]) -> Any:
-    run_id = ensure_run(client, records[0])
-    return lambda record, files: apply_record(client, run_id, record, files)
 
 
 @dataclass(kw_only=True)
@@ -180,7 +180,7 @@ class TrackedRun:
         waiting, self._buffer = self._buffer, []
         self._flushed = time.monotonic()
         if waiting:
-            self._deliver({**_record("metrics"), "metrics": waiting}, None)
+            self._deliver({**_record("metrics"), "metrics": waiting, "once": self.start["keyed"]}, None)
 
     def figure(self, path: str, figure: "Figure") -> None:
         """Track a figure as the artifact `path`, such as `figures/auc_per_step.png`."""

@@ -1,0 +1,150 @@
+"""Settings are changed by name, and nothing wrong gets in."""
+
+from typing import Any
+
+import pytest
+
+from dyformer.experiments.settings import (
+    EXPERIMENTS,
+    VARIATIONS,
+    BadSetting,
+    Experiment,
+    UnknownSetting,
+    allowed_settings,
+    as_record,
+    experiment_for,
+    from_record,
+    settings_hash,
+)
+
+
+def value_of(experiment: Experiment, name: str) -> Any:
+    value: Any = experiment
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("graph.max_distance", 3, 3),
+        ("graph.max_distance", "3", 3),
+        ("graph.history_window", None, None),
+        ("graph.history_window", "none", None),
+        ("graph.history_window", " 7 ", 7),
+        ("graph.teleport", "0.1", 0.1),
+        ("graph.teleport", 0.2, 0.2),
+        ("finetune.learning_rate", "1e-4", 1e-4),
+        ("finetune.learning_rate", 1, 1.0),
+        ("pretrain.mask_lag", "false", False),
+        ("pretrain.mask_lag", True, True),
+        ("pretrain.view", "normalised", "normalised"),
+        ("model.inputs", "structure", "structure"),
+        ("pretrain", "none", None),
+        ("pretrain", None, None),
+        ("decoder", "paper", "paper"),
+    ],
+)
+def test_value_is_read_as_its_own_kind(name: str, given: object, expected: object) -> None:
+    found = value_of(Experiment().changed({name: given}), name)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("graph.max_distance", "three", "graph.max_distance: expected int, got 'three'"),
+        ("graph.max_distance", 3.0, "expected int, got 3.0 .float."),
+        ("graph.max_distance", True, "expected int, got True"),
+        ("graph.max_distance", None, "expected int, got None"),
+        ("graph.history_window", "all", "expected int or none"),
+        ("graph.teleport", "nan", "expected float"),
+        ("graph.teleport", float("inf"), "expected float"),
+        ("graph.teleport", "1_0", "expected float"),
+        ("pretrain.mask_lag", 1, "expected bool"),
+        ("pretrain.mask_lag", "yes", "expected bool"),
+        ("decoder", "best", "expected one of paper, features, got 'best'"),
+        ("pretrain", 3, "expected default or none"),
+        ("model.num_layers", 0, "model.num_layers: expected at least 1, got 0"),
+        ("model.residual_dropout", 1.0, "at most 0.99"),
+        ("finetune.learning_rate", "-1", "finetune.learning_rate: expected at least"),
+        ("graph.max_distance", 256, "graph.max_distance"),
+    ],
+)
+def test_value_that_does_not_fit_is_refused(name: str, given: object, message: str) -> None:
+    with pytest.raises(BadSetting, match=message):
+        Experiment().changed({name: given})
+
+
+@pytest.mark.parametrize("name", ["graph.max_distanc", "model", "modle.width", "graph.", ".width", "", "graph.a.b"])
+def test_unknown_name_is_refused_with_the_allowed_ones(name: str) -> None:
+    with pytest.raises(UnknownSetting) as error:
+        Experiment().changed({name: 3})
+    assert "graph.max_distance, graph.teleport" in str(error.value)
+
+
+def test_near_name_is_proposed() -> None:
+    with pytest.raises(UnknownSetting, match=r"Did you mean graph\.max_distance\?"):
+        Experiment().changed({"graph.max_distanc": 3})
+
+
+def test_values_that_need_each_other_are_changed_together() -> None:
+    experiment = Experiment().changed({"model.width": 60, "model.num_heads": 6})
+    assert (experiment.model.width, experiment.model.num_heads) == (60, 6)
+    with pytest.raises(ValueError, match="num_heads"):
+        Experiment().changed({"model.width": 60})
+
+
+def test_part_that_is_none_takes_no_change_until_it_is_set_again() -> None:
+    without = Experiment().changed({"pretrain": None})
+    with pytest.raises(BadSetting, match="pretrain=default"):
+        without.changed({"pretrain.epochs": 3})
+    again = without.changed({"pretrain": "default", "pretrain.epochs": "3"})
+    assert again.pretrain is not None
+    assert again.pretrain.epochs == 3
+
+
+def test_every_variation_fits_every_change() -> None:
+    changes = {"pretrain.epochs": 3, "finetune.epochs": 2}
+    for variation in VARIATIONS.values():
+        assert Experiment().changed({**changes, **variation}).finetune.epochs == 2
+    with pytest.raises(UnknownSetting):
+        Experiment().changed({"pretrain": None, "pretrain.epoch": 3})
+
+
+def test_change_leaves_the_original_and_other_parts_alone() -> None:
+    before = Experiment()
+    after = before.changed({"graph.max_distance": 3})
+    assert before == Experiment()
+    assert (after.model, after.pretrain, after.finetune) == (before.model, before.pretrain, before.finetune)
+
+
+def test_record_gives_the_experiment_back() -> None:
+    for experiment in (Experiment(), Experiment().changed({"pretrain": None, "graph.history_window": None})):
+        assert from_record(as_record(experiment)) == experiment
+
+
+def test_hash_follows_its_parts_and_nothing_else() -> None:
+    base, changed = Experiment(), Experiment().changed({"model.width": 64})
+    assert settings_hash(base) != settings_hash(changed)
+    assert settings_hash(base, "graph") == settings_hash(changed, "graph")
+    assert settings_hash(base, ("graph", "model")) != settings_hash(changed, ("graph", "model"))
+    assert settings_hash(base) == settings_hash(Experiment())
+    assert list(as_record(base, "graph")) == ["graph"]
+    with pytest.raises(UnknownSetting, match="has no part 'grph'"):
+        as_record(base, "grph")
+
+
+def test_every_default_is_allowed_by_its_own_limits() -> None:
+    for experiment in (Experiment(), *EXPERIMENTS.values()):
+        for name in allowed_settings():
+            if name != "pretrain" and (experiment.pretrain is not None or not name.startswith("pretrain.")):
+                value = value_of(experiment, name)
+                assert value_of(experiment.changed({name: value}), name) == value
+                assert value_of(experiment.changed({name: str(value)}), name) == value
+
+
+def test_log_of_ones_own_has_the_defaults() -> None:
+    assert experiment_for("a log of my own") == Experiment()
