@@ -234,12 +234,12 @@ def _application(source: _Source) -> str:
     return f"ingest:{source.dataset}:{source.batch}"
 
 
-def _commits(table: DeltaTable) -> list[dict[str, Any]]:
-    return [commit for commit in table.history() if "num_read" in commit]
+def _commits(table: DeltaTable, newest: int | None = None) -> list[dict[str, Any]]:
+    return [commit for commit in table.history(newest) if "num_read" in commit]
 
 
 def _ingest_of(table: DeltaTable, version: int) -> Ingest:
-    commit = next(commit for commit in _commits(table) if commit["version"] == version)
+    commit = next(commit for commit in _commits(table, table.version() - version + 1) if commit["version"] == version)
     counts = {name: int(commit[name]) for name in _COUNTS}
     return Ingest(version=version, changed=False, batch=commit["batch"], **counts)
 

@@ -34,15 +34,15 @@ def extend(address: str, interactions: DeltaTable) -> None:
 
 def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> pl.DataFrame:
     """Events in log order -> the same with `source_node` and `target_node`; new nodes continue the known numbers."""
-    ends = _ends(events, target_side)
-    new = ends.join(known.lazy(), on=["side", "id"], how="anti").group_by("side", "id").agg(pl.col("order").min())
-    numbers = new.sort("order").select("side", "id", node=pl.int_range(pl.len()) + known.height)
-    nodes = pl.concat([known.lazy().select("side", "id", "node"), numbers]).collect()
+    first = _first_appearances(events, target_side)
+    new = first.join(known, on=["side", "id"], how="anti").sort("place")
+    numbers = new.select("side", "id", node=pl.int_range(pl.len()) + known.height)
+    nodes = pl.concat([known.select("side", "id", "node"), numbers])
     for end, side in (("source", 0), ("target", target_side)):
-        one_side = nodes.filter(pl.col("side") == side).select(
+        of_side = nodes.filter(pl.col("side") == side).select(
             pl.col("id").alias(end), pl.col("node").alias(f"{end}_node")
         )
-        events = events.join(one_side, on=end, how="left", maintain_order="left")
+        events = events.join(of_side, on=end, how="left", maintain_order="left")
     return events
 
 
@@ -53,16 +53,14 @@ def ids_are_integers(nodes: pl.DataFrame) -> bool:
     ).item()
 
 
-def _ends(events: pl.DataFrame, target_side: int) -> pl.LazyFrame:
-    """Both ends of every event with their place in the order of appearance."""
+def _first_appearances(events: pl.DataFrame, target_side: int) -> pl.DataFrame:
+    """Each node of a source once: side, id, and its place in the order of appearance."""
     place = pl.col("time").rank("ordinal").cast(pl.Int64) * 2  # ordinal: equal times keep the log's order
-    rows = events.lazy().with_columns(place.alias("place"))
-    return pl.concat(
-        [
-            rows.select(side=pl.lit(0, pl.Int8), id="source", order="place"),
-            rows.select(side=pl.lit(target_side, pl.Int8), id="target", order=pl.col("place") + 1),
-        ]
-    )
+    rows = events.lazy().select("source", "target", place.alias("place"))
+    sources = rows.group_by(id="source").agg(pl.col("place").min(), side=pl.lit(0, pl.Int8))
+    targets = rows.group_by(id="target").agg(pl.col("place").min() + 1, side=pl.lit(target_side, pl.Int8))
+    both = pl.concat([sources, targets], how="diagonal")
+    return both.group_by("side", "id").agg(pl.col("place").min()).collect()
 
 
 def _nodes_since(interactions: DeltaTable, kept: DeltaTable | None) -> pl.DataFrame:
