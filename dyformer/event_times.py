@@ -14,6 +14,8 @@ MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 ISO_PATTERN = r"^\d{4}-\d{2}-\d{2}(?:[T ].*)?$|^\d{8}T\d{4}"
 
+ISO_FORMS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z")
+
 UNIT_BOUNDS: tuple[tuple[float, TimeUnit], ...] = ((1e8, "step"), (1e11, "s"), (1e14, "ms"), (1e17, "us"))
 """Values below each bound are read in its unit: as seconds, 1e8 to 1e11 are the years 1973 to 5138."""
 
@@ -74,9 +76,11 @@ def _microseconds(unit: TimeUnit) -> pl.Expr:
 
 
 def _iso_times(text: pl.Series) -> pl.DataFrame:
-    time = _clock(text, "%Y-%m-%dT%H:%M:%S%.f")
-    for pattern in ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z"):
-        time = _filled(time, text, lambda rest, pattern=pattern: _clock(rest, pattern))
+    start = text.head(64)
+    first, *others = sorted(ISO_FORMS, key=lambda form: _clock(start, form).null_count())
+    time = _clock(text, first)
+    for form in others:
+        time = _filled(time, text, lambda rest, form=form: _clock(rest, form))
     time = _filled(time, text, _rare_iso_times)
     in_range = (pl.col("time") >= FIRST_CLOCK_TIME) & (pl.col("time") <= LAST_CLOCK_TIME)
     reason = (

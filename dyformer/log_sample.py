@@ -40,7 +40,7 @@ def sample_log(files: list[RawFile], comment_marks: str) -> Sample:
     if not files:
         raise EmptyLog("the log has no file: name a file, a folder with files, or a pattern that matches some")
     for file in files:
-        start = first_bytes(file, SAMPLE_BYTES + 1)
+        start = first_bytes(file, SAMPLE_BYTES)
         if start.startswith(PARQUET_MAGIC):
             return _parquet_sample(file)
         sample = _text_sample(file.name, start, comment_marks)
@@ -106,10 +106,7 @@ def common_length(rows: Sequence[list[str]]) -> int:
 
 
 def _text_sample(file: str, start: bytes, comment_marks: str) -> Sample | None:
-    lines = decoded(start, file).split("\n")
-    if len(start) > SAMPLE_BYTES and len(lines) > 1:
-        lines.pop()
-    lines = tuple(line.rstrip("\r") for line in lines[:SAMPLE_ROWS])
+    lines = tuple(line.rstrip("\r") for line in decoded(start, file).split("\n")[:SAMPLE_ROWS])
     first = next((line for line in lines if is_row(line, comment_marks)), None)
     if first is None:
         return None

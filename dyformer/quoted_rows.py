@@ -5,6 +5,7 @@ Lines whose quoting is regular are taken apart by pattern, all at once; the odd 
 
 import csv
 import io
+import re
 from dataclasses import dataclass
 
 import polars as pl
@@ -86,11 +87,11 @@ def parsed(text: str, separator: str) -> tuple[list[str], str | None]:
 
 
 def _pattern(separator: str) -> str:
-    return {" ": r"[ \t]+", "\t": r"\t", "|": r"\|"}.get(separator, separator)
+    return {" ": r"[ \t]+", "\t": r"\t"}.get(separator) or re.escape(separator)
 
 
 def _field(separator: str) -> str:
-    bare = r'[^" \t]+' if separator == " " else f'[^"{separator}]*'
+    bare = r'[^" \t]+' if separator == " " else f'[^"{_pattern(separator)}]*'
     return f"{QUOTED}|{bare}" if separator == " " else f" *{QUOTED} *|{bare}"
 
 

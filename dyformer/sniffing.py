@@ -43,6 +43,7 @@ def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPl
     AmbiguousLog, UnreadableTime, DamagedLog.
     """
     declared = declared or Declared()
+    _check_separator(declared.separator)
     sample = sample_log(files, declared.comment_marks)
     if declared.format not in (None, sample.format):
         raise DamagedLog(f"{sample.file} is declared as {declared.format}, but its start reads as {sample.format}")
@@ -115,6 +116,16 @@ def _delimited_table(sample: Sample, declared: Declared) -> Table:
         names = " and ".join(SEPARATOR_NAMES[str(table.separator)] for table in timed)
         raise AmbiguousLog(f"{timed[0].place}: {names} separate equally well; choose one with --separator")
     return timed[0]
+
+
+def _check_separator(separator: str | None) -> None:
+    if separator is None or (len(separator) == 1 and separator.isascii() and separator not in '"\r\n'):
+        return
+    names = ", ".join(SEPARATOR_NAMES.values())
+    raise WrongSeparator(
+        f"the separator {separator!r} is not a single ASCII character: choose one of {names}, or rewrite the log"
+        " (sed 's/::/,/g' FILE)"
+    )
 
 
 def _fitting(sample: Sample) -> list[str]:

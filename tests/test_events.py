@@ -85,6 +85,19 @@ def test_every_separator_and_line_end_is_found(separator, end, last_end):
     assert result.events["weight"].to_list() == [1.0, 1.0]
 
 
+def test_the_separator_is_the_one_that_leaves_a_time():
+    assert read("a;b,c,d;2024-01-01\ne;f,g,h;2024-01-02\n").events["target"].to_list() == ["b,c,d", "f,g,h"]
+
+
+@pytest.mark.parametrize("separator", [":", "^", ".", "-", "]", "\\", "#", "x"])
+def test_any_other_single_character_separates_when_declared(separator):
+    text = f'1{separator}"2{separator}3"{separator}{EPOCH}\n4{separator}5{separator}{EPOCH}\n'
+    assert ends(read(text, separator=separator)) == [
+        ("1", f"2{separator}3", EPOCH * SECOND),
+        ("4", "5", EPOCH * SECOND),
+    ]
+
+
 def test_comments_blank_lines_and_byte_order_mark_are_no_rows():
     text = f'\ufeff% asym\n# source target\n\na b {EPOCH}\n% 5" in the middle\n   \nb c {EPOCH}\n\n'
     result = read(text)
@@ -114,6 +127,8 @@ def test_columns_by_name_and_by_position_read_alike():
 def test_values_alone_tell_the_columns_of_a_headless_log():
     konect = read(f"% asym positive\n1 2 1 {EPOCH}\n3 4 5 {EPOCH + 9}\n")
     assert konect.events["weight"].to_list() == [1.0, 5.0]
+    small_times = read("% asym positive\n1 2 3 4\n5 6 7 8\n")
+    assert small_times.events.select("weight", "time").rows() == [(3.0, 4), (7.0, 8)]
     time_first = read(f"{EPOCH},1,2\n{EPOCH + 1},2,3\n")
     assert ends(time_first) == [("1", "2", EPOCH * SECOND), ("2", "3", (EPOCH + 1) * SECOND)]
     large_ids = read(f"123456789,223456789,2,{EPOCH}\n323456789,123456789,3,{EPOCH}\n")
@@ -441,6 +456,7 @@ def test_parquet_of_lists_or_broken_bytes_is_refused():
         ("source,target,time\n", {}, EmptyLog, r"only a header in line 1"),
         ("a\nb\nc\n", {}, OneColumn, r"part-0.log, line 1 has no three columns .*--separator"),
         (GOOD, {"separator": ";"}, WrongSeparator, r"'semicolon' finds 1 column.*did you mean comma\?"),
+        (GOOD, {"separator": "::"}, WrongSeparator, r"'::' is not a single ASCII character: choose one of comma"),
         ("a\nb\n", {"separator": ","}, WrongSeparator, r"no separator fits"),
         (GOOD, {"time": "when"}, ColumnNotFound, r"no column 'when'"),
         (GOOD, {"time": 3}, ColumnNotFound, r"line 1 has no column 3; found: positions 0 to 2 and no header"),
