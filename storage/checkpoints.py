@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FILE_NAME = "checkpoint.safetensors"
-RECORD, CHECKSUM = "record", "sha256"
+RECORD = "record"
 
 
 class CheckpointMissing(ValueError):
@@ -68,13 +68,14 @@ def remove_checkpoint(address: str) -> None:
 
 
 def to_bytes(tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> bytes:
-    """One safetensors file with the record and a checksum over both in its header."""
+    """One safetensors file with the record and a checksum over both in its header; equal input gives equal bytes."""
     from safetensors.torch import save
 
     # A clone of its own for each: safetensors refuses tensors that share memory, as tied weights do.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(dict(record), sort_keys=True)
-    return save(plain, metadata={RECORD: text, CHECKSUM: _checksum(plain, text)})
+    # One entry: safetensors writes several in an order that changes from call to call.
+    return save(plain, metadata={RECORD: f"{_checksum(plain, text)} {text}"})
 
 
 def from_bytes(content: bytes, *, place: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
@@ -86,7 +87,7 @@ def from_bytes(content: bytes, *, place: str) -> "tuple[dict[str, Tensor], dict[
     try:
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-        text, checksum = header[RECORD], header[CHECKSUM]
+        checksum, _, text = header[RECORD].partition(" ")
     except (SafetensorError, KeyError) as error:
         raise CheckpointDamaged(f"{place} is not a complete checkpoint ({error}): {remedy}") from error
     if checksum != _checksum(tensors, text):
