@@ -96,8 +96,8 @@ def fitted_decoder(graph: DynamicGraph, before_ND: NDArray[np.float32], kind: An
 def own_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
     """Give side and id, as the user writes them, of the graph's nodes in their order."""
     dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
-    kind = pl.Int64 if ids_are_integers(dictionary) else pl.String
     nodes = pl.DataFrame({"node": graph.node_N}).join(dictionary, on="node", how="left", maintain_order="left")
+    kind = pl.Int64 if ids_are_integers(nodes) else pl.String  # of these nodes: a later one changes no earlier export
     return nodes.select("side", pl.col("id").cast(kind))
 
 
