@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dyformer.union_graph import TemporalUnionGraph
 
 ROWS_PER_WORD = 64
+GATHERED_WORDS = 4_000_000  # of neighbours at a time: bounds the memory of a sweep
 TABLE_ROWS = 1_024
 MAX_TABLE_NODES = 20_000
 """A table's size grows with the square of the nodes; beyond, distances are asked for block by block."""
@@ -54,7 +55,11 @@ def _one_hop_more(union: TemporalUnionGraph, reached_NW: NDArray[np.uint64]) -> 
         return reached_NW
     next_NW = reached_NW.copy()
     starts = union.indptr_N1[with_edges]
-    next_NW[with_edges] |= np.bitwise_or.reduceat(reached_NW[union.neighbor_M], starts, axis=0)
+    num_words = max(1, GATHERED_WORDS // len(union.neighbor_M))
+    for first in range(0, reached_NW.shape[1], num_words):
+        words = slice(first, first + num_words)
+        gathered_MW = np.ascontiguousarray(reached_NW[:, words])[union.neighbor_M]
+        next_NW[with_edges, words] |= np.bitwise_or.reduceat(gathered_MW, starts, axis=0)
     return next_NW
 
 

@@ -58,7 +58,11 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
 
     `events` has the columns source, target (permanent node numbers from 0), time (microseconds since the epoch, or the
     log's own integer steps), and on a bipartite log source_side and target_side, in log order. Directions are
-    dropped, empty windows kept. Raises WindowError (a ValueError) where the window does not fit the log.
+    dropped, empty windows kept.
+
+    A longer log changes no window that was complete, unless the rule reads the whole log: a number of windows is laid
+    over all of it, and `trim_end` counts back from its end. The last window may still be growing: see its `end_time`.
+    Raises WindowError (a ValueError) where the window does not fit the log.
     """
     time_R = events["time"].to_numpy()
     order_R = np.argsort(time_R, kind="stable")

@@ -35,7 +35,9 @@ def test_awkward_graphs_have_exact_distances(name, max_distance):
     )
 
 
-def test_more_rows_than_a_word_has_bits():
+@pytest.mark.parametrize("gathered_words", [1, 1_000, 4_000_000])
+def test_more_rows_than_a_word_has_bits(gathered_words, monkeypatch):
+    monkeypatch.setattr(distances, "GATHERED_WORDS", gathered_words)
     graph = toy_graph([(node, node + 1) for node in range(199)] + [(0, 120)])
     union = build_union_graph(graph, until=1)
     rows, columns = np.arange(3, 140), np.arange(199, 20, -1)

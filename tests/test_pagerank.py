@@ -164,6 +164,13 @@ def test_pushed_rows_stay_within_epsilon_times_the_degree():
         assert (np.abs(pushed_NN - exact_NN) <= pagerank.EPSILON * np.maximum(union.degree, 1)).all()
 
 
+def test_what_is_not_pushed_counts_with_its_restart_share(monkeypatch):
+    monkeypatch.setattr(pagerank, "EPSILON", 2)
+    union = named_union("path")
+    everyone = np.arange(union.num_nodes)
+    assert_allclose(pagerank._pushed_rows(union, everyone, 0.15).toarray(), 0.15 * np.eye(union.num_nodes))
+
+
 def test_the_table_of_a_graph_without_edges_is_empty():
     table = pagerank_table(named_union("no edge"), top_k=3)
     assert table.schema == {"node": pl.Int64, "neighbor": pl.Int64, "score": pl.Float64, "rank": pl.Int64}

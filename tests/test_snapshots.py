@@ -127,8 +127,8 @@ def test_nodes_of_trimmed_rows_are_not_known():
 
 def test_sides_belong_to_the_nodes():
     sides = pl.DataFrame({"source_side": [0, 0], "target_side": [1, 1]}, schema_overrides={"source_side": pl.Int8})
-    graph = build_snapshots(pl.concat([log((7, 9, 0), (8, 9, 1)), sides], how="horizontal"), EACH_STEP, "step")
-    assert (graph.node_N.tolist(), graph.side_N.tolist()) == ([7, 9, 8], [0, 1, 0])
+    graph = build_snapshots(pl.concat([log((7, 9, 0), (7, 11, 1)), sides], how="horizontal"), EACH_STEP, "step")
+    assert (graph.node_N.tolist(), graph.side_N.tolist()) == ([7, 9, 11], [0, 1, 1])
     assert graph.side_N.dtype == np.int8
 
 

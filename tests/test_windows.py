@@ -61,6 +61,7 @@ def test_equal_widths_follow_the_rule_as_it_is_written(time_R, count):
     found = cut(time_R, window, "step")
     assert len(found.first_row_T) == count
     assert step_of_rows(found) == [min(count - 1, count * (t - low) // (high - low)) + 1 for t in time_R.tolist()]
+    assert (found.start_time_T[0], found.end_time_T[-1]) == (low, high + 1)
 
 
 @settings(max_examples=200, deadline=None)
