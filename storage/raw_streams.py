@@ -38,7 +38,8 @@ class CheckedStream:
     def read(self, size: int = -1, /) -> bytes:
         """Give the next bytes; raises DamagedLog where the compressed data breaks off or is not what it claims."""
         try:
-            return self._stream.read(size)
+            # Arrow's zstd stream takes no negative size
+            return self._stream.read() if size < 0 else self._stream.read(size)
         except BROKEN_STREAM as error:
             raise _damaged(self._name, error) from error
 

@@ -3,6 +3,7 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 import threading
 import zipfile
@@ -12,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dyformer.datasets import DATASETS, UnknownDataset
 from dyformer.events import Declared, read_events, sniff_plan
@@ -119,6 +122,46 @@ def test_archives_of_several_files_and_unread_compressions_are_refused(tmp_path)
     (tmp_path / "log.xz").write_bytes(b"\xfd7zXZ\x00rest")
     with pytest.raises(DamagedLog, match=r"xz-compressed, which is not read: unpack it first \(xz -d FILE\)"):
         contents(str(tmp_path / "log.xz"))
+
+
+def as_csv(rows):
+    return rows.write_csv().encode()
+
+
+def as_json_lines(rows):
+    return rows.write_ndjson().encode()
+
+
+def as_parquet(rows):
+    stream = io.BytesIO()
+    rows.write_parquet(stream)
+    return stream.getvalue()
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.lists(
+        st.lists(st.tuples(st.integers(0, 99), st.text("añ ,|", min_size=1).map("x{}".format), st.integers(0, 10**9))),
+        min_size=1,
+        max_size=3,
+    ).filter(any)
+)
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize("write", [as_csv, as_json_lines, as_parquet])
+def test_every_format_in_every_compression_is_read_back(tmp_path, kind, write, parts):
+    folder = tmp_path / "log"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    filled = [part for part in parts if part]
+    for number, part in enumerate(filled):
+        rows = pl.DataFrame(part, schema={"source": pl.Int64, "target": pl.String, "time": pl.Int64}, orient="row")
+        (folder / f"{number}.part").write_bytes(COMPRESS[kind](write(rows)))
+    files = find_logs(str(folder), "mylog", "")
+    declared = Declared(time_unit="step", separator="," if write is as_csv else None)
+    result = read_events(files, sniff_plan(files, declared))
+    expected = [(str(source), target.strip(), time) for part in filled for source, target, time in part]
+    assert result.events.select("source", "target", "time").rows() == expected
+    assert result.num_quarantined == 0
 
 
 # ---- what the user names

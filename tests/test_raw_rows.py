@@ -1,0 +1,102 @@
+import json
+
+import pytest
+from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons
+
+from dyformer.datasets import DATASETS
+from dyformer.events import (
+    declared_by,
+    read_events,
+    sniff_plan,
+)
+from dyformer.raw_log import (
+    ColumnNotFound,
+)
+
+
+def test_comments_blank_lines_and_byte_order_mark_are_no_rows():
+    text = f'\ufeff% asym\n# source target\n\na b {EPOCH}\n% 5" in the middle\n   \nb c {EPOCH}\n\n'
+    result = read(text)
+    assert ends(result) == [("a", "b", EPOCH * SECOND), ("b", "c", EPOCH * SECOND)]
+    assert result.events["line"].to_list() == [4, 7]
+    assert result.num_read == 2
+
+
+def test_hash_tags_are_ids_where_no_comment_marks_are_declared():
+    result = read(f"#a,b,{EPOCH}\n#b,c,{EPOCH}\n", comment_marks="")
+    assert result.events["source"].to_list() == ["#a", "#b"]
+
+
+def test_later_files_may_order_their_columns_anew_or_have_no_header():
+    first = f"source,target,time\na,b,{EPOCH}\n"
+    result = read(first, f"time,note,source,target\n{EPOCH + 1},wide,b,c\n", f"c,d,{EPOCH + 2}\n", first)
+    assert [end[:2] for end in ends(result)] == [("a", "b"), ("b", "c"), ("c", "d"), ("a", "b")]
+    assert result.events["file"].to_list() == [f"part-{index}.log" for index in range(4)]
+    assert result.num_duplicates == 1
+    with pytest.raises(ColumnNotFound, match=r"part-1.log, line 1 has no column 'time'; found: source, target, clock"):
+        read(first, f"source,target,clock\na,b,{EPOCH}\n")
+
+
+def test_a_file_of_short_rows_alone_is_rejected_row_by_row():
+    assert read(GOOD, "a,b\nc,d\n").quarantine.select("line", "reason").rows() == [
+        (1, "too few fields"),
+        (2, "too few fields"),
+    ]
+
+
+def test_jodie_rows_may_have_more_values_than_the_header_has_names():
+    text = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
+    text += "0,0,0.0,0,-0.17,0.3,0.9\n1,0,36.5,1,0.1,0.2,0.3,0.4\n1,0,77.0,0\n"
+    text += "2,0,99.0,0,0.1,0.2,0.3\n"
+    result = read(text)
+    assert result.events.select("source", "target", "time", "label").rows() == [
+        ("0", "0", 0, 0),
+        ("1", "0", 36_500_000, 1),
+        ("2", "0", 99_000_000, 0),
+    ]
+    assert reasons(result) == {4: "too few fields"}
+
+
+def test_both_jodie_forms_read_alike_as_the_known_dataset():
+    published = (
+        "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n0,0,0.0,0,1,2\n1,1,36.0,1,1,2\n"
+    )
+    renumbered = "u,i,ts,label\r\n0,0,0,0\r\n1,1,36,1\r\n"
+    known = declared_by(DATASETS["snap-wikipedia"])
+    one, other = (read_events(raw(text), sniff_plan(raw(text), known)) for text in (published, renumbered))
+    assert one.events.equals(other.events)
+    assert one.events["label"].to_list() == [0, 1]
+
+
+def test_many_undecodable_lines_each_cost_one_row():
+    rows = [b"\xff\xfe,b,%d\n" % EPOCH, b"\xc3\xa9,b,%d\n" % EPOCH, b"a,b\xc3,%d\n" % EPOCH]
+    result = read(b"".join(rows) + GOOD.encode() + rows[0].strip())
+    assert result.events["source"][0] == "é"
+    assert reasons(result) == {1: "not UTF-8 text", 3: "not UTF-8 text", 44: "not UTF-8 text"}
+
+
+def test_json_lines_read_like_text():
+    lines = [
+        json.dumps({"user": 7, "item": "é", "time": EPOCH, "extra": {"deep": [1]}}),
+        json.dumps({"item": 8.5, "time": f"{EPOCH}", "user": "7"}),
+        "",
+        '{"user": 7, "item"',
+        "[1, 2]",
+        json.dumps({"user": 7, "time": EPOCH}),
+        json.dumps({"user": None, "item": 1, "time": EPOCH}),
+        json.dumps({"user": 1, "item": 1, "time": True}),
+    ]
+    result = read("\n".join(lines * 1))
+    assert ends(result) == [("7", "é", EPOCH * SECOND), ("7", "8.5", EPOCH * SECOND)]
+    assert reasons(result) == {
+        4: "broken JSON",
+        5: "not a JSON object",
+        6: "empty id",
+        7: "empty id",
+        8: "unreadable time",
+    }
+    assert result.quarantine["raw"][0] == '{"user": 7, "item"'
+
+
+def test_an_empty_file_among_others_is_passed_over():
+    assert read("", GOOD, "# nothing\n").num_accepted == 40

@@ -1,0 +1,138 @@
+import polars as pl
+import pytest
+from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read
+
+from dyformer.events import (
+    describe,
+    sniff_plan,
+)
+from dyformer.raw_log import (
+    AmbiguousLog,
+    ColumnNotFound,
+    DamagedLog,
+    EmptyLog,
+    NoUsableRows,
+    OneColumn,
+    UnreadableTime,
+    WrongSeparator,
+)
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";", "|", " ", "   ", " \t "])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last_end", [True, False])
+def test_every_separator_and_line_end_is_found(separator, end, last_end):
+    rows = [separator.join(fields) for fields in (("7", "b", f"{EPOCH}"), ("b", "7", f"{EPOCH + 1}"))]
+    result = read(end.join(rows) + (end if last_end else ""))
+    assert ends(result) == [("7", "b", EPOCH * SECOND), ("b", "7", (EPOCH + 1) * SECOND)]
+    assert result.events["line"].to_list() == [1, 2]
+    assert result.events["weight"].to_list() == [1.0, 1.0]
+
+
+def test_the_separator_is_the_one_that_leaves_a_time():
+    assert read("a;b,c,d;2024-01-01\ne;f,g,h;2024-01-02\n").events["target"].to_list() == ["b,c,d", "f,g,h"]
+
+
+@pytest.mark.parametrize("separator", [":", "^", ".", "-", "]", "\\", "#", "x"])
+def test_any_other_single_character_separates_when_declared(separator):
+    text = f'1{separator}"2{separator}3"{separator}{EPOCH}\n4{separator}5{separator}{EPOCH}\n'
+    assert ends(read(text, separator=separator)) == [
+        ("1", f"2{separator}3", EPOCH * SECOND),
+        ("4", "5", EPOCH * SECOND),
+    ]
+
+
+def test_header_names_the_columns_wherever_they_stand():
+    result = read(f"id,time,target,weight,source\n1,{EPOCH},v,2.5,u\n2,{EPOCH + 1},w,0,u\n")
+    assert ends(result) == [("u", "v", EPOCH * SECOND), ("u", "w", (EPOCH + 1) * SECOND)]
+    assert result.events["weight"].to_list() == [2.5, 0.0]
+
+
+def test_columns_by_name_and_by_position_read_alike():
+    text = f"who,whom,when\na,b,{EPOCH}\n"
+    by_name = read(text, source="who", target="whom", time="when")
+    by_position = read(text, source="0", target=1, time="2")
+    assert by_name.events.equals(by_position.events)
+
+
+def test_values_alone_tell_the_columns_of_a_headless_log():
+    konect = read(f"% asym positive\n1 2 1 {EPOCH}\n3 4 5 {EPOCH + 9}\n")
+    assert konect.events["weight"].to_list() == [1.0, 5.0]
+    small_times = read("% asym positive\n1 2 3 4\n5 6 7 8\n")
+    assert small_times.events.select("weight", "time").rows() == [(3.0, 4), (7.0, 8)]
+    time_first = read(f"{EPOCH},1,2\n{EPOCH + 1},2,3\n")
+    assert ends(time_first) == [("1", "2", EPOCH * SECOND), ("2", "3", (EPOCH + 1) * SECOND)]
+    large_ids = read(f"123456789,223456789,2,{EPOCH}\n323456789,123456789,3,{EPOCH}\n")
+    assert large_ids.events.select("source", "weight").rows() == [("123456789", 2.0), ("323456789", 3.0)]
+
+
+def test_the_plan_is_described_in_words():
+    plan = sniff_plan(raw("user;item;ts;weight\nu;i;2024-05-01;1\nv;i;2024-05-02;1\n"))
+    text = describe(plan)
+    assert "delimited text, separator semicolon, header" in text
+    assert "source = user, target = item, time = ts, weight = weight" in text
+    assert "ISO 8601" in text
+    assert "two id spaces" in text
+    assert "one id space" in describe(sniff_plan(raw(GOOD)))
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("s", SECOND), ("ms", 1000), ("us", 1), ("ns", 0.001)], ids=["s", "ms", "us", "ns"]
+)
+def test_the_unit_of_counts_is_told_by_their_magnitude(unit, factor):
+    counts = [int((EPOCH + i) * SECOND / factor) for i in range(3)]
+    text = "".join(f"a,b,{count}\n" for count in counts)
+    plan = sniff_plan(raw(text))
+    assert plan.time_unit == unit
+    assert read(text).events["time"].to_list() == [(EPOCH + i) * SECOND for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "error", "message"),
+    [
+        ("", {}, EmptyLog, r"part-0.log: the log is empty"),
+        ("\n\n% only\n# comments\n", {}, EmptyLog, r"the log is empty"),
+        ("source,target,time\n", {}, EmptyLog, r"only a header in line 1"),
+        ("a\nb\nc\n", {}, OneColumn, r"part-0.log, line 1 has no three columns .*--separator"),
+        (GOOD, {"separator": ";"}, WrongSeparator, r"'semicolon' finds 1 column.*did you mean comma\?"),
+        (GOOD, {"separator": "::"}, WrongSeparator, r"'::' is not a single ASCII character: choose one of comma"),
+        ("a\nb\n", {"separator": ","}, WrongSeparator, r"no separator fits"),
+        (GOOD, {"time": "when"}, ColumnNotFound, r"no column 'when'"),
+        (GOOD, {"time": 3}, ColumnNotFound, r"line 1 has no column 3; found: positions 0 to 2 and no header"),
+        (
+            f"source,target,time\na,b,{EPOCH}\n",
+            {"source": "user"},
+            ColumnNotFound,
+            "found: source, target, time.*--source",
+        ),
+        ("a,b,soon\nc,d,later\n", {"time": 2}, UnreadableTime, r"the time 'soon' is neither"),
+        ("a,b,c\nd,e,f\n", {"has_header": False}, UnreadableTime, r"no column holds a time.*--time"),
+        (GOOD, {"time_unit": "iso"}, UnreadableTime, r"no time of part-0.log can be read as iso.*--time-unit"),
+        (
+            f",b,{EPOCH}\nc,,{EPOCH}\n",
+            {},
+            NoUsableRows,
+            r"none of the 2 rows .*2 x empty id \(as in part-0.log, line 1\)",
+        ),
+        (f"x,y,z,t\n1,2,3,{EPOCH}\n", {}, AmbiguousLog, r"choose with --source and --target"),
+        (f"source,target,user,item,t\n1,2,3,4,{EPOCH}\n", {}, AmbiguousLog, r"source and target; user and item"),
+        (f"source,target,time,date\n1,2,{EPOCH},2024-01-01\n", {}, AmbiguousLog, r"could be the time .*--time"),
+        ("1 2 3 4\n5 6 7 8\n", {}, AmbiguousLog, r"several columns could be the time \(2, 3\)"),
+        ("1,2;3,4;5,6\n" * 3, {}, AmbiguousLog, r"comma and semicolon separate equally well"),
+        ("a,b,c\n".encode("utf-16"), {}, DamagedLog, r"part-0.log is UTF-16"),
+        ('[{"source": 1}]', {}, DamagedLog, r"JSON array: write one JSON object a line"),
+        ("{broken\n{worse\n", {}, DamagedLog, r"no line of its start is valid JSON"),
+        (GOOD, {"format": "jsonl"}, DamagedLog, r"declared as jsonl, but its start reads as delimited"),
+        ("% sym positive\n1 2 5\n2 3 1\n", {}, UnreadableTime, r"weights but no times"),
+    ],
+)
+def test_refusals_name_thing_place_and_remedy(text, declared, error, message):
+    with pytest.raises(error, match=message):
+        read(text, **declared)
+
+
+def test_no_file_and_unlike_files_are_refused():
+    with pytest.raises(EmptyLog, match="the log has no file"):
+        sniff_plan([])
+    with pytest.raises(DamagedLog, match=r"part-1.log is not delimited like the files before it"):
+        read(GOOD, parquet(pl.DataFrame({"source": [1], "target": [3], "t": [EPOCH]})))
