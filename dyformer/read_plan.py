@@ -68,7 +68,7 @@ def declared_by(dataset: Dataset) -> Declared:
         weight=columns.weight,
         label=columns.label,
         separator=dataset.separator,
-        has_header=dataset.has_header,
+        has_header=None if dataset.has_header else False,  # a copy without its header loses no row
         time_unit=dataset.time_unit,
         bipartite=dataset.bipartite,
         directed=dataset.directed,

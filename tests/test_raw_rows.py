@@ -75,6 +75,12 @@ def test_many_undecodable_lines_each_cost_one_row():
     assert reasons(result) == {1: "not UTF-8 text", 3: "not UTF-8 text", 44: "not UTF-8 text"}
 
 
+def test_a_known_log_without_its_header_loses_no_row():
+    text = "0,8227,0,0\r\n1,8228,36,0\r\n"
+    result = read_events(raw(text), sniff_plan(raw(text), declared_by(DATASETS["snap-wikipedia"])))
+    assert result.events.select("source", "time", "label").rows() == [("0", 0, 0), ("1", 36 * SECOND, 0)]
+
+
 def test_json_lines_read_like_text():
     lines = [
         json.dumps({"user": 7, "item": "é", "time": EPOCH, "extra": {"deep": [1]}}),
