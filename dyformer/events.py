@@ -75,8 +75,8 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
             if is_bad.any():
                 bad.append(_quarantined(judged.filter(is_bad)))
                 judged = judged.filter(~is_bad)
-            good.append(judged.select(EVENT_SCHEMA.names()))
-    events, quarantine = pl.concat(good, rechunk=True), pl.concat(bad, rechunk=True)
+            good.append(judged.select(EVENT_SCHEMA.names()).rechunk())
+    events, quarantine = pl.concat(good), pl.concat(bad)
     _check_usable(events, quarantine, files, plan)
     is_duplicate = _repeats(events)
     num_usable, num_duplicates = events.height, int(is_duplicate.sum())
