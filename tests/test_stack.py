@@ -100,6 +100,30 @@ def _scheduled_names(client: object, deployment: object) -> set[str | None]:
     return set()
 
 
+def test_deployments_are_taken_as_they_are_written(server: str) -> None:
+    def prefect(*arguments: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PREFECT_API_URL": server},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    prefect("work-pool", "create", "dyformer-cpu", "--type", "process", "--overwrite")
+    prefect("deploy", "--all")
+    prefect("deployment", "run", "retrain/uci")
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("retrain/uci")
+        runs = [run for run in client.read_flow_runs() if run.deployment_id == deployment.id]
+    assert (deployment.entrypoint, deployment.path, deployment.pull_steps) == ("flows.retrain.retrain", None, [])
+    assert deployment.global_concurrency_limit is not None
+    assert deployment.global_concurrency_limit.limit == 1
+    assert [run.parameters["dataset"] for run in runs] == ["uci"]
+
+
 @pytest.mark.parametrize(
     ("name", "too_new"), [("fastapi", "0.151"), ("sqlalchemy", "2.1"), ("pyarrow", "26.0"), ("prefect", "4.0")]
 )
