@@ -1,5 +1,6 @@
 """Weights and the newest snapshots -> node vectors and the links to expect, under the user's own ids."""
 
+import hashlib
 import json
 from dataclasses import asdict
 from typing import Any
@@ -18,10 +19,10 @@ from dyformer.progress import Weights
 from dyformer.snapshots import DynamicGraph, prefix
 from dyformer.training import embed
 from flows.steps.snapshots import Snapshots, open_snapshots
-from flows.steps.train import device, open_model
+from flows.steps.train import WEIGHTS, device, open_model
 from storage.events_table import node_dictionary
 from storage.node_numbers import ids_are_integers
-from storage.tables import is_current, write_artifact
+from storage.tables import is_current, read_bytes, write_artifact
 
 DECODER = "decoder.json"
 
@@ -44,7 +45,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     nodes = own_ids(opened, graph)
     table = nodes.with_columns(
         step=pl.lit(step, pl.Int64),
-        space_id=pl.lit(lineage.settings_hash[:16]),
+        space_id=pl.lit(space_of(model)),
         vector=pl.Series(_vectors(graph, weights, experiment), dtype=pl.List(pl.Float32)),
     )
     return write_artifact(address, {"vectors": table}, lineage)
@@ -91,6 +92,11 @@ def fitted_decoder(graph: DynamicGraph, before_ND: NDArray[np.float32], kind: An
         (inputs(split.validation), split.validation.linked_P),
         kind=kind,
     )
+
+
+def space_of(model: str) -> str:
+    """Name the space that a model's vectors lie in: equal for equal weights alone."""
+    return hashlib.sha256(read_bytes(model, WEIGHTS)).hexdigest()[:16]
 
 
 def own_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
