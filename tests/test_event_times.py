@@ -39,3 +39,6 @@ def test_fractions_of_seconds_are_kept_to_the_microsecond():
     fractions = [123_457, 900_000, *range(1, 400)]
     text = "".join(f"a,b,{EPOCH}.{fraction:06d}\n" for fraction in fractions)
     assert read(text).events["time"].to_list() == [EPOCH * SECOND + fraction for fraction in fractions]
+    thousandths = range(1, 20_000)  # some times 1e6 fall just below the whole number
+    text = "".join(f"a,b,{number / 1000}\n" for number in thousandths)
+    assert read(text, time_unit="s").events["time"].to_list() == [number * 1000 for number in thousandths]

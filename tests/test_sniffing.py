@@ -1,6 +1,6 @@
 import polars as pl
 import pytest
-from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read
+from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons
 
 from dyformer.events import (
     describe,
@@ -46,6 +46,12 @@ def test_header_names_the_columns_wherever_they_stand():
     result = read(f"id,time,target,weight,source\n1,{EPOCH},v,2.5,u\n2,{EPOCH + 1},w,0,u\n")
     assert ends(result) == [("u", "v", EPOCH * SECOND), ("u", "w", (EPOCH + 1) * SECOND)]
     assert result.events["weight"].to_list() == [2.5, 0.0]
+
+
+def test_a_broken_first_row_is_no_header():
+    result = read("x,,y\n" + GOOD)
+    assert reasons(result) == {1: "empty id"}
+    assert result.num_accepted == 40
 
 
 def test_columns_by_name_and_by_position_read_alike():
