@@ -56,8 +56,9 @@ def failures() -> tuple[type[Exception], ...]:
     from sqlalchemy.exc import SQLAlchemyError
     from urllib3.exceptions import HTTPError
 
-    # OSError covers the errors of requests, sockets and disks.
-    return (MlflowException, SQLAlchemyError, CommandError, HTTPError, OSError, sqlite3.Error, *_s3_failures())
+    # OSError covers requests, sockets and disks; ImportError the drivers of the `server` extra (S3, Postgres).
+    mlflow = (MlflowException, SQLAlchemyError, CommandError)
+    return (*mlflow, HTTPError, OSError, sqlite3.Error, ImportError, *_s3_failures())
 
 
 def _s3_failures() -> tuple[type[Exception], ...]:

@@ -208,6 +208,17 @@ def test_spool_that_cannot_be_written_does_not_stop_a_training(tmp_path: Path) -
     assert "takes nothing" in run.problem
 
 
+def test_missing_driver_of_the_artifact_store_sends_the_run_to_the_spool(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(uri=f"sqlite:///{database}", spool=tmp_path / "spool", artifact_root="s3://nobody/mlflow")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with tracker.run(dataset="driver", name="a") as run:
+        run.artifact("a.txt", b"a")
+    assert run.problem is not None
+    assert len(spooled_runs(tracker.spool)) == 1
+
+
 def test_replay_that_is_cut_goes_on_without_doubling(
     away: Tracker, tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
