@@ -30,6 +30,7 @@ ENVIRONMENT = {  # read by mlflow when it is imported or called; what the user h
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints tracebacks of errors that are handled here
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
