@@ -27,7 +27,7 @@ def read_bytes(address: str) -> bytes:
 def write_bytes(address: str, content: bytes) -> None:
     """Replace the content in one move: a reader sees the old or the new, and so does who comes after a crash."""
     if is_remote(address):
-        with _s3().open_output_stream(_key(address)) as stream:
+        with _s3().open_output_stream(_key(address), compression=None) as stream:
             stream.write(content)
         return
     path = Path(address)
