@@ -2,12 +2,14 @@
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from flows.environment import server_in_use, settle_environment
+from flows.environment import end_background_threads, server_in_use, settle_environment
 from flows.options import with_reading
 
 app = typer.Typer(
@@ -15,10 +17,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="rich",  # so a default in a help text stands in round brackets: square ones are markup
 )
 
-DONE, FAILED, NOTHING_TO_DO = 0, 1, 3
+FAILED, NOTHING_TO_DO = 1, 3  # done is 0, a wrong usage 2
 
 Name = Annotated[
     str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or one of your own")
@@ -29,7 +31,7 @@ Changes = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0)]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="also write the results to this file", show_default=False)
+    Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
 
 
@@ -37,7 +39,7 @@ JsonFile = Annotated[
 def settings(
     storage: Annotated[
         str | None,
-        typer.Option(help="folder or s3:// address of the store [DYFORMER_STORAGE, else ./data]", show_default=False),
+        typer.Option(help="folder or s3:// address of the store (DYFORMER_STORAGE, else ./data)", show_default=False),
     ] = None,
 ) -> None:
     """Settle where everything is kept."""
@@ -61,10 +63,10 @@ def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")]
 @with_reading
 def ingest(dataset: Name, reading: dict[str, Any]) -> None:
     """Commit the rows of a log; the same bytes again change nothing."""
-    from flows.console import print_counts
+    from flows.console import counts_line
     from flows.steps.ingest import ingest_log
 
-    print_counts(ingest_log(dataset, reading))
+    print(counts_line(ingest_log(dataset, reading)))
 
 
 @app.command()
@@ -78,7 +80,8 @@ def snapshots(
     from flows.console import print_frame, print_json
     from flows.steps.snapshots import snapshot_counts
 
-    counts = snapshot_counts(_snapshots(dataset, reading, say=_silent if as_json else print))
+    address, _ = _ingested(dataset, reading, say=_silent if as_json else print)
+    counts = snapshot_counts(address)
     print_json(counts.to_dicts()) if as_json else print_frame(counts, f"snapshots of {dataset}")
 
 
@@ -87,17 +90,21 @@ def snapshots(
 def prepare(
     dataset: Name,
     reading: dict[str, Any],
-    until: Annotated[int | None, typer.Option(help="last step to read [the last but one]", show_default=False)] = None,
+    until: Annotated[
+        int | None, typer.Option(help="last step to read (by default the last but one)", show_default=False)
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Write the PageRank and distance tables of the steps up to a cut."""
     from flows.steps.prepare import prepare_tables
-    from flows.steps.snapshots import newest_cut
+    from flows.steps.snapshots import check_range, newest_cut
+    from flows.steps.train import experiment_of
 
-    address = _snapshots(dataset, reading, say=print)
-    for kind, table in prepare_tables(
-        address, newest_cut(address) if until is None else until, _changed(changes)
-    ).items():
+    changed = _changed(changes)
+    experiment_of(dataset, changed)
+    last = 2 if until is None else until
+    address, _ = _ingested(dataset, reading, lambda num_steps: check_range(dataset, [last], 1, num_steps))
+    for kind, table in prepare_tables(address, newest_cut(address) if until is None else until, changed).items():
         print(f"{kind}: {table}")
 
 
@@ -139,12 +146,13 @@ def run(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
     """Bring a log from raw rows to a judged, tracked model and its forecasts; a rerun does only what is new."""
-    report = _finished(dataset, reading, _changed(changes), seed)
+    report, seconds = _finished(dataset, reading, _changed(changes), seed)
     if report is None:
         report = _retrain(dataset, reading, _changed(changes), seed)
     else:
         print("nothing new: this is the report of the earlier run")
-    _show(report, dataset, json_file)
+        seconds = 0.0
+    _show(report, dataset, json_file, seconds)
 
 
 @app.command()
@@ -153,10 +161,11 @@ def retrain(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
     """Do what `run` does, for schedulers: exit code 3 where nothing is new."""
-    if _finished(dataset, reading, _changed(changes), seed) is not None:
+    finished, seconds = _finished(dataset, reading, _changed(changes), seed)
+    if finished is not None:
         print(f"{dataset}: nothing new")
         raise typer.Exit(NOTHING_TO_DO)
-    _show(_retrain(dataset, reading, _changed(changes), seed), dataset, json_file)
+    _show(_retrain(dataset, reading, _changed(changes), seed), dataset, json_file, seconds)
 
 
 @app.command()
@@ -165,7 +174,8 @@ def benchmark(
     dataset: Name,
     reading: dict[str, Any],
     steps: Annotated[
-        str | None, typer.Option(help='steps to judge, "3-13" or "5,7" [the paper\'s]', show_default=False)
+        str | None,
+        typer.Option(help='steps to judge, "3-13" or "5,7" (by default those of the paper)', show_default=False),
     ] = None,
     seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
     changes: Changes = None,
@@ -174,45 +184,70 @@ def benchmark(
     """Judge every step of the paper's protocol: with and without pre-training, and the rivals beside them."""
     from dyformer.experiments.tables import score_table
     from flows.console import print_frame, write_json
-    from flows.steps.evaluate import figures, steps_to_judge
+    from flows.steps.evaluate import figures, steps_to_judge, wanted_steps
+    from flows.steps.snapshots import FIRST_JUDGED_STEP, check_range
     from flows.steps.train import experiment_of
 
-    steps_to_judge(_snapshots(dataset, reading, say=print), steps)  # what is wrong is said before a server starts
-    experiment_of(dataset, _changed(changes))
+    # What is wrong is said before anything is committed and before a server starts.
+    changed = _changed(changes)
+    experiment_of(dataset, changed)
+    wanted = [FIRST_JUDGED_STEP] if steps is None else wanted_steps(steps)
+    address, _ = _ingested(
+        dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_JUDGED_STEP, num_steps)
+    )
+    steps_to_judge(address, steps)
     _announce()
     from flows.benchmark import benchmark as flow
 
-    made = flow(dataset, reading, steps, seeds, _changed(changes))
+    made = flow(dataset, reading, steps, seeds, changed)
     rows = figures(made["scores"], made["snapshots"])
     print_frame(score_table(rows, dataset), f"{dataset}: AUC in percent, the paper's protocol")
     if json_file is not None:
         write_json(json_file, _plain_steps(rows))
 
 
-def main() -> None:
-    """Run the command; what a user can cause ends in one message."""
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and exit; what a user can cause ends in one message."""
     settle_environment()
     try:
-        app(standalone_mode=False)
-    except typer.Exit as ending:
-        sys.exit(ending.exit_code)
+        app(arguments)
     except (ValueError, OSError) as error:
         print(f"dyformer: {error}", file=sys.stderr)
         sys.exit(FAILED)
+    finally:
+        end_background_threads()
 
 
-def _snapshots(dataset: str, reading: dict[str, Any], say: Any) -> str:
+def _ingested(
+    dataset: str,
+    reading: dict[str, Any],
+    check: Callable[[int], None] | None = None,
+    say: Callable[[str], None] = print,
+) -> tuple[str, float]:
+    """Commit what is new in a log; give the address of its snapshots and the seconds it took."""
+    from flows.console import counts_line
     from flows.steps.ingest import ingest_log
     from flows.steps.snapshots import cut_snapshots
 
-    return cut_snapshots(dataset, ingest_log(dataset, reading, say)["version"])
+    started = time.monotonic()
+    counts = ingest_log(dataset, reading, say, check)
+    address = cut_snapshots(dataset, counts["version"])
+    say(counts_line(counts))
+    return address, round(time.monotonic() - started, 2)
 
 
-def _finished(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> str | None:
-    """Commit what is new, and give the earlier run's report if nothing was."""
+def _finished(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> tuple[str | None, float]:
+    """Commit what is new, and give the earlier run's report if nothing was; and the seconds it took."""
     from flows.steps.report import finished_report
+    from flows.steps.snapshots import FIRST_JUDGED_STEP, check_range
+    from flows.steps.train import experiment_of
 
-    return finished_report(_snapshots(dataset, reading, say=print), changes, seed)
+    experiment_of(dataset, changes)
+    newest = [FIRST_JUDGED_STEP]
+    address, seconds = _ingested(
+        dataset, reading, lambda num_steps: check_range(dataset, newest, FIRST_JUDGED_STEP, num_steps)
+    )
+    return finished_report(address, changes, seed), seconds
 
 
 def _retrain(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> str:
@@ -228,17 +263,18 @@ def _announce() -> None:
     print(f"running on {server_in_use()}", flush=True)
 
 
-def _show(report: str, dataset: str, json_file: Path | None) -> None:
+def _show(report: str, dataset: str, json_file: Path | None, ingest_seconds: float) -> None:
     from dyformer.experiments.tables import score_table
-    from flows.console import print_counts, print_frame, write_json
+    from flows.console import print_frame, tracked_line, write_json
     from flows.steps.report import read_report
 
     figures, summary = read_report(report)
-    print_counts(summary["counts"])
+    summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested
+    summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
     print_frame(score_table(figures, dataset), f"{dataset}: AUC in percent on the newest step")
     for kind in ("model", "vectors", "forecasts"):
         print(f"{kind}: {summary['addresses'][kind]}")
-    print(f"tracked: {summary['tracking']}")
+    print(tracked_line(summary["tracking"]))
     if json_file is not None:
         write_json(json_file, {**summary, "scores": _plain_steps(figures), "report": report})
 

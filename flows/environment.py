@@ -1,6 +1,9 @@
 """The environment that Prefect and MLflow need, settled before either is imported."""
 
 import os
+import socket
+import sys
+from urllib.parse import urlsplit
 
 DEFAULTS = {
     "DO_NOT_TRACK": "1",
@@ -14,6 +17,8 @@ DEFAULTS = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
 
+SECONDS_TO_ANSWER = 5.0
+
 
 def settle_environment() -> None:
     """Set what the user has not set."""
@@ -21,9 +26,37 @@ def settle_environment() -> None:
         os.environ.setdefault(name, value)
 
 
+class ServerUnreachable(ValueError):
+    """The Prefect server that is configured does not answer."""
+
+
 def server_in_use() -> str:
-    """Say which Prefect server a flow started here will run on."""
+    """Say which Prefect server a flow started here will run on; raises ServerUnreachable."""
     from prefect.settings import PREFECT_API_URL
 
     address = PREFECT_API_URL.value()
-    return f"the Prefect server at {address}" if address else "a temporary Prefect server"
+    if not address:
+        return "a temporary Prefect server"
+    parts = urlsplit(address)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise ServerUnreachable(
+            f"the Prefect server at {address} does not answer ({error}): start it,"
+            " or unset PREFECT_API_URL to run on a temporary one"
+        ) from error
+    return f"the Prefect server at {address}"
+
+
+def end_background_threads() -> None:
+    """End Prefect's background loops, if they run: what they hold at the interpreter's end is never freed.
+
+    DuckDB's binding tells so in a list of leaked objects after the last line of the output.
+    """
+    if "prefect" in sys.modules:
+        from prefect._internal.concurrency.threads import get_global_loop, get_run_sync_loop  # no public way exists
+
+        for loop in (get_run_sync_loop(), get_global_loop()):
+            loop.shutdown()
+            loop.thread.join(SECONDS_TO_ANSWER)

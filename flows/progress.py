@@ -1,9 +1,10 @@
 """Progress of a long computation: a bar on a terminal, a plain line now and then elsewhere."""
 
+import functools
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 15.0
@@ -14,11 +15,18 @@ def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iter
     return _with_bar(items, title, total) if sys.stderr.isatty() else _with_lines(items, title, total)
 
 
-def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
+@functools.cache
+def _terminal() -> Any:
+    """One console, so that a training's bar stands below its benchmark's."""
     from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
     from rich.progress import track
 
-    return iter(track(items, description=title, total=total, console=Console(stderr=True), transient=True))
+    return iter(track(items, description=title, total=total, console=_terminal(), transient=True))
 
 
 def _with_lines(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
