@@ -6,7 +6,7 @@ from dyformer.evaluation import figures_of, from_table, judge_embedding, log_fig
 from dyformer.links import judged_steps
 from dyformer.prepared_graph import prepare_graph
 from dyformer.training import embed
-from flows.steps.snapshots import Snapshots, StepOutOfRange, first_judged_step, open_snapshots
+from flows.steps.snapshots import FIRST_JUDGED_STEP, Snapshots, StepOutOfRange, first_judged_step, open_snapshots
 from flows.steps.train import device, open_model
 from storage.tables import is_current, read_table, write_artifact
 
@@ -61,18 +61,22 @@ def steps_to_judge(snapshots: str, wanted: str | None = None) -> list[int]:
     """
     opened = open_snapshots(snapshots)
     graph = opened.graph(opened.num_steps)
-    possible = judged_steps(graph, first_step=3)
-    if wanted is None:
-        first = first_judged_step(opened.dataset)
-        return [step for step in possible if step >= first]
-    steps = [step for part in wanted.split(",") for step in _range(part)]
+    possible = judged_steps(graph, first_step=FIRST_JUDGED_STEP)
+    first = first_judged_step(opened.dataset)
+    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
     wrong = [step for step in steps if step not in possible]
     if wrong or not steps:
+        can = f"steps {possible[0]} to {possible[-1]} can" if possible else "no step can"
         raise StepOutOfRange(
-            f"steps {wanted!r} of {opened.dataset}: {', '.join(map(str, wrong)) or 'none'} cannot be judged;"
-            f" steps {possible[0]} to {possible[-1]} can (a step needs two before it, and enough links of known nodes)"
+            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be judged; {can}"
+            " (a step needs two before it, and enough links of known nodes)"
         )
     return steps
+
+
+def wanted_steps(text: str) -> list[int]:
+    """Read "5", "3-13" or "3,5,7"; raises StepOutOfRange for anything else."""
+    return [step for part in text.split(",") for step in _range(part)]
 
 
 def figures(scores: list[str], snapshots: str) -> pl.DataFrame:
@@ -88,4 +92,6 @@ def _range(text: str) -> list[int]:
     first, dash, last = text.strip().partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
         raise StepOutOfRange(f'{text!r} is no step: write "5", "3-13" or "3,5,7"')
+    if int(last or first) < int(first):
+        raise StepOutOfRange(f"{text!r} goes backwards: write {last}-{first}")
     return list(range(int(first), int(last or first) + 1))

@@ -21,15 +21,14 @@ from dyformer.events import (
     too_many_bad,
 )
 from dyformer.raw_log import EmptyLog
+from dyformer.windows import cut
 from storage.declarations import declaration, declare
-from storage.events_table import append, history, ingested_datasets, newest_version
+from storage.events_table import append, history, ingested_datasets, newest_version, scan_events
 from storage.layout import Layout
 from storage.raw_files import find_logs, source_sha256
 
 FIXED = ("time_unit", "bipartite")  # what the rows already committed depend on
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
-
-
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
 
 
@@ -38,17 +37,22 @@ class UnknownReading(ValueError):
 
 
 def ingest_log(
-    dataset: str, reading: dict[str, Any] | None = None, say: Callable[[str], None] = print
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    say: Callable[[str], None] = print,
+    check: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Commit the rows of a log, file by file; a file whose bytes were committed before changes nothing.
 
-    Every file is read and checked before any is committed, so that a log with too many bad rows leaves no trace.
+    Every file is read and checked before any is committed, so that a log with too many bad rows, or with a window that
+    does not fit it, leaves no trace.
 
     Args:
         dataset: a known name, or one of the user's own.
         reading: plain values by the names in `flows.options.READING_OPTIONS`; what is missing is remembered from an
             earlier ingest, known of the dataset, or guessed. Without a log, rows committed before are taken.
         say: is told how the log will be read, before it is.
+        check: is given the number of snapshots before anything is committed, and raises where that will not do.
 
     Returns:
         dataset, version of the event table, whether this call changed it, and the counts of the log's rows.
@@ -57,6 +61,7 @@ def ingest_log(
     declared, window = declared_log(layout, dataset, reading)
     ingested = dataset in ingested_datasets(layout)
     if "log" not in reading and (ingested or dataset not in DATASETS):
+        _try_cut(layout, dataset, {}, window, declared.time_unit, check)
         declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
         return _outcome(layout, dataset, history(layout, dataset).to_dicts(), changed=False)
     files = {source_sha256([file]): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
@@ -68,6 +73,7 @@ def ingest_log(
         say(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
         results = read_files(fresh, plan, reading)
         declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
+    _try_cut(layout, dataset, results, window, declared.time_unit, check)
     declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
     made = [
         append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
@@ -89,6 +95,22 @@ def read_files(fresh: dict[str, RawFile], plan: ReadPlan, reading: dict[str, Any
             results[digest] = read_events([file], plan, drop_duplicates=_drops(reading))
             too_many_bad(results[digest], share(reading.get("max_bad", "1%")))
     return results
+
+
+def _try_cut(
+    layout: Layout,
+    dataset: str,
+    results: dict[str, ReadResult],
+    window: Window,
+    time_unit: Any,
+    check: Callable[[int], None] | None,
+) -> None:
+    """Cut the times of the stored and the new rows: what is wrong with the window, or the number, is said here."""
+    stored = [scan_events(layout, dataset).select("time").collect()] if dataset in ingested_datasets(layout) else []
+    times = pl.concat([*stored, *(result.events.select("time") for result in results.values())])
+    windows = cut(times["time"].sort().to_numpy(), window, time_unit)
+    if check is not None:
+        check(len(windows.start_time_T))
 
 
 def _drops(reading: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from storage.tables import Lineage, digest, is_current, manifest, read_table, wr
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
+FIRST_JUDGED_STEP = 3  # at least two steps to learn from
 
 
 class StepOutOfRange(ValueError):
@@ -92,6 +93,17 @@ def open_snapshots(address: str) -> Snapshots:
         window=lineage.settings["window"],
         num_steps=steps.height,
     )
+
+
+def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
+    """Raise StepOutOfRange unless all steps lie from `first` to `last`."""
+    wrong = [step for step in steps if not first <= step <= last]
+    if wrong:
+        has = f"{dataset} is cut into {last} snapshots"
+        remedy = (
+            f"choose from {first} to {last}" if first <= last else f"at least {first} are needed: cut finer (--window)"
+        )
+        raise StepOutOfRange(f"step {', '.join(map(str, wrong))} is out of range: {has}; {remedy}")
 
 
 def first_judged_step(dataset: str) -> int:
