@@ -22,6 +22,10 @@ from dyformer.progress import Checkpoint, Progress, Weights
 from dyformer.stage_config import FinetuneConfig, PretrainConfig
 
 
+class WeightsDoNotFit(ValueError):
+    """Weights of another shape than the model that is to carry them."""
+
+
 def pretrain(
     graph: PreparedGraph,
     model_config: ModelConfig,
@@ -170,7 +174,7 @@ def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | 
 def moved_weights(weights: Weights, fresh: Weights) -> Weights:
     """Fit weights to the nodes of another graph: a node keeps its row by its permanent number, a new one is untrained.
 
-    Raises ValueError where anything but the number of nodes differs.
+    Raises WeightsDoNotFit where anything but the number of nodes differs.
     """
     row_N = [name for name in fresh if name.endswith(("_N", "_ND"))]
     wrong = [
@@ -179,7 +183,7 @@ def moved_weights(weights: Weights, fresh: Weights) -> Weights:
         if name not in weights or (name not in row_N and weights[name].shape != tensor.shape)
     ]
     if wrong:
-        raise ValueError(f"the weights do not fit the model ({'; '.join(wrong)}): train from scratch")
+        raise WeightsDoNotFit(f"the weights do not fit the model ({'; '.join(wrong)}): train from scratch")
     old, new = weights["node_N"].cpu().numpy(), fresh["node_N"].cpu().numpy()
     _, old_row, new_row = np.intersect1d(old, new, assume_unique=True, return_indices=True)
     moved = dict(weights)

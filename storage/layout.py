@@ -90,6 +90,10 @@ class Layout:
         """Artifact with the weights of a finished training."""
         return self._join(CHECKPOINTS, "model", _run(dataset, version, until, settings, seed))
 
+    def champion(self, dataset: str) -> str:
+        """JSON record of the model that holds a dataset's seat."""
+        return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion.json")
+
     def vectors(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with one vector a node."""
         return self._join(VECTORS, "vectors", _run(dataset, version, until, settings, seed))

@@ -20,6 +20,7 @@ def test_every_kind_has_an_address_of_its_own(tmp_path: Path):
         layout.checkpoint("pretrain", "uci", **RUN),
         layout.checkpoint("finetune", "uci", **RUN),
         layout.model("uci", **RUN),
+        layout.champion("uci"),
         layout.vectors("uci", **RUN),
         layout.forecasts("uci", **RUN),
         layout.scores("uci", **RUN),

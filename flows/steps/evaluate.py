@@ -8,7 +8,7 @@ from dyformer.prepared_graph import prepare_graph
 from dyformer.training import embed
 from flows.steps.snapshots import FIRST_JUDGED_STEP, Snapshots, StepOutOfRange, first_judged_step, open_snapshots
 from flows.steps.train import device, open_model
-from storage.tables import is_current, read_table, write_artifact
+from storage.tables import Lineage, is_current, read_table, write_artifact
 
 PROTOCOL = "paper"
 FEATURES_SUFFIX = " + pair features"  # the same vectors, decoded together with the past of the pair
@@ -18,10 +18,13 @@ def judge_model(snapshots: str, model: str, step: int, method: str = "DyFormer",
     """Judge a model on a step after its training, with the paper's decoder and with the one that reads pair features.
 
     The graph is shown up to `step - 1`; from the step itself come the 20 % of its pairs that the protocol fits its
-    decoder on, the 20 % that choose the regularisation, and the 60 % that are judged.
+    decoder on, the 20 % that choose the regularisation, and the 60 % that are judged. Raises StepOutOfRange for a step
+    that the model was trained on.
     """
     opened = open_snapshots(snapshots)
     weights, experiment, trained = open_model(model)
+    if has_seen(trained, opened, step):
+        raise StepOutOfRange(f"step {step} cannot judge a model that was trained on it: {model}; judge a later step")
     settings = {"protocol": PROTOCOL, "method": method, "seed": seed, "model": trained.settings_hash}
     lineage = opened.lineage("scores", until=step, settings=settings, inputs=(model,))
     address = scores_address(opened, step, lineage.settings_hash, seed)
@@ -35,6 +38,18 @@ def judge_model(snapshots: str, model: str, step: int, method: str = "DyFormer",
         judge_embedding(method + FEATURES_SUFFIX, vectors_ND, graph, step, seed, decoder="features"),
     ]
     return write_artifact(address, {"pairs": to_table(scored)}, lineage)
+
+
+def has_seen(trained: Lineage, opened: Snapshots, step: int) -> bool:
+    """Say whether weights were trained on events of a step.
+
+    Steps of another table version, or of other windows, may lie elsewhere in time: there the times decide.
+    """
+    assert trained.until is not None
+    assert trained.max_event_time is not None
+    if trained.table_version == opened.version and trained.settings["window"] == opened.window:
+        return trained.until >= step
+    return trained.max_event_time >= opened.graph(step).snapshots[-1].start_time
 
 
 def judge_rivals(snapshots: str, step: int, seed: int = 0) -> str:
