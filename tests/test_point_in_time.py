@@ -20,7 +20,7 @@ from dyformer.snapshots import DynamicGraph, to_tables
 from dyformer.synthetic import generated_log
 from flows.steps.evaluate import judge_model, judge_rivals
 from flows.steps.ingest import ingest_log
-from flows.steps.predict import write_vectors
+from flows.steps.predict import write_forecasts, write_vectors
 from flows.steps.prepare import prepare_tables
 from flows.steps.snapshots import cut_snapshots, open_snapshots
 from flows.steps.train import experiment_of, train_model
@@ -109,6 +109,7 @@ def known_at(snapshots: str, until: int = UNTIL) -> Known:
     made = prepare_tables(snapshots, until, TINY) | {
         "model": model,
         "vectors": write_vectors(snapshots, model, until),
+        "forecasts": write_forecasts(snapshots, model, until, k=3),
         "scores of the model": judge_model(snapshots, younger, until),
         "scores of the rivals": judge_rivals(snapshots, until),
     }
@@ -225,7 +226,13 @@ def test_one_earlier_row_changes_tables_weights_vectors_and_scores(case: Case, s
     snapshots = ingested(case.dataset, case.window, store, [*case.log.header, *lines, *case.log.future])
     told = differing(known_at(snapshots), case.known)
     made = {"snapshots/edges", "pagerank/pagerank.parquet", "distances/distances.parquet", "model/weights.safetensors"}
-    made |= {VECTORS, "training pairs", "scores of the model/pairs.parquet"}
+    made |= {
+        VECTORS,
+        "forecasts/forecasts.parquet",
+        "forecasts/decoder.json",
+        "training pairs",
+        "scores of the model/pairs.parquet",
+    }
     made |= {"scores of the rivals/pairs.parquet"}
     assert made <= told
     assert "times read" not in told
