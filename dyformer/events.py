@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from dyformer.event_times import read_times
-from dyformer.raw_log import EmptyLog, NoUsableRows, RawFile, TooManyBadRows, UnreadableTime
-from dyformer.raw_rows import raw_rows
-from dyformer.read_plan import Declared, ReadPlan, declared_by, describe
-from dyformer.sniffing import sniff_plan
+from dyformer.raw_logs.event_times import read_times
+from dyformer.raw_logs.raw_log import EmptyLog, NoUsableRows, RawFile, TooManyBadRows, UnreadableTime
+from dyformer.raw_logs.raw_rows import raw_rows
+from dyformer.raw_logs.read_plan import Declared, ReadPlan, declared_by, describe
+from dyformer.raw_logs.sniffing import sniff_plan
 
 __all__ = [
     "Declared",

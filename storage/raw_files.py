@@ -15,7 +15,7 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 
 from dyformer.datasets import Dataset, dataset_named
-from dyformer.raw_log import DamagedLog, LogError, LogNotFound, RawFile
+from dyformer.raw_logs.raw_log import DamagedLog, LogError, LogNotFound, RawFile
 from dyformer.synthetic import generated_log
 from storage import files
 from storage.raw_streams import object_store, open_raw, pieces

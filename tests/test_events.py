@@ -21,10 +21,10 @@ from dyformer.events import (
     sniff_plan,
     too_many_bad,
 )
-from dyformer.raw_log import (
+from dyformer.raw_logs.raw_log import (
     TooManyBadRows,
 )
-from dyformer.raw_rows import raw_rows
+from dyformer.raw_logs.raw_rows import raw_rows
 
 
 def test_each_kind_of_broken_row_has_its_reason_and_place():

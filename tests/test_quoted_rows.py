@@ -12,7 +12,7 @@ from dyformer.events import (
     read_events,
     sniff_plan,
 )
-from dyformer.raw_rows import raw_rows
+from dyformer.raw_logs.raw_rows import raw_rows
 
 
 def test_quoted_fields_keep_separators_quotes_and_line_ends():

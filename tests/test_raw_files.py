@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dyformer.datasets import DATASETS, UnknownDataset
 from dyformer.events import Declared, read_events, sniff_plan
-from dyformer.raw_log import DamagedLog, LogError
+from dyformer.raw_logs.raw_log import DamagedLog, LogError
 from storage.raw_files import ChecksumMismatch, LogNotFound, find_logs, source_sha256
 from storage.raw_streams import object_store
 

@@ -9,7 +9,7 @@ from dyformer.events import (
     read_events,
     sniff_plan,
 )
-from dyformer.raw_log import (
+from dyformer.raw_logs.raw_log import (
     ColumnNotFound,
 )
 

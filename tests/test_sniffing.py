@@ -6,7 +6,7 @@ from dyformer.events import (
     describe,
     sniff_plan,
 )
-from dyformer.raw_log import (
+from dyformer.raw_logs.raw_log import (
     AmbiguousLog,
     ColumnNotFound,
     DamagedLog,

@@ -20,7 +20,7 @@ from dyformer.events import (
     sniff_plan,
     too_many_bad,
 )
-from dyformer.raw_log import EmptyLog
+from dyformer.raw_logs.raw_log import EmptyLog
 from dyformer.windows import cut
 from storage.declarations import declaration, declare
 from storage.events_table import append, history, ingested_datasets, newest_version, scan_events

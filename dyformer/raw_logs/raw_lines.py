@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dyformer.raw_log import ByteStream, RawFile
+from dyformer.raw_logs.raw_log import ByteStream, RawFile
 
 NEWLINE = 10
 DECODE_BYTES = 1 << 14

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dyformer.datasets import Columns, Dataset, TimeUnit
-from dyformer.raw_log import ColumnNotFound
+from dyformer.raw_logs.raw_log import ColumnNotFound
 
 LogFormat = Literal["delimited", "jsonl", "parquet"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from dyformer.quoted_rows import odd_records, parsed
-from dyformer.raw_log import ByteStream, DamagedLog, EmptyLog, RawFile
-from dyformer.read_plan import LogFormat
+from dyformer.raw_logs.quoted_rows import odd_records, parsed
+from dyformer.raw_logs.raw_log import ByteStream, DamagedLog, EmptyLog, RawFile
+from dyformer.raw_logs.read_plan import LogFormat
 
 SAMPLE_BYTES = 1 << 18
 SAMPLE_ROWS = 2_000

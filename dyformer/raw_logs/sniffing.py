@@ -7,12 +7,20 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.column_names import LABELS, PAIRS, TIMES, WEIGHTS
 from dyformer.datasets import Columns, TimeUnit
-from dyformer.event_times import ISO_PATTERN, read_times, unit_of
-from dyformer.log_sample import Sample, common_length, sample_log, split_rows
-from dyformer.raw_log import AmbiguousLog, DamagedLog, EmptyLog, OneColumn, RawFile, UnreadableTime, WrongSeparator
-from dyformer.read_plan import SEPARATOR_NAMES, Declared, ReadPlan, position
+from dyformer.raw_logs.column_names import LABELS, PAIRS, TIMES, WEIGHTS
+from dyformer.raw_logs.event_times import ISO_PATTERN, read_times, unit_of
+from dyformer.raw_logs.log_sample import Sample, common_length, sample_log, split_rows
+from dyformer.raw_logs.raw_log import (
+    AmbiguousLog,
+    DamagedLog,
+    EmptyLog,
+    OneColumn,
+    RawFile,
+    UnreadableTime,
+    WrongSeparator,
+)
+from dyformer.raw_logs.read_plan import SEPARATOR_NAMES, Declared, ReadPlan, position
 
 Row = list[str]
 

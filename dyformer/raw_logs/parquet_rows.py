@@ -7,9 +7,9 @@ from dataclasses import fields
 import polars as pl
 
 from dyformer.datasets import Columns
-from dyformer.log_sample import seekable
-from dyformer.raw_log import DamagedLog, RawFile
-from dyformer.read_plan import ReadPlan, position
+from dyformer.raw_logs.log_sample import seekable
+from dyformer.raw_logs.raw_log import DamagedLog, RawFile
+from dyformer.raw_logs.read_plan import ReadPlan, position
 
 BATCH_ROWS = 1 << 20
 

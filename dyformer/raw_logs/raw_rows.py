@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 import polars as pl
 
 from dyformer.datasets import Columns
-from dyformer.event_times import read_times
-from dyformer.log_sample import PARQUET_MAGIC, decoded, first_bytes
-from dyformer.parquet_rows import parquet_rows
-from dyformer.plain_rows import plain_fields
-from dyformer.quoted_rows import OddRecord, odd_records, parsed, quoted_fields, regular
-from dyformer.raw_lines import text_blocks
-from dyformer.raw_log import DamagedLog, RawFile
-from dyformer.read_plan import ReadPlan, position
+from dyformer.raw_logs.event_times import read_times
+from dyformer.raw_logs.log_sample import PARQUET_MAGIC, decoded, first_bytes
+from dyformer.raw_logs.parquet_rows import parquet_rows
+from dyformer.raw_logs.plain_rows import plain_fields
+from dyformer.raw_logs.quoted_rows import OddRecord, odd_records, parsed, quoted_fields, regular
+from dyformer.raw_logs.raw_lines import text_blocks
+from dyformer.raw_logs.raw_log import DamagedLog, RawFile
+from dyformer.raw_logs.read_plan import ReadPlan, position
 
 BLOCK_BYTES = 1 << 26
 
