@@ -36,6 +36,10 @@ class Stage:
         return np.random.default_rng([self.seed, self.number, epoch])
 
 
+class NothingToLearn(ValueError):
+    """A history without a single link to train on."""
+
+
 class TrainingState:
     """Everything that an epoch changes."""
 
@@ -108,16 +112,32 @@ def copied(weights: Weights) -> Weights:
 
 
 def adam(model: nn.Module, config: StageConfig) -> torch.optim.Adam:
-    """Adam whose weight decay leaves alone what it would only shrink: biases, norms, tables, nodes' own rows."""
-    decayed = [weight for name, weight in model.named_parameters() if _is_decayed(name, weight)]
-    others = [weight for name, weight in model.named_parameters() if not _is_decayed(name, weight)]
+    """Adam with a rate for each kind of weight.
+
+    Weight decay leaves alone what it would only shrink: biases, norms, tables, nodes' own vectors. These vectors are in
+    few batches each, and the offsets of scores have far to go: both take longer steps.
+    """
+    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "own": [], "offset": []}
+    for name, weight in model.named_parameters():
+        groups[_kind(name, weight)].append(weight)
+    rate = config.learning_rate
     return torch.optim.Adam(
-        [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others}], lr=config.learning_rate
+        [
+            {"params": groups["decayed"], "weight_decay": config.weight_decay},
+            {"params": groups["plain"]},
+            {"params": groups["own"], "lr": 3 * rate},
+            {"params": groups["offset"], "lr": 10 * rate},
+        ],
+        lr=rate,
     )
 
 
-def _is_decayed(name: str, weight: nn.Parameter) -> bool:
-    return weight.ndim == 2 and name.endswith(".weight")
+def _kind(name: str, weight: nn.Parameter) -> str:
+    if name.endswith("id_ND"):
+        return "own"
+    if "offset" in name:
+        return "offset"
+    return "decayed" if weight.ndim == 2 and name.endswith(".weight") else "plain"
 
 
 def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Iterator[Progress]:
@@ -145,7 +165,7 @@ def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Iter
 
 def draw_tasks(stage: Stage, num: int, generator: np.random.Generator, *, held_out: bool) -> list[LinkTask]:
     """Draw tasks that have links to tell; a step is half as likely as one that is `step_half_life` newer."""
-    tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out=held_out)]
+    tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out)]
     if not tasks:
         return []
     age_K = np.array([stage.source.graph.until - task.step for task in tasks])
@@ -164,6 +184,11 @@ def train_epoch(stage: Stage, state: TrainingState) -> dict[str, float]:
     """Take one optimizer step for each batch and give the mean losses."""
     generator = stage.generator(state.epoch + 1)
     tasks = draw_tasks(stage, stage.config.batches_per_epoch, generator, held_out=False)
+    if not tasks:
+        raise NothingToLearn(
+            f"{stage.name}: steps 1 to {stage.source.graph.until} hold no link between nodes that other steps know; "
+            f"train until a later step, or choose longer windows"
+        )
     state.model.train()
     found: list[dict[str, Tensor]] = []
     with torch.random.fork_rng(devices=[stage.device] if stage.device.type == "cuda" else []):

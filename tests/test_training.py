@@ -254,3 +254,10 @@ def test_training_learns_a_planted_rule():
 def test_pretraining_runs_with_each_option(changes):
     told = run("pretrain", epochs=1, **changes)
     assert np.isfinite(told[-1].losses["loss"])
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune"])
+def test_a_history_without_links_to_learn_from_is_refused_by_name(name: str):
+    graph = prepared(toy_graph([], [], [], []))
+    with pytest.raises(ValueError, match=f"{name}: steps 1 to 4 hold no link"):
+        next(iter(stage(name, graph)))
