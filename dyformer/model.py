@@ -16,7 +16,8 @@ from dyformer.batches import SubgraphBatch
 
 Inputs = Literal["id+structure", "id", "structure"]
 
-LINK_SCALE = 5.0  # vectors are of about unit length: first scores span this much either way
+LINK_SCALE = 5.0  # vectors are of about unit length: scores start within this much either way
+LINK_OFFSET = -LINK_SCALE / 2  # untrained vectors are much alike: their pairs start with a score of about 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +28,12 @@ class ModelConfig:
     num_layers: int = 2  # L
     num_heads: int = 8
     feed_forward_width: int = 128
-    residual_dropout: float = 0.5
-    attention_dropout: float = 0.1
+    residual_dropout: float = 0.1  # with 0.5, held-out links of the history are told worse
+    attention_dropout: float = 0.0  # with 0.1, drawing random numbers is half of a batch's time without a GPU
     id_dropout: float = 0.1  # share of nodes shown without their id in training, as a new node is
     inputs: Inputs = "id+structure"
     num_targets: int = 256  # targets of one batch of `embed`
-    num_context: int = 512  # K
+    num_context: int = 256  # K
 
     def __post_init__(self) -> None:
         """Raise ValueError for a shape that cannot be built."""
@@ -87,6 +88,9 @@ class SpatialDistanceEncoding(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 the node itself
         self.project = nn.Linear(width, num_heads)
+        with torch.no_grad():  # starts near -2 x distance, so that near nodes are heard before anything is learnt
+            self.table[:, 0] = -torch.arange(max_distance + 1)
+            self.project.weight[:, 0] = 2.0
 
     def forward(self) -> Tensor:
         """Bias `[S, H]` of each distance code."""
@@ -131,6 +135,8 @@ class TwoTowerLayer(nn.Module):
             nn.Linear(config.feed_forward_width, config.width),
         )
         self.dropout = nn.Dropout(config.residual_dropout)
+        for linear in (self.value, self.out):  # torch's own start is a third of this, and neighbours are hardly heard
+            nn.init.orthogonal_(linear.weight, gain=1.5)
 
     def forward(self, context_CD: Tensor, target_GD: Tensor, bias_HCG: Tensor) -> tuple[Tensor, Tensor]:
         """Update both towers from the rows that they had before the layer; towers switched = outputs switched."""
@@ -164,7 +170,7 @@ class TwoTowerLayer(nn.Module):
 
 
 class NodeInput(nn.Module):
-    """First rows of nodes: a learned vector of the node's own and what the past says about its place in the graph.
+    """What a node is called (a learned vector of its own) and what the past says about its place in the graph.
 
     A node that no training batch held counts with a zero vector of its own, which `id_dropout` makes a common sight.
     """
@@ -173,36 +179,50 @@ class NodeInput(nn.Module):
 
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
-        self.id_dropout = config.id_dropout
+        self.width, self.id_dropout = config.width, config.id_dropout
         self.has_id, self.has_structure = "id" in config.inputs, "structure" in config.inputs
         if self.has_id:
-            self.id_ND = nn.Parameter(0.05 * torch.randn(sizes.num_nodes, config.width))
+            self.id_ND = nn.Parameter(torch.randn(sizes.num_nodes, config.width))
             self.register_buffer("trained_N", torch.zeros(sizes.num_nodes, dtype=torch.bool))
         if self.has_structure:
-            self.structure = nn.Sequential(
+            self.linear_structure = nn.Linear(sizes.num_features, config.width)
+            self.combined_structure = nn.Sequential(
                 nn.Linear(sizes.num_features, config.width), nn.GELU(), nn.Linear(config.width, config.width)
             )
 
-    def forward(self, node_B: Tensor, feature_BF: Tensor) -> Tensor:
-        """Rows `[B, D]`."""
-        parts = [self.own(node_B)] if self.has_id else []
-        if self.has_structure:
-            parts.append(self.structure(feature_BF))
-        return torch.stack(parts).sum(dim=0)
+    def forward(self, node_B: Tensor, feature_BF: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the nodes' own vectors and those of their structure, each `[B, D]`; their sum is the first row."""
+        return self.own(node_B), self.structure(feature_BF)
 
     def own(self, node_B: Tensor) -> Tensor:
-        """The nodes' own vectors `[B, D]`; in training all count as trained, less those dropped."""
+        """In training all nodes count as trained, less those dropped."""
+        if not self.has_id:
+            return torch.zeros(node_B.shape[0], self.width, device=node_B.device)
         if not self.training:
             return self.id_ND[node_B] * self.trained_N[node_B, None]
         self.trained_N[node_B] = True
         kept_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
         return self.id_ND[node_B] * kept_B[:, None]
 
+    def structure(self, feature_BF: Tensor) -> Tensor:
+        """Linear and combined features: alone, the first leave a decoder all that they say."""
+        if not self.has_structure:
+            return feature_BF.new_zeros(feature_BF.shape[0], self.width)
+        return self.linear_structure(feature_BF) + self.combined_structure(feature_BF)
 
-def pair_scores(vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
-    """Inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
+
+def pair_scores(vector_GD: Tensor, weight_D: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
+    """Weighted inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
     # index_select, because its backward pass adds in a fixed order where that of indexing does not.
-    return (vector_GD.index_select(0, first_P) * vector_GD.index_select(0, second_P)).sum(dim=1)
+    return (vector_GD.index_select(0, first_P) * vector_GD.index_select(0, second_P)) @ weight_D
+
+
+def signs(width: int) -> Tensor:
+    """Signs `[D]` of a score: most values count for nodes that are alike, every fourth for nodes that differ.
+
+    A plain inner product scores no pair above both nodes with themselves, as links between two sides of a log ask for.
+    """
+    return torch.where(torch.arange(width) % 4 == 0, -1.0, 1.0)
 
 
 class LinkScore(nn.Module):
@@ -210,29 +230,31 @@ class LinkScore(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight_D = nn.Parameter(torch.full((width,), LINK_SCALE))
-        self.offset = nn.Parameter(torch.zeros(()))
+        self.weight_D = nn.Parameter(LINK_SCALE * signs(width))
+        self.offset = nn.Parameter(torch.tensor(LINK_OFFSET))
 
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
         """Scores `[P]` of pairs of positions."""
-        product_PD = vector_GD.index_select(0, first_P) * vector_GD.index_select(0, second_P)
-        return product_PD @ self.weight_D + self.offset
+        return pair_scores(vector_GD, self.weight_D, first_P, second_P) + self.offset
 
 
 class TemporalDecoder(nn.Module):
     """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) say who was linked then (paper, L_recon).
 
-    An offset per lag is ours: inner products alone cannot say that most pairs are unlinked.
+    Signs and an offset per lag are ours.
     """
+
+    sign_D: Tensor
 
     def __init__(self, num_lags: int, width: int) -> None:
         super().__init__()
         self.lags = nn.ModuleList(self._near_identity(width) for _ in range(num_lags))
-        self.offset_T = nn.Parameter(torch.zeros(num_lags))
+        self.offset_T = nn.Parameter(torch.full((num_lags,), LINK_OFFSET))
+        self.register_buffer("sign_D", signs(width), persistent=False)
 
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor, lag: int) -> Tensor:
         """Scores `[P]` of pairs of positions at one lag."""
-        return pair_scores(self.lags[lag](vector_GD), first_P, second_P) + self.offset_T[lag]
+        return pair_scores(self.lags[lag](vector_GD), self.sign_D, first_P, second_P) + self.offset_T[lag]
 
     def _near_identity(self, width: int) -> nn.Linear:
         linear = nn.Linear(width, width)
@@ -261,13 +283,18 @@ class DyFormer(nn.Module):
         )  # predicts one view from the other, where views are normalised
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
-        """Vectors `[G, D]` of the targets: H_tgt of the last layer, normalised."""
+        """Vectors `[G, D]` of the targets: H_tgt of the last layer less the targets' own vectors, normalised.
+
+        By its own vector a node is known to others. What is said of the node itself is better without: to a decoder
+        fitted on few pairs names are noise, and to training they are a way to learn its links by heart.
+        """
         num_targets = batch.target_G.shape[0]
-        row_BD = self.inputs(
+        own_BD, structure_BD = self.inputs(
             torch.cat([batch.target_G, batch.context_C]), torch.cat([batch.target_feature_GF, batch.context_feature_CF])
         )
+        row_BD = own_BD + structure_BD
         target_GD, context_CD = row_BD[:num_targets], row_BD[num_targets:]
         bias_HCG = self.bias(batch).transpose(1, 2)
         for layer in self.layers:
             context_CD, target_GD = layer(context_CD, target_GD, bias_HCG)
-        return self.norm(target_GD)
+        return self.norm(target_GD - own_BD[:num_targets])

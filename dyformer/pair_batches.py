@@ -83,6 +83,7 @@ class PairSource:
     def __init__(self, graph: PreparedGraph, sizes: PairSizes, *, validation_share: float, seed: int) -> None:
         self.graph, self.sizes, self.validation_share, self.seed = graph, sizes, validation_share, seed
         self.view: Callable[[int, int | None], GraphView] = lru_cache(MOST_VIEWS)(self._view)
+        self.has_links = lru_cache(None)(self._has_links)
 
     def batches(
         self, tasks: Sequence[LinkTask], generator: np.random.Generator, *, held_out: bool, two_views: bool
@@ -91,10 +92,15 @@ class PairSource:
         for task in tasks:
             yield self._batch(task, generator, held_out=held_out, two_views=two_views)
 
-    def has_links(self, task: LinkTask, *, held_out: bool) -> bool:
-        """Say whether the asked step has edges to train on (or held out) among nodes that the view can know."""
+    def _has_links(self, task: LinkTask, held_out: bool) -> bool:
+        """Say whether the asked step has edges to train on (or held out) among nodes that the view knows."""
+        known_N = np.zeros(self.graph.history.snapshots[-1].num_nodes, dtype=np.bool_)
+        for snapshot in self.graph.history.snapshots[: task.until]:
+            if snapshot.step != task.step or not task.hidden:
+                known_N[snapshot.source_E] = True
+                known_N[snapshot.target_E] = True
         source_E, target_E = self._part(task, held_out)
-        return bool((np.maximum(source_E, target_E) < self.graph.history.snapshots[task.until - 1].num_nodes).any())
+        return bool((known_N[source_E] & known_N[target_E]).any())
 
     def _view(self, until: int, hidden_step: int | None) -> GraphView:
         return graph_view(self.graph, until=until, hidden_step=hidden_step)

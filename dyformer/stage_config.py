@@ -8,21 +8,21 @@ from typing import Literal
 class PretrainConfig:
     """Reconstruction of hidden steps and agreement of two views (paper, section 4.1)."""
 
-    epochs: int = 40
+    epochs: int = 20
     patience: int = 20
     batches_per_epoch: int = 10
-    validation_batches: int = 8
+    validation_batches: int = 16
     learning_rate: float = 1e-3
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     step_half_life: float = 4.0
-    num_linked: int = 256
+    num_linked: int = 128
     num_negatives: int = 10
-    num_targets: int = 512
+    num_targets: int = 256
     negative_weight: float = 1.0
     validation_share: float = 0.1
     mask_lag: bool = True  # hide the step that is reconstructed
-    view_weight: float = 1.0  # gamma
+    view_weight: float = 0.1  # gamma
     view: Literal["plain", "normalised"] = "plain"
 
 
@@ -30,17 +30,17 @@ class PretrainConfig:
 class FinetuneConfig:
     """Forecasts of each next step of the history (paper, section 4.2)."""
 
-    epochs: int = 40
+    epochs: int = 12
     patience: int = 20
     batches_per_epoch: int = 10
-    validation_batches: int = 8
+    validation_batches: int = 16
     learning_rate: float = 1e-3
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     step_half_life: float = 4.0
-    num_linked: int = 256
+    num_linked: int = 128
     num_negatives: int = 10
-    num_targets: int = 512
+    num_targets: int = 256
     negative_weight: float = 1.0
     validation_share: float = 0.1
 

@@ -163,8 +163,10 @@ def test_target_rows_depend_on_all_context_and_on_no_other_target():
 def test_model_is_its_input_its_layers_and_a_norm():
     model = DyFormer(CONFIG, SIZES).eval()
     batch = example_batch()
-    target_GD = model.inputs(batch.target_G, batch.target_feature_GF)
-    context_CD = model.inputs(batch.context_C, batch.context_feature_CF)
+    model.inputs.trained_N.fill_(True)
+    own_GD, structure_GD = model.inputs(batch.target_G, batch.target_feature_GF)
+    target_GD = own_GD + structure_GD
+    context_CD = torch.stack(model.inputs(batch.context_C, batch.context_feature_CF)).sum(dim=0)
     bias = plain_bias(model.bias, batch)
     for layer in model.layers:
         assert isinstance(layer, TwoTowerLayer)
@@ -172,7 +174,7 @@ def test_model_is_its_input_its_layers_and_a_norm():
             plain_update(layer, target_GD, context_CD, bias),
             plain_update(layer, context_CD, target_GD, bias.transpose(1, 2)),
         )
-    expected_GD = torch.stack([plain_norm(row, model.norm) for row in target_GD])
+    expected_GD = torch.stack([plain_norm(row, model.norm) for row in target_GD - own_GD])
     torch.testing.assert_close(model(batch), expected_GD, rtol=1e-10, atol=1e-10)
 
 
@@ -189,6 +191,11 @@ def test_hidden_lag_leaves_no_trace_in_the_encoding():
         assert torch.equal(model(flipped), before)
         visible = replace(hidden, visible_T=torch.tensor([True, True, True]))
         assert not torch.equal(model(visible), before)
+
+
+def test_untrained_model_hears_near_nodes_first():
+    bias_SH = AttentionBias(replace(CONFIG, width=128), SIZES).spatial()
+    assert (bias_SH.diff(dim=0).mean(dim=1) < 0).all()
 
 
 def test_hidden_lag_shares_its_weight_among_the_visible():
@@ -208,22 +215,22 @@ def test_node_without_context_gets_a_finite_vector_of_its_own():
 
 
 @pytest.mark.parametrize("inputs", ["id+structure", "id", "structure"])
-def test_never_trained_node_is_told_by_its_structure_alone(inputs):
+def test_never_trained_node_has_no_vector_of_its_own(inputs):
     node_input = NodeInput(replace(CONFIG, inputs=inputs), SIZES)
     feature_BF = torch.randn(2, 3)
     node_input(torch.tensor([4, 5]), feature_BF)  # in training mode: nodes 4 and 5 count as trained
     node_input.eval()
-    known_BD = node_input(torch.tensor([4, 5]), feature_BF)
-    other_BD = node_input(torch.tensor([0, 8]), feature_BF)
-    structure_BD = node_input.structure(feature_BF) if "structure" in inputs else torch.zeros(2, 6)
-    torch.testing.assert_close(other_BD, structure_BD)
-    assert torch.equal(known_BD, other_BD) == (inputs == "structure")
+    known_own_BD, known_structure_BD = node_input(torch.tensor([4, 5]), feature_BF)
+    new_own_BD, new_structure_BD = node_input(torch.tensor([0, 8]), feature_BF)
+    assert new_own_BD.abs().sum() == 0
+    assert (known_own_BD.abs().sum() > 0) == ("id" in inputs)
+    assert torch.equal(known_structure_BD, new_structure_BD)
+    assert (new_structure_BD.abs().sum() > 0) == ("structure" in inputs)
 
 
 def test_dropped_id_looks_like_a_never_trained_node():
     node_input = NodeInput(replace(CONFIG, id_dropout=1.0), SIZES)
-    feature_BF = torch.randn(2, 3)
-    torch.testing.assert_close(node_input(torch.tensor([4, 5]), feature_BF), node_input.structure(feature_BF))
+    assert node_input(torch.tensor([4, 5]), torch.randn(2, 3))[0].abs().sum() == 0
 
 
 @torch.no_grad()
@@ -241,7 +248,8 @@ def test_scores_are_symmetric_inner_products():
     assert model.link(vector_GD, first_P, second_P).tolist() == pytest.approx(expected)
     assert torch.equal(model.link(vector_GD, first_P, second_P), model.link(vector_GD, second_P, first_P))
     decoded = model.temporal.lags[1](vector_GD)
-    expected = [float(decoded[i] @ decoded[j]) for i, j in zip(first_P, second_P, strict=True)]
+    signed = decoded * torch.tensor([-1, 1, 1, 1, -1, 1])
+    expected = [float(decoded[i] @ signed[j]) - 2.5 for i, j in zip(first_P, second_P, strict=True)]
     assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
 
 
