@@ -49,3 +49,12 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for key, value in environment.items():
             patch.setenv(key, value)
         yield f"s3://{BUCKET}"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start one Prefect server for the session and give its address; flows of this process run on it."""
+    from prefect_server import prefect_server
+
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
+        yield address

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
-from dyformer.datasets import DATASETS, OWN_LOG_WINDOW, Window, dataset_named
+from dyformer.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
 from dyformer.events import (
     Declared,
     RawFile,
@@ -166,4 +166,6 @@ def share(text: str | float) -> float:
 
 
 def _plain(name: str, value: Any) -> Any:
+    if name == "time_unit" and value not in get_args(TimeUnit):
+        raise UnknownReading(f"--time-unit {value!r}: expected one of {', '.join(get_args(TimeUnit))}")
     return SEPARATORS.get(value, value) if name == "separator" else value

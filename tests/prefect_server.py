@@ -1,0 +1,58 @@
+"""A real Prefect server with its own database, as its own process group."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+
+@contextmanager
+def prefect_server(home: Path) -> Iterator[str]:
+    """Start a server, send this process's flows to it, and give its address."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    port = free_port()
+    environment = {
+        **os.environ,
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
+        "DO_NOT_TRACK": "1",
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    log = home / "server.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+        try:
+            wait_for(f"http://127.0.0.1:{port}/api/health", process, log)
+            with temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"], PREFECT_HOME: home}):
+                yield environment["PREFECT_API_URL"]
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return unused.getsockname()[1]
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(240):
+        assert process.poll() is None, log.read_text()
+        try:
+            with urlopen(url, timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (URLError, OSError):
+            time.sleep(0.5)
+    raise TimeoutError(f"no server after 120 s:\n{log.read_text()}")
