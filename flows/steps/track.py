@@ -25,7 +25,13 @@ METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
 
 
 def track_run(
-    snapshots: str, model: str, scores: list[str], earlier: list[str], made: dict[str, str], seed: int = 0
+    snapshots: str,
+    model: str,
+    scores: list[str],
+    earlier: list[str],
+    made: dict[str, str],
+    seed: int = 0,
+    is_champion: bool = False,
 ) -> dict[str, Any]:
     """Track a retraining: one run for the model, with everything it made, and one for each rival.
 
@@ -36,6 +42,7 @@ def track_run(
         earlier: addresses of the pairs of all judged steps by the rivals alone, for the curve.
         made: addresses of the vectors and the forecasts, by kind.
         seed: seed of the training and the split.
+        is_champion: whether the model holds the dataset's seat: MLflow's alias `champion` follows, by the spool too.
 
     Returns:
         tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
@@ -58,7 +65,7 @@ def track_run(
         run.figure("figures/losses.png", loss_curve(model_losses(model)))
         run.table("scores.csv", score_table(table, opened.dataset))
         _attach(run, made)
-        version = _register(run, opened, model, made["vectors"], made["forecasts"])
+        version = _register(run, opened, model, made, is_champion)
     return _outcome(tracker, run, version)
 
 
@@ -129,13 +136,14 @@ def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
             run.artifact(f"{kind}/{name}", read_bytes(address, name))
 
 
-def _register(run: TrackedRun, opened: Snapshots, model: str, vectors: str, forecasts: str) -> str | None:
+def _register(run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], is_champion: bool) -> str | None:
+    aliases = ("challenger", "champion") if is_champion else ("challenger",)
     with packed_model(
-        vectors=read_table(vectors, "vectors"),
-        decoder=read_bytes(forecasts, DECODER),
+        vectors=read_table(made["vectors"], "vectors"),
+        decoder=read_bytes(made["forecasts"], DECODER),
         weights=read_bytes(model, WEIGHTS),
     ) as folder:
-        return run.register_model(folder, name=experiment_name(opened.dataset))
+        return run.register_model(folder, name=experiment_name(opened.dataset), aliases=aliases)
 
 
 def _outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str, Any]:
