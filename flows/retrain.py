@@ -12,12 +12,14 @@ from flows.evaluate import evaluate, rivals
 from flows.ingest import ingest
 from flows.predict import predict
 from flows.prepare import prepare
+from flows.steps.promote import promote_if_better
 from flows.steps.report import finished_report, write_report
 from flows.steps.snapshots import newest_cut
 from flows.steps.track import track_run
 from flows.summary import as_markdown
 from flows.train import train
 
+promote_task = task(name="promote if better")(promote_if_better)
 track_task = task(name="track run")(track_run)
 report_task = task(name="write report")(write_report)
 
@@ -47,10 +49,17 @@ def retrain(
         earlier = rivals(dataset, seed, version)
     with _timed(seconds, "predict"):
         made = predict(dataset, changes, seed, version)
+    seat = promote_task(snapshots, model, scores, seed)
     with _timed(seconds, "track"):
-        tracked = track_task(snapshots, model, scores, earlier, made, seed)
-    addresses = {"snapshots": snapshots, **tables, "model": model, "scores": scores, **made}
-    summary = {"dataset": dataset, "counts": counts, "addresses": addresses, "tracking": tracked, "seconds": seconds}
+        tracked = track_task(snapshots, model, scores, earlier, made, seed, seat["champion"] == model)
+    summary = {
+        "dataset": dataset,
+        "counts": counts,
+        "addresses": {"snapshots": snapshots, **tables, "model": model, "scores": scores, **made},
+        "promotion": seat,
+        "tracking": tracked,
+        "seconds": seconds,
+    }
     report = report_task(snapshots, scores, summary, changes, seed)
     show_summary(dataset, as_markdown(report))
     return report

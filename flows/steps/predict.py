@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from dyformer.decoder import LinkDecoder, decoder_inputs, fit_decoder, hadamard
 from dyformer.experiments.settings import Experiment
-from dyformer.forecasts import top_links
-from dyformer.links import paper_examples
+from dyformer.forecasts import MAX_NODES, top_links
+from dyformer.links import Pairs, paper_examples
+from dyformer.pagerank import pagerank_table
 from dyformer.pair_features import prepare_pair_features
 from dyformer.prepared_graph import prepare_graph
 from dyformer.progress import Weights
-from dyformer.snapshots import DynamicGraph, prefix
+from dyformer.snapshots import DynamicGraph, prefix, to_tables
 from dyformer.training import embed
+from flows.steps.prepare import TABLE_TOP_K
 from flows.steps.snapshots import Snapshots, open_snapshots
 from flows.steps.train import WEIGHTS, device, open_model
 from storage.events_table import node_dictionary
 from storage.node_numbers import ids_are_integers
+from storage.queries import candidates
 from storage.tables import is_current, read_bytes, write_artifact
 
 DECODER = "decoder.json"
@@ -70,9 +73,18 @@ def write_forecasts(snapshots: str, model: str, step: int | None = None, seed: i
     vectors_ND = _vectors(graph, weights, experiment)
     before_ND = _vectors(prefix(graph, step - 1), weights, experiment)
     kinds = {kind: fitted_decoder(graph, before_ND, kind, seed) for kind in {"paper", experiment.decoder}}
-    links = top_links(vectors_ND, kinds[experiment.decoder], graph, k=k)
+    pairs = candidate_pairs(graph, experiment) if graph.snapshots[-1].num_nodes > MAX_NODES else None
+    links = top_links(vectors_ND, kinds[experiment.decoder], graph, k=k, candidates=pairs)
     contents = {"forecasts": _named(links, own_ids(opened, graph), step + 1), DECODER: to_json(kinds["paper"])}
     return write_artifact(address, contents, lineage)
+
+
+def candidate_pairs(graph: DynamicGraph, experiment: Experiment) -> Pairs:
+    """Give the pairs worth scoring on a graph too large for all: near by PageRank, or two hops away and popular."""
+    prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
+    table = pagerank_table(prepared.union, top_k=TABLE_TOP_K, teleport=experiment.graph.teleport)
+    found = candidates(to_tables(graph)["edges"], table, bipartite=len(np.unique(graph.side_N)) > 1)
+    return found["node"].to_numpy(), found["partner"].to_numpy()
 
 
 def fitted_decoder(graph: DynamicGraph, before_ND: NDArray[np.float32], kind: Any, seed: int) -> LinkDecoder:
