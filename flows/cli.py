@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.environment import end_background_threads, server_in_use, settle_environment
+from flows.environment import server_in_use, settle_environment
 from flows.options import with_reading
 
 app = typer.Typer(
@@ -214,8 +214,6 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         print(f"dyformer: {error}", file=sys.stderr)
         sys.exit(FAILED)
-    finally:
-        end_background_threads()
 
 
 def _ingested(

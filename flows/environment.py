@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import threading
 from urllib.parse import urlsplit
 
 DEFAULTS = {
@@ -52,11 +53,16 @@ def server_in_use() -> str:
 def end_background_threads() -> None:
     """End Prefect's background loops, if they run: what they hold at the interpreter's end is never freed.
 
-    DuckDB's binding tells so in a list of leaked objects after the last line of the output.
+    DuckDB's binding would tell so in a list of leaked objects after the last line of the output.
     """
-    if "prefect" in sys.modules:
-        from prefect._internal.concurrency.threads import get_global_loop, get_run_sync_loop  # no public way exists
+    if "prefect" not in sys.modules:
+        return
+    from prefect._internal.concurrency.threads import get_global_loop, get_run_sync_loop  # no public way exists
 
-        for loop in (get_run_sync_loop(), get_global_loop()):
+    running = {thread.name for thread in threading.enumerate()}
+    loops = {"RunSyncEventLoopThread": get_run_sync_loop, "GlobalEventLoopThread": get_global_loop}
+    for name, get_loop in loops.items():
+        if name in running:  # else it would be started
+            loop = get_loop()
             loop.shutdown()
             loop.thread.join(SECONDS_TO_ANSWER)
