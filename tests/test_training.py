@@ -10,12 +10,13 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
+from dyformer.batches import graph_view, make_batch, node_batches
 from dyformer.model import ModelConfig
 from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.progress import Checkpoint, Progress, Weights
 from dyformer.snapshots import DynamicGraph
 from dyformer.stage_config import FinetuneConfig, PretrainConfig
-from dyformer.training import DyFormerEmbedder, embed, finetune, last_weights, pretrain
+from dyformer.training import DyFormerEmbedder, embed, finetune, last_weights, pretrain, started_model
 
 MODEL = ModelConfig(width=8, num_layers=2, num_heads=2, feed_forward_width=8, num_targets=6, num_context=8)
 PRETRAIN = PretrainConfig(epochs=4, batches_per_epoch=3, validation_batches=2, num_linked=8, num_targets=12)
@@ -134,6 +135,22 @@ def test_vector_does_not_depend_on_who_is_asked_with_whom():
     assert all_ND.shape == (40, 8)
     assert all_ND.dtype == np.float32
     assert np.isfinite(all_ND).all()
+
+
+def test_each_vector_stands_in_its_nodes_row():
+    graph = prepared(example_graph())
+    weights = last_weights(stage("finetune", graph, epochs=1))
+    vector_ND = embed(graph, weights, MODEL)
+    model = started_model(graph, MODEL, weights, seed=0).eval()
+    for target_G in node_batches(40, MODEL.num_targets):
+        batch = make_batch(graph_view(graph, until=4), target_G, num_context=MODEL.num_context)
+        for node, row_D in zip(batch.target_G.tolist(), model(batch).detach().numpy(), strict=True):
+            assert np.array_equal(vector_ND[node], row_D)
+
+
+def test_every_epoch_draws_its_own_batches():
+    told = run("finetune", learning_rate=0.0)
+    assert len({progress.losses["link"] for progress in told}) == 4
 
 
 def test_embedder_is_its_stages():
