@@ -337,6 +337,25 @@ def test_times_decide_what_a_champion_of_another_version_has_seen(snapshots: str
     assert outcome["promoted"]
 
 
+def test_a_step_that_moved_under_an_earlier_row_is_still_known_as_seen(snapshots: str, tmp_path: Path):
+    champion = trained(snapshots, 1.0, until=5)
+    promote_if_better(snapshots, champion, [judged(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
+    later = grown(tmp_path, "early", ["0,1,0"])  # what was step 5 is step 6 now
+    challenger = trained(later, 2.0)
+    outcome = promote_if_better(later, challenger, [judged(later, challenger, pairs_of(5.0, "DyFormer", step=6))])
+    assert (outcome["promoted"], outcome["difference"]) == (False, None)
+
+
+def test_a_win_in_all_pairs_does_not_make_up_for_new_pairs_lost(snapshots: str, rejudged: Callable):
+    champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
+    promote_if_better(snapshots, champion, [judged(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
+    rejudged(pairs_of(0.1, "champion", new=1.5))
+    scores = [judged(snapshots, challenger, pairs_of(9.0, "DyFormer", new=0.3))]
+    outcome = promote_if_better(snapshots, challenger, scores)
+    assert outcome["difference"][0] > 0
+    assert (outcome["promoted"], outcome["champion"]) == (False, champion)
+
+
 def test_a_seat_whose_weights_are_gone_is_empty(snapshots: str):
     champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
     promote_if_better(snapshots, champion, [judged(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
