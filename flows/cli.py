@@ -269,7 +269,9 @@ def _show(report: str, dataset: str, json_file: Path | None, ingest_seconds: flo
     figures, summary = read_report(report)
     summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    print_frame(score_table(figures, dataset), f"{dataset}: AUC in percent on the newest step")
+    print_frame(
+        score_table(figures, dataset), f"{dataset}: AUC in percent on the newest step (the paper's: over all its steps)"
+    )
     for kind in ("model", "vectors", "forecasts"):
         print(f"{kind}: {summary['addresses'][kind]}")
     print(tracked_line(summary["tracking"]))
