@@ -30,7 +30,9 @@ class ModelConfig:
     feed_forward_width: int = 128
     residual_dropout: float = 0.1  # with 0.5, held-out links of the history are told worse
     attention_dropout: float = 0.0  # with 0.1, drawing random numbers is half of a batch's time without a GPU
-    id_dropout: float = 0.5  # share of nodes shown without their id in training, as a new node is
+    id_dropout: float = (
+        0.3  # share of nodes shown without their id in training, as a new node is; 0.5 hides communities
+    )
     inputs: Inputs = "id+structure"
     num_targets: int = 256  # targets of one batch of `embed`
     num_context: int = 256  # K
