@@ -262,16 +262,15 @@ def _announce() -> None:
 
 
 def _show(report: str, dataset: str, json_file: Path | None, ingest_seconds: float) -> None:
-    from dyformer.experiments.tables import score_table
+    from dyformer.experiments.tables import PAPER_FIGURES, score_table
     from flows.console import print_frame, tracked_line, write_json
     from flows.steps.report import read_report
 
     figures, summary = read_report(report)
     summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    print_frame(
-        score_table(figures, dataset), f"{dataset}: AUC in percent on the newest step (the paper's: over all its steps)"
-    )
+    paper = " (the paper's: over all its steps)" if dataset in PAPER_FIGURES else ""
+    print_frame(score_table(figures, dataset), f"{dataset}: AUC in percent on the newest step{paper}")
     for kind in ("model", "vectors", "forecasts"):
         print(f"{kind}: {summary['addresses'][kind]}")
     print(tracked_line(summary["tracking"]))
