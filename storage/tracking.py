@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from storage.layout import Layout
 from storage.spool import Apply, Record, Refused, SpoolWriter, open_spool, read_records, replay_run, spooled_runs
 from storage.tracking_server import apply_record, connect, ensure_run, failures, find_finished_run, probe
 
@@ -134,13 +135,10 @@ class Replay:
     problem: str | None = None
 
 
-def open_tracker(*, database: Path, spool: Path, artifact_root: str | None = None) -> Tracker:
-    """Track where MLFLOW_TRACKING_URI says, else in an SQLite file with the runs' files beside it."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if uri:
-        return Tracker(uri=uri, spool=spool)
-    root = artifact_root or (database.absolute().parent / "mlflow_artifacts").as_uri()
-    return Tracker(uri=f"sqlite:///{database.absolute()}", spool=spool, artifact_root=root)
+def open_tracker(layout: Layout) -> Tracker:
+    """Track where MLFLOW_TRACKING_URI says (a server decides where files go), else in the store's own database."""
+    artifact_root = None if os.environ.get("MLFLOW_TRACKING_URI") else layout.tracking_artifacts
+    return Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root)
 
 
 def _is_finished_run(records: list[dict[str, Any]], tags: Mapping[str, str]) -> bool:

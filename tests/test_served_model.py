@@ -14,6 +14,7 @@ import pytest
 from mlflow.pyfunc.model import PythonModelContext
 
 from dyformer.decoder import LinkDecoder, hadamard, score
+from storage.layout import Layout
 from storage.model_package import packed_model
 from storage.served_model import ServedModel
 from storage.tracking import Tracker, open_tracker
@@ -53,7 +54,7 @@ def opened(ids: list[Any], folder: Path, sides: tuple[int, ...] = (0, 0, 0, 0)) 
 @pytest.fixture
 def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return open_tracker(database=tmp_path / "mlflow.db", spool=tmp_path / "spool")
+    return open_tracker(Layout(str(tmp_path)))
 
 
 def test_nodes_give_their_vectors_in_the_order_asked(tmp_path: Path) -> None:

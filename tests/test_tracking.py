@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
+from storage.layout import Layout
 from storage.spool import DONE, RECORDS, REFUSED, spooled_runs
 from storage.tracking import TrackedRun, Tracker, open_tracker
 from storage.tracking_server import RUN_KEY, ensure_run
@@ -34,7 +36,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tracker(database: Path, tmp_path: Path) -> Tracker:
-    return open_tracker(database=database, spool=tmp_path / "spool")
+    return replace(open_tracker(Layout(str(database.parent))), spool=tmp_path / "spool")
 
 
 @pytest.fixture
@@ -98,13 +100,13 @@ def test_files_lie_in_the_store_and_not_in_the_working_directory(
     assert run.run_id is not None
     uri = tracker.client().get_run(run.run_id).info.artifact_uri
     assert uri is not None
-    assert uri.startswith(database.parent.as_uri())
+    assert uri.startswith(str(database.parent))
     assert list(tmp_path.glob("*ml*")) == []
 
 
 def test_environment_decides_about_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
-    tracker = open_tracker(database=tmp_path / "mlflow.db", spool=tmp_path)
+    tracker = open_tracker(Layout(str(tmp_path)))
     assert (tracker.uri, tracker.artifact_root) == ("http://mlflow:5000", None)
 
 
@@ -191,7 +193,7 @@ def test_locked_database_sends_the_run_to_the_spool(
 
 def test_broken_database_file_sends_the_run_to_the_spool(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"this is no database at all, only text" * 100)
-    tracker = open_tracker(database=tmp_path / "mlflow.db", spool=tmp_path / "spool")
+    tracker = open_tracker(Layout(str(tmp_path)))
     started = time.monotonic()
     with tracker.run(dataset="uci", name="a") as run:
         run.metrics({"loss": 1.0})

@@ -4,8 +4,6 @@ The tracker is never on the critical path: what it does not take now goes to the
 """
 
 import hashlib
-import os
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,10 +14,9 @@ from flows.steps.evaluate import PROTOCOL, figures
 from flows.steps.predict import DECODER
 from flows.steps.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.steps.train import WEIGHTS, model_losses
-from storage.layout import Layout
 from storage.model_package import packed_model
 from storage.tables import Lineage, digest, manifest, names, read_bytes, read_table
-from storage.tracking import TrackedRun, Tracker, experiment_name
+from storage.tracking import TrackedRun, Tracker, experiment_name, open_tracker
 
 METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
 
@@ -50,7 +47,8 @@ def track_run(
     """
     opened = open_snapshots(snapshots)
     table = figures(scores, snapshots)
-    tracker = tracker_of(opened.layout)
+    tracker = open_tracker(opened.layout)
+    tracker.replay_spool()  # what an earlier run had to keep back
     trained = _lineage(model)
     tags = {**_tags(opened, seed), "stage": "retrain", "until": trained.until, "settings": trained.settings_hash[:12]}
     _track_methods(tracker, opened, table, {**tags, "stage": "evaluate"}, digest(scores[-1]))
@@ -73,7 +71,8 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
     """Track a benchmark: one run per method and seed with its figures of every step, and one with the comparison."""
     opened = open_snapshots(snapshots)
     table = figures(scores, snapshots)
-    tracker = tracker_of(opened.layout)
+    tracker = open_tracker(opened.layout)
+    tracker.replay_spool()  # what an earlier run had to keep back
     whole = _key("benchmark", *(digest(address) for address in scores))
     tags = {**_tags(opened, None), "stage": "benchmark", "steps": _steps(table)}
     _track_methods(tracker, opened, table, tags, whole)
@@ -84,14 +83,6 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
         run.table("scores.csv", score_table(table, opened.dataset))
         run.table("figures.csv", table)
     return _outcome(tracker, run, None)
-
-
-def tracker_of(layout: Layout) -> Tracker:
-    """Open the tracker of a store, and hand over what an earlier run had to keep back."""
-    artifact_root = None if "MLFLOW_TRACKING_URI" in os.environ else layout.tracking_artifacts  # a server has its own
-    tracker = Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root)
-    tracker.replay_spool()
-    return tracker
 
 
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:
