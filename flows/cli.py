@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.environment import server_in_use, settle_environment
+from flows.environment import server_in_use
 from flows.options import with_reading
 
 app = typer.Typer(
@@ -208,7 +208,6 @@ def benchmark(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and exit; what a user can cause ends in one message."""
-    settle_environment()
     try:
         app(arguments)
     except (ValueError, OSError) as error:
