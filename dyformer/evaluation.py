@@ -3,7 +3,7 @@
 N nodes known one step before    D width of a vector    P pairs    F features
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.baselines.heuristics import CLASSIFIERS, SCORERS, Scorer
-from dyformer.decoder import DecoderKind, decoder_inputs, fit_decoder, hadamard, score
+from dyformer.decoder import DecoderKind, LinkDecoder, decoder_inputs, fit_decoder, hadamard, score
 from dyformer.embedder import Embedder
 from dyformer.links import LinkExamples, known_edges, nodes_known_before, pair_keys, paper_examples, past_pair_keys
 from dyformer.metrics import auc, average_precision
@@ -80,12 +80,7 @@ def judge_embedding(
     """
     _check_vectors(method, vectors_ND, nodes_known_before(graph, step), step)
     split = paper_examples(graph, step, seed=seed)
-    features = _features_before(graph, step) if decoder == "features" else None
-
-    def inputs_of(examples: LinkExamples) -> NDArray[np.float64]:
-        product_PD = hadamard(vectors_ND, examples.source_P, examples.target_P)
-        return decoder_inputs(product_PD, features and features.table(examples.source_P, examples.target_P))
-
+    inputs_of = _inputs_before(vectors_ND, graph, step, decoder)
     fitted = fit_decoder(
         inputs_of(split.train),
         split.train.linked_P,
@@ -93,6 +88,38 @@ def judge_embedding(
         kind=decoder,
     )
     return _scored(method, step, seed, split.test, score(fitted, inputs_of(split.test)))
+
+
+def forecast_decoder(
+    vectors_ND: NDArray[np.floating], graph: DynamicGraph, step: int, seed: int, decoder: DecoderKind
+) -> LinkDecoder:
+    """Fit the decoder that forecasts what follows `step`: on all of its pairs that the protocol judges otherwise.
+
+    As in judge_embedding the vectors are made from the steps before `step`, and 20 % of the pairs choose the
+    regularisation. Raises what judge_embedding raises.
+    """
+    _check_vectors("the forecast", vectors_ND, nodes_known_before(graph, step), step)
+    split = paper_examples(graph, step, seed=seed)
+    inputs_of = _inputs_before(vectors_ND, graph, step, decoder)
+    return fit_decoder(
+        np.concatenate([inputs_of(split.train), inputs_of(split.test)]),
+        np.concatenate([split.train.linked_P, split.test.linked_P]),
+        (inputs_of(split.validation), split.validation.linked_P),
+        kind=decoder,
+    )
+
+
+def _inputs_before(
+    vectors_ND: NDArray[np.floating], graph: DynamicGraph, step: int, decoder: DecoderKind
+) -> Callable[[LinkExamples], NDArray[np.float64]]:
+    """Give what a decoder reads of pairs, nothing of it from `step` or later."""
+    features = _features_before(graph, step) if decoder == "features" else None
+
+    def inputs_of(examples: LinkExamples) -> NDArray[np.float64]:
+        product_PD = hadamard(vectors_ND, examples.source_P, examples.target_P)
+        return decoder_inputs(product_PD, features and features.table(examples.source_P, examples.target_P))
+
+    return inputs_of
 
 
 def judge_method(

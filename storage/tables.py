@@ -84,6 +84,15 @@ def manifest(address: str, *, verify: bool = False) -> Lineage | None:
     return Lineage(**record["lineage"])
 
 
+def lineage_of(address: str) -> Lineage:
+    """Lineage of an artifact that must be there; raises ArtifactMissing."""
+    _required(address)
+    lineage = manifest(address)
+    if lineage is None:
+        raise ArtifactMissing(f"the artifact under {address} lacks files that its manifest lists: make it again")
+    return lineage
+
+
 def is_complete(address: str) -> bool:
     """Whether the manifest and every file it lists are there."""
     return manifest(address) is not None

@@ -1,6 +1,5 @@
 """Experiment: every setting of a run, and the one way to change them."""
 
-import hashlib
 import json
 import math
 import re
@@ -229,12 +228,6 @@ def from_record(record: Mapping[str, Any]) -> Experiment:
         if parts.get(name) is not None:
             parts[name] = kind(**parts[name])
     return Experiment(**parts)
-
-
-def settings_hash(experiment: Experiment, part: str | tuple[str, ...] | None = None) -> str:
-    """Give 16 hexadecimal digits that differ when a setting (of the part) differs."""
-    text = json.dumps(as_record(experiment, part), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # What a dataset needs that the defaults do not give it.

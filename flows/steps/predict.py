@@ -3,18 +3,17 @@
 import hashlib
 import json
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.decoder import LinkDecoder, decoder_inputs, fit_decoder, hadamard
+from dyformer.decoder import LinkDecoder
+from dyformer.evaluation import forecast_decoder
 from dyformer.experiments.settings import Experiment
 from dyformer.forecasts import MAX_NODES, top_links
-from dyformer.links import Pairs, paper_examples
+from dyformer.links import Pairs
 from dyformer.pagerank import pagerank_table
-from dyformer.pair_features import prepare_pair_features
 from dyformer.prepared_graph import prepare_graph
 from dyformer.progress import Weights
 from dyformer.snapshots import DynamicGraph, prefix, to_tables
@@ -72,7 +71,7 @@ def write_forecasts(snapshots: str, model: str, step: int | None = None, seed: i
     graph = opened.graph(step)
     vectors_ND = _vectors(graph, weights, experiment)
     before_ND = _vectors(prefix(graph, step - 1), weights, experiment)
-    kinds = {kind: fitted_decoder(graph, before_ND, kind, seed) for kind in {"paper", experiment.decoder}}
+    kinds = {kind: forecast_decoder(before_ND, graph, step, seed, kind) for kind in ("paper", experiment.decoder)}
     pairs = candidate_pairs(graph, experiment) if graph.snapshots[-1].num_nodes > MAX_NODES else None
     links = top_links(vectors_ND, kinds[experiment.decoder], graph, k=k, candidates=pairs)
     contents = {"forecasts": _named(links, own_ids(opened, graph), step + 1), DECODER: to_json(kinds["paper"])}
@@ -85,25 +84,6 @@ def candidate_pairs(graph: DynamicGraph, experiment: Experiment) -> Pairs:
     table = pagerank_table(prepared.union, top_k=TABLE_TOP_K, teleport=experiment.graph.teleport)
     found = candidates(to_tables(graph)["edges"], table, bipartite=len(np.unique(graph.side_N)) > 1)
     return found["node"].to_numpy(), found["partner"].to_numpy()
-
-
-def fitted_decoder(graph: DynamicGraph, before_ND: NDArray[np.float32], kind: Any, seed: int) -> LinkDecoder:
-    """Fit a decoder on the newest step's pairs, told by vectors and pair features as of the step before it."""
-    step = graph.num_steps
-    split = paper_examples(graph, step, seed=seed)
-    features = prepare_pair_features(prefix(graph, step - 1)) if kind == "features" else None
-
-    def inputs(examples: Any) -> NDArray[np.float64]:
-        table = None if features is None else features.table(examples.source_P, examples.target_P)
-        return decoder_inputs(hadamard(before_ND, examples.source_P, examples.target_P), table)
-
-    seen = [split.train, split.test]
-    return fit_decoder(
-        np.concatenate([inputs(part) for part in seen]),
-        np.concatenate([part.linked_P for part in seen]),
-        (inputs(split.validation), split.validation.linked_P),
-        kind=kind,
-    )
 
 
 def space_of(model: str) -> str:

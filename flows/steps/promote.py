@@ -15,7 +15,7 @@ from flows.steps.snapshots import Snapshots, open_snapshots
 from storage import files
 from storage.layout import Layout
 from storage.locks import alone
-from storage.tables import Lineage, manifest, read_table
+from storage.tables import lineage_of, manifest, read_table
 
 CHALLENGER, CHAMPION = "DyFormer", "champion"
 
@@ -123,13 +123,6 @@ def _take_seat(
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     files.write_bytes(opened.layout.champion(opened.dataset), json.dumps(record, indent=1).encode())
-
-
-def lineage_of(address: str) -> Lineage:
-    """Give what an artifact was made from; it must be there."""
-    lineage = manifest(address)
-    assert lineage is not None, f"no artifact under {address}"
-    return lineage
 
 
 def _outcome(

@@ -11,7 +11,7 @@ from storage.declarations import declaration
 from storage.events_table import max_event_time, newest_version, read_events
 from storage.layout import Layout
 from storage.queries import snapshot_faults
-from storage.tables import Lineage, digest, is_current, manifest, read_table, write_artifact
+from storage.tables import Lineage, digest, is_current, lineage_of, read_table, write_artifact
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
@@ -82,9 +82,8 @@ def cut_snapshots(dataset: str, version: int | None = None) -> str:
 def open_snapshots(address: str) -> Snapshots:
     """Open a snapshots artifact; raises ArtifactMissing where there is none."""
     layout = Layout.from_environment()
-    lineage = manifest(address)
+    lineage = lineage_of(address)
     steps = read_table(address, "steps")
-    assert lineage is not None
     return Snapshots(
         layout=layout,
         address=address,

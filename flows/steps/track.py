@@ -15,7 +15,7 @@ from flows.steps.predict import DECODER
 from flows.steps.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.steps.train import WEIGHTS, model_losses
 from storage.model_package import packed_model
-from storage.tables import Lineage, digest, manifest, names, read_bytes, read_table
+from storage.tables import digest, lineage_of, names, read_bytes, read_table
 from storage.tracking import TrackedRun, Tracker, experiment_name, open_tracker
 
 METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
@@ -49,7 +49,7 @@ def track_run(
     table = figures(scores, snapshots)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # what an earlier run had to keep back
-    trained = _lineage(model)
+    trained = lineage_of(model)
     tags = {**_tags(opened, seed), "stage": "retrain", "until": trained.until, "settings": trained.settings_hash[:12]}
     _track_methods(tracker, opened, table, {**tags, "stage": "evaluate"}, digest(scores[-1]))
     key = _key("retrain", *(digest(address) for address in (model, *made.values(), *scores)))
@@ -155,9 +155,3 @@ def _steps(table: pl.DataFrame) -> str:
 def _key(*parts: str) -> str:
     """Name a run by what it tracks, so that tracking the same again finds it."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-def _lineage(address: str) -> Lineage:
-    lineage = manifest(address)
-    assert lineage is not None
-    return lineage

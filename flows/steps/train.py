@@ -21,7 +21,7 @@ from storage.checkpoints import (
     to_bytes,
 )
 from storage.locks import alone
-from storage.tables import Lineage, is_current, manifest, read_bytes, read_table, write_artifact
+from storage.tables import Lineage, is_current, lineage_of, read_bytes, read_table, write_artifact
 
 WEIGHTS = "weights.safetensors"
 PARTS = ("graph", "model", "pretrain", "finetune")  # of an experiment: what weights depend on
@@ -58,9 +58,8 @@ def train_model(snapshots: str, until: int, changes: dict[str, Any] | None = Non
 
 def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
     """Read the weights of a finished training, its settings, and what it was trained on."""
-    lineage = manifest(address)
+    lineage = lineage_of(address)
     weights, _ = from_bytes(read_bytes(address, WEIGHTS), place=f"{address}/{WEIGHTS}")
-    assert lineage is not None
     return weights, from_record({part: lineage.settings[part] for part in PARTS}), lineage
 
 
