@@ -16,6 +16,7 @@ from dyformer.evaluation import (
     PAIRS_SCHEMA,
     ScoredPairs,
     figures_of,
+    forecast_decoder,
     from_table,
     judge_classifiers,
     judge_embedding,
@@ -27,8 +28,9 @@ from dyformer.evaluation import (
 )
 from dyformer.links import TooFewLinks, judged_steps, paper_examples
 from dyformer.metrics import auc, average_precision
+from dyformer.pair_features import pair_feature_table
 from dyformer.prepared_graph import GraphConfig, PreparedGraph
-from dyformer.snapshots import DynamicGraph, build_snapshots
+from dyformer.snapshots import DynamicGraph, build_snapshots, prefix
 
 
 def graph_of(seed: int = 0, num_nodes: int = 40, num_edges: int = 60) -> DynamicGraph:
@@ -173,6 +175,17 @@ def test_vectors_must_cover_exactly_the_nodes_known_before():
         judge_embedding("mine", np.zeros((7, 2)), graph, 3, 0)
     with pytest.raises(TooFewLinks):
         judge_embedding("mine", np.zeros((5, 2)), graph, 3, 0)
+
+
+def test_the_forecast_decoder_reads_the_past_of_a_pair_and_not_the_step_that_tells_it():
+    graph = graph_of()
+    split = paper_examples(graph, 5, seed=0)
+    source_P = np.concatenate([split.train.source_P, split.test.source_P])
+    target_P = np.concatenate([split.train.target_P, split.test.target_P])
+    vectors = np.random.default_rng(0).normal(size=(40, 3))
+    fitted = forecast_decoder(vectors, graph, 5, 0, "features")
+    past_PF = pair_feature_table(prefix(graph, 4), source_P, target_P)
+    np.testing.assert_allclose(fitted.mean_F[3:], past_PF.mean(axis=0))
 
 
 def test_vectors_that_are_not_finite_are_refused_even_where_only_a_test_pair_has_them():
