@@ -16,6 +16,7 @@ from dyformer.snapshots import DynamicGraph
 LAGS_PER_WORD = 64
 
 Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +30,14 @@ class TemporalUnionGraph:
     num_nodes: int
     first_step: int
     until: int
-    source_E: Int64s
-    target_E: Int64s
+    source_E: Int32s
+    target_E: Int32s
     edge_first_step_E: Int64s  # the first step of the window with the edge
     presence_EW: NDArray[np.uint64]  # bit l % 64 of word l // 64: the edge is there at lag l
     count_E: Int64s  # number of the window's steps with the edge
     indptr_N1: Int64s
-    neighbor_M: Int64s
-    edge_M: Int64s
+    neighbor_M: Int32s  # 32 bits: half of what distances and PageRank read
+    edge_M: Int32s
 
     @property
     def num_lags(self) -> int:
@@ -70,7 +71,7 @@ def build_union_graph(graph: DynamicGraph, *, until: int, window: int | None = N
     key_A = np.concatenate([snapshot.source_E * num_nodes + snapshot.target_E for snapshot in snapshots])
     step_A = np.repeat([snapshot.step for snapshot in snapshots], [len(snapshot.source_E) for snapshot in snapshots])
     key_E, first_E, edge_A, count_E = np.unique(key_A, return_index=True, return_inverse=True, return_counts=True)
-    source_E, target_E = np.divmod(key_E, max(num_nodes, 1))
+    source_E, target_E = (end_E.astype(np.int32) for end_E in np.divmod(key_E, max(num_nodes, 1)))
     indptr_N1, neighbor_M, edge_M = _both_directions(source_E, target_E, num_nodes)
     return TemporalUnionGraph(
         num_nodes=num_nodes,
@@ -95,13 +96,13 @@ def _presence(edge_A: Int64s, lag_A: Int64s, num_edges: int, num_lags: int) -> N
     return presence_EW
 
 
-def _both_directions(source_E: Int64s, target_E: Int64s, num_nodes: int) -> tuple[Int64s, Int64s, Int64s]:
+def _both_directions(source_E: Int32s, target_E: Int32s, num_nodes: int) -> tuple[Int64s, Int32s, Int32s]:
     # Backward slots first: edges are sorted, so a stable sort by row alone leaves each row's neighbours ascending.
     row_M = np.concatenate([target_E, source_E])
     neighbor_M = np.concatenate([source_E, target_E])
     order_M = np.argsort(row_M, kind="stable")
     indptr_N1 = np.concatenate([[0], np.cumsum(np.bincount(row_M, minlength=num_nodes))]).astype(np.int64)
-    edge_M = np.tile(np.arange(len(source_E)), 2)[order_M]
+    edge_M = np.tile(np.arange(len(source_E), dtype=np.int32), 2)[order_M]
     return indptr_N1, neighbor_M[order_M], edge_M
 
 
@@ -122,7 +123,7 @@ def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) ->
     row_A, slot_A = _slots(union, rows_n)
     column_A = mark_N[union.neighbor_M[slot_A]]
     found_A = column_A >= 0
-    return row_A[found_A], column_A[found_A], union.edge_M[slot_A[found_A]]
+    return row_A[found_A], column_A[found_A], union.edge_M[slot_A[found_A]].astype(np.int64)
 
 
 def _slots(union: TemporalUnionGraph, rows_n: Int64s) -> tuple[Int64s, Int64s]:
