@@ -6,6 +6,8 @@ E edges of a union  T snapshots   X edges of all snapshots    M neighbours of th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +59,24 @@ class PairFeatures:
 
     edges: UnionEdges
     union: sparse.csr_array  # [N, N] 0/1: linked in some snapshot
-    walk: sparse.csr_array  # [N, N] D^-1/2 A D^-1/2 of the union
     degree_N: NDArray[np.float64]  # in the union
     last_degree_N: NDArray[np.float64]  # in the newest snapshot
     step_degree_N: NDArray[np.float64]  # summed over snapshots
     active_step_N: NDArray[np.int64]  # newest step with an edge; 0: none
+
+    @cached_property
+    def walk(self) -> sparse.csr_array:
+        """D^-1/2 A D^-1/2 of the union [N, N], on its slots: a slot means the same neighbour in both."""
+        row_M = np.repeat(np.arange(len(self.degree_N)), np.diff(self.union.indptr))
+        value_M = 1 / np.sqrt(self.degree_N[row_M] * self.degree_N[self.union.indices])
+        return sparse.csr_array((value_M, self.union.indices, self.union.indptr), shape=self.union.shape)
+
+    @cached_property
+    def end_terms(self) -> tuple[NDArray[np.float64], ...]:
+        """What a node brings to the features of its pairs, [N] each: three logarithms of degrees, and its recency."""
+        degrees = (self.degree_N, self.last_degree_N, self.step_degree_N)
+        recency_N = np.exp(self.active_step_N - float(self.edges.num_steps))
+        return (*(np.log1p(degree_N) for degree_N in degrees), recency_N)
 
     def table(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Give the features [P, F] of pairs, in the order of FEATURE_NAMES; the direction of a pair does not matter.
@@ -151,7 +166,6 @@ def prepare_pair_features(history: DynamicGraph) -> PairFeatures:
     return PairFeatures(
         edges=edges,
         union=union,
-        walk=_symmetric_walk(union, degree_N),
         degree_N=degree_N,
         last_degree_N=edge_degree(edges, edges.last_step_E == edges.num_steps),
         step_degree_N=edge_degree(edges, edges.count_E),
@@ -170,12 +184,34 @@ def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: N
     """Give common neighbours, Adamic-Adar (natural logarithm) and degree-normalised 3-paths (L3) of pairs, each [P].
 
     L3 is the entry of the cubed D^-1/2 A D^-1/2 (Kovacs et al., 2019, with symmetric normalisation): rows of the
-    square are made for the asked nodes only, block by block.
+    square are made for the asked nodes only, one after the other with numba, else block by block.
     """
     check_known(features.edges.num_nodes, source_P, target_P)
-    many_P, few_P = _busier_end_first(features.degree_N, source_P, target_P)
+    many_P, few_P = busier_end_first(features.degree_N, source_P, target_P)
+    scores_3P = (_compiled_scores if find_spec("numba") else _sparse_scores)(features, many_P, few_P)
+    return scores_3P[0], scores_3P[1], scores_3P[2]
+
+
+def _compiled_scores(
+    features: PairFeatures, many_P: NDArray[np.int64], few_P: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    from dyformer.path_kernels import path_sums
+
+    order_P = np.argsort(many_P, kind="stable")
+    many_P, few_P = many_P[order_P], few_P[order_P]
+    degree_N, union = features.degree_N, features.union
+    scores_3P = np.empty((3, len(order_P)))
+    scores_3P[:, order_P] = path_sums(
+        union.indptr, union.indices, degree_N, _adamic_adar_weight(degree_N), many_P, few_P
+    )
+    # A node without neighbours has no walk to divide.
+    scores_3P[2, order_P] /= np.sqrt(np.maximum(degree_N[many_P] * degree_N[few_P], 1))
+    return scores_3P
+
+
+def _sparse_scores(features: PairFeatures, many_P: NDArray[np.int64], few_P: NDArray[np.int64]) -> NDArray[np.float64]:
     weight_N = _adamic_adar_weight(features.degree_N)
-    scores = np.zeros((3, len(source_P)))
+    scores = np.zeros((3, len(many_P)))
     for block_P in _blocks(many_P, features.degree_N[few_P], features.edges.num_nodes):
         row_S, row_P = np.unique(many_P[block_P], return_inverse=True)
         slot_M, pair_M = _row_slots(features.union, few_P[block_P])
@@ -184,7 +220,7 @@ def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: N
         walk_M = (features.walk[row_S] @ features.walk).toarray()[row_P[pair_M], middle_M]
         for kind, value_M in enumerate((linked_M, linked_M * weight_N[middle_M], walk_M * features.walk.data[slot_M])):
             scores[kind, block_P] = np.bincount(pair_M, value_M, len(block_P))
-    return scores[0], scores[1], scores[2]
+    return scores
 
 
 def _path_block(features: PairFeatures, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> PathScores:
@@ -202,13 +238,6 @@ def _path_block(features: PairFeatures, row_S: NDArray[np.int64], column_C: NDAr
 def _adamic_adar_weight(degree_N: NDArray[np.float64]) -> NDArray[np.float64]:
     # A node between two others has at least two neighbours.
     return 1 / np.log(np.maximum(degree_N, 2))
-
-
-def _symmetric_walk(union: sparse.csr_array, degree_N: NDArray[np.float64]) -> sparse.csr_array:
-    # On the union's own slots, so that a slot means the same neighbour in both.
-    row_M = np.repeat(np.arange(len(degree_N)), np.diff(union.indptr))
-    value_M = 1 / np.sqrt(degree_N[row_M] * degree_N[union.indices])
-    return sparse.csr_array((value_M, union.indices, union.indptr), shape=union.shape)
 
 
 def _contact_features(
@@ -231,10 +260,7 @@ def _contact_features(
 def _end_features(
     features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
 ) -> list[NDArray[np.float64]]:
-    degree_N, last_N, steps_N = (
-        np.log1p(value_N) for value_N in (features.degree_N, features.last_degree_N, features.step_degree_N)
-    )
-    active_N = np.exp(features.active_step_N - float(features.edges.num_steps))
+    degree_N, last_N, steps_N, active_N = features.end_terms
     return [
         degree_N[source_P] + degree_N[target_P],
         degree_N[source_P] * degree_N[target_P],
@@ -247,10 +273,13 @@ def _end_features(
     ]
 
 
-def _busier_end_first(
+def busier_end_first(
     degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    # Few distinct rows for the busy ends, few neighbours to visit at the others; the same order in both directions.
+    """Turn pairs so that the end with more neighbours comes first; both directions of a pair are turned alike.
+
+    There are few different busy ends, whose rows are dear, and few neighbours to visit at the others.
+    """
     low_P, high_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
     swap_P = degree_N[high_P] > degree_N[low_P]
     return np.where(swap_P, high_P, low_P), np.where(swap_P, low_P, high_P)

@@ -14,6 +14,12 @@ from dyformer.snapshots import DynamicGraph
 HISTORY = toy_graph([(0, 1), (3, 4), (2, 5)], [(1, 2)], [(0, 1), (2, 3)])
 
 
+@pytest.fixture(params=["numba", "no numba"], autouse=True)
+def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "no numba":
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+
+
 def all_pairs(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return np.triu_indices(num_nodes, k=1)
 
