@@ -62,11 +62,11 @@ def table(outcomes: Sequence[Outcome]) -> str:
     """One row a verdict, and one for each script that failed."""
     rows = ["| benchmark | claim | value | target | |", "|---|---|---:|---:|---|"]
     for outcome in outcomes:
-        for line in verdicts(outcome.output):
-            rows.append(
-                f"| {outcome.name} | {line['name']} ({line['unit']}) | {line['value']} | {_bound(line)} |"
-                f" {_emphasised(line['outcome'])} |"
-            )
+        rows += [
+            f"| {outcome.name} | {line['name']} ({line['unit']}) | {line['value']} | {_bound(line)} |"
+            f" {_emphasised(line['outcome'])} |"
+            for line in verdicts(outcome.output)
+        ]
         if outcome.failure:
             rows.append(f"| {outcome.name} | | | | **failed**: {outcome.failure} |")
     return "\n".join(rows)

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 DATASET = "scale"
-SIZES = {"s10k": (1_000, 10_000), "s100k": (10_000, 100_000), "s1m": (100_000, 1_000_000), "s10m": (1_000_000, 10_000_000)}
+SIZES = {
+    "s10k": (1_000, 10_000),
+    "s100k": (10_000, 100_000),
+    "s1m": (100_000, 1_000_000),
+    "s10m": (1_000_000, 10_000_000),
+}
 NUM_STEPS = 16
 EXPONENT = 2.5
 REPEATS = 5  # one interaction in so many + 1 is of a pair that the log has already
@@ -97,9 +102,7 @@ def union_graph(size: str, folder: Path) -> str:
     from flows.steps.train import experiment_of
 
     opened = open_snapshots(cut_snapshots(DATASET))
-    graph = prepare_graph(
-        opened.graph(NUM_STEPS), until=NUM_STEPS, config=experiment_of(DATASET, CHANGES).graph
-    )
+    graph = prepare_graph(opened.graph(NUM_STEPS), until=NUM_STEPS, config=experiment_of(DATASET, CHANGES).graph)
     assert len(graph.union.source_E) == SIZES[size][1], "every pair of the log is an edge"
     return f"{graph.union.num_nodes:,} nodes, {len(graph.union.source_E):,} edges"
 
@@ -185,7 +188,9 @@ def report(size: str, rows: list[dict[str, Any]]) -> list[str]:
     if whole:
         lines = [_judged(f"{size}-memory", "GB", peak, 12), _judged(f"{size}-time", "minutes", minutes, 60)]
     state = "" if whole else "\n\n**The run did not reach its end.**"
-    text = f"{size}: {num_nodes:,} nodes, {num_edges:,} unique edges, {num_edges + num_edges // REPEATS:,} interactions."
+    text = (
+        f"{size}: {num_nodes:,} nodes, {num_edges:,} unique edges, {num_edges + num_edges // REPEATS:,} interactions."
+    )
     body = [text, surroundings(), "\n".join(table) + state, "```\n" + "\n".join(lines) + "\n```" if lines else ""]
     write_section(f"Scale: {size}", "\n\n".join(part for part in body if part))
     return lines

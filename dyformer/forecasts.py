@@ -1,6 +1,7 @@
 """Vectors, a fitted decoder and the history -> each node's most probable new partners.
 
 N nodes    D width of a vector    P pairs    F pair features    S rows of a block    C columns of a block
+A nodes asked for    R links to rank
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from dyformer.pair_features import (
     PairFeatures,
     UnionEdges,
     adjacency,
+    busier_end_first,
+    check_known,
     edge_values,
     prepare_pair_features,
     union_edges,
@@ -39,8 +42,9 @@ def top_links(
     *,
     k: int,
     candidates: Pairs | None = None,
+    asked_A: NDArray[np.int64] | None = None,
 ) -> pl.DataFrame:
-    """Rank for every node its `k` most probable new partners: rows node, rank (from 1), partner, score.
+    """Rank for every node, or those `asked_A`, its `k` most probable new partners: node, rank (from 1), partner, score.
 
     Admissible are pairs of different nodes that were never linked in the history, and that stand on opposite sides
     where the log has two; of these, all, or those among `candidates` (either direction, duplicates allowed). The
@@ -49,18 +53,19 @@ def top_links(
     history or the decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
     """
     _check(vectors_ND, decoder, history, k)
+    asked_N = _asked(len(history.side_N), asked_A)
     features = prepare_pair_features(history) if decoder.kind == "features" else None
     edges = union_edges(history)
     if candidates is not None:
         pairs = _admissible(candidates, edges, history.side_N)
-        return _best_of_pairs(pairs, _pair_scores(vectors_ND, decoder, features, pairs), k)
+        return _best_of_pairs(pairs, _pair_scores(vectors_ND, decoder, features, pairs), k, asked_N)
     if len(vectors_ND) > MAX_NODES:
         raise ValueError(
             f"{len(vectors_ND)} nodes are too many to score all pairs (up to {MAX_NODES}): give candidates"
         )
     union = adjacency(edges)
     best = []
-    for row_S, column_C in _row_blocks(history.side_N):
+    for row_S, column_C in _row_blocks(history.side_N, asked_N):
         logit_SC = _block_logits(vectors_ND, decoder, features, row_S, column_C)
         logit_SC[union[row_S].toarray()[:, column_C] > 0] = -np.inf
         logit_SC[row_S[:, None] == column_C] = -np.inf
@@ -84,14 +89,25 @@ def _check(vectors_ND: NDArray[np.floating], decoder: LinkDecoder, history: Dyna
         raise ValueError(f"k = {k}: expected at least one partner per node")
 
 
-def _row_blocks(side_N: NDArray[np.int8]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _asked(num_nodes: int, asked_A: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    if asked_A is None:
+        return np.ones(num_nodes, dtype=np.bool_)
+    check_known(num_nodes, asked_A, asked_A)
+    asked_N = np.zeros(num_nodes, dtype=np.bool_)
+    asked_N[asked_A] = True
+    return asked_N
+
+
+def _row_blocks(
+    side_N: NDArray[np.int8], asked_N: NDArray[np.bool_]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     sides = np.unique(side_N)
     for side in sides:
-        rows = np.flatnonzero(side_N == side)
-        column_C = np.flatnonzero(side_N != side) if len(sides) > 1 else rows
+        rows = np.flatnonzero((side_N == side) & asked_N)
+        column_C = np.flatnonzero((side_N != side) | (len(sides) == 1))
         # Whole rows of the sparse products are held dense, so all nodes count.
         num_blocks = -(-len(rows) // max(1, BLOCK_PAIRS // len(side_N)))
-        for row_S in np.array_split(rows, num_blocks):
+        for row_S in np.array_split(rows, num_blocks) if len(rows) else ():
             yield row_S, column_C
 
 
@@ -150,25 +166,26 @@ def _admissible(candidates: Pairs, edges: UnionEdges, side_N: NDArray[np.int8]) 
 def _pair_scores(
     vectors_ND: NDArray[np.floating], decoder: LinkDecoder, features: PairFeatures | None, pairs: Pairs
 ) -> NDArray[np.float64]:
-    num_blocks = -(-len(pairs[0]) // (BLOCK_PAIRS // 10)) or 1
-    blocks = zip(*(np.array_split(end_P, num_blocks) for end_P in pairs), strict=True)
-    scores = []
-    for source_P, target_P in blocks:
+    order_P = np.arange(len(pairs[0]))
+    if features is not None:  # a busy end's walks are dear: its pairs are asked together
+        order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
+    score_P = np.empty(len(order_P))
+    for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):
+        source_P, target_P = pairs[0][block_P], pairs[1][block_P]
         table_PF = None if features is None else features.table(source_P, target_P)
-        scores.append(logit(decoder, decoder_inputs(hadamard(vectors_ND, source_P, target_P), table_PF)))
-    return np.concatenate(scores)
+        score_P[block_P] = logit(decoder, decoder_inputs(hadamard(vectors_ND, source_P, target_P), table_PF))
+    return score_P
 
 
-def _best_of_pairs(pairs: Pairs, logit_P: NDArray[np.float64], k: int) -> pl.DataFrame:
-    frame = pl.DataFrame(
-        {
-            "node": np.concatenate([pairs[0], pairs[1]]),
-            "partner": np.concatenate([pairs[1], pairs[0]]),
-            "logit": np.tile(logit_P, 2),
-            "score": expit(np.tile(logit_P, 2)),
-        }
-    )
-    ranked = frame.sort("node", "logit", "partner", descending=[False, True, False]).with_columns(
-        rank=pl.int_range(1, pl.len() + 1).over("node")
-    )
-    return ranked.filter(pl.col("rank") <= k).select(LINKS_SCHEMA.names()).cast(LINKS_SCHEMA)
+def _best_of_pairs(pairs: Pairs, logit_P: NDArray[np.float64], k: int, asked_N: NDArray[np.bool_]) -> pl.DataFrame:
+    first_P, second_P = pairs
+    forward_P, backward_P = asked_N[first_P], asked_N[second_P]
+    node_R = np.concatenate([first_P[forward_P], second_P[backward_P]])
+    partner_R = np.concatenate([second_P[forward_P], first_P[backward_P]])
+    logit_R = np.concatenate([logit_P[forward_P], logit_P[backward_P]])
+    order_R = np.lexsort((partner_R, -logit_R, node_R))
+    node_R, partner_R, logit_R = node_R[order_R], partner_R[order_R], logit_R[order_R]
+    rank_R = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) + 1
+    best = rank_R <= k
+    columns = {"node": node_R[best], "rank": rank_R[best], "partner": partner_R[best], "score": expit(logit_R[best])}
+    return pl.DataFrame(columns, schema=LINKS_SCHEMA)

@@ -84,6 +84,23 @@ def test_named_candidates_are_ranked_alone(kind):
         assert_same(links, slow_links(vectors_of(history), decoder, history, k, allowed))
 
 
+@pytest.mark.parametrize("kind", ["paper", "features"])
+@pytest.mark.parametrize("block_pairs", [400_000, 30])
+def test_nodes_asked_for_get_the_links_that_they_get_among_all(kind, block_pairs: int, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_PAIRS", block_pairs)
+    history = random_graph(np.random.default_rng(3), num_nodes=12, num_steps=3, num_edges=8)
+    decoder, asked = decoder_of(history, kind), np.array([7, 0, 3])
+    everyone = np.triu_indices(12, k=1)
+    for candidates in (None, everyone):
+        whole = top_links(vectors_of(history), decoder, history, k=3, candidates=candidates)
+        part = top_links(vectors_of(history), decoder, history, k=3, candidates=candidates, asked_A=asked)
+        assert_same(part, whole.filter(pl.col("node").is_in(asked.tolist())).rows())
+    none = top_links(vectors_of(history), decoder, history, k=3, asked_A=asked[:0])
+    assert none.is_empty()
+    with pytest.raises(ValueError, match="expected nodes that the history knows, 0 to 11"):
+        top_links(vectors_of(history), decoder, history, k=3, asked_A=np.array([12]))
+
+
 def test_named_candidates_of_one_side_are_dropped_where_a_log_has_two():
     history = toy_graph([(0, 1), (2, 3), (0, 3)], sides=[0, 1, 0, 1])
     candidates = (np.array([0, 2, 1]), np.array([2, 1, 3]))
