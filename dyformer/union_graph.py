@@ -1,53 +1,93 @@
 """DynamicGraph -> TemporalUnionGraph: every edge of a window of steps once (paper, section 3.1).
 
 N nodes    N1 = N + 1    E undirected edges, source < target    M = 2 E slots of both directions
-W words of 64 lags    P pairs found    n rows, m columns asked for
+T lags    W words of 64 lags    A edges of all steps    D edges of a snapshot    P pairs found
+n rows, m columns asked for
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dyformer.snapshots import DynamicGraph
+from dyformer.snapshots import DynamicGraph, Snapshot
 
 LAGS_PER_WORD = 64
+KEY_BITS = 63  # of the keys by which edges are sorted
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
+Words = NDArray[np.uint64]
+Rows = tuple[Int64s, Int64s, Int32s]  # indptr, edge indptr, neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalUnionGraph:
     """Unique edges of the steps `first_step` .. `until` over all nodes seen by then; lag 0 is the step `until`.
 
-    Edges are sorted by (source, target). The slots `indptr_N1[i] : indptr_N1[i + 1]` hold node i's neighbours in
-    ascending order and the number of each one's edge.
+    The slots `indptr_N1[i] : indptr_N1[i + 1]` hold node i's neighbours in ascending order. Edges are numbered in the
+    order of (source, target): those of the source i are `edge_indptr_N1[i] : edge_indptr_N1[i + 1]`, and their targets
+    are the last slots of row i. These rows and the presence bits are all that is kept, 16 bytes an edge; what else is
+    asked about edges is read from them.
     """
 
     num_nodes: int
     first_step: int
     until: int
-    source_E: Int32s
-    target_E: Int32s
-    edge_first_step_E: Int64s  # the first step of the window with the edge
-    presence_EW: NDArray[np.uint64]  # bit l % 64 of word l // 64: the edge is there at lag l
-    count_E: Int64s  # number of the window's steps with the edge
     indptr_N1: Int64s
+    edge_indptr_N1: Int64s
     neighbor_M: Int32s  # 32 bits: half of what distances and PageRank read
-    edge_M: Int32s
+    presence_EW: Words  # bit l % 64 of word l // 64: the edge is there at lag l
 
     @property
     def num_lags(self) -> int:
         """Steps that the window covers."""
         return self.until - self.first_step + 1
 
+    @property
+    def num_edges(self) -> int:
+        """E, the number of unique edges."""
+        return len(self.presence_EW)
+
+    @property
+    def rows(self) -> Rows:
+        """What the compiled loops read of the edges."""
+        return self.indptr_N1, self.edge_indptr_N1, self.neighbor_M
+
     @cached_property
     def degree(self) -> Int64s:
         """Number of neighbours of each node [N]."""
         return np.diff(self.indptr_N1)
+
+    @property
+    def source_E(self) -> Int32s:
+        """The lower end of each edge."""
+        return np.repeat(np.arange(self.num_nodes, dtype=np.int32), np.diff(self.edge_indptr_N1))
+
+    @property
+    def target_E(self) -> Int32s:
+        """The higher end of each edge."""
+        lower_N = self.indptr_N1[1:] - self.edge_indptr_N1[1:]  # slots before a row's last ones that are no edge of it
+        return self.neighbor_M[np.arange(self.num_edges) + np.repeat(lower_N, np.diff(self.edge_indptr_N1))]
+
+    @property
+    def edge_first_step_E(self) -> Int64s:
+        """The first step of the window with the edge."""
+        first_step_E = np.empty(self.num_edges, dtype=np.int64)
+        for lag in range(self.num_lags):
+            word_E = self.presence_EW[:, lag // LAGS_PER_WORD]
+            first_step_E[word_E & np.uint64(1 << lag % LAGS_PER_WORD) != 0] = self.until - lag
+        return first_step_E
+
+    @property
+    def count_E(self) -> Int64s:
+        """Number of the window's steps with the edge."""
+        return np.bitwise_count(self.presence_EW).sum(axis=1, dtype=np.int64)
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
@@ -59,51 +99,148 @@ class TemporalUnionGraph:
 def build_union_graph(graph: DynamicGraph, *, until: int, window: int | None = None) -> TemporalUnionGraph:
     """Unite the newest `window` steps up to `until` (all of them without a window).
 
-    Raises ValueError where `until` is no step of the graph or the window has no step.
+    Source, target and lag of an edge make one 64-bit key; sorted keys are edges next to each other.
+    Raises ValueError where `until` is no step of the graph, the window has no step, or keys would be too long.
     """
     if not 1 <= until <= graph.num_steps:
         raise ValueError(f"until = {until}: expected one of the graph's steps 1 to {graph.num_steps}")
+    first_step = _first_step(until, window)
+    num_nodes = graph.snapshots[until - 1].num_nodes
+    node_bits, lag_bits = num_nodes.bit_length(), (until - first_step).bit_length()
+    if 2 * node_bits + lag_bits > KEY_BITS:
+        raise ValueError(f"{num_nodes} nodes at {until - first_step + 1} steps are too many to unite: choose a window")
+    key_A = _keys(graph.snapshots[first_step - 1 : until], until, node_bits, lag_bits)
+    key_A.sort()
+    edges = _loops().united_edges(key_A, node_bits, lag_bits, _num_words(until - first_step + 1))
+    return _union_of(*edges, num_nodes=num_nodes, first_step=first_step, until=until)
+
+
+def _first_step(until: int, window: int | None) -> int:
     if window is not None and window < 1:
         raise ValueError(f"a history window of {window} steps: expected at least 1, or none for the whole history")
-    num_nodes = graph.snapshots[until - 1].num_nodes
-    first_step = 1 if window is None else max(1, until - window + 1)
-    snapshots = graph.snapshots[first_step - 1 : until]
-    key_A = np.concatenate([snapshot.source_E * num_nodes + snapshot.target_E for snapshot in snapshots])
-    step_A = np.repeat([snapshot.step for snapshot in snapshots], [len(snapshot.source_E) for snapshot in snapshots])
-    key_E, first_E, edge_A, count_E = np.unique(key_A, return_index=True, return_inverse=True, return_counts=True)
-    source_E, target_E = (end_E.astype(np.int32) for end_E in np.divmod(key_E, max(num_nodes, 1)))
-    indptr_N1, neighbor_M, edge_M = _both_directions(source_E, target_E, num_nodes)
+    return 1 if window is None else max(1, until - window + 1)
+
+
+def _keys(snapshots: Sequence[Snapshot], until: int, node_bits: int, lag_bits: int) -> Int64s:
+    key_A = np.empty(sum(len(snapshot.source_E) for snapshot in snapshots), dtype=np.int64)
+    start = 0
+    for snapshot in snapshots:
+        key_E = key_A[start : start + len(snapshot.source_E)]
+        np.left_shift(snapshot.source_E, node_bits, out=key_E)
+        key_E |= snapshot.target_E
+        key_E <<= lag_bits
+        key_E |= until - snapshot.step
+        start += len(key_E)
+    return key_A
+
+
+def _num_words(num_lags: int) -> int:
+    return -(-num_lags // LAGS_PER_WORD)
+
+
+def _loops() -> ModuleType:
+    if find_spec("numba") is None:
+        from dyformer import union_arrays
+
+        return union_arrays
+    from dyformer import union_kernels
+
+    return union_kernels
+
+
+def _union_of(
+    source_E: Int32s, target_E: Int32s, presence_EW: Words, *, num_nodes: int, first_step: int, until: int
+) -> TemporalUnionGraph:
+    indptr_N1, edge_indptr_N1, neighbor_M = _loops().rows_of(source_E, target_E, num_nodes)
     return TemporalUnionGraph(
         num_nodes=num_nodes,
         first_step=first_step,
         until=until,
-        source_E=source_E,
-        target_E=target_E,
-        edge_first_step_E=step_A[first_E],
-        presence_EW=_presence(edge_A, until - step_A, len(key_E), until - first_step + 1),
-        count_E=count_E,
         indptr_N1=indptr_N1,
+        edge_indptr_N1=edge_indptr_N1,
         neighbor_M=neighbor_M,
-        edge_M=edge_M,
+        presence_EW=presence_EW,
     )
 
 
-def _presence(edge_A: Int64s, lag_A: Int64s, num_edges: int, num_lags: int) -> NDArray[np.uint64]:
-    presence_EW = np.zeros((num_edges, -(-num_lags // LAGS_PER_WORD)), dtype=np.uint64)
-    bit_A = np.left_shift(np.uint64(1), (lag_A % LAGS_PER_WORD).astype(np.uint64))
-    # A snapshot has an edge once at most, so that adding sets bits.
-    np.add.at(presence_EW, (edge_A, lag_A // LAGS_PER_WORD), bit_A)
-    return presence_EW
+def extend_union_graph(
+    union: TemporalUnionGraph, snapshot: Snapshot, *, window: int | None = None
+) -> TemporalUnionGraph:
+    """Add the next step: its sorted edges are merged into rows that are sorted already.
+
+    With the window that `union` was made with, the same as `build_union_graph` makes of all snapshots; `union` is left
+    as it is. Raises ValueError for a snapshot of another step, and for a window without a step.
+    """
+    if snapshot.step != union.until + 1:
+        raise ValueError(
+            f"a union graph up to step {union.until} was given step {snapshot.step}: expected the next one"
+        )
+    first_step = max(union.first_step, _first_step(snapshot.step, window))
+    loops, num_nodes = _loops(), snapshot.num_nodes
+    new_nodes = (0, num_nodes - union.num_nodes)
+    old = tuple(np.pad(indptr_N1, new_nodes, mode="edge") for indptr_N1 in (union.indptr_N1, union.edge_indptr_N1))
+    joining = loops.rows_of(snapshot.source_E.astype(np.int32), snapshot.target_E.astype(np.int32), num_nodes)
+    (indptr_N1, edge_indptr_N1, neighbor_M), place_D, is_known_D = loops.merged_rows((*old, union.neighbor_M), joining)
+    num_words = _num_words(snapshot.step - union.first_step + 1)
+    extended = TemporalUnionGraph(
+        num_nodes=num_nodes,
+        first_step=union.first_step,
+        until=snapshot.step,
+        indptr_N1=indptr_N1,
+        edge_indptr_N1=edge_indptr_N1,
+        neighbor_M=neighbor_M,
+        presence_EW=loops.merged_presence(union.presence_EW, place_D, is_known_D, num_words),
+    )
+    if first_step == union.first_step:
+        return extended
+    return restrict_union_graph(extended, until=snapshot.step, num_nodes=num_nodes, window=window)
 
 
-def _both_directions(source_E: Int32s, target_E: Int32s, num_nodes: int) -> tuple[Int64s, Int32s, Int32s]:
-    # Backward slots first: edges are sorted, so a stable sort by row alone leaves each row's neighbours ascending.
-    row_M = np.concatenate([target_E, source_E])
-    neighbor_M = np.concatenate([source_E, target_E])
-    order_M = np.argsort(row_M, kind="stable")
-    indptr_N1 = np.concatenate([[0], np.cumsum(np.bincount(row_M, minlength=num_nodes))]).astype(np.int64)
-    edge_M = np.tile(np.arange(len(source_E), dtype=np.int32), 2)[order_M]
-    return indptr_N1, neighbor_M[order_M], edge_M
+def restrict_union_graph(
+    union: TemporalUnionGraph,
+    *,
+    until: int,
+    num_nodes: int,
+    window: int | None = None,
+    hidden_step: int | None = None,
+) -> TemporalUnionGraph:
+    """Leave out what lies after `until`, before the window or in the hidden step; no edge is sorted again.
+
+    `num_nodes` are the nodes known at `until`. One pass over the bits chooses the edges, and one over the chosen makes
+    their rows. Rows sorted by first step, whose prefix graphs are a pointer each, would serve neither a window that
+    moves nor a hidden step, nor loops that want neighbours ascending.
+    """
+    first_step = max(union.first_step, _first_step(until, window))
+    step_T = union.until - np.arange(union.num_lags)
+    visible_T = (step_T >= first_step) & (step_T <= until) & (step_T != (hidden_step or 0))
+    word_EW = union.presence_EW & _words(visible_T)
+    is_kept_E = word_EW[:, 0] != 0
+    for word_E in word_EW.T[1:]:
+        is_kept_E |= word_E != 0
+    return _union_of(
+        union.source_E[is_kept_E],
+        union.target_E[is_kept_E],
+        _newer(word_EW[is_kept_E], union.until - until, _num_words(until - first_step + 1)),
+        num_nodes=num_nodes,
+        first_step=first_step,
+        until=until,
+    )
+
+
+def _words(flag_T: NDArray[np.bool_]) -> Words:
+    flag_B = np.zeros(_num_words(len(flag_T)) * LAGS_PER_WORD, dtype=np.bool_)
+    flag_B[: len(flag_T)] = flag_T
+    return np.packbits(flag_B, bitorder="little").view("<u8").astype(np.uint64)
+
+
+def _newer(presence_EW: Words, num_lags: int, num_words: int) -> Words:
+    """Count lags from as many steps earlier: bits move down."""
+    words, bits = divmod(num_lags, LAGS_PER_WORD)
+    presence_EW = np.pad(presence_EW[:, words:], ((0, 0), (0, 1)))
+    newer_EW = presence_EW[:, :num_words] >> np.uint64(bits)
+    if bits:
+        newer_EW |= presence_EW[:, 1 : num_words + 1] << np.uint64(LAGS_PER_WORD - bits)
+    return newer_EW
 
 
 def adjacency(union: TemporalUnionGraph) -> sparse.csr_array:
@@ -116,20 +253,8 @@ def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) ->
 
     Returns:
         Position in `rows_n`, position in `columns_m` and number of the edge, [P] each, in order of the rows and then of
-        the columns' node numbers. The work follows the degrees of the rows, not the number of pairs.
+        the columns' node numbers. The work follows the degrees of the rows, not the number of pairs or of nodes.
     """
-    mark_N = np.full(union.num_nodes, -1, dtype=np.int64)
-    mark_N[columns_m] = np.arange(len(columns_m))
-    row_A, slot_A = _slots(union, rows_n)
-    column_A = mark_N[union.neighbor_M[slot_A]]
-    found_A = column_A >= 0
-    return row_A[found_A], column_A[found_A], union.edge_M[slot_A[found_A]].astype(np.int64)
-
-
-def _slots(union: TemporalUnionGraph, rows_n: Int64s) -> tuple[Int64s, Int64s]:
-    """Give all slots of some nodes, and the position of the node that each belongs to."""
-    start_n = union.indptr_N1[rows_n]
-    degree_n = union.indptr_N1[rows_n + 1] - start_n
-    row_A = np.repeat(np.arange(len(rows_n)), degree_n)
-    offset_n = np.cumsum(degree_n) - degree_n
-    return row_A, np.arange(len(row_A)) + np.repeat(start_n - offset_n, degree_n)
+    place_m = np.argsort(columns_m)
+    row_P, column_P, edge_P = _loops().connected_pairs(union.rows, rows_n, columns_m[place_m], place_m)
+    return row_P, column_P, edge_P

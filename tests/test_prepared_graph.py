@@ -18,7 +18,7 @@ def assert_same(one: PreparedGraph, other: PreparedGraph) -> None:
     assert (one.config, one.until) == (other.config, other.until)
     for name, table in to_tables(one.history).items():
         assert table.equals(to_tables(other.history)[name]), name
-    for name in ("source_E", "target_E", "edge_first_step_E", "presence_EW", "count_E", "neighbor_M", "edge_M"):
+    for name in ("source_E", "target_E", "edge_first_step_E", "presence_EW", "count_E", "neighbor_M"):
         assert_array_equal(getattr(one.union, name), getattr(other.union, name), err_msg=name)
     assert one.union.num_nodes == other.union.num_nodes
 

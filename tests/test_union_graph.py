@@ -1,10 +1,56 @@
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 from graph_cases import NAMED, dense_adjacency, dense_union, named_union, random_graphs
 from numpy.testing import assert_array_equal
 from toy_graphs import toy_graph
 
-from dyformer.union_graph import adjacency, build_union_graph, connections
+from dyformer import union_graph as module
+from dyformer.snapshots import DynamicGraph
+from dyformer.union_graph import (
+    TemporalUnionGraph,
+    adjacency,
+    build_union_graph,
+    connections,
+    extend_union_graph,
+    restrict_union_graph,
+)
+
+
+@pytest.fixture(params=["numba", "no numba"], autouse=True)
+def _loops(request, monkeypatch):
+    if request.param == "no numba":
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+
+
+def assert_equal_unions(one: TemporalUnionGraph, other: TemporalUnionGraph) -> None:
+    for name in (*(field.name for field in fields(one)), "source_E", "target_E", "edge_first_step_E", "count_E"):
+        found, expected = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
+        assert found.dtype == expected.dtype, name
+        assert_array_equal(found, expected, err_msg=name)
+
+
+def emptied(graph: DynamicGraph, step: int | None) -> DynamicGraph:
+    """The graph as if a step had brought no edge."""
+    none = np.empty(0, dtype=np.int64)
+    return replace(
+        graph,
+        snapshots=tuple(
+            replace(snapshot, source_E=none, target_E=none) if snapshot.step == step else snapshot
+            for snapshot in graph.snapshots
+        ),
+    )
+
+
+def long_history(num_steps: int) -> DynamicGraph:
+    """More steps than a word has bits; pairs come, recur and stay away, and nodes are added to the end."""
+    generator = np.random.default_rng(5)
+    steps = [[(0, 1)]] + [
+        [(int(a), int(b)) for a, b in generator.integers(2 + step // 10, size=(2, 2)) if a != b]
+        for step in range(1, num_steps)
+    ]
+    return toy_graph(*steps)
 
 
 def lags_of(union, edge: int) -> set[int]:
@@ -31,15 +77,15 @@ def test_union_equals_a_plain_count_of_the_snapshots():
         assert_array_equal(adjacency(union).toarray(), dense_adjacency(graph, first_step, until))
 
 
-def test_neighbours_ascend_and_name_their_edge():
+def test_rows_hold_neighbours_in_order_and_edges_last():
     for graph, _ in random_graphs(100, seed=1):
         union = build_union_graph(graph, until=graph.num_steps)
         for node in range(union.num_nodes):
-            slots = slice(union.indptr_N1[node], union.indptr_N1[node + 1])
-            neighbors, edges = union.neighbor_M[slots], union.edge_M[slots]
-            assert neighbors.tolist() == sorted(set(neighbors.tolist()))
-            assert_array_equal(np.minimum(neighbors, node), union.source_E[edges])
-            assert_array_equal(np.maximum(neighbors, node), union.target_E[edges])
+            neighbors = union.neighbor_M[union.indptr_N1[node] : union.indptr_N1[node + 1]].tolist()
+            edges = slice(union.edge_indptr_N1[node], union.edge_indptr_N1[node + 1])
+            assert neighbors == sorted(set(neighbors))
+            assert set(union.source_E[edges].tolist()) <= {node}
+            assert union.target_E[edges].tolist() == [other for other in neighbors if other > node]
             assert union.degree[node] == len(neighbors)
 
 
@@ -50,6 +96,63 @@ def test_more_lags_than_a_word_holds():
     assert lags_of(union, 0) == {129, 65}
     assert lags_of(union, 1) == {65}
     assert union.presence_EW.dtype == np.uint64
+
+
+def test_step_by_step_extension_equals_uniting_all():
+    for graph, _ in random_graphs(150, seed=3):
+        for window in (None, 1, 2, 3):
+            union = build_union_graph(graph, until=1, window=window)
+            for snapshot in graph.snapshots[1:]:
+                before = {name: np.copy(value) for name, value in vars(union).items()}
+                longer = extend_union_graph(union, snapshot, window=window)
+                assert_equal_unions(longer, build_union_graph(graph, until=snapshot.step, window=window))
+                for name, value in before.items():
+                    assert_array_equal(vars(union)[name], value, err_msg=f"{name} was changed")
+                union = longer
+
+
+@pytest.mark.parametrize("window", [None, 3, 64, 65, 100])
+def test_extension_carries_bits_from_word_to_word(window):
+    graph = long_history(140)
+    union = build_union_graph(graph, until=1, window=window)
+    for snapshot in graph.snapshots[1:]:
+        union = extend_union_graph(union, snapshot, window=window)
+        if snapshot.step in (63, 64, 65, 66, 127, 128, 129, 130, 140):
+            assert_equal_unions(union, build_union_graph(graph, until=snapshot.step, window=window))
+
+
+def test_extension_by_another_than_the_next_step_is_refused():
+    graph = toy_graph([(0, 1)], [(1, 2)], [(0, 2)])
+    with pytest.raises(ValueError, match="up to step 1 was given step 3: expected the next one"):
+        extend_union_graph(build_union_graph(graph, until=1), graph.snapshots[2])
+    with pytest.raises(ValueError, match="expected at least 1"):
+        extend_union_graph(build_union_graph(graph, until=1), graph.snapshots[1], window=0)
+
+
+def test_restricted_union_is_that_of_the_steps_left():
+    for graph, generator in random_graphs(150, seed=4):
+        whole = build_union_graph(graph, until=graph.num_steps)
+        until = int(generator.integers(1, graph.num_steps + 1))
+        hidden_step = None if generator.random() < 0.3 else int(generator.integers(1, graph.num_steps + 1))
+        for window in (None, 1, 2):
+            found = restrict_union_graph(
+                whole,
+                until=until,
+                num_nodes=graph.snapshots[until - 1].num_nodes,
+                window=window,
+                hidden_step=hidden_step,
+            )
+            assert_equal_unions(found, build_union_graph(emptied(graph, hidden_step), until=until, window=window))
+
+
+@pytest.mark.parametrize(("until", "window"), [(140, None), (139, None), (76, None), (75, 70), (12, 10), (140, 64)])
+def test_restriction_carries_bits_from_word_to_word(until, window):
+    graph = long_history(140)
+    num_nodes = graph.snapshots[until - 1].num_nodes
+    found = restrict_union_graph(
+        build_union_graph(graph, until=140), until=until, num_nodes=num_nodes, window=window, hidden_step=until - 3
+    )
+    assert_equal_unions(found, build_union_graph(emptied(graph, until - 3), until=until, window=window))
 
 
 def test_connections_equal_all_pairs_asked_one_by_one():
@@ -67,6 +170,16 @@ def test_connections_equal_all_pairs_asked_one_by_one():
         assert_array_equal(np.maximum(rows[row_P], columns[column_P]), union.target_E[edge_P])
 
 
+def test_connections_of_a_busy_row_come_in_order_of_the_columns_nodes():
+    hub = toy_graph([(5, node) for node in range(300) if node != 5], [(7, 299)])
+    union = build_union_graph(hub, until=2)
+    columns = np.array([299, 0, 128, 7, 64, 4, 292])
+    row_P, column_P, edge_P = connections(union, np.array([5, 7]), columns)
+    assert row_P.tolist() == [0] * 7 + [1]
+    assert columns[column_P].tolist() == [0, 4, 7, 64, 128, 292, 299, 299]
+    assert union.target_E[edge_P].tolist() == [5, 5, 7, 64, 128, 292, 299, 299]
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_awkward_graphs_have_a_union(name):
     union = named_union(name)
@@ -79,8 +192,7 @@ def test_later_steps_leave_no_trace():
     early = [[(0, 1), (1, 2)], [(0, 2)]]
     one = build_union_graph(toy_graph(*early, [(0, 3), (1, 2)]), until=2)
     other = build_union_graph(toy_graph(*early, [(5, 6)] * 3, [(2, 9)]), until=2)
-    for name, value in vars(one).items():
-        assert_array_equal(value, vars(other)[name], err_msg=name)
+    assert_equal_unions(one, other)
     changed = build_union_graph(toy_graph([(0, 1), (0, 2)], [(0, 2)]), until=2)
     assert changed.source_E.tolist() != one.source_E.tolist()
 
@@ -89,6 +201,13 @@ def test_later_steps_leave_no_trace():
 def test_a_step_that_is_not_there_is_named(until):
     with pytest.raises(ValueError, match=f"until = {until}: expected one of the graph's steps 1 to 2"):
         build_union_graph(toy_graph([(0, 1)], [(1, 2)]), until=until)
+
+
+def test_more_nodes_than_keys_can_number_are_refused():
+    graph = toy_graph([(0, 1)], [(0, 1)])
+    large = replace(graph.snapshots[1], num_nodes=2**31)
+    with pytest.raises(ValueError, match="2147483648 nodes at 2 steps are too many to unite"):
+        build_union_graph(replace(graph, snapshots=(graph.snapshots[0], large)), until=2)
 
 
 def test_a_window_without_steps_is_refused():

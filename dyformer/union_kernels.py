@@ -1,0 +1,197 @@
+"""Compiled loops over the edges of a union graph; `union_graph` takes them where numba is installed.
+
+N1 = nodes + 1    E edges, source < target    M = 2 E slots    D edges that join    A edges of all steps
+W words of 64 lags    P pairs found    n rows, m columns asked for    F bits of a filter
+"""
+
+import numpy as np
+from numba import njit
+
+FILTER_BITS_PER_COLUMN = 64  # of nodes that are no column, one in as many passes the filter
+FEWEST_FILTER_BYTES = 64
+
+
+@njit(nogil=True, cache=True)
+def united_edges(key_A, node_bits, lag_bits, num_words):
+    """Give source, target and presence bits of each pair, from ascending keys of (source, target, lag)."""
+    source_E = np.empty(len(key_A), dtype=np.int32)
+    target_E = np.empty(len(key_A), dtype=np.int32)
+    presence_EW = np.zeros((len(key_A), num_words), dtype=np.uint64)
+    edge, last = -1, np.int64(-1)
+    for key in key_A:
+        pair = key >> lag_bits
+        if pair != last:
+            edge += 1
+            last = pair
+            source_E[edge] = pair >> node_bits
+            target_E[edge] = pair & ((1 << node_bits) - 1)
+        lag = key & ((1 << lag_bits) - 1)
+        presence_EW[edge, lag >> 6] |= np.uint64(1) << np.uint64(lag & 63)
+    return source_E[: edge + 1], target_E[: edge + 1], presence_EW[: edge + 1].copy()
+
+
+@njit(nogil=True, cache=True)
+def rows_of(source_E, target_E, num_nodes):
+    """Give indptr, edge indptr and neighbours of ascending edges."""
+    indptr_N1 = np.zeros(num_nodes + 1, dtype=np.int64)
+    edge_indptr_N1 = np.zeros(num_nodes + 1, dtype=np.int64)
+    for edge in range(len(source_E)):
+        indptr_N1[target_E[edge] + 1] += 1
+        edge_indptr_N1[source_E[edge] + 1] += 1
+    for node in range(num_nodes):
+        indptr_N1[node + 1] += indptr_N1[node] + edge_indptr_N1[node + 1]
+        edge_indptr_N1[node + 1] += edge_indptr_N1[node]
+    free_N = indptr_N1[:-1].copy()
+    neighbor_M = np.empty(2 * len(source_E), dtype=np.int32)
+    # Edges ascend, so that each row takes its lower neighbours in order, and then the higher ones.
+    _scatter(target_E, source_E, free_N, neighbor_M)
+    _scatter(source_E, target_E, free_N, neighbor_M)
+    return indptr_N1, edge_indptr_N1, neighbor_M
+
+
+@njit(nogil=True, cache=True)
+def _scatter(row_E, other_E, free_N, neighbor_M):
+    for edge in range(len(row_E)):
+        row = row_E[edge]
+        neighbor_M[free_N[row]] = other_E[edge]
+        free_N[row] += 1
+
+
+@njit(nogil=True, cache=True)
+def merged_rows(old, joining):
+    """Merge rows (indptr, edge indptr, neighbours) of as many nodes.
+
+    Returns:
+        The rows of both; of each joining edge the number of the old edge that it stands at or comes before, and
+        whether it is that very edge.
+    """
+    (old_indptr_N1, old_edge_indptr_N1, old_neighbor_M), (indptr_N1, edge_indptr_N1, neighbor_M) = old, joining
+    merged_M = np.empty(len(old_neighbor_M) + len(neighbor_M), dtype=np.int32)
+    place_D = np.empty(len(neighbor_M) // 2, dtype=np.int64)
+    known_D = np.zeros(len(neighbor_M) // 2, dtype=np.bool_)
+    merged_indptr_N1, merged_edge_indptr_N1 = old_indptr_N1.copy(), old_edge_indptr_N1.copy()
+    read = written = num_edges = 0
+    for row in range(len(indptr_N1) - 1):
+        slot, end = old_indptr_N1[row], old_indptr_N1[row + 1]
+        for joined in range(indptr_N1[row], indptr_N1[row + 1]):
+            neighbor = neighbor_M[joined]
+            while slot < end and old_neighbor_M[slot] < neighbor:
+                slot += 1
+            known = slot < end and old_neighbor_M[slot] == neighbor
+            if not known:
+                written = _copy(old_neighbor_M, read, slot, merged_M, written)
+                merged_M[written] = neighbor
+                read, written = slot, written + 1
+            if neighbor > row:
+                edge = joined - indptr_N1[row + 1] + edge_indptr_N1[row + 1]
+                place_D[edge] = slot - end + old_edge_indptr_N1[row + 1]
+                known_D[edge] = known
+                num_edges += not known
+        merged_indptr_N1[row + 1] += written - read
+        merged_edge_indptr_N1[row + 1] += num_edges
+    written = _copy(old_neighbor_M, read, len(old_neighbor_M), merged_M, written)
+    return (merged_indptr_N1, merged_edge_indptr_N1, merged_M[:written].copy()), place_D, known_D
+
+
+@njit(nogil=True, cache=True)
+def _copy(source_M, start, stop, copy_M, written):
+    while start + 16 <= stop:  # a fixed length, for which the compiler moves whole registers
+        for place in range(16):
+            copy_M[written + place] = source_M[start + place]
+        start, written = start + 16, written + 16
+    for place in range(stop - start):
+        copy_M[written + place] = source_M[start + place]
+    return written + stop - start
+
+
+@njit(nogil=True, cache=True)
+def merged_presence(presence_EW, place_D, known_D, num_words):
+    """Age the presence bits by one lag, and set lag 0 of the edges that join or are there again."""
+    num_edges = len(presence_EW) + len(known_D) - known_D.sum()
+    merged_EW = np.zeros((num_edges, num_words), dtype=np.uint64)
+    read = written = 0
+    for joined in range(len(place_D)):
+        _age(presence_EW, read, place_D[joined], merged_EW, written)
+        written += place_D[joined] - read
+        read = place_D[joined]
+        if known_D[joined]:
+            _age(presence_EW, read, read + 1, merged_EW, written)
+            read += 1
+        merged_EW[written, 0] |= np.uint64(1)
+        written += 1
+    _age(presence_EW, read, len(presence_EW), merged_EW, written)
+    return merged_EW
+
+
+@njit(nogil=True, cache=True)
+def _age(presence_EW, start, stop, older_EW, written):
+    for edge in range(start, stop):
+        carry = np.uint64(0)
+        for word in range(older_EW.shape[1]):
+            bits = presence_EW[edge, word] if word < presence_EW.shape[1] else np.uint64(0)
+            older_EW[written + edge - start, word] = bits << np.uint64(1) | carry
+            carry = bits >> np.uint64(63)
+
+
+@njit(nogil=True, cache=True)
+def connected_pairs(rows, rows_n, column_m, place_m):
+    """Find edges from some nodes to columns, which ascend; `place_m` is what to call each column.
+
+    Returns:
+        Position among the rows, place of the column and number of the edge, [P] each.
+    """
+    indptr_N1, _, neighbor_M = rows
+    filter_F = _filter(column_m)
+    most = 0
+    for row in rows_n:
+        most += min(indptr_N1[row + 1] - indptr_N1[row], len(column_m))
+    found_3P = np.empty((3, most), dtype=np.int64)
+    num_found = 0
+    for position in range(len(rows_n)):
+        row = rows_n[position]
+        for slot in range(indptr_N1[row], indptr_N1[row + 1]):
+            neighbor = neighbor_M[slot]
+            if not filter_F[(neighbor >> 3) & (len(filter_F) - 1)] >> (neighbor & 7) & 1:
+                continue
+            column = _place_of(neighbor, column_m, 0, len(column_m))
+            if column < len(column_m) and column_m[column] == neighbor:
+                found_3P[0, num_found] = position
+                found_3P[1, num_found] = place_m[column]
+                found_3P[2, num_found] = _edge_of(rows, row, slot)
+                num_found += 1
+    return found_3P[:, :num_found].copy()
+
+
+@njit(nogil=True, cache=True)
+def _filter(column_m):
+    # A few bits per column instead of a mark per node: it stays in the nearest cache, however large the graph.
+    num_bytes = FEWEST_FILTER_BYTES
+    while num_bytes * 8 < FILTER_BITS_PER_COLUMN * len(column_m):
+        num_bytes *= 2
+    filter_F = np.zeros(num_bytes, dtype=np.uint8)
+    for column in column_m:
+        filter_F[(column >> 3) & (num_bytes - 1)] |= np.uint8(1 << (column & 7))
+    return filter_F
+
+
+@njit(nogil=True, cache=True)
+def _place_of(value, sorted_A, start, stop):
+    while start < stop:
+        middle = (start + stop) >> 1
+        if sorted_A[middle] < value:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@njit(nogil=True, cache=True)
+def _edge_of(rows, row, slot):
+    """Give the number of a slot's edge: edges are numbered by source, and are the last slots of their source's row."""
+    indptr_N1, edge_indptr_N1, neighbor_M = rows
+    source = row
+    if neighbor_M[slot] < row:
+        source = neighbor_M[slot]
+        first = indptr_N1[source + 1] - edge_indptr_N1[source + 1] + edge_indptr_N1[source]
+        slot = _place_of(row, neighbor_M, first, indptr_N1[source + 1])
+    return slot - indptr_N1[source + 1] + edge_indptr_N1[source + 1]
