@@ -65,7 +65,7 @@ def generate(size: str, folder: Path) -> str:
 
 
 def _unique_pairs(num_nodes: int, num_edges: int, generator: Any) -> Any:
-    """Draw unique undirected pairs with power-law expected degrees (Chung and Lu 2002), two million ends at a time."""
+    """Draw unique undirected pairs with power-law expected degrees (Chung and Lu 2002), a million ends at a time."""
     import numpy as np
 
     share_N = np.cumsum(np.arange(1, num_nodes + 1) ** (-1 / (EXPONENT - 1)))
@@ -73,9 +73,13 @@ def _unique_pairs(num_nodes: int, num_edges: int, generator: Any) -> Any:
     number_N = generator.permutation(num_nodes)
     key_E = np.empty(0, dtype=np.int64)
     while len(key_E) < num_edges:
-        end_2X = number_N[np.searchsorted(share_N, generator.random((2, 1_000_000)))]
-        low_X, high_X = end_2X.min(axis=0), end_2X.max(axis=0)
-        key_E = np.union1d(key_E, (low_X * num_nodes + high_X)[low_X != high_X])
+        parts, num_drawn = [key_E], len(key_E)
+        while num_drawn <= num_edges:
+            end_2X = number_N[np.searchsorted(share_N, generator.random((2, ROWS_AT_ONCE)))]
+            low_X, high_X = end_2X.min(axis=0), end_2X.max(axis=0)
+            parts.append((low_X * num_nodes + high_X)[low_X != high_X])
+            num_drawn += len(parts[-1])
+        key_E = np.unique(np.concatenate(parts))
     return generator.choice(key_E, size=num_edges, replace=False)
 
 

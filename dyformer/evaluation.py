@@ -1,6 +1,6 @@
 """Forecasts against the next snapshot -> scored pairs -> figures (paper, section 5.1).
 
-N nodes known one step before    D width of a vector    P pairs    F features
+N nodes known one step before    D width of a vector    P pairs    F features    B nodes that pairs are taken among
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -91,22 +91,36 @@ def judge_embedding(
 
 
 def forecast_decoder(
-    vectors_ND: NDArray[np.floating], graph: DynamicGraph, step: int, seed: int, decoder: DecoderKind
+    vectors_ND: NDArray[np.floating],
+    graph: DynamicGraph,
+    step: int,
+    seed: int,
+    decoder: DecoderKind,
+    among_B: NDArray[np.int64] | None = None,
 ) -> LinkDecoder:
     """Fit the decoder that forecasts what follows `step`: on all of its pairs that the protocol judges otherwise.
 
     As in judge_embedding the vectors are made from the steps before `step`, and 20 % of the pairs choose the
-    regularisation. Raises what judge_embedding raises.
+    regularisation. With `among_B`, only pairs of these nodes count, and no other vector is read. Raises what
+    judge_embedding raises.
     """
     _check_vectors("the forecast", vectors_ND, nodes_known_before(graph, step), step)
     split = paper_examples(graph, step, seed=seed)
+    train, validation, test = (_among(part, among_B) for part in (split.train, split.validation, split.test))
     inputs_of = _inputs_before(vectors_ND, graph, step, decoder)
     return fit_decoder(
-        np.concatenate([inputs_of(split.train), inputs_of(split.test)]),
-        np.concatenate([split.train.linked_P, split.test.linked_P]),
-        (inputs_of(split.validation), split.validation.linked_P),
+        np.concatenate([inputs_of(train), inputs_of(test)]),
+        np.concatenate([train.linked_P, test.linked_P]),
+        (inputs_of(validation), validation.linked_P),
         kind=decoder,
     )
+
+
+def _among(examples: LinkExamples, node_B: NDArray[np.int64] | None) -> LinkExamples:
+    if node_B is None:
+        return examples
+    kept_P = np.isin(examples.source_P, node_B) & np.isin(examples.target_P, node_B)
+    return LinkExamples(**{name: values_P[kept_P] for name, values_P in vars(examples).items()})
 
 
 def _inputs_before(

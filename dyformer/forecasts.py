@@ -1,7 +1,7 @@
 """Vectors, a fitted decoder and the history -> each node's most probable new partners.
 
 N nodes    D width of a vector    P pairs    F pair features    S rows of a block    C columns of a block
-A nodes asked for    R links to rank
+A nodes asked for    R links to rank    B nodes that a decoder is fitted among
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,9 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from dyformer.batches import node_batches
 from dyformer.decoder import LinkDecoder, decoder_inputs, hadamard, logit
-from dyformer.links import Pairs, pair_keys
+from dyformer.links import Pairs, known_edges, nodes_known_before, pair_keys
 from dyformer.pair_features import (
     FEATURE_NAMES,
     PairFeatures,
@@ -31,6 +32,9 @@ MAX_NODES = 50_000
 
 BLOCK_PAIRS = 400_000
 """Pairs scored at once; their features take 45 MB."""
+
+DECODER_LINKS = 25_000
+"""Linked pairs of a step that a decoder is fitted on, about: with more, it is fitted on those among fewer nodes."""
 
 LINKS_SCHEMA = pl.Schema({"node": pl.Int64(), "rank": pl.Int64(), "partner": pl.Int64(), "score": pl.Float64()})
 
@@ -71,6 +75,36 @@ def top_links(
         logit_SC[row_S[:, None] == column_C] = -np.inf
         best.append(_best_of_rows(row_S, column_C, logit_SC, k))
     return pl.concat([pl.DataFrame(schema=LINKS_SCHEMA), *best]).sort("node", "rank")
+
+
+def linked_last(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
+    """Give the `num_nodes` nodes whose newest link is youngest, sorted; among equals those with the least numbers.
+
+    Nodes without any link are none of them. Raises ValueError for less than one node.
+    """
+    if num_nodes < 1:
+        raise ValueError(f"forecasts for {num_nodes} nodes: expected at least 1")
+    active_step_N = np.zeros(len(history.node_N), dtype=np.int64)
+    for snapshot in history.snapshots:
+        active_step_N[snapshot.source_E] = snapshot.step
+        active_step_N[snapshot.target_E] = snapshot.step
+    order_N = np.argsort(-active_step_N, kind="stable")[:num_nodes]
+    return np.sort(order_N[active_step_N[order_N] > 0])
+
+
+def decoder_nodes(graph: DynamicGraph, step: int, *, num_targets: int, seed: int) -> NDArray[np.int64]:
+    """Give the nodes, of those known before `step`, that a decoder needs vectors of; sorted.
+
+    All of them, unless the step has many more links than DECODER_LINKS: then whole batches of `embed` are drawn, as
+    each costs the same whatever part of it is wanted, so many that about DECODER_LINKS links lie among them.
+    """
+    num_nodes = nodes_known_before(graph, step)
+    num_linked = len(known_edges(graph.snapshots[step - 1], num_nodes)[0])
+    batches = node_batches(num_nodes, num_targets)
+    share = min(1.0, (DECODER_LINKS / max(num_linked, 1)) ** 0.5)
+    generator = np.random.default_rng([seed, step])
+    drawn = generator.choice(len(batches), size=max(1, round(share * len(batches))), replace=False)
+    return np.concatenate([batches[place] for place in np.sort(drawn)])
 
 
 def _check(vectors_ND: NDArray[np.floating], decoder: LinkDecoder, history: DynamicGraph, k: int) -> None:

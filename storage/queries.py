@@ -145,10 +145,10 @@ qualify row_number() over (partition by node order by num_ways desc, neighbor) <
 """
 CANDIDATES = """
 with pairs as (
-    select node, neighbor as partner, score, 0 as degree from pagerank where node between $first and $last
+    select node, neighbor as partner, score, 0 as degree from pagerank semi join asked using (node)
     union all
     select bridges.node, popular.neighbor, 0, popular.degree
-    from bridges join popular on popular.node = bridges.neighbor where bridges.node between $first and $last
+    from bridges semi join asked using (node) join popular on popular.node = bridges.neighbor
 ),
 fresh as (
     select node, partner, max(score) as score, max(degree) as degree
@@ -171,6 +171,7 @@ def candidates(
     num_bridges: int = 10,
     num_popular: int = 20,
     bipartite: bool = False,
+    asked: pl.Series | None = None,
 ) -> pl.DataFrame:
     """Pairs worth scoring on a graph too large for all: rows node, partner, sorted.
 
@@ -185,6 +186,7 @@ def candidates(
         num_bridges: neighbours a node through which the second step goes.
         num_popular: partners a bridge.
         bipartite: go one node further, for partners on the other side.
+        asked: nodes that partners are wanted for; all by default.
     """
     with duckdb.connect() as connection:
         connection.register("edges", edges)
@@ -192,13 +194,12 @@ def candidates(
         connection.execute(CANDIDATE_PARTS.format(num_bridges=int(num_bridges), num_popular=int(num_popular)))
         if bipartite:
             connection.execute(LONGER_BRIDGES.format(num_bridges=int(num_bridges)))
-        last_node = _number(connection, "select max(node) from (from bridges union all by name from pagerank)")
-        blocks = [
-            connection.sql(
-                CANDIDATES, params={"first": first, "last": first + BLOCK_NODES - 1, "num_candidates": num_candidates}
-            ).pl()
-            for first in range(0, last_node + 1, BLOCK_NODES)
-        ]
+        everyone = "select node from bridges union select node from pagerank"
+        nodes = (connection.sql(everyone).pl()["node"] if asked is None else asked.unique()).sort().to_frame("node")
+        blocks = []
+        for first in range(0, max(nodes.height, 1), BLOCK_NODES):
+            connection.register("asked", nodes.slice(first, BLOCK_NODES))
+            blocks.append(connection.sql(CANDIDATES, params={"num_candidates": num_candidates}).pl())
     return pl.concat(blocks)
 
 

@@ -7,7 +7,7 @@ from toy_graphs import random_graph, toy_graph
 
 import dyformer.forecasts as module
 from dyformer.decoder import LinkDecoder, decoder_inputs, fit_decoder, hadamard
-from dyformer.forecasts import LINKS_SCHEMA, top_links
+from dyformer.forecasts import LINKS_SCHEMA, decoder_nodes, linked_last, top_links
 from dyformer.pair_features import pair_feature_table
 from dyformer.snapshots import DynamicGraph
 
@@ -150,3 +150,25 @@ def test_what_does_not_fit_is_refused():
         top_links(np.full((4, WIDTH), np.nan), decoder, history, k=1)
     with pytest.raises(ValueError, match="k = 0"):
         top_links(vectors_of(history), decoder, history, k=0)
+
+
+def test_the_nodes_linked_last_come_from_the_newest_steps():
+    history = toy_graph([(0, 1), (2, 3), (4, 9)], [(4, 5), (6, 1)], [(2, 6)])
+    assert linked_last(history, 2).tolist() == [2, 6]
+    assert linked_last(history, 4).tolist() == [1, 2, 4, 6]
+    assert linked_last(history, 99).tolist() == [0, 1, 2, 3, 4, 5, 6, 9]
+    with pytest.raises(ValueError, match="forecasts for 0 nodes"):
+        linked_last(history, 0)
+
+
+def test_a_decoder_needs_all_nodes_of_a_small_step_and_whole_batches_of_a_large_one(monkeypatch):
+    graph = random_graph(np.random.default_rng(0), num_nodes=200, num_steps=2, num_edges=400)
+    assert decoder_nodes(graph, 2, num_targets=5, seed=0).tolist() == list(range(200))
+    monkeypatch.setattr(module, "DECODER_LINKS", 100)
+    nodes = decoder_nodes(graph, 2, num_targets=5, seed=0)
+    batches = nodes.reshape(-1, 5)
+    assert (batches == batches[:, :1] // 5 * 5 + np.arange(5)).all()
+    assert len(np.unique(nodes)) == len(nodes) == 100  # half of the nodes hold a quarter of 400 links
+    snapshot = graph.snapshots[1]
+    inside = np.isin(snapshot.source_E, nodes) & np.isin(snapshot.target_E, nodes)
+    assert 60 < inside.sum() < 140

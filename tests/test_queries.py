@@ -246,5 +246,13 @@ def test_blocks_of_nodes_change_no_candidate(monkeypatch: pytest.MonkeyPatch):
     assert candidates(PATH, NO_SCORES).equals(whole)
 
 
+def test_candidates_of_the_asked_nodes_are_those_that_they_have_among_all():
+    asked = pl.Series("node", [4, 0, 77])
+    whole = by_node(candidates(PATH, NO_SCORES))
+    assert by_node(candidates(PATH, NO_SCORES, asked=asked)) == {node: whole[node] for node in (0, 4)}
+    shop = frame((0, 10), (1, 10), (1, 11), (2, 11))
+    assert by_node(candidates(shop, NO_SCORES, bipartite=True, asked=pl.Series([2]))) == {2: [10]}
+
+
 def test_no_edge_gives_no_candidate():
     assert candidates(frame(), NO_SCORES).is_empty()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dyformer.decoder import LinkDecoder
 from dyformer.evaluation import forecast_decoder
 from dyformer.experiments.settings import Experiment
-from dyformer.forecasts import MAX_NODES, top_links
+from dyformer.forecasts import MAX_NODES, decoder_nodes, linked_last, top_links
 from dyformer.links import Pairs
 from dyformer.pagerank import pagerank_table
 from dyformer.prepared_graph import prepare_graph
@@ -24,7 +24,7 @@ from flows.steps.train import WEIGHTS, device, open_model
 from storage.events_table import node_dictionary
 from storage.node_numbers import ids_are_integers
 from storage.queries import candidates
-from storage.tables import is_current, read_bytes, write_artifact
+from storage.tables import is_current, read_bytes, read_table, write_artifact
 
 DECODER = "decoder.json"
 
@@ -53,36 +53,56 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     return write_artifact(address, {"vectors": table}, lineage)
 
 
-def write_forecasts(snapshots: str, model: str, step: int | None = None, seed: int = 0, k: int = 10) -> str:
+def write_forecasts(
+    snapshots: str,
+    model: str,
+    step: int | None = None,
+    seed: int = 0,
+    k: int = 10,
+    num_nodes: int | None = None,
+) -> str:
     """Rank the `k` most probable new partners of every node for the step after `step` (the newest by default).
 
     The decoder learns from the links that `step` brought, told by vectors as of the step before; it is then shown
-    vectors as of `step`. Pairs that were linked before are left out.
+    vectors as of `step`. Pairs that were linked before are left out. With `num_nodes`, only so many nodes are forecast
+    for: those linked last.
     """
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
     weights, experiment, trained = open_model(model)
     settings = {"model": trained.settings_hash, "decoder": experiment.decoder, "k": k, "seed": seed}
+    settings |= {} if num_nodes is None else {"num_nodes": num_nodes}
     lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=(model,))
     keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.forecasts(opened.dataset, **keys)
     if is_current(address, lineage):
         return address
     graph = opened.graph(step)
-    vectors_ND = _vectors(graph, weights, experiment)
-    before_ND = _vectors(prefix(graph, step - 1), weights, experiment)
-    kinds = {kind: forecast_decoder(before_ND, graph, step, seed, kind) for kind in ("paper", experiment.decoder)}
-    pairs = candidate_pairs(graph, experiment) if graph.snapshots[-1].num_nodes > MAX_NODES else None
-    links = top_links(vectors_ND, kinds[experiment.decoder], graph, k=k, candidates=pairs)
-    contents = {"forecasts": _named(links, own_ids(opened, graph), step + 1), DECODER: to_json(kinds["paper"])}
+    decoders = _decoders(graph, weights, experiment, seed)
+    vectors_ND = read_vectors(write_vectors(snapshots, model, step, seed))
+    asked_A = None if num_nodes is None else linked_last(graph, num_nodes)
+    pairs = candidate_pairs(graph, experiment, asked_A) if graph.snapshots[-1].num_nodes > MAX_NODES else None
+    links = top_links(vectors_ND, decoders[experiment.decoder], graph, k=k, candidates=pairs, asked_A=asked_A)
+    contents = {"forecasts": _named(links, own_ids(opened, graph), step + 1), DECODER: to_json(decoders["paper"])}
     return write_artifact(address, contents, lineage)
 
 
-def candidate_pairs(graph: DynamicGraph, experiment: Experiment) -> Pairs:
+def read_vectors(address: str) -> NDArray[np.float32]:
+    """Give the vectors `[N, D]` of an artifact of write_vectors."""
+    vectors = read_table(address, "vectors")["vector"]
+    return vectors.explode().to_numpy().reshape(len(vectors), -1)
+
+
+def candidate_pairs(graph: DynamicGraph, experiment: Experiment, asked_A: NDArray[np.int64] | None = None) -> Pairs:
     """Give the pairs worth scoring on a graph too large for all: near by PageRank, or two hops away and popular."""
     prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
     table = pagerank_table(prepared.union, top_k=TABLE_TOP_K, teleport=experiment.graph.teleport)
-    found = candidates(to_tables(graph)["edges"], table, bipartite=len(np.unique(graph.side_N)) > 1)
+    found = candidates(
+        to_tables(graph)["edges"],
+        table,
+        bipartite=len(np.unique(graph.side_N)) > 1,
+        asked=None if asked_A is None else pl.Series(asked_A),
+    )
     return found["node"].to_numpy(), found["partner"].to_numpy()
 
 
@@ -105,6 +125,16 @@ def to_json(decoder: LinkDecoder) -> bytes:
         name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(decoder).items()
     }
     return json.dumps(plain).encode()
+
+
+def _decoders(graph: DynamicGraph, weights: Weights, experiment: Experiment, seed: int) -> dict[str, LinkDecoder]:
+    """Fit the paper's decoder and the experiment's; on a large step, on the links among a part of the nodes."""
+    step = graph.num_steps
+    node_B = decoder_nodes(graph, step, num_targets=experiment.model.num_targets, seed=seed)
+    before_ND = _vectors(prefix(graph, step - 1), weights, experiment)
+    return {
+        kind: forecast_decoder(before_ND, graph, step, seed, kind, node_B) for kind in ("paper", experiment.decoder)
+    }
 
 
 def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> NDArray[np.float32]:
