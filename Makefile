@@ -1,6 +1,8 @@
 # make run    a virtual environment, the install, and the whole pipeline on the built-in generated log
 # make test   the whole check line
 # make ui     MLflow's pages on the runs of the local store
+# make bench        the measured claims beside their peers -> benchmarks/RESULTS.md, under 25 minutes
+# make bench-scale  12 million interactions from raw text to forecasts -> the same page, up to an hour and 12 GB
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +14,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test install ui clean
+.PHONY: run test install ui bench bench-scale clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -35,6 +37,16 @@ test: install
 
 ui: install
 	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(abspath $(DYFORMER_STORAGE))/mlflow.db
+
+$(VENV)/.bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	touch $@
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/run_all.py
+
+bench-scale: $(VENV)/.bench
+	$(BIN)/python benchmarks/scale.py s10m
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache

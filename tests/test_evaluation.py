@@ -188,6 +188,18 @@ def test_the_forecast_decoder_reads_the_past_of_a_pair_and_not_the_step_that_tel
     np.testing.assert_allclose(fitted.mean_F[3:], past_PF.mean(axis=0))
 
 
+def test_a_decoder_fitted_among_some_nodes_reads_no_other_vector():
+    graph, among = graph_of(), np.arange(5, 35)
+    vectors = np.random.default_rng(0).normal(size=(40, 3))
+    others = vectors.copy()
+    others[:5], others[35:] = 1e6, -1e6
+    fitted, again = (forecast_decoder(each, graph, 5, 0, "paper", among) for each in (vectors, others))
+    np.testing.assert_array_equal(fitted.coefficient_F, again.coefficient_F)
+    whole = forecast_decoder(vectors, graph, 5, 0, "paper", np.arange(40))
+    np.testing.assert_array_equal(whole.coefficient_F, forecast_decoder(vectors, graph, 5, 0, "paper").coefficient_F)
+    assert (whole.coefficient_F != fitted.coefficient_F).any()
+
+
 def test_vectors_that_are_not_finite_are_refused_even_where_only_a_test_pair_has_them():
     test = paper_examples(graph_of(), 4, seed=0).test
     vectors = np.ones((40, 3))
