@@ -32,7 +32,7 @@ SECONDS = 365 * 86_400
 START = 1_700_000_000
 FORECAST_SHARE = 10  # one node in so many is forecast for
 CHANGES = {
-    "graph.history_window": None,  # the union graph is of all edges
+    "graph.history_window": NUM_STEPS,  # the union graph is of all edges
     "pretrain.epochs": 10,
     "pretrain.batches_per_epoch": 10,
     "finetune.epochs": 10,

@@ -71,11 +71,21 @@ def to_bytes(tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> byte
     """One safetensors file with the record and a checksum over both in its header; equal input gives equal bytes."""
     from safetensors.torch import save
 
-    # A clone of its own for each: safetensors refuses tensors that share memory, as tied weights do.
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    plain = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     text = json.dumps(dict(record), sort_keys=True)
     # One entry: safetensors writes several in an order that changes from call to call.
     return save(plain, metadata={RECORD: f"{_checksum(plain, text)} {text}"})
+
+
+def _unshared(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """Clone tensors that share memory with an earlier one, as tied weights do: safetensors refuses them."""
+    seen: set[int] = set()
+    plain = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        plain[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return plain
 
 
 def from_bytes(content: bytes, *, place: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":

@@ -25,7 +25,7 @@ from storage.tables import Lineage, is_current, lineage_of, read_bytes, read_tab
 
 WEIGHTS = "weights.safetensors"
 PARTS = ("graph", "model", "pretrain", "finetune")  # of an experiment: what weights depend on
-SECONDS_BETWEEN_CHECKPOINTS = 15.0
+SECONDS_BETWEEN_CHECKPOINTS = 15.0  # so many times more for each second that the last one took
 LOSSES = {"stage": pl.String, "epoch": pl.Int64, "loss": pl.String, "value": pl.Float64}
 
 Loss = tuple[str, int, str, float]
@@ -110,12 +110,15 @@ def _run_stage(
     else:
         epochs = finetune(graph, weights, experiment.model, experiment.finetune, **common)
     title = f"{name} {key['dataset']} until step {key['until']}"
-    last, saved = resume, time.monotonic()
+    last, saved, pause = resume, time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     for progress in tracked(epochs, title, getattr(experiment, name).epochs):
         losses += [(name, progress.epoch, loss, value) for loss, value in progress.losses.items()]
-        if progress.is_last or time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
-            last, saved = progress.checkpoint(), time.monotonic()
+        if progress.is_last or time.monotonic() - saved > pause:
+            started = time.monotonic()
+            last = progress.checkpoint()
             save_checkpoint(folder, last.tensors, {**key, "progress": last.record, "losses": losses})
+            saved = time.monotonic()
+            pause = SECONDS_BETWEEN_CHECKPOINTS * max(1.0, saved - started)
     assert last is not None
     return last.weights(), losses
 
