@@ -1,20 +1,30 @@
 """A model and its batches -> epochs, with early stopping and a state that can be taken up again."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from dyformer.loading import loaded
 from dyformer.model import DyFormer
+from dyformer.optimizer import Optimizer
 from dyformer.pair_batches import LinkTask, PairBatch, PairSource
-from dyformer.progress import Checkpoint, Progress, Weights
+from dyformer.progress import Checkpoint, Progress, Weights, named
 from dyformer.stage_config import StageConfig
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
+TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of one epoch; every batch has one of its own
+BATCHES_AHEAD = 4
+BATCHES_PER_VIEW = 4  # of a large graph
+
+Work = Callable[[], PairBatch]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +40,11 @@ class Stage:
     config: StageConfig
     seed: int
     device: torch.device
+    num_threads: int = 2  # that make batches; the result is the same whatever their number
 
-    def generator(self, epoch: int) -> np.random.Generator:
-        """Random numbers of one epoch, whatever came before it."""
-        return np.random.default_rng([self.seed, self.number, epoch])
+    def generator(self, epoch: int, stream: int) -> np.random.Generator:
+        """One stream of random numbers of an epoch, whatever came before it."""
+        return np.random.default_rng([self.seed, self.number, epoch, stream])
 
 
 class NothingToLearn(ValueError):
@@ -43,7 +54,7 @@ class NothingToLearn(ValueError):
 class TrainingState:
     """Everything that an epoch changes."""
 
-    def __init__(self, model: DyFormer, optimizer: torch.optim.Adam) -> None:
+    def __init__(self, model: DyFormer, optimizer: Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
         self.epoch, self.stale_epochs, self.best_loss = 0, 0, float("inf")
         self.best: Weights = copied(model.state_dict())
@@ -62,16 +73,11 @@ class TrainingState:
 
     def checkpoint(self, stage: Stage) -> Checkpoint:
         """Copy the state."""
-        adam = self.optimizer.state_dict()["state"]
         return Checkpoint(
             tensors={
                 **{f"model/{name}": tensor for name, tensor in copied(self.model.state_dict()).items()},
                 **{f"best/{name}": tensor for name, tensor in copied(self.best).items()},
-                **{
-                    f"adam/{row}/{name}": value.cpu().clone()
-                    for row, kept in adam.items()
-                    for name, value in kept.items()
-                },
+                **{f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()},
             },
             record={
                 **identity(stage),
@@ -88,16 +94,11 @@ class TrainingState:
         if found != expected:
             raise ValueError(f"the checkpoint belongs to {found}, but {expected} is to be resumed: start afresh")
         tensors, record = checkpoint.tensors, checkpoint.record
-        self.model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
+        self.model.load_state_dict(named(tensors, "model/"))
+        self.optimizer.restore(named(tensors, "optimizer/"))
         self.best = copied(checkpoint.weights())
         self.epoch, self.stale_epochs = record["epoch"], record["stale_epochs"]
         self.best_loss = float("inf") if record["best_loss"] is None else record["best_loss"]
-        adam: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith("adam/"):
-                _, row, part = name.split("/")
-                adam.setdefault(int(row), {})[part] = value.clone()
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": adam})
 
 
 def identity(stage: Stage) -> dict[str, Any]:
@@ -111,96 +112,101 @@ def copied(weights: Weights) -> Weights:
     return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
 
 
-def adam(model: nn.Module, config: StageConfig) -> torch.optim.Adam:
-    """Adam with a rate for each kind of weight.
+def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:
+    """Train until the held-out loss has not improved for `patience` epochs, or `epochs` are done."""
+    state = TrainingState(model.to(stage.device), Optimizer(model, stage.config))
+    if resume is not None:
+        state.restore(resume, stage)
+    if state.is_done(stage.config):
+        return
+    held_out = held_out_works(stage)
+    works = chain(held_out, *(epoch_works(stage, epoch) for epoch in range(state.epoch + 1, stage.config.epochs + 1)))
+    with closing(loaded(works, num_threads=stage.num_threads, num_ahead=BATCHES_AHEAD)) as batches:
+        validation = [next(batches).to(stage.device) for _ in held_out]
+        while not state.is_done(stage.config):
+            yield one_epoch(stage, state, batches, validation)
 
-    Weight decay leaves alone what it would only shrink: biases, norms, tables, nodes' own vectors. These vectors are in
-    few batches each, and the offsets of scores have far to go: both take longer steps.
-    """
-    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "own": [], "offset": []}
-    for name, weight in model.named_parameters():
-        groups[_kind(name, weight)].append(weight)
-    rate = config.learning_rate
-    return torch.optim.Adam(
-        [
-            {"params": groups["decayed"], "weight_decay": config.weight_decay},
-            {"params": groups["plain"]},
-            {"params": groups["own"], "lr": 3 * rate},
-            {"params": groups["offset"], "lr": 10 * rate},
-        ],
-        lr=rate,
+
+def one_epoch(
+    stage: Stage, state: TrainingState, batches: Iterator[PairBatch], validation: Sequence[PairBatch]
+) -> Progress:
+    """Train, validate, and tell how it went."""
+    started = time.perf_counter()
+    losses, seconds_waiting = train_epoch(stage, state, batches)
+    if validation:
+        losses["validation"] = held_out_loss(stage, state.model, validation)
+    state.note(losses["validation"] if validation else losses["link"])
+    return Progress(
+        stage=stage.name,
+        epoch=state.epoch,
+        num_epochs=stage.config.epochs,
+        losses=losses,
+        seconds=time.perf_counter() - started,
+        seconds_waiting=seconds_waiting,
+        is_last=state.is_done(stage.config),
+        checkpoint=lambda: state.checkpoint(stage),
     )
 
 
-def _kind(name: str, weight: nn.Parameter) -> str:
-    if name.endswith("id_ND"):
-        return "own"
-    if "offset" in name:
-        return "offset"
-    return "decayed" if weight.ndim == 2 and name.endswith(".weight") else "plain"
+def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[LinkTask]:
+    """Draw tasks that have links to tell; a step is half as likely as one that is `step_half_life` newer.
 
-
-def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Iterator[Progress]:
-    """Train until the held-out loss has not improved for `patience` epochs, or `epochs` are done."""
-    state = TrainingState(model.to(stage.device), adam(model, stage.config))
-    if resume is not None:
-        state.restore(resume, stage)
-    validation = held_out_batches(stage)
-    while not state.is_done(stage.config):
-        started = time.perf_counter()
-        losses = train_epoch(stage, state)
-        if validation:
-            losses["validation"] = held_out_loss(stage, model, validation)
-        state.note(losses["validation"] if validation else losses["link"])
-        yield Progress(
-            stage=stage.name,
-            epoch=state.epoch,
-            num_epochs=stage.config.epochs,
-            losses=losses,
-            seconds=time.perf_counter() - started,
-            is_last=state.is_done(stage.config),
-            checkpoint=lambda: state.checkpoint(stage),
-        )
-
-
-def draw_tasks(stage: Stage, num: int, generator: np.random.Generator, *, held_out: bool) -> list[LinkTask]:
-    """Draw tasks that have links to tell; a step is half as likely as one that is `step_half_life` newer."""
+    Where the graph is so large that not all views of it are kept, a view that was made serves several batches in a row.
+    """
     tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out)]
     if not tasks:
         return []
+    in_a_row = 1 if stage.source.keeps_views(tasks) else BATCHES_PER_VIEW
     age_K = np.array([stage.source.graph.until - task.step for task in tasks])
     weight_K = 0.5 ** (age_K / stage.config.step_half_life)
-    return [tasks[place] for place in generator.choice(len(tasks), size=num, p=weight_K / weight_K.sum())]
+    places = stage.generator(epoch, TASKS).choice(len(tasks), size=-(-num // in_a_row), p=weight_K / weight_K.sum())
+    return [tasks[place] for place in np.repeat(places, in_a_row)[:num]]
 
 
-def held_out_batches(stage: Stage) -> list[PairBatch]:
-    """Give the batches that decide when to stop, the same after every epoch."""
-    generator = stage.generator(VALIDATION_EPOCH)
-    tasks = draw_tasks(stage, stage.config.validation_batches, generator, held_out=True)
-    return [batch.to(stage.device) for batch in stage.source.batches(tasks, generator, held_out=True, two_views=False)]
+def held_out_works(stage: Stage) -> list[Work]:
+    """Make the batches that decide when to stop, the same after every epoch."""
+    tasks = draw_tasks(stage, VALIDATION_EPOCH, stage.config.validation_batches, held_out=True)
+    return works(stage, tasks, VALIDATION_EPOCH, held_out=True, two_views=False)
 
 
-def train_epoch(stage: Stage, state: TrainingState) -> dict[str, float]:
-    """Take one optimizer step for each batch and give the mean losses."""
-    generator = stage.generator(state.epoch + 1)
-    tasks = draw_tasks(stage, stage.config.batches_per_epoch, generator, held_out=False)
+def epoch_works(stage: Stage, epoch: int) -> Iterator[Work]:
+    """Make the batches of an epoch, which depend on nothing that came before it."""
+    tasks = draw_tasks(stage, epoch, stage.config.batches_per_epoch, held_out=False)
     if not tasks:
         raise NothingToLearn(
             f"{stage.name}: steps 1 to {stage.source.graph.until} hold no link between nodes that other steps know; "
             f"train until a later step, or choose longer windows"
         )
+    yield from works(stage, tasks, epoch, held_out=False, two_views=stage.two_views)
+
+
+def works(stage: Stage, tasks: Sequence[LinkTask], epoch: int, *, held_out: bool, two_views: bool) -> list[Work]:
+    """One work for each task: a function that makes its batch, in whatever thread."""
+
+    def work(task: LinkTask, stream: int) -> PairBatch:
+        generator = stage.generator(epoch, stream)
+        batch = stage.source.batch(task, generator, held_out=held_out, two_views=two_views)
+        return batch.pinned() if stage.device.type == "cuda" else batch
+
+    return [partial(work, task, stream) for stream, task in enumerate(tasks, start=FIRST_BATCH)]
+
+
+def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]) -> tuple[dict[str, float], float]:
+    """Take one optimizer step for each batch; give the mean losses, and the seconds that batches were waited for."""
     state.model.train()
     found: list[dict[str, Tensor]] = []
+    seconds_waiting = 0.0
     with torch.random.fork_rng(devices=[stage.device] if stage.device.type == "cuda" else []):
-        torch.manual_seed(int(generator.integers(2**62)))
-        for batch in stage.source.batches(tasks, generator, held_out=False, two_views=stage.two_views):
+        torch.manual_seed(int(stage.generator(state.epoch + 1, DROPOUT).integers(2**62)))
+        for _ in range(stage.config.batches_per_epoch):
+            started = time.perf_counter()
+            batch = next(batches)
+            seconds_waiting += time.perf_counter() - started
             losses = stage.loss(state.model, batch.to(stage.device))
-            state.optimizer.zero_grad()
-            losses["loss"].backward()
-            nn.utils.clip_grad_norm_(state.model.parameters(), stage.config.clip_norm)
-            state.optimizer.step()
+            state.optimizer.step(losses["loss"])
             found.append({name: value.detach() for name, value in losses.items()})
-    return {name: float(torch.stack([losses[name] for losses in found]).mean()) for name in found[0]}
+    means = {name: float(torch.stack([losses[name] for losses in found]).mean()) for name in found[0]}
+    return means, seconds_waiting
 
 
 def held_out_loss(stage: Stage, model: DyFormer, batches: Sequence[PairBatch]) -> float:

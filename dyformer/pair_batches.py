@@ -1,11 +1,13 @@
 """PreparedGraph -> batches of linked and unlinked pairs to train on.
 
-P linked pairs    M unlinked pairs    G target nodes    E edges of one step    N nodes
+P linked pairs    M unlinked pairs    G target nodes    E edges of one step    N nodes    K known nodes
+A edges with an end in a pool
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch
+from dyformer.kept import Kept
 from dyformer.links import Pairs, sample_unlinked
 from dyformer.prepared_graph import PreparedGraph
 
-MOST_VIEWS = 64  # as many views of the graph are kept; others are made again
+KEPT_VIEWS = 16_000_000  # edges and nodes of the views that are kept, about 100 bytes each
+KEPT_LINKS = 32_000_000  # linked pairs of the tasks that are kept, 8 bytes each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,11 @@ class LinkTask:
     def lag(self) -> int:
         """Lag of the step asked, of a reconstruction."""
         return self.until - self.step
+
+    @property
+    def view(self) -> tuple[int, int | None]:
+        """Last step of the view that is asked, and the step hidden from it."""
+        return self.until, self.step if self.hidden else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +65,23 @@ class PairBatch:
     unlinked_second_M: Tensor
 
     def to(self, device: torch.device) -> "PairBatch":
-        """Copy to a device."""
-        moved = {
-            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor | SubgraphBatch)
-        }
-        return PairBatch(**{**vars(self), **moved})
+        """Copy to a device; from pinned memory the copy goes on while the caller does."""
+        return self._with_each_tensor(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> "PairBatch":
+        """Copy to memory from which a GPU reads without waiting."""
+        return self._with_each_tensor(Tensor.pin_memory)
+
+    def _with_each_tensor(self, change: Callable[[Tensor], Tensor]) -> "PairBatch":
+        return PairBatch(**{name: _with_each_tensor(value, change) for name, value in vars(self).items()})
+
+
+def _with_each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, SubgraphBatch):
+        return SubgraphBatch(**{name: _with_each_tensor(part, change) for name, part in vars(value).items()})
+    return value
 
 
 def forecast_tasks(until: int) -> list[LinkTask]:
@@ -78,37 +99,31 @@ def reconstruction_tasks(until: int, num_lags: int, *, hidden: bool) -> list[Lin
 
 
 class PairSource:
-    """Draws batches for tasks of one graph. A share of each step's edges is never drawn for training: `held_out`."""
+    """Draws batches for tasks of one graph. A share of each step's edges is never drawn for training: `held_out`.
+
+    Any number of threads may draw at once.
+    """
 
     def __init__(self, graph: PreparedGraph, sizes: PairSizes, *, validation_share: float, seed: int) -> None:
         self.graph, self.sizes, self.validation_share, self.seed = graph, sizes, validation_share, seed
-        self.view: Callable[[int, int | None], GraphView] = lru_cache(MOST_VIEWS)(self._view)
-        self.has_links = lru_cache(None)(self._has_links)
+        self._views = Kept(self._view, size=_view_size, most=KEPT_VIEWS)
+        self._links = Kept(self._linked_places, size=len, most=KEPT_LINKS)
+        self._first_step_N, self._second_step_N = _active_steps(graph)
+        self.has_links = cache(self._has_links)
 
     def batches(
         self, tasks: Sequence[LinkTask], generator: np.random.Generator, *, held_out: bool, two_views: bool
     ) -> Iterator[PairBatch]:
-        """One batch for each task."""
-        for task in tasks:
-            yield self._batch(task, generator, held_out=held_out, two_views=two_views)
+        """One batch for each task, each with random numbers of its own."""
+        for task, own in zip(tasks, generator.spawn(len(tasks)), strict=True):
+            yield self.batch(task, own, held_out=held_out, two_views=two_views)
 
-    def _has_links(self, task: LinkTask, held_out: bool) -> bool:
-        """Say whether the asked step has edges to train on (or held out) among nodes that the view knows."""
-        known_N = np.zeros(self.graph.history.snapshots[-1].num_nodes, dtype=np.bool_)
-        for snapshot in self.graph.history.snapshots[: task.until]:
-            if snapshot.step != task.step or not task.hidden:
-                known_N[snapshot.source_E] = True
-                known_N[snapshot.target_E] = True
-        source_E, target_E = self._part(task, held_out)
-        return bool((known_N[source_E] & known_N[target_E]).any())
-
-    def _view(self, until: int, hidden_step: int | None) -> GraphView:
-        return graph_view(self.graph, until=until, hidden_step=hidden_step)
-
-    def _batch(self, task: LinkTask, generator: np.random.Generator, *, held_out: bool, two_views: bool) -> PairBatch:
-        view = self.view(task.until, task.step if task.hidden else None)
-        linked = draw_linked(self._linked(task, view, held_out), self._most_targets(view) // 2, self.sizes, generator)
-        pool_G = draw_pool(view, self._most_targets(view) // 2, generator)
+    def batch(self, task: LinkTask, generator: np.random.Generator, *, held_out: bool, two_views: bool) -> PairBatch:
+        """Draw the batch of a task."""
+        view = self._views(task.view)
+        most_ends = self._most_targets(view) // 2
+        linked = draw_linked(self._linked(task, held_out), most_ends, self.sizes, generator)
+        pool_G = draw_pool(view, most_ends, generator)
         unlinked = draw_unlinked(pool_G, self._step_edges(task), self.sizes.num_negatives * len(linked[0]), generator)
         target_G = np.unique(np.concatenate([*linked, pool_G]))
         places = [torch.from_numpy(np.searchsorted(target_G, node_P)) for node_P in (*linked, *unlinked)]
@@ -124,6 +139,24 @@ class PairSource:
             unlinked_second_M=places[3],
         )
 
+    def keeps_views(self, tasks: Sequence[LinkTask]) -> bool:
+        """Say whether the views of all these tasks are kept at once."""
+        untils = [until for until, _ in {task.view for task in tasks}]
+        return sum(self._most_size(until) for until in untils) <= KEPT_VIEWS
+
+    def _most_size(self, until: int) -> int:
+        history = self.graph.history
+        seen = history.snapshots[:until][-(self.graph.config.history_window or until) :]
+        return history.snapshots[until - 1].num_nodes + sum(len(snapshot.source_E) for snapshot in seen)
+
+    def _has_links(self, task: LinkTask, held_out: bool) -> bool:
+        """Say whether the asked step has edges to train on (or held out) among nodes that the view knows."""
+        return len(self._links((task, held_out))) > 0
+
+    def _view(self, asked: tuple[int, int | None]) -> GraphView:
+        until, hidden_step = asked
+        return graph_view(self.graph, until=until, hidden_step=hidden_step)
+
     def _most_targets(self, view: GraphView) -> int:
         return max(2, min(self.sizes.num_targets, int(view.known_N.sum()) // 2))
 
@@ -131,28 +164,53 @@ class PairSource:
         snapshot = self.graph.history.snapshots[task.step - 1]
         return snapshot.source_E, snapshot.target_E
 
-    def _part(self, task: LinkTask, held_out: bool) -> Pairs:
+    def _linked(self, task: LinkTask, held_out: bool) -> Pairs:
         source_E, target_E = self._step_edges(task)
-        draw_E = np.random.default_rng([self.seed, task.step]).random(len(source_E))
-        chosen_E = (draw_E < self.validation_share) == held_out
-        return source_E[chosen_E], target_E[chosen_E]
+        place_P = self._links((task, held_out))
+        return source_E[place_P], target_E[place_P]
 
-    def _linked(self, task: LinkTask, view: GraphView, held_out: bool) -> Pairs:
-        """Edges of the asked step between nodes that the view knows.
+    def _linked_places(self, asked: tuple[LinkTask, bool]) -> NDArray[np.int64]:
+        """Places, in the asked step, of its edges to train on (or held out) between nodes that the view knows.
 
         A node whose first edge lies in the hidden step is left out: only such nodes would be without any edge, and a
         link of theirs no forecast but a certainty.
         """
-        known_N = np.zeros(self.graph.history.snapshots[-1].num_nodes, dtype=np.bool_)
-        known_N[: len(view.known_N)] = view.known_N
-        source_E, target_E = self._part(task, held_out)
-        kept_E = known_N[source_E] & known_N[target_E]
-        return source_E[kept_E], target_E[kept_E]
+        task, held_out = asked
+        source_E, target_E = self._step_edges(task)
+        draw_E = np.random.default_rng([self.seed, task.step]).random(len(source_E))
+        known_N = self._known(task)
+        return np.flatnonzero(((draw_E < self.validation_share) == held_out) & known_N[source_E] & known_N[target_E])
+
+    def _known(self, task: LinkTask) -> NDArray[np.bool_]:
+        """Nodes with an edge in a step of the view: in the hidden one and an earlier or later one too."""
+        is_seen_N = self._first_step_N <= task.until
+        if not task.hidden:
+            return is_seen_N
+        return is_seen_N & ((self._first_step_N != task.step) | (self._second_step_N <= task.until))
+
+
+def _view_size(view: GraphView) -> int:
+    return len(view.known_N) + len(view.union.source_E)
+
+
+def _active_steps(graph: PreparedGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and second step `[N]` with an edge of each node; one after the history where there is none."""
+    snapshots = graph.history.snapshots
+    first_N = np.full(snapshots[-1].num_nodes, len(snapshots) + 1)
+    second_N = first_N.copy()
+    for snapshot in reversed(snapshots):
+        active_N = np.zeros(len(first_N), dtype=np.bool_)
+        active_N[snapshot.source_E] = True
+        active_N[snapshot.target_E] = True
+        second_N[active_N] = first_N[active_N]
+        first_N[active_N] = snapshot.step
+    return first_N, second_N
 
 
 def draw_linked(linked: Pairs, most_ends: int, sizes: PairSizes, generator: np.random.Generator) -> Pairs:
     """Draw `num_linked` different pairs; fewer, where their ends would be more than `most_ends` nodes."""
-    order_P = generator.permutation(len(linked[0]))[: sizes.num_linked]
+    num_pairs = len(linked[0])
+    order_P = generator.choice(num_pairs, size=min(sizes.num_linked, num_pairs), replace=False)
     end_2P = np.stack([linked[0][order_P], linked[1][order_P]], axis=1).ravel()
     is_new_2P = np.zeros(len(end_2P), dtype=np.int64)
     is_new_2P[np.unique(end_2P, return_index=True)[1]] = 1
@@ -168,9 +226,20 @@ def draw_pool(view: GraphView, num: int, generator: np.random.Generator) -> NDAr
 
 
 def draw_unlinked(pool_G: NDArray[np.int64], edges: Pairs, num: int, generator: np.random.Generator) -> Pairs:
-    """Draw up to `num` distinct pairs of nodes of the pool without an edge among `edges`."""
-    inside_E = np.isin(edges[0], pool_G) & np.isin(edges[1], pool_G)
-    source_E, target_E = np.searchsorted(pool_G, edges[0][inside_E]), np.searchsorted(pool_G, edges[1][inside_E])
-    num_unlinked = len(pool_G) * (len(pool_G) - 1) // 2 - len(source_E)
-    first_M, second_M = sample_unlinked(len(pool_G), (source_E, target_E), min(num, num_unlinked), generator)
+    """Draw up to `num` distinct pairs of nodes of the pool without an edge among `edges`, which are sorted."""
+    linked = edges_inside(pool_G, edges)
+    num_unlinked = len(pool_G) * (len(pool_G) - 1) // 2 - len(linked[0])
+    first_M, second_M = sample_unlinked(len(pool_G), linked, min(num, num_unlinked), generator)
     return pool_G[first_M], pool_G[second_M]
+
+
+def edges_inside(pool_G: NDArray[np.int64], edges: Pairs) -> Pairs:
+    """Give the edges between nodes of a sorted pool, as positions in it: of sorted edges only these nodes' are read."""
+    source_E, target_E = edges
+    start_G, end_G = (np.searchsorted(source_E, pool_G, side) for side in ("left", "right"))
+    num_G = end_G - start_G
+    source_A = np.repeat(np.arange(len(pool_G)), num_G)
+    node_A = target_E[np.arange(len(source_A)) + np.repeat(end_G - np.cumsum(num_G), num_G)]
+    target_A = np.searchsorted(pool_G, node_A)
+    is_inside_A = pool_G[np.minimum(target_A, len(pool_G) - 1)] == node_A
+    return source_A[is_inside_A], target_A[is_inside_A]

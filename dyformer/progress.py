@@ -9,19 +9,24 @@ from torch import Tensor
 Weights = dict[str, Tensor]
 
 
+def named(tensors: Weights, prefix: str) -> Weights:
+    """Pick the tensors whose names begin with `prefix`, and drop it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A stage after some epoch: all that a resumed run needs to be bit-identical to an uninterrupted one.
 
-    Random numbers are drawn from (seed, stage, epoch), so that the position in `record` restores every generator.
+    Random numbers are drawn from (seed, stage, epoch, batch), so that the position in `record` restores them all.
     """
 
-    tensors: dict[str, Tensor]  # model/*, best/*, adam/*
+    tensors: dict[str, Tensor]  # model/*, best/*, optimizer/*
     record: dict[str, Any]  # JSON values
 
     def weights(self) -> Weights:
         """Give the weights of the best epoch so far."""
-        return {name.removeprefix("best/"): tensor for name, tensor in self.tensors.items() if name.startswith("best/")}
+        return named(self.tensors, "best/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,5 +38,6 @@ class Progress:
     num_epochs: int  # at most
     losses: dict[str, float]
     seconds: float
+    seconds_waiting: float  # of these, for batches
     is_last: bool
     checkpoint: Callable[[], Checkpoint]  # copies the state: call it before the next epoch is asked for

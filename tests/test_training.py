@@ -237,7 +237,7 @@ def test_training_stops_when_the_held_out_loss_no_longer_falls_and_keeps_the_bes
 
 
 def test_training_learns_a_planted_rule():
-    """Two groups that never meet: the score of fine-tuning ranks pairs within a group first."""
+    """Two groups that never meet: the score of fine-tuning ranks pairs within a group first; a start may be unlucky."""
     generator = np.random.default_rng(0)
     steps = []
     for _ in range(5):
@@ -249,13 +249,16 @@ def test_training_learns_a_planted_rule():
     graph = prepared(toy_graph(*steps), until=5)
     model = replace(MODEL, width=16, residual_dropout=0.0, attention_dropout=0.0)
     config = replace(FINETUNE, epochs=30, patience=30, batches_per_epoch=5, learning_rate=0.01)
-    weights = last_weights(finetune(graph, None, model, config, seed=0))
-    vector_ND = embed(graph, weights, model)
-    score_NN = (vector_ND * weights["link.weight_D"].numpy()) @ vector_ND.T
     group_N = np.arange(30) // 15
     within = (group_N[:, None] == group_N) & ~np.eye(30, dtype=bool)
     across = group_N[:, None] != group_N
-    assert (score_NN[within][:, None] > score_NN[across]).mean() > 0.8
+    ranked_first = []
+    for seed in range(3):
+        weights = last_weights(finetune(graph, None, model, config, seed=seed))
+        vector_ND = embed(graph, weights, model)
+        score_NN = (vector_ND * weights["link.weight_D"].numpy()) @ vector_ND.T
+        ranked_first.append((score_NN[within][:, None] > score_NN[across]).mean())
+    assert np.median(ranked_first) > 0.8
 
 
 @pytest.mark.parametrize(
