@@ -1,10 +1,12 @@
 """Targets and their context -> SubgraphBatch (paper, section 3.2).
 
 G target nodes    C context nodes   N nodes known    B targets, then context
-E connected target-context pairs    T lags (0 = newest step of the view)    F node features    S snapshot edges
+E connected target-context pairs    T lags (0 = newest step of the view)    F node features    V visible lags
+A edges of these pairs, one for each lag with an edge    K words of 64 lags with an edge
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,9 +15,8 @@ from torch import Tensor
 
 from dyformer.distances import distance_block
 from dyformer.pagerank import joint_context
-from dyformer.prepared_graph import PreparedGraph
-from dyformer.snapshots import DynamicGraph, Snapshot
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph, connections
+from dyformer.prepared_graph import Activity, PreparedGraph
+from dyformer.union_graph import LAGS_PER_WORD, TemporalUnionGraph, connections, restrict_union_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,9 @@ class SubgraphBatch:
     target_feature_GF: Tensor  # float32
     context_feature_CF: Tensor
     distance_GC: Tensor  # uint8 codes of distances.py
-    edge_target_E: Tensor  # int64 positions among the targets and
-    edge_context_E: Tensor  # among the context, of the pairs with an edge at some visible lag
-    present_ET: Tensor  # bool: the pair has an edge at the lag
+    edge_target_A: Tensor  # int64 positions among the targets and
+    edge_context_A: Tensor  # among the context, of the pairs with an edge,
+    edge_lag_A: Tensor  # at each visible lag with an edge
     visible_T: Tensor  # bool: the lag lies in the history and is not hidden
 
     def to(self, device: torch.device) -> "SubgraphBatch":
@@ -43,11 +44,22 @@ class GraphView:
 
     until: int
     union: TemporalUnionGraph
-    feature_NF: NDArray[np.float32]
-    known_N: NDArray[np.bool_]  # nodes with an edge at a visible step
+    activity: Activity  # of the whole graph: only visible steps of it may be read
+    first_step_N: NDArray[np.int32]  # first visible step with an edge; until + 1 for a node without
+    side_N: NDArray[np.int8]
     visible_T: NDArray[np.bool_]
     max_distance: int
     teleport: float
+
+    @cached_property
+    def known_N(self) -> NDArray[np.bool_]:
+        """Nodes with an edge at a visible step."""
+        return self.first_step_N <= self.until
+
+    @property
+    def feature_NF(self) -> NDArray[np.float32]:
+        """Features of all nodes."""
+        return node_features(self, np.arange(len(self.first_step_N)))
 
 
 def num_lags(graph: PreparedGraph) -> int:
@@ -68,39 +80,19 @@ def graph_view(graph: PreparedGraph, *, until: int, hidden_step: int | None = No
     """
     if not 1 <= until <= graph.until:
         raise ValueError(f"the graph is prepared for steps 1 to {graph.until}; it cannot be seen as of step {until}")
-    history = _without_step(graph.history, until, hidden_step)
     visible_T = _visible_lags(num_lags(graph), until, hidden_step)
     if not visible_T.any():
         raise ValueError(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
-    union = build_union_graph(history, until=until, window=graph.config.history_window)
-    first_step_N = _first_active_step(history)
+    num_nodes = graph.history.snapshots[until - 1].num_nodes
     return GraphView(
         until=until,
-        union=union,
-        feature_NF=node_features(history, first_step_N, visible_T),
-        known_N=first_step_N <= until,
+        union=_visible_union(graph, until, hidden_step, num_nodes),
+        activity=graph.activity,
+        first_step_N=_first_visible_step(graph.activity, until, hidden_step, num_nodes),
+        side_N=graph.history.side_N[:num_nodes],
         visible_T=visible_T,
         max_distance=graph.config.max_distance,
         teleport=graph.config.teleport,
-    )
-
-
-def _without_step(graph: DynamicGraph, until: int, hidden_step: int | None) -> DynamicGraph:
-    snapshots = tuple(
-        _emptied(snapshot) if snapshot.step == hidden_step else snapshot for snapshot in graph.snapshots[:until]
-    )
-    num_nodes = snapshots[-1].num_nodes
-    return DynamicGraph(snapshots=snapshots, node_N=graph.node_N[:num_nodes], side_N=graph.side_N[:num_nodes])
-
-
-def _emptied(snapshot: Snapshot) -> Snapshot:
-    return replace(
-        snapshot,
-        source_E=snapshot.source_E[:0],
-        target_E=snapshot.target_E[:0],
-        weight_E=snapshot.weight_E[:0],
-        num_interactions=0,
-        num_self_loops=0,
     )
 
 
@@ -109,39 +101,43 @@ def _visible_lags(num_lags: int, until: int, hidden_step: int | None) -> NDArray
     return (lag_T < until) & (lag_T != (until - hidden_step if hidden_step else -1))
 
 
-def _first_active_step(history: DynamicGraph) -> NDArray[np.int64]:
-    """First step with an edge `[N]`; one more than the last step for a node without any."""
-    first_step_N = np.full(len(history.node_N), history.num_steps + 1, dtype=np.int64)
-    for snapshot in reversed(history.snapshots):
-        first_step_N[snapshot.source_E] = snapshot.step
-        first_step_N[snapshot.target_E] = snapshot.step
-    return first_step_N
+def _visible_union(graph: PreparedGraph, until: int, hidden_step: int | None, num_nodes: int) -> TemporalUnionGraph:
+    if until == graph.until and hidden_step is None:
+        return graph.union
+    return restrict_union_graph(
+        graph.whole_union,
+        until=until,
+        num_nodes=num_nodes,
+        window=graph.config.history_window,
+        hidden_step=hidden_step,
+    )
 
 
-def node_features(
-    history: DynamicGraph, first_step_N: NDArray[np.int64], visible_T: NDArray[np.bool_]
-) -> NDArray[np.float32]:
-    """What the past says about single nodes `[N, F]`.
+def _first_visible_step(activity: Activity, until: int, hidden_step: int | None, num_nodes: int) -> NDArray[np.int32]:
+    first_N, second_N = activity.first_step_N[:num_nodes], activity.second_step_N[:num_nodes]
+    visible_N = first_N if hidden_step is None else np.where(first_N == hidden_step, second_N, first_N)
+    return np.minimum(visible_N, until + 1).astype(np.int32)
+
+
+def node_features(view: GraphView, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
+    """What the past says about single nodes `[B, F]`.
 
     log(1 + degree) at each lag, of all lags together and decayed by half a step; recency e^-(steps since last active);
     log(1 + steps since first active); side.
     """
-    degree_TN = np.zeros((len(visible_T), len(history.node_N)))
-    for lag, snapshot in zip(range(len(visible_T)), reversed(history.snapshots), strict=False):
-        ends_S = np.concatenate([snapshot.source_E, snapshot.target_E])
-        degree_TN[lag] = np.bincount(ends_S, minlength=degree_TN.shape[1])
-    lag_T = np.arange(len(visible_T))
-    active_TN = degree_TN > 0
-    recency_N = np.where(active_TN.any(axis=0), np.exp(-active_TN.argmax(axis=0)), 0.0)
-    columns = [
-        *np.log1p(degree_TN),
-        np.log1p(degree_TN.sum(axis=0)),
-        np.log1p((0.5**lag_T) @ degree_TN),
-        recency_N,
-        np.log1p(history.num_steps + 1 - first_step_N),
-        history.side_N,
-    ]
-    return np.stack(columns, axis=1).astype(np.float32)
+    lag_V = np.flatnonzero(view.visible_T)
+    degree_BT = np.zeros((len(node_B), len(view.visible_T)))
+    degree_BT[:, lag_V] = view.activity.degree_TN[view.until - 1 - lag_V[:, None], node_B].T
+    is_active_BT = degree_BT > 0
+    recency_B = np.where(is_active_BT.any(axis=1), np.exp(-is_active_BT.argmax(axis=1)), 0.0)
+    feature_BF = np.empty((len(node_B), degree_BT.shape[1] + 5), dtype=np.float32)
+    feature_BF[:, :-5] = np.log1p(degree_BT)
+    feature_BF[:, -5] = np.log1p(degree_BT.sum(axis=1))
+    feature_BF[:, -4] = np.log1p(degree_BT @ 0.5 ** np.arange(degree_BT.shape[1]))
+    feature_BF[:, -3] = recency_B
+    feature_BF[:, -2] = np.log1p(view.until + 1 - view.first_step_N[node_B])
+    feature_BF[:, -1] = view.side_N[node_B]
+    return feature_BF
 
 
 def make_batch(
@@ -160,26 +156,26 @@ def make_batch(
         view.union, target_G, num_context=num_context, teleport=view.teleport, generator=generator
     )
     edge_target_E, edge_context_E, edge_E = connections(view.union, target_G, context_C)
+    pair_A, lag_A = _lags(view.union.presence_EW[edge_E])
     return SubgraphBatch(
         target_G=torch.from_numpy(target_G),
         context_C=torch.from_numpy(context_C),
-        target_feature_GF=torch.from_numpy(view.feature_NF[target_G]),
-        context_feature_CF=torch.from_numpy(view.feature_NF[context_C]),
+        target_feature_GF=torch.from_numpy(node_features(view, target_G)),
+        context_feature_CF=torch.from_numpy(node_features(view, context_C)),
         distance_GC=torch.from_numpy(distance_block(view.union, target_G, context_C, max_distance=view.max_distance)),
-        edge_target_E=torch.from_numpy(edge_target_E),
-        edge_context_E=torch.from_numpy(edge_context_E),
-        present_ET=torch.from_numpy(_presence(view, edge_E)),
+        edge_target_A=torch.from_numpy(edge_target_E[pair_A]),
+        edge_context_A=torch.from_numpy(edge_context_E[pair_A]),
+        edge_lag_A=torch.from_numpy(lag_A),
         visible_T=torch.from_numpy(view.visible_T),
     )
 
 
-def _presence(view: GraphView, edge_E: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Unpack the presence bits of union edges: `[E, T]`."""
-    lag_T = np.arange(len(view.visible_T))
-    word_EW = view.union.presence_EW[edge_E]
-    num_words = word_EW.shape[1]
-    bit_ET = word_EW[:, np.minimum(lag_T // 64, num_words - 1)] >> (lag_T % 64).astype(np.uint64)
-    return ((bit_ET & np.uint64(1)) == 1) & (lag_T < 64 * num_words)
+def _lags(presence_EW: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Unpack presence bits: the pair `[A]` and the lag `[A]` of each."""
+    pair_K, word_K = np.nonzero(presence_EW)  # of the lags of a long history, few pairs have an edge at many
+    bytes_K8 = presence_EW[pair_K, word_K].astype("<u8").view(np.uint8).reshape(-1, 8)
+    place_A, bit_A = np.nonzero(np.unpackbits(bytes_K8, axis=1, bitorder="little"))
+    return pair_K[place_A], LAGS_PER_WORD * word_K[place_A] + bit_A
 
 
 def node_batches(num_nodes: int, num_targets: int) -> list[NDArray[np.int64]]:

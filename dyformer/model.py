@@ -1,8 +1,8 @@
 """The two-tower graph transformer (paper, section 3).
 
-G target nodes     Q asking nodes       T lags    D width            E connected target-context pairs
-C context nodes    K answering nodes    H heads   W width of a head  F node features    S distance codes
-N known nodes      B both towers' nodes L linear decoders
+G target nodes     Q asking nodes         T lags    D width            P pairs of nodes
+C context nodes    K answering nodes      H heads   W width of a head  F node features
+N known nodes      B both towers' nodes   A connections: edges of pairs, once for each lag
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dyformer.attention_bias import (
+    SpatialDistanceEncoding,
+    TemporalConnectionEncoding,
+    add_connections,
+    distance_bias,
+)
 from dyformer.batches import SubgraphBatch
 
 Inputs = Literal["id+structure", "id", "structure"]
@@ -39,6 +45,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a shape that cannot be built."""
+        if self.num_layers < 1:
+            raise ValueError(f"model.num_layers must be at least 1; got {self.num_layers}")
         if self.width % self.num_heads:
             raise ValueError(
                 f"model.width must be a multiple of model.num_heads; got {self.width} and {self.num_heads}"
@@ -57,48 +65,6 @@ class ModelSizes:
     max_distance: int  # D_max
 
 
-class TemporalConnectionEncoding(nn.Module):
-    """Attention bias from the lags at which two nodes are connected (paper, eq. of A^TC).
-
-    Averaging over time and projecting commute: the rows of the table are projected, never the pairs, so that a pair's
-    bias is one constant plus, where it has an edge, a sum of differences per lag.
-    """
-
-    def __init__(self, num_lags: int, width: int, num_heads: int) -> None:
-        super().__init__()
-        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start alike, so that a lag that only the
-        # longest prefix of a history shows is not noise to a model trained on shorter ones.
-        self.table = nn.Parameter(torch.randn(2, width).repeat(num_lags, 1))
-        self.aggregation_T = nn.Parameter(torch.zeros(num_lags))
-        self.project = nn.Linear(width, num_heads)
-
-    def forward(self, visible_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Bias `[H]` of a pair without any edge, and what an edge at each lag adds to it `[T, H]`.
-
-        A lag that is not visible has no weight, and the others share what it would have had. One at least is visible.
-        """
-        share_T = torch.softmax(self.aggregation_T.masked_fill(~visible_T, -torch.inf), dim=0)
-        row_H = (self.table @ self.project.weight.T).unflatten(0, (-1, 2))
-        absent_TH, present_TH = row_H[:, 0], row_H[:, 1]
-        return share_T @ absent_TH + self.project.bias, share_T[:, None] * (present_TH - absent_TH)
-
-
-class SpatialDistanceEncoding(nn.Module):
-    """Attention bias from the capped shortest-path distance of two nodes (paper, eq. of A^SD)."""
-
-    def __init__(self, max_distance: int, width: int, num_heads: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 the node itself
-        self.project = nn.Linear(width, num_heads)
-        with torch.no_grad():  # starts near -2 x distance, so that near nodes are heard before anything is learnt
-            self.table[:, 0] = -torch.arange(max_distance + 1)
-            self.project.weight[:, 0] = 2.0
-
-    def forward(self) -> Tensor:
-        """Bias `[S, H]` of each distance code."""
-        return self.project(self.table)
-
-
 class AttentionBias(nn.Module):
     """A^TC + A^SD of the pairs of a batch, shared by all layers and, transposed, by both towers."""
 
@@ -110,14 +76,10 @@ class AttentionBias(nn.Module):
     def forward(self, batch: SubgraphBatch) -> Tensor:
         """Bias `[H, G, C]`."""
         absent_H, delta_TH = self.temporal(batch.visible_T)
-        code_SH = self.spatial() + absent_H
-        num_targets, num_context = batch.distance_GC.shape
-        # A product with one-hot codes: its backward pass is a product too, where that of a look-up is a slow scatter.
-        code_SP = functional.one_hot(batch.distance_GC.flatten().long(), code_SH.shape[0]).T.to(code_SH.dtype)
-        edge_HE = (batch.present_ET.to(delta_TH.dtype) @ delta_TH).T
-        place_E = batch.edge_target_E * num_context + batch.edge_context_E
-        bias_HP = (code_SH.T @ code_SP).index_add(1, place_E, edge_HE)
-        return bias_HP.view(edge_HE.shape[0], num_targets, num_context)
+        bias_HP = distance_bias(self.spatial() + absent_H, batch.distance_GC.flatten())
+        pair_A = batch.edge_target_A * batch.distance_GC.shape[1] + batch.edge_context_A
+        bias_HP = add_connections(bias_HP, delta_TH, pair_A, batch.edge_lag_A)
+        return bias_HP.unflatten(1, batch.distance_GC.shape)
 
 
 class TwoTowerLayer(nn.Module):
@@ -140,12 +102,11 @@ class TwoTowerLayer(nn.Module):
         for linear in (self.value, self.out):  # torch's own start is a third of this, and neighbours are hardly heard
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
-    def forward(self, context_CD: Tensor, target_GD: Tensor, bias_HCG: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, context_CD: Tensor, target_GD: Tensor, bias_HCG: Tensor, bias_HGC: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Update both towers from the rows that they had before the layer; towers switched = outputs switched."""
-        return (
-            self.update(context_CD, target_GD, bias_HCG),
-            self.update(target_GD, context_CD, bias_HCG.transpose(1, 2)),
-        )
+        return self.update(context_CD, target_GD, bias_HCG), self.update(target_GD, context_CD, bias_HGC)
 
     def update(self, asking_QD: Tensor, answering_KD: Tensor, bias_HQK: Tensor) -> Tensor:
         """Rows `[Q, D]` of one tower after attending to all rows of the other, and to no row of its own."""
@@ -157,18 +118,30 @@ class TwoTowerLayer(nn.Module):
         if answering_KD.shape[0] == 0:
             return torch.zeros_like(asking_QD)
         answering_KD = self.attention_norm(answering_KD)
-        message_HQW = functional.scaled_dot_product_attention(
+        message_HQW = attention(
             self.heads(self.query(self.attention_norm(asking_QD))),
             self.heads(self.key(answering_KD)),
             self.heads(self.value(answering_KD)),
-            attn_mask=bias_HQK,
-            dropout_p=self.attention_dropout if self.training else 0.0,
+            bias_HQK,
+            dropout=self.attention_dropout if self.training else 0.0,
         )
         return self.out(message_HQW.transpose(0, 1).flatten(1))
 
     def heads(self, row_QD: Tensor) -> Tensor:
         """Split the width over the heads: `[H, Q, W]`."""
         return row_QD.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+
+
+def attention(query_HQW: Tensor, key_HKW: Tensor, value_HKW: Tensor, bias_HQK: Tensor, *, dropout: float) -> Tensor:
+    """Softmax attention `[H, Q, W]` with a bias, scaled by 1 / sqrt(W)."""
+    if query_HQW.is_cuda:
+        return functional.scaled_dot_product_attention(
+            query_HQW, key_HKW, value_HKW, attn_mask=bias_HQK, dropout_p=dropout
+        )
+    # Step by step, as torch's fused kernel gives a bias no gradient on a processor and its way around takes longer.
+    scale = query_HQW.shape[-1] ** -0.5
+    weight_HQK = torch.baddbmm(bias_HQK, query_HQW, key_HKW.transpose(1, 2), alpha=scale).softmax(dim=-1)
+    return torch.bmm(functional.dropout(weight_HQK, dropout), value_HKW)
 
 
 class NodeInput(nn.Module):
@@ -204,7 +177,7 @@ class NodeInput(nn.Module):
             return self.id_ND[node_B] * self.trained_N[node_B, None]
         self.trained_N[node_B] = True
         kept_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
-        return functional.embedding(node_B, self.id_ND, sparse=True) * kept_B[:, None]
+        return self.id_ND[node_B] * kept_B[:, None]
 
     def structure(self, feature_BF: Tensor) -> Tensor:
         """Linear and combined features: alone, the first leave a decoder all that they say."""
@@ -296,7 +269,11 @@ class DyFormer(nn.Module):
         )
         row_BD = own_BD + structure_BD
         target_GD, context_CD = row_BD[:num_targets], row_BD[num_targets:]
-        bias_HCG = self.bias(batch).transpose(1, 2)
-        for layer in self.layers:
-            context_CD, target_GD = layer(context_CD, target_GD, bias_HCG)
+        bias_HGC = self.bias(batch)
+        bias_HCG = bias_HGC.transpose(1, 2).contiguous()  # once for all layers
+        *layers, last = self.layers
+        for layer in layers:
+            context_CD, target_GD = layer(context_CD, target_GD, bias_HCG, bias_HGC)
+        assert isinstance(last, TwoTowerLayer)
+        target_GD = last.update(target_GD, context_CD, bias_HGC)  # nobody reads the context any more
         return self.norm(target_GD - own_BD[:num_targets])

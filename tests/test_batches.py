@@ -34,9 +34,8 @@ def test_batch_tells_each_pairs_edges_lag_by_lag():
     graph = toy_graph(*STEPS)
     batch = batch_of(prepared(graph), [1, 3])
     found = {
-        (int(batch.target_G[row]), int(batch.context_C[column]), lag)
-        for row, column, lags in zip(batch.edge_target_E, batch.edge_context_E, batch.present_ET, strict=True)
-        for lag in np.flatnonzero(lags.numpy())
+        (int(batch.target_G[row]), int(batch.context_C[column]), int(lag))
+        for row, column, lag in zip(batch.edge_target_A, batch.edge_context_A, batch.edge_lag_A, strict=True)
     }
     expected = {
         (target, context, 4 - step)
@@ -53,7 +52,7 @@ def test_more_lags_than_one_word_holds_are_told_apart():
     steps = [[(0, 1)] if step in (1, 7, 70) else [(2, 3)] for step in range(1, 71)]
     batch = batch_of(prepared(toy_graph(*steps), window=None), [0])
     assert batch.context_C.tolist() == [1]
-    assert np.flatnonzero(batch.present_ET[0].numpy()).tolist() == [0, 63, 69]
+    assert batch.edge_lag_A.tolist() == [0, 63, 69]
 
 
 def test_targets_are_nobodys_context_and_distances_are_those_of_the_union():

@@ -43,9 +43,9 @@ def example_batch() -> SubgraphBatch:
         target_feature_GF=torch.randn(3, 3),
         context_feature_CF=torch.randn(4, 3),
         distance_GC=torch.tensor([[2, 1, 3, 4], [4, 2, 2, 3], [2, 1, 4, 1]], dtype=torch.uint8),
-        edge_target_E=torch.tensor([0, 2, 2]),
-        edge_context_E=torch.tensor([1, 1, 3]),
-        present_ET=torch.tensor([[True, False, True], [False, True, False], [True, True, True]]),
+        edge_target_A=torch.tensor([0, 0, 2, 2, 2, 2]),
+        edge_context_A=torch.tensor([1, 1, 1, 3, 3, 3]),
+        edge_lag_A=torch.tensor([0, 2, 1, 0, 1, 2]),
         visible_T=torch.tensor([True, True, True]),
     )
 
@@ -56,9 +56,9 @@ def no_context(batch: SubgraphBatch) -> SubgraphBatch:
         context_C=batch.context_C[:0],
         context_feature_CF=batch.context_feature_CF[:0],
         distance_GC=batch.distance_GC[:, :0],
-        edge_target_E=batch.edge_target_E[:0],
-        edge_context_E=batch.edge_context_E[:0],
-        present_ET=batch.present_ET[:0],
+        edge_target_A=batch.edge_target_A[:0],
+        edge_context_A=batch.edge_context_A[:0],
+        edge_lag_A=batch.edge_lag_A[:0],
     )
 
 
@@ -67,18 +67,14 @@ def plain_bias(bias: AttentionBias, batch: SubgraphBatch) -> Tensor:
     """A^TC + A^SD pair by pair and lag by lag: Linear(WeightAverage of e^TC) + Linear(e^SD)."""
     temporal, spatial = bias.temporal, bias.spatial
     visible = [lag for lag in range(3) if batch.visible_T[lag]]
+    edges = torch.stack([batch.edge_target_A, batch.edge_context_A, batch.edge_lag_A], dim=1).tolist()
     total = sum(math.exp(float(temporal.aggregation_T[lag])) for lag in visible)
     found = torch.zeros(2, 3, 4)
     for i in range(3):
         for j in range(4):
-            edge = [
-                k
-                for k in range(len(batch.edge_target_E))
-                if batch.edge_target_E[k] == i and batch.edge_context_E[k] == j
-            ]
             average = torch.zeros(6)
             for lag in visible:
-                psi = 2 * lag + (1 if edge and batch.present_ET[edge[0], lag] else 0)
+                psi = 2 * lag + (1 if [i, j, lag] in edges else 0)
                 average += math.exp(float(temporal.aggregation_T[lag])) / total * temporal.table[psi]
             distance = spatial.table[int(batch.distance_GC[i, j])]
             found[:, i, j] = temporal.project(average) + spatial.project(distance)
@@ -131,7 +127,7 @@ def test_layer_follows_the_equations():
     layer = randomised(TwoTowerLayer(CONFIG))
     assert isinstance(layer, TwoTowerLayer)
     context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
-    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG)
+    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
     expected_CD = plain_update(layer, context_CD, target_GD, bias_HCG)
     expected_GD = plain_update(layer, target_GD, context_CD, bias_HCG.transpose(1, 2))
     torch.testing.assert_close(new_context_CD, expected_CD, rtol=1e-11, atol=1e-11)
@@ -141,8 +137,8 @@ def test_layer_follows_the_equations():
 def test_towers_switched_is_outputs_switched():
     layer = TwoTowerLayer(CONFIG)
     context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
-    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG)
-    switched_target_GD, switched_context_CD = layer(target_GD, context_CD, bias_HCG.transpose(1, 2))
+    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
+    switched_target_GD, switched_context_CD = layer(target_GD, context_CD, bias_HCG.transpose(1, 2), bias_HCG)
     assert torch.equal(switched_context_CD, new_context_CD)
     assert torch.equal(switched_target_GD, new_target_GD)
 
@@ -152,7 +148,7 @@ def test_target_rows_depend_on_all_context_and_on_no_other_target():
     context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
     context_CD.requires_grad_()
     target_GD.requires_grad_()
-    layer(context_CD, target_GD, bias_HCG)[1][1].square().sum().backward()
+    layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))[1][1].square().sum().backward()
     assert context_CD.grad is not None
     assert target_GD.grad is not None
     assert (context_CD.grad.abs().sum(dim=1) > 1e-6).all()
@@ -186,9 +182,11 @@ def test_hidden_lag_leaves_no_trace_in_the_encoding():
         model.bias.temporal.table[2:4] = 1e3
         model.bias.temporal.aggregation_T[1] = 1e3
         after = model(hidden)
-        flipped = replace(hidden, present_ET=hidden.present_ET ^ torch.tensor([False, True, False]))
+        kept_A = hidden.edge_lag_A != 1
+        parts = ("edge_target_A", "edge_context_A", "edge_lag_A")
+        without = replace(hidden, **{name: vars(hidden)[name][kept_A] for name in parts})
         assert torch.equal(before, after)
-        assert torch.equal(model(flipped), before)
+        assert torch.equal(model(without), before)
         visible = replace(hidden, visible_T=torch.tensor([True, True, True]))
         assert not torch.equal(model(visible), before)
 
@@ -256,5 +254,7 @@ def test_scores_are_symmetric_inner_products():
 def test_width_that_the_heads_cannot_share_is_refused():
     with pytest.raises(ValueError, match=r"model\.num_heads; got 6 and 4"):
         ModelConfig(width=6, num_heads=4)
+    with pytest.raises(ValueError, match=r"model\.num_layers must be at least 1; got 0"):
+        ModelConfig(num_layers=0)
     with pytest.raises(ValueError, match="degree"):
         ModelConfig(inputs="degree")  # pyright: ignore[reportArgumentType]

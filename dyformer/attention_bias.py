@@ -1,0 +1,87 @@
+"""Distances and connections of pairs -> what they add to attention (paper, section 3.3).
+
+P pairs of a target and a context node    A connections: pairs with an edge, once for each lag with it
+T lags    S distance codes    H heads     D width
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class TemporalConnectionEncoding(nn.Module):
+    """Attention bias from the lags at which two nodes are connected (paper, eq. of A^TC).
+
+    Averaging over time and projecting commute: the rows of the table are projected, never the pairs, so that a pair's
+    bias is one constant plus, where it has an edge, a sum of differences per lag.
+    """
+
+    def __init__(self, num_lags: int, width: int, num_heads: int) -> None:
+        super().__init__()
+        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start alike, so that a lag that only the
+        # longest prefix of a history shows is not noise to a model trained on shorter ones.
+        self.table = nn.Parameter(torch.randn(2, width).repeat(num_lags, 1))
+        self.aggregation_T = nn.Parameter(torch.zeros(num_lags))
+        self.project = nn.Linear(width, num_heads)
+
+    def forward(self, visible_T: Tensor) -> tuple[Tensor, Tensor]:
+        """Bias `[H]` of a pair without any edge, and what an edge at each lag adds to it `[T, H]`.
+
+        A lag that is not visible has no weight, and the others share what it would have had. One at least is visible.
+        """
+        share_T = torch.softmax(self.aggregation_T.masked_fill(~visible_T, -torch.inf), dim=0)
+        row_H = (self.table @ self.project.weight.T).unflatten(0, (-1, 2))
+        absent_TH, present_TH = row_H[:, 0], row_H[:, 1]
+        return share_T @ absent_TH + self.project.bias, share_T[:, None] * (present_TH - absent_TH)
+
+
+class SpatialDistanceEncoding(nn.Module):
+    """Attention bias from the capped shortest-path distance of two nodes (paper, eq. of A^SD)."""
+
+    def __init__(self, max_distance: int, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 the node itself
+        self.project = nn.Linear(width, num_heads)
+        with torch.no_grad():  # starts near -2 x distance, so that near nodes are heard before anything is learnt
+            self.table[:, 0] = -torch.arange(max_distance + 1)
+            self.project.weight[:, 0] = 2.0
+
+    def forward(self) -> Tensor:
+        """Bias `[S, H]` of each distance code."""
+        return self.project(self.table)
+
+
+class _LookUp(torch.autograd.Function):
+    """Rows of a small table, looked up very often: torch's own gradient of a look-up is a slow scatter."""
+
+    @staticmethod
+    def forward(ctx: Any, table_HS: Tensor, code_P: Tensor) -> Tensor:
+        ctx.save_for_backward(code_P)
+        ctx.num_codes = table_HS.shape[1]
+        return table_HS.index_select(1, code_P.int())
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (grad_HP,) = grad_outputs
+        (code_P,) = ctx.saved_tensors
+        one_hot_SP = grad_HP.new_empty(ctx.num_codes, len(code_P))
+        each_S1 = torch.arange(ctx.num_codes, dtype=code_P.dtype, device=code_P.device)[:, None]
+        torch.eq(each_S1, code_P, out=one_hot_SP)  # right into floating point numbers: to convert a mask takes longer
+        return grad_HP @ one_hot_SP.T, None
+
+
+def distance_bias(code_SH: Tensor, distance_P: Tensor) -> Tensor:
+    """Bias `[H, P]` of pairs at the given distance codes (integers)."""
+    bias_HP = _LookUp.apply(code_SH.T.contiguous(), distance_P)
+    assert isinstance(bias_HP, Tensor)
+    return bias_HP
+
+
+def add_connections(bias_HP: Tensor, delta_TH: Tensor, pair_A: Tensor, lag_A: Tensor) -> Tensor:
+    """Add to a bias, in place, what each connection adds to its pair; a pair has one for each lag with an edge.
+
+    The work follows the number of connections, not of pairs or of lags.
+    """
+    delta_HA = delta_TH.T.index_select(1, lag_A)
+    return bias_HP.scatter_add_(1, pair_A.expand_as(delta_HA), delta_HA)
