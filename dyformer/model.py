@@ -177,7 +177,7 @@ class NodeInput(nn.Module):
             return self.id_ND[node_B] * self.trained_N[node_B, None]
         self.trained_N[node_B] = True
         kept_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
-        return self.id_ND[node_B] * kept_B[:, None]
+        return functional.embedding(node_B, self.id_ND, sparse=True) * kept_B[:, None]
 
     def structure(self, feature_BF: Tensor) -> Tensor:
         """Linear and combined features: alone, the first leave a decoder all that they say."""
