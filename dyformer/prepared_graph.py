@@ -1,9 +1,16 @@
-"""PreparedGraph: everything that a method may know up to one step."""
+"""PreparedGraph: everything that a method may know up to one step.
+
+N nodes    T steps
+"""
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dyformer.snapshots import DynamicGraph, prefix
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph, restrict_union_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +32,15 @@ class GraphConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Activity:
+    """When the nodes of a history have edges; a step after the last one stands for never."""
+
+    degree_TN: NDArray[np.int32]  # edges of each node at the steps 1 .. T
+    first_step_N: NDArray[np.int32]  # first step with an edge
+    second_step_N: NDArray[np.int32]  # first one after that: the first step, where that one is hidden
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreparedGraph:
     """A graph as of the step `until`: no later step, and no node that came later, is in it."""
 
@@ -32,6 +48,32 @@ class PreparedGraph:
     until: int
     history: DynamicGraph  # steps 1 .. until
     union: TemporalUnionGraph  # of the newest `history_window` steps
+
+    @cached_property
+    def whole_union(self) -> TemporalUnionGraph:
+        """The union of all steps, made once: views of earlier steps are parts of it."""
+        return self.union if self.union.first_step == 1 else build_union_graph(self.history, until=self.until)
+
+    @cached_property
+    def activity(self) -> Activity:
+        """When each node has edges, counted once for the features of all views."""
+        return count_activity(self.history)
+
+
+def count_activity(history: DynamicGraph) -> Activity:
+    """Count the edges of each node at each step."""
+    num_steps, num_nodes = history.num_steps, len(history.node_N)
+    degree_TN = np.empty((num_steps, num_nodes), dtype=np.int32)
+    first_step_N = np.full(num_nodes, num_steps + 1, dtype=np.int32)
+    second_step_N = first_step_N.copy()
+    for snapshot in reversed(history.snapshots):
+        degree_N = degree_TN[snapshot.step - 1]
+        degree_N[:] = np.bincount(snapshot.source_E, minlength=num_nodes)
+        degree_N += np.bincount(snapshot.target_E, minlength=num_nodes)
+        is_active_N = degree_N > 0
+        second_step_N[is_active_N] = first_step_N[is_active_N]
+        first_step_N[is_active_N] = snapshot.step
+    return Activity(degree_TN=degree_TN, first_step_N=first_step_N, second_step_N=second_step_N)
 
 
 def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
@@ -41,6 +83,22 @@ def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> Pr
     return PreparedGraph(config=config, until=until, history=history, union=union)
 
 
+def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
+    """Show the graph that was prepared as it was one step later: that step is merged into the union.
+
+    Raises ValueError where the graph has no later step.
+    """
+    history = prefix(graph, prepared.until + 1)
+    union = extend_union_graph(prepared.union, history.snapshots[-1], window=prepared.config.history_window)
+    return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, union=union)
+
+
 def as_of(prepared: PreparedGraph, until: int) -> PreparedGraph:
     """Show a prepared graph as it was at an earlier step. Raises ValueError for a step that it does not hold."""
-    return prepare_graph(prepared.history, until=until, config=prepared.config)
+    history = prefix(prepared.history, until)
+    if until == prepared.until:
+        return prepared
+    union = restrict_union_graph(
+        prepared.whole_union, until=until, num_nodes=len(history.node_N), window=prepared.config.history_window
+    )
+    return PreparedGraph(config=prepared.config, until=until, history=history, union=union)

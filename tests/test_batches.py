@@ -10,7 +10,7 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.batches import SubgraphBatch, graph_view, make_batch, node_batches, num_features
+from dyformer.batches import SubgraphBatch, graph_view, make_batch, node_batches, node_features, num_features
 from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.snapshots import DynamicGraph
 
@@ -71,6 +71,42 @@ def test_node_features_are_degrees_recency_and_age():
     # Node 5: first active at the last step.
     assert view.feature_NF[5] == pytest.approx([np.log(2), 0, 0, np.log(2), np.log(2), 1, np.log(2), 1], rel=1e-6)
     assert view.feature_NF.shape[1] == num_features(prepared(toy_graph(*STEPS)))
+
+
+def plain_features(graph: DynamicGraph, node: int, lags: list[int], until: int, num_lags: int) -> list[float]:
+    """The features of one node, from the visible steps of the snapshots, one after the other."""
+    degrees = {
+        snapshot.step: [*snapshot.source_E, *snapshot.target_E].count(node) for snapshot in graph.snapshots[:until]
+    }
+    seen = [degrees[until - lag] if lag in lags else 0 for lag in range(num_lags)]
+    active = [lag for lag, degree in enumerate(seen) if degree]
+    hidden = {until - lag for lag in range(min(num_lags, until)) if lag not in lags}
+    first = min((step for step, degree in degrees.items() if degree and step not in hidden), default=until + 1)
+    decayed = sum(0.5**lag * degree for lag, degree in enumerate(seen))
+    recency = np.exp(-active[0]) if active else 0.0
+    return [*np.log1p(seen), np.log1p(sum(seen)), np.log1p(decayed), recency, np.log1p(until + 1 - first), 0.0]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_views_of_earlier_and_hidden_steps_have_the_features_of_the_steps_left(window):
+    graph = random_graph(np.random.default_rng(3), num_nodes=15, num_steps=6, num_edges=7)
+    whole = prepared(graph, window=window)
+    for until in range(2, 7):
+        for hidden_step in (None, *range(max(1, until - 2), until + 1)):
+            view = graph_view(whole, until=until, hidden_step=hidden_step)
+            lags = [lag for lag in range(window or 6) if lag < until and until - lag != hidden_step]
+            nodes = np.array([14, 0, 3, 8])
+            expected = [plain_features(graph, node, lags, until, window or 6) for node in nodes]
+            assert node_features(view, nodes) == pytest.approx(np.array(expected), rel=1e-6)
+            seen = [s for s in graph.snapshots[:until] if s.step != hidden_step]
+            ends = np.concatenate([[*s.source_E, *s.target_E] for s in seen])
+            assert np.flatnonzero(view.known_N).tolist() == np.unique(ends).tolist()
+
+
+def test_views_share_what_is_made_once():
+    graph = prepared(toy_graph(*STEPS))
+    assert graph_view(graph, until=4).union is graph.union
+    assert graph_view(graph, until=3, hidden_step=2).activity is graph_view(graph, until=4).activity
 
 
 def test_node_that_was_never_active_in_the_window_has_no_recency():

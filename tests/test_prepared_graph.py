@@ -8,7 +8,7 @@ from toy_graphs import toy_graph
 from dyformer.datasets import DATASETS
 from dyformer.distances import distance_table
 from dyformer.pagerank import joint_context, pagerank_table
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, as_of, prepare_graph
+from dyformer.prepared_graph import GraphConfig, PreparedGraph, as_of, one_step_on, prepare_graph
 from dyformer.snapshots import build_snapshots, to_tables
 
 STEPS = [[(0, 1), (1, 2)], [(0, 2)], [(2, 3), (0, 1)], [(4, 5)]]
@@ -52,6 +52,37 @@ def test_an_earlier_cut_equals_one_prepared_then():
             assert_same(as_of(latest, until), prepare_graph(graph, until=until, config=config))
     with pytest.raises(ValueError, match="step 3 is out of range: expected a step from 1 to 2"):
         as_of(prepare_graph(graph, until=2, config=GraphConfig()), 3)
+
+
+def test_step_by_step_equals_prepared_at_once():
+    graph = toy_graph(*STEPS)
+    for window in (1, 2, None):
+        config = GraphConfig(history_window=window)
+        prepared = prepare_graph(graph, until=1, config=config)
+        for until in (2, 3, 4):
+            prepared = one_step_on(prepared, graph)
+            assert_same(prepared, prepare_graph(graph, until=until, config=config))
+        with pytest.raises(ValueError, match="step 5 is out of range: expected a step from 1 to 4"):
+            one_step_on(prepared, graph)
+
+
+def test_activity_counts_the_edges_of_each_node_at_each_step():
+    activity = prepare_graph(toy_graph(*STEPS), until=4, config=GraphConfig()).activity
+    assert activity.degree_TN.tolist() == [
+        [1, 2, 1, 0, 0, 0],
+        [1, 0, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [0, 0, 0, 0, 1, 1],
+    ]
+    assert activity.first_step_N.tolist() == [1, 1, 1, 3, 4, 4]
+    assert activity.second_step_N.tolist() == [2, 3, 2, 5, 5, 5]
+
+
+def test_whole_union_reaches_back_to_the_first_step():
+    graph = prepare_graph(toy_graph(*STEPS), until=3, config=GraphConfig(history_window=1))
+    assert (graph.union.first_step, graph.whole_union.first_step, graph.whole_union.num_edges) == (3, 1, 4)
+    wide = prepare_graph(toy_graph(*STEPS), until=3, config=GraphConfig(history_window=3))
+    assert wide.whole_union is wide.union
 
 
 @pytest.mark.parametrize(
