@@ -1,55 +1,135 @@
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import polars as pl
 import pytest
 from graph_cases import NAMED, dense_union, named_union, random_graphs
 from numpy.testing import assert_array_equal
 from scipy.sparse.csgraph import shortest_path
-from toy_graphs import toy_graph
+from toy_graphs import Edges, toy_graph
 
-from dyformer import distances
-from dyformer.distances import distance_block, distance_table
-from dyformer.union_graph import build_union_graph
+from dyformer import block_search, distances
+from dyformer.block_search import hub_first_graph, searched_block
+from dyformer.distances import distance_block, distance_table, swept_block
+from dyformer.union_graph import TemporalUnionGraph, build_union_graph
 
 
-def exact_codes(union, max_distance: int) -> np.ndarray:
+@pytest.fixture(params=["numpy", "all nodes are hubs", "three hubs", "no hubs"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., np.ndarray]:
+    """Each way to search; small graphs also as if they were large: few hubs, stretches of two nodes."""
+    if request.param in ("three hubs", "no hubs"):
+        monkeypatch.setattr(block_search, "SMALL_GRAPH", 0)
+        monkeypatch.setattr(block_search, "NUM_HUBS", 3 if request.param == "three hubs" else 0)
+        monkeypatch.setattr(block_search, "MIN_STRETCH", 2)
+        monkeypatch.setattr(block_search, "SLOTS_PER_STOP", 1)
+    return swept_block if request.param == "numpy" else searched_block
+
+
+def exact_codes(union: TemporalUnionGraph, max_distance: int) -> np.ndarray:
     return np.minimum(shortest_path(dense_union(union), unweighted=True), max_distance)
 
 
-def test_blocks_equal_scipy_on_a_thousand_random_graphs():
-    for graph, generator in random_graphs(1_000, seed=3):
+def test_blocks_equal_scipy_on_random_graphs(engine):
+    for graph, generator in random_graphs(400, seed=3):
         union = build_union_graph(graph, until=graph.num_steps)
-        max_distance = int(generator.integers(1, 7))
+        max_distance = int(generator.integers(1, 8))
         rows, columns = (generator.integers(union.num_nodes, size=generator.integers(0, 30)) for _ in range(2))
-        found = distance_block(union, rows, columns, max_distance=max_distance)
+        found = engine(union, rows, columns, max_distance=max_distance)
         assert found.dtype == np.uint8
+        assert found.flags.c_contiguous
         assert_array_equal(found, exact_codes(union, max_distance)[np.ix_(rows, columns)])
+
+
+def sparse_edges(num_nodes: int, num_edges: int, seed: int) -> Edges:
+    """Ends drawn by a power law: hubs, and beside them long paths and lone nodes."""
+    end_E2 = (num_nodes * np.random.default_rng(seed).random((num_edges, 2)) ** [1, 2]).astype(int)
+    return [(int(a), int(b)) for a, b in end_E2 if a != b]
+
+
+@pytest.mark.parametrize("max_distance", [2, 3, 4, 5, 6, 9])
+def test_sparse_graphs_with_hubs_and_long_paths_have_exact_distances(engine, max_distance):
+    for seed, num_edges in enumerate([150, 250, 350, 500, 900]):
+        union = build_union_graph(toy_graph(sparse_edges(300, num_edges, seed)), until=1)
+        expected = exact_codes(union, max_distance)
+        generator = np.random.default_rng(seed)
+        for num_rows, num_columns in [(3, 200), (200, 3), (60, 60)]:
+            rows, columns = (generator.permutation(union.num_nodes)[:size] for size in (num_rows, num_columns))
+            found = engine(union, rows, columns, max_distance=max_distance)
+            assert_array_equal(found, expected[np.ix_(rows, columns)])
 
 
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("max_distance", [1, 2, 5, 255])
-def test_awkward_graphs_have_exact_distances(name, max_distance):
+def test_awkward_graphs_have_exact_distances(engine, name, max_distance):
     union = named_union(name)
     everyone = np.arange(union.num_nodes)
-    assert_array_equal(
-        distance_block(union, everyone, everyone, max_distance=max_distance), exact_codes(union, max_distance)
-    )
+    assert_array_equal(engine(union, everyone, everyone, max_distance=max_distance), exact_codes(union, max_distance))
+
+
+def test_lists_longer_than_a_row_has_bits(engine):
+    graph = toy_graph([(node, node + 1) for node in range(1_199)] + [(0, 620)])
+    union = build_union_graph(graph, until=1)
+    rows, columns = np.arange(3, 640), np.arange(1_199, 20, -1)
+    expected = exact_codes(union, 40)[np.ix_(rows, columns)]
+    assert_array_equal(engine(union, rows, columns, max_distance=40), expected)
+    assert_array_equal(engine(union, columns, rows, max_distance=40), expected.T)
 
 
 @pytest.mark.parametrize("gathered_words", [1, 1_000, 4_000_000])
-def test_more_rows_than_a_word_has_bits(gathered_words, monkeypatch):
+def test_a_sweep_in_parts_is_the_same(gathered_words, monkeypatch):
     monkeypatch.setattr(distances, "GATHERED_WORDS", gathered_words)
-    graph = toy_graph([(node, node + 1) for node in range(199)] + [(0, 120)])
-    union = build_union_graph(graph, until=1)
+    union = build_union_graph(toy_graph([(node, node + 1) for node in range(199)] + [(0, 120)]), until=1)
     rows, columns = np.arange(3, 140), np.arange(199, 20, -1)
     expected = exact_codes(union, 40)[np.ix_(rows, columns)]
-    assert_array_equal(distance_block(union, rows, columns, max_distance=40), expected)
-    assert_array_equal(distance_block(union, columns, rows, max_distance=40), expected.T)
+    assert_array_equal(swept_block(union, rows, columns, max_distance=40), expected)
 
 
-def test_codes_by_hand():
+def test_codes_by_hand(engine):
     union = build_union_graph(toy_graph([(0, 1), (1, 2), (2, 3), (5, 6)]), until=1)
-    code = distance_block(union, np.array([0]), np.arange(7), max_distance=3)
+    code = engine(union, np.array([0]), np.arange(7), max_distance=3)
     assert code.tolist() == [[0, 1, 2, 3, 3, 3, 3]]  # 3 is as far as the cap; 4 to 6 are out of reach
+
+
+def test_arrays_that_nobody_may_write_to_are_enough():
+    union = build_union_graph(toy_graph(sparse_edges(300, 500, 1)), until=1)
+    rows, columns = np.arange(40), np.arange(100, 160)
+    for array in (rows, columns, union.indptr_N1, union.neighbor_M):
+        array.flags.writeable = False
+    found = searched_block(union, rows, columns, max_distance=5)
+    assert_array_equal(found, exact_codes(union, 5)[np.ix_(rows, columns)])
+
+
+def test_threads_side_by_side_find_the_same():
+    blocks = []
+    for seed in range(40):
+        union = build_union_graph(toy_graph(sparse_edges(300, 300 + 10 * seed, seed)), until=1)
+        rows, columns = np.split(np.random.default_rng(seed).permutation(union.num_nodes)[:200], 2)
+        blocks += [(union, rows, columns, max_distance) for max_distance in (3, 5, 7)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda block: distance_block(*block[:3], max_distance=block[3]), blocks))
+    for (union, rows, columns, max_distance), code in zip(blocks, found, strict=True):
+        assert_array_equal(code, exact_codes(union, max_distance)[np.ix_(rows, columns)])
+
+
+def test_a_graph_is_numbered_hubs_first_once():
+    union = build_union_graph(toy_graph([(0, 4), (1, 4), (2, 4), (2, 3), (5, 6)]), until=1)
+    graph = hub_first_graph(union)
+    assert hub_first_graph(union) is graph
+    assert graph.number_N.tolist() == [2, 3, 1, 4, 0, 5, 6]
+    indptr_N1, neighbor_M, component_N = graph.lists
+    assert indptr_N1.tolist() == [0, 3, 5, 6, 7, 8, 9, 10]
+    assert neighbor_M.tolist() == [1, 2, 3, 0, 4, 0, 0, 1, 6, 5]
+    assert component_N.tolist() == [0, 0, 0, 0, 0, 1, 1]
+
+
+def test_without_numba_the_graph_is_swept(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "dyformer.block_search")
+    union = named_union("path")
+    assert distance_block(union, np.array([0]), np.array([4]), max_distance=9).tolist() == [[4]]
+    assert "dyformer.block_search" not in sys.modules
 
 
 def test_a_cap_that_does_not_fit_is_refused():

@@ -1,0 +1,261 @@
+"""The loops of the block search, compiled at first use and kept on disk; they run without Python's lock.
+
+A row is 512 bits, one for each target that has reached a node: eight words, the cache line that a random access costs
+anyway. `Rows` are the rows of some of the nodes. Nodes are numbered hubs first and neighbours ascend, so that every
+list of neighbours begins with its hubs.
+
+N nodes    N1 = N + 1    M slots of both directions    B bytes of 8 nodes    K components    W = 8 words of a row
+R rows    X nodes asked about    S components with targets    V nodes of a stretch    U = 64 bytes of a row
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+NUM_WORDS = 8
+
+Words = NDArray[np.uint64]
+Nodes = NDArray[np.uint32]
+Lists = tuple[NDArray[np.int64], Nodes, Nodes]  # indptr_N1, neighbor_M, component_N
+Rows = tuple[NDArray[np.uint8], Nodes, Words]  # known_B: a bit for every node with a row; place_N: which; row_RW
+Complete = tuple[Nodes, Words]  # which_K, complete_SW: the bits that a row of a component lacks no more when it is done
+Span = tuple[int, int]  # the first node meant and the one after the last
+
+_NO_BITS = (np.uint64(0),) * NUM_WORDS
+
+
+@njit
+def _with(bits, row_RW, r):
+    # Written out, as the eight words stay in registers then.
+    low = (bits[0] | row_RW[r, 0], bits[1] | row_RW[r, 1], bits[2] | row_RW[r, 2], bits[3] | row_RW[r, 3])
+    return (*low, bits[4] | row_RW[r, 4], bits[5] | row_RW[r, 5], bits[6] | row_RW[r, 6], bits[7] | row_RW[r, 7])
+
+
+@njit
+def _put(bits, row_RW, r):
+    row_RW[r, 0], row_RW[r, 1], row_RW[r, 2], row_RW[r, 3] = bits[0], bits[1], bits[2], bits[3]
+    row_RW[r, 4], row_RW[r, 5], row_RW[r, 6], row_RW[r, 7] = bits[4], bits[5], bits[6], bits[7]
+
+
+@njit
+def _covers(bits, full):
+    left = (full[0] & ~bits[0]) | (full[1] & ~bits[1]) | (full[2] & ~bits[2]) | (full[3] & ~bits[3])
+    left |= (full[4] & ~bits[4]) | (full[5] & ~bits[5]) | (full[6] & ~bits[6]) | (full[7] & ~bits[7])
+    return left == 0
+
+
+@njit
+def _has(known_B, node):
+    return (known_B[node >> np.uint32(3)] >> (node & np.uint32(7))) & np.uint32(1)
+
+
+@njit
+def _mark(known_B, node):
+    known_B[node >> np.uint32(3)] |= np.uint8(1) << np.uint8(node & np.uint32(7))
+
+
+@njit(nogil=True, cache=True)
+def renumbered(indptr_N1, neighbor_M, node_N, number_N):
+    """Give the lists of neighbours, ascending, once node `node_N[i]` is called i; `number_N` is the inverse."""
+    new_N1 = np.zeros_like(indptr_N1)
+    for i in range(len(node_N)):
+        new_N1[i + 1] = new_N1[i] + indptr_N1[node_N[i] + 1] - indptr_N1[node_N[i]]
+    end_N = new_N1[:-1].copy()
+    new_M = np.empty(len(neighbor_M), dtype=np.uint32)
+    for i in range(len(node_N)):
+        for slot in range(indptr_N1[node_N[i]], indptr_N1[node_N[i] + 1]):
+            other = number_N[neighbor_M[slot]]
+            new_M[end_N[other]] = i
+            end_N[other] += 1
+    return new_N1, new_M
+
+
+@njit(nogil=True, cache=True)
+def components(indptr_N1, neighbor_M):
+    """Number the connected components: the number of each node's, and how many there are."""
+    unseen = np.uint32(len(indptr_N1))
+    component_N = np.full(len(indptr_N1) - 1, unseen, dtype=np.uint32)
+    queue_N = np.empty_like(component_N)
+    num_components, first, last = 0, 0, 0
+    for start in range(len(component_N)):
+        if component_N[start] != unseen:
+            continue
+        component_N[start] = num_components
+        queue_N[last] = start
+        last += 1
+        while first < last:
+            node = queue_N[first]
+            first += 1
+            for slot in range(indptr_N1[node], indptr_N1[node + 1]):
+                other = neighbor_M[slot]
+                if component_N[other] == unseen:
+                    component_N[other] = num_components
+                    queue_N[last] = other
+                    last += 1
+        num_components += 1
+    return component_N, num_components
+
+
+@njit
+def _add(bits, node, rows, holder_R, num_rows):
+    known_B, place_N, row_RW = rows
+    if _has(known_B, node):
+        _put(_with(bits, row_RW, place_N[node]), row_RW, place_N[node])
+        return num_rows
+    _mark(known_B, node)
+    place_N[node] = num_rows
+    holder_R[num_rows] = node
+    _put(bits, row_RW, num_rows)
+    return num_rows + 1
+
+
+@njit
+def _no_rows(num_nodes, most):
+    known_B = np.zeros((num_nodes >> 3) + 1, dtype=np.uint8)
+    return known_B, np.empty(num_nodes, dtype=np.uint32), np.empty((most, NUM_WORDS), dtype=np.uint64)
+
+
+@njit(nogil=True, cache=True)
+def pushed(lists, node_X, row_XW, span):
+    """Give each node's row to itself and to its neighbours in the span: the rows, and the node that holds each [R].
+
+    Nodes of X may repeat.
+    """
+    indptr_N1, neighbor_M, _ = lists
+    num_nodes = len(indptr_N1) - 1
+    num_slots = 0
+    for node in node_X:
+        num_slots += indptr_N1[node + 1] - indptr_N1[node]
+    most = min(num_nodes, len(node_X) + min(num_slots, span[1] - span[0]))
+    rows = _no_rows(num_nodes, most)
+    holder_R = np.empty(most, dtype=np.uint32)
+    num_rows = 0
+    for x in range(len(node_X)):
+        bits = _with(_NO_BITS, row_XW, x)
+        num_rows = _add(bits, node_X[x], rows, holder_R, num_rows)
+        for slot in range(indptr_N1[node_X[x]], indptr_N1[node_X[x] + 1]):
+            other = neighbor_M[slot]
+            if other >= span[1]:
+                break
+            if other >= span[0]:
+                num_rows = _add(bits, other, rows, holder_R, num_rows)
+    return (rows[0], rows[1], rows[2][:num_rows]), holder_R[:num_rows]
+
+
+@njit(nogil=True, cache=True)
+def pulled(lists, node_X, row_XW, rows, span, complete):
+    """Add to each node's row those of its neighbours in the span, until it is complete; give the rows [X, W]."""
+    indptr_N1, neighbor_M, component_N = lists
+    known_B, place_N, row_RW = rows
+    which_K, complete_SW = complete
+    new_XW = np.empty_like(row_XW)
+    for x in range(len(node_X)):
+        bits = _with(_NO_BITS, row_XW, x)
+        full = _with(_NO_BITS, complete_SW, which_K[component_N[node_X[x]]])
+        slot, end = indptr_N1[node_X[x]], indptr_N1[node_X[x] + 1]
+        while slot < end and not _covers(bits, full):
+            other = neighbor_M[slot]
+            if other >= span[1]:
+                break
+            if other >= span[0] and _has(known_B, other):
+                bits = _with(bits, row_RW, place_N[other])
+            slot += 1
+        _put(bits, new_XW, x)
+    return new_XW
+
+
+@njit
+def _push_stretch(neighbor_M, slot, end, bits, stretch, row_VW):
+    while slot < end and neighbor_M[slot] < stretch[1]:
+        if neighbor_M[slot] >= stretch[0]:
+            v = neighbor_M[slot] - stretch[0]
+            _put(_with(bits, row_VW, v), row_VW, v)
+        slot += 1
+    return slot
+
+
+@njit
+def _pull_stretch(neighbor_M, slot, end, bits, stretch, row_VW):
+    while slot < end and neighbor_M[slot] < stretch[1]:
+        if neighbor_M[slot] >= stretch[0]:
+            bits = _with(bits, row_VW, neighbor_M[slot] - stretch[0])
+        slot += 1
+    return slot, bits
+
+
+@njit(nogil=True, cache=True)
+def met(lists, holder_R, row_RW, node_X, row_XW, span, length):
+    """Add to each node's row those of the holders that are two hops away by way of the span; give the rows [X, W].
+
+    A push to the span and a pull from it, one stretch of `length` nodes after the other: the rows of a stretch stay in
+    the cache, where those of a large graph would each be fetched from memory twice.
+    """
+    indptr_N1, neighbor_M, _ = lists
+    slot_R, slot_X = indptr_N1[holder_R], indptr_N1[node_X]
+    row_VW = np.empty((length, NUM_WORDS), dtype=np.uint64)
+    new_XW = row_XW.copy()
+    for first in range(span[0], span[1], length):
+        stretch = (first, min(first + length, span[1]))
+        row_VW[:] = 0
+        for r in range(len(holder_R)):
+            bits = _with(_NO_BITS, row_RW, r)
+            slot_R[r] = _push_stretch(neighbor_M, slot_R[r], indptr_N1[holder_R[r] + 1], bits, stretch, row_VW)
+        for x in range(len(node_X)):
+            bits = _with(_NO_BITS, new_XW, x)
+            end = indptr_N1[node_X[x] + 1]
+            slot_X[x], bits = _pull_stretch(neighbor_M, slot_X[x], end, bits, stretch, row_VW)
+            _put(bits, new_XW, x)
+    return new_XW
+
+
+@njit
+def _mark_neighbors(lists, node_X, span, known_B):
+    indptr_N1, neighbor_M, _ = lists
+    num_marked = 0
+    for node in node_X:
+        for slot in range(indptr_N1[node], indptr_N1[node + 1]):
+            other = neighbor_M[slot]
+            if other >= span[1]:
+                break
+            if other >= span[0] and not _has(known_B, other):
+                _mark(known_B, other)
+                num_marked += 1
+    return num_marked
+
+
+@njit(nogil=True, cache=True)
+def neighborhood(lists, node_X, span):
+    """Give the neighbours in the span of any of the nodes [R], ascending, with the bits and places of their `Rows`."""
+    known_B, place_N, _ = _no_rows(len(lists[0]) - 1, 0)
+    holder_R = np.empty(_mark_neighbors(lists, node_X, span, known_B), dtype=np.uint32)
+    num_rows = 0
+    for byte in np.flatnonzero(known_B):
+        for node in range(8 * byte, 8 * byte + 8):
+            if _has(known_B, np.uint32(node)):
+                place_N[node] = num_rows
+                holder_R[num_rows] = node
+                num_rows += 1
+    return known_B, place_N, holder_R
+
+
+@njit(nogil=True, cache=True)
+def rows_at(node_X, rows):
+    """Give the rows of the nodes [X, W], empty where a node has none."""
+    known_B, place_N, row_RW = rows
+    row_XW = np.zeros((len(node_X), NUM_WORDS), dtype=np.uint64)
+    for x in range(len(node_X)):
+        if _has(known_B, node_X[x]):
+            _put(_with(_NO_BITS, row_RW, place_N[node_X[x]]), row_XW, x)
+    return row_XW
+
+
+@njit(nogil=True, cache=True)
+def lessen(code_XU, row_XW):
+    """Take one from the code of each bit that is set; eight codes, of a byte each, to a word."""
+    for x in range(len(row_XW)):
+        for u in range(8 * NUM_WORDS):
+            byte = (row_XW[x, u >> 3] >> np.uint64(8 * (u & 7))) & np.uint64(0xFF)
+            # Copy the byte eight times, keep bit i of copy i, and carry each up to the top of its byte.
+            apart = (byte * np.uint64(0x0101010101010101)) & np.uint64(0x8040201008040201)
+            ones = ((apart + np.uint64(0x7F7F7F7F7F7F7F7F)) >> np.uint64(7)) & np.uint64(0x0101010101010101)
+            code_XU[x, u] -= ones
