@@ -102,7 +102,7 @@ def test_run_is_tracked_and_its_model_answers_with_the_ids_of_the_log(run: Run, 
     found = mlflow.MlflowClient(tracked["tracker"]).get_run(tracked["run"])
     assert found.info.status == "FINISHED"
     assert found.data.params["model.width"] == "16"
-    assert {"test/auc", "test/macro_auc"} <= set(found.data.metrics)
+    assert {"test/auc", "test/macro_auc", "pretrain/link", "pretrain/waiting_share"} <= set(found.data.metrics)
     model = mlflow.pyfunc.load_model(f"models:/dyformer-mylog/{tracked['model_version']}")
     vectors = model.predict(pd.DataFrame({"node": ["user-0", "item/1"]}))
     kept = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")

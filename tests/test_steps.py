@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
+import polars as pl
 import pytest
 from own_log import own_log
 
@@ -77,6 +78,12 @@ def test_killed_training_goes_on_to_the_same_weights(epochs: int, tmp_path: Path
     resumed = trained(store, snapshots)
     whole = tmp_path / "whole"
     assert resumed == trained(whole, snapshots_in(whole, log))
+    (times,) = (pl.read_parquet(path) for path in store.rglob("times.parquet"))
+    for told in ("seconds", "waiting_share"):
+        rows = times.filter(time=told)
+        assert rows["stage"].to_list() == ["pretrain"] * 6 + ["finetune"] * 6
+        assert rows["epoch"].to_list() == [*range(1, 7), *range(1, 7)]
+    assert rows["value"].is_between(0, 1).all()
     assert not [path for path in store.rglob("*") if "pretrain" in path.parts and path.is_file()]
 
 

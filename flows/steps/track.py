@@ -13,7 +13,7 @@ from dyformer.experiments.tables import METHOD_TITLES, score_table
 from flows.steps.evaluate import PROTOCOL, figures
 from flows.steps.predict import DECODER
 from flows.steps.snapshots import Snapshots, open_snapshots, snapshot_counts
-from flows.steps.train import WEIGHTS, model_losses
+from flows.steps.train import WEIGHTS, model_losses, model_times
 from storage.model_package import packed_model
 from storage.tables import digest, lineage_of, names, read_bytes, read_table
 from storage.tracking import TrackedRun, Tracker, experiment_name, open_tracker
@@ -56,8 +56,9 @@ def track_run(
     with tracker.run(dataset=opened.dataset, name="DyFormer", tags={**tags, "method": "DyFormer"}, key=key) as run:
         run.params(trained.settings)
         _track_data(run, opened)
-        for stage, epoch, loss, value in model_losses(model).iter_rows():
-            run.metrics({f"{stage}/{loss}": value}, step=epoch)
+        for table_of_epochs in (model_losses(model), model_times(opened, model)):
+            for stage, epoch, name, value in table_of_epochs.iter_rows():
+                run.metrics({f"{stage}/{name}": value}, step=epoch)
         _track_figures(run, table.filter(pl.col("method") == "DyFormer"))
         _draw(run, table, pl.concat([table, *(figures([address], snapshots) for address in earlier)]))
         run.figure("figures/losses.png", loss_curve(model_losses(model)))

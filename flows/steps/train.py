@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -21,15 +22,16 @@ from storage.checkpoints import (
     to_bytes,
 )
 from storage.locks import alone
-from storage.tables import Lineage, is_current, lineage_of, read_bytes, read_table, write_artifact
+from storage.tables import Lineage, is_complete, is_current, lineage_of, read_bytes, read_table, write_artifact
 
 WEIGHTS = "weights.safetensors"
 PARTS = ("graph", "model", "pretrain", "finetune")  # of an experiment: what weights depend on
 SECONDS_BETWEEN_CHECKPOINTS = 15.0  # so many times more for each second that the last one took
-LOSSES = {"stage": pl.String, "epoch": pl.Int64, "loss": pl.String, "value": pl.Float64}
 
-Loss = tuple[str, int, str, float]
-"""Stage, epoch, name of the loss, value."""
+TIMES = ("seconds", "waiting_share")  # of an epoch, and of that the share for which batches were waited for
+
+Told = tuple[str, int, str, float]
+"""Stage, epoch, name of a loss or of a time, value."""
 
 
 def experiment_of(dataset: str, changes: Mapping[str, Any] | None) -> Experiment:
@@ -64,8 +66,17 @@ def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
 
 
 def model_losses(address: str) -> pl.DataFrame:
-    """Losses of a training: stage, epoch, loss, value, seconds."""
+    """Losses of a training: stage, epoch, loss, value."""
     return read_table(address, "losses")
+
+
+def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
+    """Times of a training, kept beside it because its own bytes are repeatable: stage, epoch, time, value."""
+    lineage = lineage_of(model)
+    address = _address(opened, "times", lineage, lineage.settings["seed"])
+    if not is_complete(address):  # it was trained by a version that did not keep them
+        return pl.DataFrame(schema=_schema("time"))
+    return read_table(address, "times")
 
 
 def device() -> str:
@@ -81,17 +92,28 @@ def _train(
     """Run both stages and publish the weights once."""
     key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
     stages = {name: _address(opened, name, lineage, seed) for name in ("pretrain", "finetune")}
-    weights, losses = None, []
+    weights, told = None, []
     for name, folder in stages.items():
         if getattr(experiment, name) is not None:
-            weights, stage_losses = _run_stage(name, folder, graph, experiment, weights, {**key, "stage": name})
-            losses += stage_losses
+            weights, stage_told = _run_stage(name, folder, graph, experiment, weights, {**key, "stage": name})
+            told += stage_told
     assert weights is not None
-    contents = {WEIGHTS: to_bytes(weights, key), "losses": pl.DataFrame(losses, orient="row", schema=LOSSES)}
-    write_artifact(address, contents, lineage)
+    losses, times = _table(told, "loss"), _table(told, "time")
+    write_artifact(_address(opened, "times", lineage, seed), {"times": times}, replace(lineage, kind="times"))
+    write_artifact(address, {WEIGHTS: to_bytes(weights, key), "losses": losses}, lineage)
     for folder in stages.values():
         remove_checkpoint(folder)
     return address
+
+
+def _table(told: list[Told], kind: str) -> pl.DataFrame:
+    """Table of the losses or of the times."""
+    rows = [row for row in told if (row[2] in TIMES) == (kind == "time")]
+    return pl.DataFrame(rows, orient="row", schema=_schema(kind))
+
+
+def _schema(kind: str) -> dict[str, Any]:
+    return {"stage": pl.String, "epoch": pl.Int64, kind: pl.String, "value": pl.Float64}
 
 
 def _run_stage(
@@ -101,9 +123,9 @@ def _run_stage(
     experiment: Experiment,
     weights: Weights | None,
     key: dict[str, Any],
-) -> tuple[Weights, list[Loss]]:
+) -> tuple[Weights, list[Told]]:
     """Run a stage, or what is left of it, to its end."""
-    resume, losses = _last_checkpoint(folder, key)
+    resume, told = _last_checkpoint(folder, key)
     common = {"seed": key["seed"], "device": device(), "resume": resume}
     if name == "pretrain" and experiment.pretrain is not None:
         epochs = pretrain(graph, experiment.model, experiment.pretrain, **common)
@@ -112,22 +134,24 @@ def _run_stage(
     title = f"{name} {key['dataset']} until step {key['until']}"
     last, saved, pause = resume, time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     for progress in tracked(epochs, title, getattr(experiment, name).epochs):
-        losses += [(name, progress.epoch, loss, value) for loss, value in progress.losses.items()]
+        times = (progress.seconds, progress.seconds_waiting / progress.seconds)
+        values = {**progress.losses, **dict(zip(TIMES, times, strict=True))}
+        told += [(name, progress.epoch, what, value) for what, value in values.items()]
         if progress.is_last or time.monotonic() - saved > pause:
             started = time.monotonic()
             last = progress.checkpoint()
-            save_checkpoint(folder, last.tensors, {**key, "progress": last.record, "losses": losses})
+            save_checkpoint(folder, last.tensors, {**key, "progress": last.record, "told": told})
             saved = time.monotonic()
             pause = SECONDS_BETWEEN_CHECKPOINTS * max(1.0, saved - started)
     assert last is not None
-    return last.weights(), losses
+    return last.weights(), told
 
 
-def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[Loss]]:
+def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[Told]]:
     if not has_checkpoint(folder):
         return None, []
     tensors, record = load_checkpoint(folder, expected=key)
-    return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in record["losses"]]
+    return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in record["told"]]
 
 
 def _address(opened: Snapshots, stage: str, lineage: Lineage, seed: int) -> str:
