@@ -1,8 +1,13 @@
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import networkx
 import numpy as np
 import polars as pl
 import pytest
 from graph_cases import NAMED, dense_union, named_union, random_graphs
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from polars.testing import assert_frame_equal
 from published_logs import published_events
 from scipy import sparse
 from toy_graphs import toy_graph
@@ -10,8 +15,19 @@ from toy_graphs import toy_graph
 from dyformer import pagerank
 from dyformer.datasets import DATASETS
 from dyformer.pagerank import joint_context, joint_scores, pagerank_table
+from dyformer.pagerank_solvers import chebyshev, power_iteration, pushed_rows
 from dyformer.snapshots import build_snapshots
-from dyformer.union_graph import adjacency, build_union_graph
+from dyformer.union_graph import build_union_graph
+
+
+@pytest.fixture(params=["compiled", "scipy"])
+def loops(request, monkeypatch):
+    if request.param == "scipy":
+        without_numba(monkeypatch)
+
+
+def without_numba(monkeypatch):
+    monkeypatch.setattr(pagerank, "find_spec", lambda name: None)
 
 
 def exact_scores(union, targets, teleport: float) -> np.ndarray:
@@ -27,6 +43,7 @@ def exact_context(score_N: np.ndarray, targets, num_context: int) -> list[int]:
     return sorted(rest, key=lambda node: (-round(score_N[node] / max(score_N[rest]), 12), node))[:num_context]
 
 
+@pytest.mark.usefixtures("loops")
 def test_scores_and_contexts_equal_a_dense_solve_on_a_thousand_random_graphs():
     for graph, generator in random_graphs(1_000, seed=5):
         union = build_union_graph(graph, until=graph.num_steps)
@@ -41,6 +58,7 @@ def test_scores_and_contexts_equal_a_dense_solve_on_a_thousand_random_graphs():
 
 
 @pytest.mark.parametrize("name", NAMED)
+@pytest.mark.usefixtures("loops")
 def test_awkward_graphs_have_exact_contexts(name):
     union = named_union(name)
     for target in range(union.num_nodes):
@@ -56,6 +74,7 @@ def test_joint_score_is_the_mean_of_the_single_scores():
         assert_allclose(joint_scores(union, np.arange(union.num_nodes)), np.mean(single_GN, axis=0), atol=1e-12)
 
 
+@pytest.mark.usefixtures("loops")
 def test_the_eighth_iteration_of_a_large_graph_is_within_the_chebyshev_bound(monkeypatch):
     monkeypatch.setattr(pagerank, "SMALL_GRAPH", 0)
     root = np.sqrt(0.15 / 1.85)
@@ -71,12 +90,14 @@ def test_the_eighth_iteration_of_a_large_graph_is_within_the_chebyshev_bound(mon
         assert error <= 1.0001 * bound * np.linalg.norm((expected - start) / scale) + 1e-12
 
 
+@pytest.mark.usefixtures("loops")
 def test_equal_scores_are_ordered_by_node_number():
     star = build_union_graph(toy_graph([(5, node) for node in range(11) if node != 5]), until=1)
     assert joint_context(star, np.array([5]), num_context=4).tolist() == [0, 1, 2, 3]
     assert joint_context(star, np.array([0]), num_context=4).tolist() == [5, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("loops")
 def test_isolated_targets_have_an_empty_context():
     union = build_union_graph(toy_graph([(0, 1), (0, 9)], [(2, 3)]), until=2, window=1)
     assert joint_context(union, np.array([7, 8]), num_context=5).tolist() == []
@@ -116,6 +137,7 @@ def test_the_same_generator_state_draws_the_same():
     assert first == again != other
 
 
+@pytest.mark.usefixtures("loops")
 def test_uci_contexts_recall_the_exact_ones(shared_log):
     events, _ = published_events("uci", shared_log("uci"))
     graph = build_snapshots(events, DATASETS["uci"].window, "s")
@@ -125,7 +147,7 @@ def test_uci_contexts_recall_the_exact_ones(shared_log):
         exact = sparse.linalg.splu(
             sparse.csc_array(
                 sparse.eye_array(union.num_nodes)
-                - 0.85 * adjacency(union) @ sparse.diags_array(1 / np.maximum(union.degree, 1))
+                - 0.85 * union.matrix @ sparse.diags_array(1 / np.maximum(union.degree, 1))
             )
         )
         active = np.flatnonzero(union.degree)
@@ -138,6 +160,7 @@ def test_uci_contexts_recall_the_exact_ones(shared_log):
 
 
 @pytest.mark.parametrize(("table_nodes", "tolerance"), [(20_000, 1e-4), (0, 1e-3)])
+@pytest.mark.usefixtures("loops")
 def test_table_rows_are_the_best_of_each_node(table_nodes, tolerance, monkeypatch):
     monkeypatch.setattr(pagerank, "TABLE_NODES", table_nodes)
     monkeypatch.setattr(pagerank, "PUSH_BLOCK", 7)
@@ -159,18 +182,100 @@ def test_table_rows_are_the_best_of_each_node(table_nodes, tolerance, monkeypatc
 def test_pushed_rows_stay_within_epsilon_times_the_degree():
     for graph, _ in random_graphs(60, seed=11):
         union = build_union_graph(graph, until=graph.num_steps)
-        pushed_NN = pagerank._pushed_rows(union, np.arange(union.num_nodes), 0.15).toarray()
+        pushed_NN = pushed_rows(union.matrix, np.arange(union.num_nodes), 0.15, pagerank.EPSILON).toarray()
         exact_NN = np.array([exact_scores(union, np.array([node]), 0.15) for node in range(union.num_nodes)])
         assert (np.abs(pushed_NN - exact_NN) <= pagerank.EPSILON * np.maximum(union.degree, 1)).all()
 
 
 def test_what_is_not_pushed_counts_with_its_restart_share(monkeypatch):
-    monkeypatch.setattr(pagerank, "EPSILON", 2)
     union = named_union("path")
     everyone = np.arange(union.num_nodes)
-    assert_allclose(pagerank._pushed_rows(union, everyone, 0.15).toarray(), 0.15 * np.eye(union.num_nodes))
+    assert_allclose(pushed_rows(union.matrix, everyone, 0.15, 2).toarray(), 0.15 * np.eye(union.num_nodes))
+    monkeypatch.setattr(pagerank, "TABLE_NODES", 0)
+    monkeypatch.setattr(pagerank, "EPSILON", 0.45)  # an end of the path is pushed once, and its neighbour never
+    table = pagerank_table(union, top_k=3, nodes=np.array([0]))
+    assert table.rows() == [(0, 1, pytest.approx(0.15 * 0.85), 1)]
 
 
+def table_graphs(num_graphs: int, *, seed: int):
+    for graph, generator in random_graphs(num_graphs, seed=seed):
+        yield build_union_graph(graph, until=graph.num_steps), generator
+
+
+@pytest.mark.parametrize("table_nodes", [20_000, 0])
+@pytest.mark.usefixtures("loops")
+def test_the_parts_of_a_table_are_the_whole(table_nodes, monkeypatch):
+    monkeypatch.setattr(pagerank, "TABLE_NODES", table_nodes)
+    monkeypatch.setattr(pagerank, "PUSH_BLOCK", 7)
+    monkeypatch.setattr(pagerank, "TABLE_NUMBERS", 100)
+    for union, generator in table_graphs(40, seed=13):
+        whole = pagerank_table(union, top_k=4)
+        cut = generator.integers(0, union.num_nodes + 1)
+        everyone = np.arange(union.num_nodes)
+        parts = [pagerank_table(union, top_k=4, nodes=nodes) for nodes in (everyone[:cut], everyone[cut:])]
+        assert_frame_equal(pl.concat(parts), whole, check_exact=True)
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-2, 0.1])
+def test_compiled_and_scipy_pushes_give_the_same_table(epsilon, monkeypatch):
+    monkeypatch.setattr(pagerank, "TABLE_NODES", 0)
+    monkeypatch.setattr(pagerank, "EPSILON", epsilon)
+    for union, _ in table_graphs(100, seed=14):
+        compiled = pagerank_table(union, top_k=4)
+        with monkeypatch.context() as patch:
+            without_numba(patch)
+            assert_frame_equal(pagerank_table(union, top_k=4), compiled, abs_tol=1e-12)
+
+
+def test_many_threads_on_one_new_graph_find_what_one_thread_finds():
+    for union, generator in table_graphs(20, seed=15):
+        targets = [generator.permutation(union.num_nodes)[:2] for _ in range(16)]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(partial(joint_context, union, num_context=6), targets))
+        for pair, found in zip(targets, together, strict=True):
+            assert_array_equal(found, joint_context(union, pair, num_context=6))
+
+
+def test_weighted_walks_follow_the_weights():
+    for union, generator in table_graphs(100, seed=16):
+        weight_NN = np.triu(generator.uniform(0.1, 5, size=(union.num_nodes, union.num_nodes)) * dense_union(union))
+        weight_NN += weight_NN.T
+        walk_NN = weight_NN / np.where(union.degree > 0, weight_NN.sum(axis=0), 1)
+        seed_NB = np.eye(union.num_nodes)[:, :2]
+        expected = np.linalg.solve(np.eye(union.num_nodes) - 0.85 * walk_NN, 0.15 * seed_NB)
+        assert_allclose(chebyshev(sparse.csr_array(weight_NN), seed_NB, 0.15, 60), expected, atol=1e-12)
+
+
+def test_directed_scores_are_those_of_networkx_once_they_sum_to_one():
+    generator = np.random.default_rng(17)
+    for _ in range(100):
+        num_nodes = int(generator.integers(2, 20))
+        directed = networkx.gnp_random_graph(num_nodes, 0.2, seed=int(generator.integers(1_000)), directed=True)
+        for tail, head in directed.edges:
+            directed[tail][head]["weight"] = generator.uniform(0.1, 5)
+        adjacency_NN = networkx.to_numpy_array(directed, nodelist=range(num_nodes))
+        seed_N = np.bincount(generator.integers(num_nodes, size=3), minlength=num_nodes) / 3
+        found = power_iteration(sparse.csr_array(adjacency_NN), seed_N, 0.15)
+        expected = networkx.pagerank(directed, 0.85, dict(enumerate(seed_N)), max_iter=500, tol=1e-14)
+        assert_allclose(found / found.sum(), [expected[node] for node in range(num_nodes)], atol=1e-11)
+
+
+def test_a_walk_ends_where_no_edge_leaves():
+    two = sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))
+    assert_allclose(power_iteration(two, np.array([1.0, 0.0]), 0.15), [0.15, 0.85 * 0.15])
+
+
+def test_the_best_of_many_are_sorted_and_equal_ones_ordered_by_number():
+    generator = np.random.default_rng(18)
+    for _ in range(200):
+        score_N = np.array([-0.1, 0, 0.2, 0.3, 1])[generator.integers(5, size=30)]
+        score_N *= 1 + 1e-15 * generator.integers(3, size=30)
+        expected = sorted(np.flatnonzero(score_N > 0).tolist(), key=lambda node: (-round(score_N[node], 12), node))
+        num_best = int(generator.integers(0, 32))
+        assert pagerank._best(score_N, num_best, 1e-12).tolist() == expected[:num_best]
+
+
+@pytest.mark.usefixtures("loops")
 def test_the_table_of_a_graph_without_edges_is_empty():
     table = pagerank_table(named_union("no edge"), top_k=3)
     assert table.schema == {"node": pl.Int64, "neighbor": pl.Int64, "score": pl.Float64, "rank": pl.Int64}
@@ -187,6 +292,7 @@ def test_wrong_settings_are_named():
         pagerank_table(union, top_k=0)
 
 
+@pytest.mark.usefixtures("loops")
 def test_scores_do_not_depend_on_node_numbers():
     for graph, generator in random_graphs(30, seed=12):
         union = build_union_graph(graph, until=graph.num_steps)
