@@ -1,10 +1,12 @@
 """PreparedGraph -> trained weights -> vectors: the stages of DyFormer (paper, section 4).
 
-N nodes    D width
+N nodes    D width    B nodes wanted    G targets of a batch
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from dyformer.batches import graph_view, make_batch, node_batches, num_features, num_lags
 from dyformer.embedder import Embed
-from dyformer.epochs import Stage, run_epochs
+from dyformer.epochs import BATCHES_AHEAD, Stage, run_epochs
+from dyformer.loading import loaded
 from dyformer.losses import link_loss, normalised_view_loss, view_loss
 from dyformer.model import DyFormer, ModelConfig, ModelSizes
 from dyformer.pair_batches import PairBatch, PairSizes, PairSource, forecast_tasks, reconstruction_tasks
@@ -194,18 +197,29 @@ def moved_weights(weights: Weights, fresh: Weights) -> Weights:
 
 
 def embed(
-    graph: PreparedGraph, weights: Weights, model_config: ModelConfig, *, device: str | torch.device = "cpu"
+    graph: PreparedGraph,
+    weights: Weights,
+    model_config: ModelConfig,
+    *,
+    device: str | torch.device = "cpu",
+    wanted_B: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float32]:
-    """Give the vectors `[N, D]` of all nodes known at `graph.until`.
+    """Give the vectors `[N, D]` of all nodes known at `graph.until`, or of those wanted and zeros for most others.
 
     Nodes are asked in fixed batches in the order of their numbers, so that a vector does not depend on who is wanted.
+    Batches are made in background threads, and beside the vectors no more than a few of them are held at once.
     """
     model = started_model(graph, model_config, weights, seed=0).to(torch.device(device)).eval()
     view = graph_view(graph, until=graph.until)
-    vector_ND = np.empty((len(graph.history.node_N), model_config.width), dtype=np.float32)
-    with torch.no_grad():
-        for target_G in node_batches(len(vector_ND), model_config.num_targets):
-            batch = make_batch(view, target_G, num_context=model_config.num_context)
+    num_nodes = len(graph.history.node_N)
+    is_wanted_N = np.full(num_nodes, wanted_B is None)
+    if wanted_B is not None:
+        is_wanted_N[wanted_B] = True
+    batches = [nodes_G for nodes_G in node_batches(num_nodes, model_config.num_targets) if is_wanted_N[nodes_G].any()]
+    works = [partial(make_batch, view, target_G, num_context=model_config.num_context) for target_G in batches]
+    vector_ND = np.zeros((num_nodes, model_config.width), dtype=np.float32)
+    with torch.no_grad(), closing(loaded(works, num_threads=2, num_ahead=BATCHES_AHEAD)) as made:
+        for target_G, batch in zip(batches, made, strict=True):
             vector_ND[target_G] = model(batch.to(torch.device(device))).cpu().numpy()
     return vector_ND
 

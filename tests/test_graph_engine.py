@@ -289,6 +289,8 @@ def test_vectors_of_all_nodes_are_those_of_their_batches(case: Case) -> None:
             target_G = batches[place]
             whole_GD = model(make_batch(view, target_G, num_context=config.num_context)).numpy()
             assert_allclose(found_ND[target_G], whole_GD, rtol=0, atol=1e-5)
+    wanted_B = draw_targets(case, len(found_ND))[:3]
+    assert_allclose(embed(graph, weights, config, wanted_B=wanted_B)[wanted_B], found_ND[wanted_B], rtol=0, atol=1e-5)
 
 
 def test_the_drawn_logs_hold_every_awkward_case() -> None:

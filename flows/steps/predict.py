@@ -131,15 +131,17 @@ def _decoders(graph: DynamicGraph, weights: Weights, experiment: Experiment, see
     """Fit the paper's decoder and the experiment's; on a large step, on the links among a part of the nodes."""
     step = graph.num_steps
     node_B = decoder_nodes(graph, step, num_targets=experiment.model.num_targets, seed=seed)
-    before_ND = _vectors(prefix(graph, step - 1), weights, experiment)
+    before_ND = _vectors(prefix(graph, step - 1), weights, experiment, node_B)
     return {
         kind: forecast_decoder(before_ND, graph, step, seed, kind, node_B) for kind in ("paper", experiment.decoder)
     }
 
 
-def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> NDArray[np.float32]:
+def _vectors(
+    graph: DynamicGraph, weights: Weights, experiment: Experiment, wanted_B: NDArray[np.int64] | None = None
+) -> NDArray[np.float32]:
     prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
-    return embed(prepared, weights, experiment.model, device=device())
+    return embed(prepared, weights, experiment.model, device=device(), wanted_B=wanted_B)
 
 
 def _named(links: pl.DataFrame, nodes: pl.DataFrame, step: int) -> pl.DataFrame:
