@@ -96,7 +96,7 @@ def read_vectors(address: str) -> NDArray[np.float32]:
 def candidate_pairs(graph: DynamicGraph, experiment: Experiment, asked_A: NDArray[np.int64] | None = None) -> Pairs:
     """Give the pairs worth scoring on a graph too large for all: near by PageRank, or two hops away and popular."""
     prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
-    table = pagerank_table(prepared.union, top_k=TABLE_TOP_K, teleport=experiment.graph.teleport)
+    table = pagerank_table(prepared.union, top_k=TABLE_TOP_K, teleport=experiment.graph.teleport, nodes=asked_A)
     found = candidates(
         to_tables(graph)["edges"],
         table,
