@@ -42,9 +42,9 @@ def joint_scores(union: TemporalUnionGraph, targets_G: Int64s, *, teleport: floa
     if find_spec("numba") is None:
         seed_N = np.bincount(targets_G, minlength=union.num_nodes) / len(targets_G)
         return chebyshev(union.matrix, seed_N, teleport, num_iterations)
-    from dyformer.pagerank_kernels import chebyshev_scores, hub_first
+    from dyformer.pagerank_kernels import chebyshev_scores
 
-    return chebyshev_scores(hub_first(union), targets_G, teleport, num_iterations)
+    return chebyshev_scores(union, targets_G, teleport, num_iterations)
 
 
 def _check_teleport(teleport: float) -> None:
@@ -126,9 +126,9 @@ def _solved(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: flo
 def _pushed(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: float) -> Best:
     if find_spec("numba") is None:
         return _best_of_rows(node_B, pushed_rows(union.matrix, node_B, teleport, EPSILON), top_k)
-    from dyformer.pagerank_kernels import hub_first, pushed_best
+    from dyformer.pagerank_kernels import pushed_best
 
-    return pushed_best(hub_first(union), node_B, top_k=top_k, teleport=teleport, epsilon=EPSILON, tie=TIE)
+    return pushed_best(union, node_B, top_k=top_k, teleport=teleport, epsilon=EPSILON, tie=TIE)
 
 
 def _best_of_rows(node_B: Int64s, rows: sparse.csr_array, top_k: int) -> Best:

@@ -1,137 +1,89 @@
-"""Personalized PageRank in compiled loops: the graph with its hubs first, Chebyshev iteration and forward push.
+"""Personalized PageRank in compiled loops over the hub-first graph: Chebyshev iteration and forward push.
 
-N nodes    N1 = N + 1    M slots of neighbours    G targets    B nodes of a block    K best nodes
+N nodes    N1 = N + 1    M slots of neighbours    G targets    B nodes of a block    K best nodes    A nodes touched
 
-Importing this module needs numba; `dyformer.pagerank` imports it where it is there and does without it otherwise.
+Hubs first, what is read most lies together, and lists of equal length follow each other. Importing this module needs
+numba; `dyformer.pagerank` imports it where it is there and does without it otherwise.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dyformer.block_search import hub_first_graph
 from dyformer.union_graph import TemporalUnionGraph
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HubFirstGraph:
-    """A graph whose nodes are numbered by falling degree: what is read most lies together, and rows of equal length.
-
-    Slots are unsigned, as numba would look for negative positions in every signed one.
-    """
-
-    node_N: Int64s  # the node at each place
-    place_N: Int64s  # the place of each node
-    degree_N: Float64s  # of the node at each place; 1 where it has no neighbour
-    indptr_N1: Int64s
-    neighbor_M: NDArray[np.uint32]
-
-
-def hub_first(union: TemporalUnionGraph) -> HubFirstGraph:
-    """Renumber a graph's nodes by falling degree; made once a graph and kept with it.
-
-    Two threads that ask at once may both make it: the same.
-    """
-    kept = vars(union)  # where its cached properties are kept as well
-    if "hub_first" not in kept:
-        kept["hub_first"] = _renumbered(union)
-    return kept["hub_first"]
-
-
-def _renumbered(union: TemporalUnionGraph) -> HubFirstGraph:
-    degree_N = np.diff(union.indptr_N1)
-    node_N = np.argsort(-degree_N, kind="stable")
-    place_N = np.empty_like(node_N)
-    place_N[node_N] = np.arange(union.num_nodes)
-    indptr_N1 = np.zeros(union.num_nodes + 1, dtype=np.int64)
-    np.cumsum(degree_N[node_N], out=indptr_N1[1:])
-    from_N1, from_M = union.indptr_N1.astype(np.int64, copy=False), union.neighbor_M.astype(np.int32, copy=False)
-    return HubFirstGraph(
-        node_N=node_N,
-        place_N=place_N,
-        degree_N=np.maximum(degree_N[node_N], 1.0),
-        indptr_N1=indptr_N1,
-        neighbor_M=_moved_slots(from_N1, from_M, node_N, place_N),
-    )
-
-
-@njit(nogil=True, cache=True)
-def _moved_slots(indptr_N1, neighbor_M, node_N, place_N):
-    moved_M = np.empty(len(neighbor_M), dtype=np.uint32)
-    end = 0
-    for node in node_N:
-        for slot in range(indptr_N1[node], indptr_N1[node + 1]):
-            moved_M[end] = place_N[neighbor_M[slot]]
-            end += 1
-    return moved_M
-
-
-def chebyshev_scores(graph: HubFirstGraph, targets_G: Int64s, teleport: float, num_iterations: int) -> Float64s:
+def chebyshev_scores(union: TemporalUnionGraph, targets_G: Int64s, teleport: float, num_iterations: int) -> Float64s:
     """Give the mean PageRank [N] of the targets, as `pagerank_solvers.chebyshev` does from their averaged seeds."""
-    place_G = graph.place_N[targets_G]
-    start_G = teleport / len(targets_G) / graph.degree_N[place_G]
-    share_N = _chebyshev(
-        graph.indptr_N1, graph.neighbor_M, 1 / graph.degree_N, place_G, start_G, teleport, num_iterations
-    )
-    score_N = np.empty_like(share_N)
-    score_N[graph.node_N] = share_N * graph.degree_N
-    return score_N
+    graph = hub_first_graph(union)
+    indptr_N1, neighbor_M = graph.lists[:2]
+    return _chebyshev(indptr_N1, neighbor_M, graph.number_N, graph.number_N[targets_G], teleport, num_iterations)
 
 
 @njit(nogil=True, cache=True)
-def _chebyshev(indptr_N1, neighbor_M, inverse_N, place_G, start_G, teleport, num_iterations):
+def _chebyshev(indptr_N1, neighbor_M, number_N, target_G, teleport, num_iterations):
     # Solves for D^-1 pi, so that a step adds up neighbours as they are; the older of two iterates is overwritten.
-    before_N, now_N = np.zeros(len(inverse_N)), np.zeros(len(inverse_N))
-    _add_at(now_N, place_G, start_G, 1.0)
+    before_N, now_N = np.zeros(len(number_N)), np.zeros(len(number_N))
+    start = teleport / len(target_G)
+    _restart(now_N, indptr_N1, target_G, start)
     weight = 2.0
     for _ in range(num_iterations):
         weight = 1 / (1 - (1 - teleport) ** 2 * weight / 4)
-        _chebyshev_step(indptr_N1, neighbor_M, inverse_N, before_N, now_N, weight, 1 - teleport)
-        _add_at(before_N, place_G, start_G, weight)
+        _chebyshev_step(indptr_N1, neighbor_M, before_N, now_N, weight, 1 - teleport)
+        _restart(before_N, indptr_N1, target_G, weight * start)
         before_N, now_N = now_N, before_N
-    return now_N
+    for node in range(len(number_N)):
+        before_N[node] = now_N[number_N[node]] * _degree(indptr_N1, number_N[node])
+    return before_N
 
 
 @njit(nogil=True, cache=True)
-def _add_at(sum_N, place_G, start_G, weight):
-    for target in range(len(place_G)):
-        sum_N[place_G[target]] += weight * start_G[target]
+def _degree(indptr_N1, node):
+    return max(indptr_N1[node + 1] - indptr_N1[node], 1)
 
 
 @njit(nogil=True, cache=True)
-def _chebyshev_step(indptr_N1, neighbor_M, inverse_N, before_N, now_N, weight, walk):
-    for place in range(len(inverse_N)):
+def _restart(share_N, indptr_N1, target_G, mass):
+    for target in target_G:
+        share_N[target] += mass / _degree(indptr_N1, target)
+
+
+@njit(nogil=True, cache=True)
+def _chebyshev_step(indptr_N1, neighbor_M, before_N, now_N, weight, walk):
+    for node in range(len(before_N)):
         total = 0.0
-        for slot in range(indptr_N1[place], indptr_N1[place + 1]):
+        for slot in range(indptr_N1[node], indptr_N1[node + 1]):
             total += now_N[neighbor_M[slot]]
-        before_N[place] += weight * (walk * inverse_N[place] * total - before_N[place])
+        before_N[node] += weight * (walk * total / _degree(indptr_N1, node) - before_N[node])
 
 
 def pushed_best(
-    graph: HubFirstGraph, node_B: Int64s, *, top_k: int, teleport: float, epsilon: float, tie: float
+    union: TemporalUnionGraph, node_B: Int64s, *, top_k: int, teleport: float, epsilon: float, tie: float
 ) -> tuple[Int64s, Float64s, Int64s]:
     """Give the best nodes [B, K] of each node's row, itself left out, their scores [B, K] and how many they are [B].
 
     Rows are those of `pagerank_solvers.pushed_rows`; scores that round to the same multiple of `tie` count as equal.
     """
-    slots = graph.indptr_N1, graph.neighbor_M
-    threshold_N = epsilon * graph.degree_N
-    return _best_rows(slots, graph.node_N, threshold_N, graph.place_N[node_B], top_k, teleport, tie)
+    graph = hub_first_graph(union)
+    threshold_N = epsilon * np.maximum(np.diff(graph.lists[0]), 1)
+    node_N = np.empty(graph.num_nodes, dtype=np.int64)
+    node_N[graph.number_N] = np.arange(graph.num_nodes)
+    return _best_rows(graph.lists[:2], node_N, threshold_N, graph.number_N[node_B], top_k, teleport, tie)
 
 
 @njit(nogil=True, cache=True)
-def _best_rows(slots, node_N, threshold_N, place_B, top_k, teleport, tie):
-    shape, num_nodes = (len(place_B), top_k), len(node_N)
-    best_BK, score_BK, num_best_B = np.empty(shape, np.int64), np.empty(shape), np.zeros(len(place_B), np.int64)
+def _best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
+    shape, num_nodes = (len(own_B), top_k), len(node_N)
+    best_BK, score_BK, num_best_B = np.empty(shape, np.int64), np.empty(shape), np.zeros(len(own_B), np.int64)
     settled_N, residual_N, touched_N = np.zeros(num_nodes), np.zeros(num_nodes), np.empty(num_nodes, np.uint32)
     fronts = np.empty(num_nodes, np.uint32), np.empty(num_nodes, np.uint32), np.empty(num_nodes)
-    for row in range(len(place_B)):
-        residual_N[place_B[row]] = 1.0
-        touched_N[0] = place_B[row]
+    for row in range(len(own_B)):
+        residual_N[own_B[row]] = 1.0
+        touched_N[0] = own_B[row]
         num_touched = _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport)
         _settle(touched_N[:num_touched], settled_N, residual_N, fronts[2], teleport)
         scores = touched_N[1:num_touched], fronts[2][1:num_touched]  # the first is the node itself
@@ -148,10 +100,10 @@ def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport
     front_N[0] = touched_N[0]
     while num_front:
         for entry in range(num_front):
-            place = front_N[entry]
-            pushed_N[entry] = residual_N[place]
-            settled_N[place] += teleport * residual_N[place]
-            residual_N[place] = 0.0
+            node = front_N[entry]
+            pushed_N[entry] = residual_N[node]
+            settled_N[node] += teleport * residual_N[node]
+            residual_N[node] = 0.0
         num_next = 0
         for entry in range(num_front):
             first, end = indptr_N1[front_N[entry]], indptr_N1[front_N[entry] + 1]
@@ -173,9 +125,9 @@ def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport
 @njit(nogil=True, cache=True)
 def _settle(touched_A, settled_N, residual_N, score_N, teleport):
     for entry in range(len(touched_A)):
-        place = touched_A[entry]
-        score_N[entry] = settled_N[place] + teleport * residual_N[place]
-        settled_N[place] = residual_N[place] = 0.0
+        node = touched_A[entry]
+        score_N[entry] = settled_N[node] + teleport * residual_N[node]
+        settled_N[node] = residual_N[node] = 0.0
 
 
 @njit(nogil=True, cache=True)
