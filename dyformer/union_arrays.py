@@ -73,15 +73,11 @@ def merged_presence(presence_EW: Words, place_D: Int64s, is_known_D: NDArray[np.
     return merged_EW
 
 
-def connected_pairs(rows: Rows, rows_n: Int64s, column_m: Int64s, place_m: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Find edges from some nodes to columns, which ascend; `place_m` is what to call each column.
-
-    Returns:
-        Position among the rows, place of the column and number of the edge, [P] each.
-    """
+def connected_pairs(rows: Rows, rows_n: Int64s, columns_m: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Find edges from some nodes to others: position of either in its list and number of the edge, [P] each."""
     indptr_N1, _, neighbor_M = rows
     mark_N = np.full(len(indptr_N1) - 1, -1)
-    mark_N[column_m] = place_m
+    mark_N[columns_m] = np.arange(len(columns_m))
     row_A, slot_A = _slots(indptr_N1, rows_n)
     column_A = mark_N[neighbor_M[slot_A]]
     is_found_A = column_A >= 0

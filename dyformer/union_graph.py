@@ -255,6 +255,5 @@ def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) ->
         Position in `rows_n`, position in `columns_m` and number of the edge, [P] each, in order of the rows and then of
         the columns' node numbers. The work follows the degrees of the rows, not the number of pairs or of nodes.
     """
-    place_m = np.argsort(columns_m)
-    row_P, column_P, edge_P = _loops().connected_pairs(union.rows, rows_n, columns_m[place_m], place_m)
+    row_P, column_P, edge_P = _loops().connected_pairs(union.rows, rows_n, columns_m)
     return row_P, column_P, edge_P

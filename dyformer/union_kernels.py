@@ -1,14 +1,15 @@
 """Compiled loops over the edges of a union graph; `union_graph` takes them where numba is installed.
 
 N1 = nodes + 1    E edges, source < target    M = 2 E slots    D edges that join    A edges of all steps
-W words of 64 lags    P pairs found    n rows, m columns asked for    F bits of a filter
+W words of 64 lags    P pairs found    n rows, m columns asked for    F fields of a hash table
 """
 
 import numpy as np
 from numba import njit
 
-FILTER_BITS_PER_COLUMN = 64  # of nodes that are no column, one in as many passes the filter
-FEWEST_FILTER_BYTES = 64
+FIELDS_PER_COLUMN = 4  # of the hash table: few nodes then meet another one's field
+FEWEST_FIELDS = 64
+HASH_FACTOR = 2_654_435_769  # 2^32 / golden ratio (Knuth)
 
 
 @njit(nogil=True, cache=True)
@@ -90,7 +91,7 @@ def merged_rows(old, joining):
         merged_indptr_N1[row + 1] += written - read
         merged_edge_indptr_N1[row + 1] += num_edges
     written = _copy(old_neighbor_M, read, len(old_neighbor_M), merged_M, written)
-    return (merged_indptr_N1, merged_edge_indptr_N1, merged_M[:written].copy()), place_D, known_D
+    return (merged_indptr_N1, merged_edge_indptr_N1, merged_M[:written]), place_D, known_D
 
 
 @njit(nogil=True, cache=True)
@@ -134,55 +135,50 @@ def _age(presence_EW, start, stop, older_EW, written):
 
 
 @njit(nogil=True, cache=True)
-def connected_pairs(rows, rows_n, column_m, place_m):
-    """Find edges from some nodes to columns, which ascend; `place_m` is what to call each column.
-
-    Returns:
-        Position among the rows, place of the column and number of the edge, [P] each.
-    """
+def connected_pairs(rows, rows_n, columns_m):
+    """Find edges from some nodes to others: position of either in its list and number of the edge, [P] each."""
     indptr_N1, _, neighbor_M = rows
-    filter_F = _filter(column_m)
+    node_F, place_F = _places_by_node(columns_m)
     most = 0
     for row in rows_n:
-        most += min(indptr_N1[row + 1] - indptr_N1[row], len(column_m))
+        most += min(indptr_N1[row + 1] - indptr_N1[row], len(columns_m))
     found_3P = np.empty((3, most), dtype=np.int64)
     num_found = 0
     for position in range(len(rows_n)):
         row = rows_n[position]
         for slot in range(indptr_N1[row], indptr_N1[row + 1]):
-            neighbor = neighbor_M[slot]
-            if not filter_F[(neighbor >> 3) & (len(filter_F) - 1)] >> (neighbor & 7) & 1:
-                continue
-            column = _place_of(neighbor, column_m, 0, len(column_m))
-            if column < len(column_m) and column_m[column] == neighbor:
+            field = _field_of(neighbor_M[slot], node_F)
+            if node_F[field] == neighbor_M[slot]:
                 found_3P[0, num_found] = position
-                found_3P[1, num_found] = place_m[column]
+                found_3P[1, num_found] = place_F[field]
                 found_3P[2, num_found] = _edge_of(rows, row, slot)
                 num_found += 1
     return found_3P[:, :num_found].copy()
 
 
 @njit(nogil=True, cache=True)
-def _filter(column_m):
-    # A few bits per column instead of a mark per node: it stays in the nearest cache, however large the graph.
-    num_bytes = FEWEST_FILTER_BYTES
-    while num_bytes * 8 < FILTER_BITS_PER_COLUMN * len(column_m):
-        num_bytes *= 2
-    filter_F = np.zeros(num_bytes, dtype=np.uint8)
-    for column in column_m:
-        filter_F[(column >> 3) & (num_bytes - 1)] |= np.uint8(1 << (column & 7))
-    return filter_F
+def _places_by_node(columns_m):
+    # A hash table of the columns stays in the nearest cache; a mark per node would be as long as the graph has nodes.
+    num_fields = FEWEST_FIELDS
+    while num_fields < FIELDS_PER_COLUMN * len(columns_m):
+        num_fields *= 2
+    node_F = np.full(num_fields, -1, dtype=np.int64)
+    place_F = np.empty(num_fields, dtype=np.int64)
+    for place in range(len(columns_m)):
+        field = _field_of(columns_m[place], node_F)
+        node_F[field] = columns_m[place]
+        place_F[field] = place
+    return node_F, place_F
 
 
 @njit(nogil=True, cache=True)
-def _place_of(value, sorted_A, start, stop):
-    while start < stop:
-        middle = (start + stop) >> 1
-        if sorted_A[middle] < value:
-            start = middle + 1
-        else:
-            stop = middle
-    return start
+def _field_of(node, node_F):
+    """Give the field of a node, or the empty one where it would be: multiplicative hashing, linear probing."""
+    last = len(node_F) - 1
+    field = ((node * HASH_FACTOR) >> 16) & last
+    while node_F[field] >= 0 and node_F[field] != node:
+        field = (field + 1) & last
+    return field
 
 
 @njit(nogil=True, cache=True)
@@ -192,6 +188,10 @@ def _edge_of(rows, row, slot):
     source = row
     if neighbor_M[slot] < row:
         source = neighbor_M[slot]
-        first = indptr_N1[source + 1] - edge_indptr_N1[source + 1] + edge_indptr_N1[source]
-        slot = _place_of(row, neighbor_M, first, indptr_N1[source + 1])
+        slot = indptr_N1[source + 1] - edge_indptr_N1[source + 1] + edge_indptr_N1[source]
+        num = edge_indptr_N1[source + 1] - edge_indptr_N1[source]
+        while num > 1:  # no branch that a processor would have to guess
+            half = num >> 1
+            slot += half * (neighbor_M[slot + half] <= row)
+            num -= half
     return slot - indptr_N1[source + 1] + edge_indptr_N1[source + 1]
