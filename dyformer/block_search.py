@@ -2,7 +2,7 @@
 
 N nodes    N1 = N + 1    M slots of both directions    T targets, one bit each    C nodes that they are sought at
 R nodes with rows    X nodes in question    K components    S components with targets    W = 8 words of a row
-U = 64 words of 8 codes
+U = 64 words of 8 codes    P parts of 512 targets
 """
 
 from collections.abc import Callable, Iterator
@@ -38,6 +38,7 @@ NUM_HUBS = 4_096  # their rows fit a core's own cache, and nearly every short pa
 SMALL_GRAPH = 32_768  # nodes up to which all are hubs
 MIN_STRETCH = 8_192  # nodes
 SLOTS_PER_STOP = 16  # that a list should have in a stretch, so that coming back to the list pays
+BITS = np.packbits(np.eye(MAX_TARGETS, dtype=np.bool_), axis=1, bitorder="little").view(np.uint64)
 SWEPT_FROM = 6  # max_distance from which the whole graph is swept level by level
 
 _making = Lock()
@@ -94,26 +95,30 @@ def searched_block(
     """Give the distances [G, C], with the bits on the side that has fewer neighbours; see `distance_block`."""
     graph = hub_first_graph(union)
     row_G, column_C = graph.number_N[rows_G], graph.number_N[columns_C]
-    if _effort(graph, row_G) > _effort(graph, column_C):
-        return _codes(graph, column_C, row_G, max_distance)
-    return np.ascontiguousarray(_codes(graph, row_G, column_C, max_distance).T)
+    if _effort(graph, row_G) < _effort(graph, column_C):
+        return np.ascontiguousarray(_codes(graph, row_G, column_C, max_distance).T)
+    return np.ascontiguousarray(_codes(graph, column_C, row_G, max_distance))
 
 
 def _effort(graph: HubFirstGraph, target_T: Nodes) -> tuple[int, int]:
-    return -(-len(target_T) // MAX_TARGETS), graph.num_slots(target_T)
+    """What bits for these nodes cost: passes, then, where that is more than turning the result, their neighbours."""
+    return _num_parts(target_T), graph.num_slots(target_T) if graph.num_hubs < graph.num_nodes else 0
+
+
+def _num_parts(target_T: Nodes) -> int:
+    return -(-len(target_T) // MAX_TARGETS)
 
 
 def _codes(graph: HubFirstGraph, target_T: Nodes, node_C: Nodes, max_distance: int) -> NDArray[np.uint8]:
-    code_CT = np.empty((len(node_C), len(target_T)), dtype=np.uint8)
-    code_CU = np.empty((len(node_C), MAX_TARGETS // 8), dtype=np.uint64)
-    for start in range(0, len(target_T), MAX_TARGETS):
-        part_T = target_T[start : start + MAX_TARGETS]
-        code_CU.view(np.uint8)[:] = max_distance
+    code_PCU = np.empty((_num_parts(target_T), len(node_C), MAX_TARGETS // 8), dtype=np.uint64)
+    code_PCT = code_PCU.view(np.uint8)
+    code_PCT[:] = max_distance
+    for part, code_CU in enumerate(code_PCU):
+        part_T = target_T[part * MAX_TARGETS : (part + 1) * MAX_TARGETS]
         # A node at distance d is reached at the levels d .. max_distance - 1: one less than the cap for each.
         for row_CW in _levels(_search_of(graph, part_T), node_C, max_distance):
             lessen(code_CU, row_CW)
-        code_CT[:, start : start + MAX_TARGETS] = code_CU.view(np.uint8)[:, : len(part_T)]
-    return code_CT
+    return code_PCT.transpose(1, 0, 2).reshape(len(node_C), code_PCT.shape[0] * MAX_TARGETS)[:, : len(target_T)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +142,7 @@ class _Search:
 
 
 def _search_of(graph: HubFirstGraph, target_T: Nodes) -> _Search:
-    place_T = np.arange(len(target_T))
-    bit_TW = np.zeros((len(target_T), NUM_WORDS), dtype=np.uint64)
-    bit_TW[place_T, place_T // 64] = np.left_shift(np.uint64(1), (place_T % 64).astype(np.uint64))
+    bit_TW = BITS[: len(target_T)]
     component_S, which_T = np.unique(graph.lists[2][target_T], return_inverse=True)
     which_K = np.zeros(graph.num_components, dtype=np.uint32)
     which_K[component_S] = np.arange(1, len(component_S) + 1)
@@ -176,12 +179,17 @@ def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_d
     row_CW[is_other_C] = pulled(lists, node_C[is_other_C], other_XW, near, search.everywhere, search.complete)
     yield row_CW
     row_CW = pulled(lists, node_C, row_CW, hubs, search.hubs, search.complete)
-    row_CW = _completed(search, node_C, row_CW, _by_other_neighbors, near)
+    only_hubs = search.graph.num_hubs == search.graph.num_nodes
+    if not only_hubs:
+        row_CW = _completed(search, node_C, row_CW, _by_other_neighbors, near)
     yield row_CW
-    if max_distance > 4:
-        row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.hubs)
+    if max_distance == 4:
+        return
+    row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.hubs)
+    if not only_hubs:
         row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.others)
-        yield _completed(search, node_C, row_CW, _by_others)
+        row_CW = _completed(search, node_C, row_CW, _by_others)
+    yield row_CW
 
 
 def _completed(search: _Search, node_C: Nodes, row_CW: Words, hop: Callable[..., Words], *given: Any) -> Words:
