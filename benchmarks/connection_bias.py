@@ -1,0 +1,133 @@
+"""The temporal-connection bias of 512 x 512 pairs, forward and backward, against a dense product with 0/1 connections.
+
+P pairs    T lags    H heads    S distance codes    A connections: pairs with an edge, once for each lag with it
+"""
+
+import measure  # isort: skip
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from graphs import power_law_graph
+from torch import Tensor
+
+from dyformer.attention_bias import add_connections, distance_bias
+from dyformer.batches import SubgraphBatch, graph_view, make_batch
+from dyformer.prepared_graph import GraphConfig, prepare_graph
+
+NUM_NODES, NUM_HEADS, MAX_DISTANCE = 512, 8, 5
+TARGETS = {16: 20, 100: 70}  # lags, and how many times faster than the dense product
+ROUNDS = 11
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What both sides are given: the weights, the pairs, and the gradient that attention hands back."""
+
+    absent_H: Tensor
+    delta_TH: Tensor
+    code_SH: Tensor
+    distance_P: Tensor
+    pair_A: Tensor
+    lag_A: Tensor
+    connected_PT: Tensor
+    grad_HP: Tensor
+
+
+def batch_of(num_steps: int) -> SubgraphBatch:
+    """Targets are the ends of links of the newest step of s1m, as in training."""
+    graph = prepare_graph(
+        power_law_graph("s1m", num_steps=num_steps), until=num_steps, config=GraphConfig(history_window=None)
+    )
+    newest = graph.history.snapshots[-1]
+    generator = np.random.default_rng(0)
+    ends = generator.permutation(np.unique(np.concatenate([newest.source_E, newest.target_E])))
+    target_G = np.sort(ends[:NUM_NODES]).astype(np.int64)
+    return make_batch(graph_view(graph, until=num_steps), target_G, num_context=NUM_NODES)
+
+
+def case_of(num_steps: int) -> Case:
+    """Random weights and gradients on the pairs of a real batch."""
+    batch = batch_of(num_steps)
+    num_pairs = batch.distance_GC.numel()
+    pair_A = batch.edge_target_A * batch.distance_GC.shape[1] + batch.edge_context_A
+    connected_PT = torch.zeros(num_pairs, num_steps)
+    connected_PT[pair_A, batch.edge_lag_A] = 1
+    share = len(pair_A.unique()) / num_pairs
+    print(f"T = {num_steps}: {tuple(batch.distance_GC.shape)} pairs, {share:.2%} connected, {len(pair_A)} connections")
+    return Case(
+        absent_H=torch.randn(NUM_HEADS, requires_grad=True),
+        delta_TH=torch.randn(num_steps, NUM_HEADS, requires_grad=True),
+        code_SH=torch.randn(MAX_DISTANCE + 1, NUM_HEADS, requires_grad=True),
+        distance_P=batch.distance_GC.flatten(),
+        pair_A=pair_A,
+        lag_A=batch.edge_lag_A,
+        connected_PT=connected_PT,
+        grad_HP=torch.randn(NUM_HEADS, num_pairs),
+    )
+
+
+def sparse(case: Case) -> Tensor:
+    """Ours, as the model adds it: a constant, and the connections on top."""
+    constant_HP = case.absent_H[:, None].expand_as(case.grad_HP).contiguous()
+    return add_connections(constant_HP, case.delta_TH, case.pair_A, case.lag_A)
+
+
+def dense_rows(case: Case) -> Tensor:
+    """The peer as the target has it, a row for each pair: [P, T] @ [T, H] + [H]."""
+    return torch.addmm(case.absent_H, case.connected_PT, case.delta_TH).T
+
+
+def dense_columns(case: Case) -> Tensor:
+    """The same product in the layout that suits it best."""
+    return torch.addmm(case.absent_H[:, None], case.delta_TH.T.contiguous(), case.connected_PT.T)
+
+
+def sparse_whole(case: Case) -> Tensor:
+    """Our whole bias, the distances' part too."""
+    bias_HP = distance_bias(case.code_SH + case.absent_H, case.distance_P)
+    return add_connections(bias_HP, case.delta_TH, case.pair_A, case.lag_A)
+
+
+def dense_whole(case: Case) -> Tensor:
+    """The peer's product on top of our distances' part."""
+    return distance_bias(case.code_SH, case.distance_P) + dense_columns(case)
+
+
+def with_gradients(form: Callable[[Case], Tensor], case: Case) -> list[Tensor]:
+    """Run a form forward and backward: the bias, and the gradients of all weights that it reads."""
+    weights = [case.absent_H, case.delta_TH, case.code_SH]
+    bias_HP = form(case)
+    grads = torch.autograd.grad(bias_HP, weights, case.grad_HP, allow_unused=True)
+    return [bias_HP.detach(), *(grad for grad in grads if grad is not None)]
+
+
+def check(case: Case, ours: Callable[[Case], Tensor], peer: Callable[[Case], Tensor]) -> None:
+    """Raise where the two forms differ."""
+    for found, expected in zip(with_gradients(ours, case), with_gradients(peer, case), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)  # sums of 262,144 numbers of single precision
+
+
+def ratio(num_steps: int) -> float:
+    """Time the dense product against ours; only the printed lines tell of the peer's better layout."""
+    case = case_of(num_steps)
+    for ours, peer in ((sparse, dense_rows), (sparse, dense_columns), (sparse_whole, dense_whole)):
+        check(case, ours, peer)
+    forms = (sparse, dense_rows, dense_columns, sparse_whole, dense_whole)
+    works = {form.__name__: lambda form=form: with_gradients(form, case) for form in forms}
+    seconds = measure.median_cpu_seconds(works, rounds=ROUNDS)
+    for name, value in seconds.items():
+        print(f"  {name:14s} {value * 1e3:8.2f} ms")
+    print(f"  against the product in its best layout: ratio {seconds['dense_columns'] / seconds['sparse']:.1f}")
+    print(f"  so, and with the distances on both sides: ratio {seconds['dense_whole'] / seconds['sparse_whole']:.1f}")
+    return seconds["dense_rows"] / seconds["sparse"]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    ratios = {num_steps: ratio(num_steps) for num_steps in TARGETS}
+    for num_steps, value in ratios.items():
+        measure.verdict(f"connection_bias_T{num_steps}", value, TARGETS[num_steps])

@@ -1,0 +1,82 @@
+"""How the time of a pre-training batch grows with the number of lags, and with the graph.
+
+A batch is the product's: 256 targets at most, 256 context nodes, two views. Its making (context, distances,
+connections) and the step of training on it (loss, gradients, update) are timed apart.
+"""
+
+import measure  # isort: skip
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from graphs import power_law_graph
+
+from dyformer.batches import num_lags
+from dyformer.model import ModelConfig
+from dyformer.optimizer import Optimizer
+from dyformer.pair_batches import PairBatch, reconstruction_tasks
+from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.stage_config import PretrainConfig
+from dyformer.training import pair_source, pretraining_loss, started_model
+
+LAGS, LAGS_GRAPH = (10, 100, 1_000), "s100k"
+GRAPHS, GRAPHS_LAGS = ("s10k", "s100k", "s1m"), 16
+ROUNDS = 7
+Works = dict[str, Callable[[], object]]
+
+
+def prepared(name: str, num_steps: int) -> PreparedGraph:
+    """Prepare a power-law graph with its whole history."""
+    graph = power_law_graph(name, num_steps=num_steps)
+    return prepare_graph(graph, until=num_steps, config=GraphConfig(history_window=None))
+
+
+def works(graph: PreparedGraph) -> Works:
+    """Make a batch that tells the hidden newest step, and take the step of training on it."""
+    config, model_config = PretrainConfig(), ModelConfig()
+    source = pair_source(graph, model_config, config, seed=0)
+    tasks = [task for task in reconstruction_tasks(graph.until, num_lags(graph), hidden=True) if task.lag == 0][-1:]
+
+    def make() -> PairBatch:
+        return next(iter(source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=True)))
+
+    batch = make()
+    subgraph = batch.subgraph
+    print(
+        f"{len(graph.history.node_N)} nodes, {graph.until} lags: {tuple(subgraph.distance_GC.shape)} pairs, "
+        f"{len(subgraph.edge_lag_A)} connections, {subgraph.target_feature_GF.shape[1]} features",
+        flush=True,
+    )
+    model = started_model(graph, model_config, None, seed=0).train()
+    optimizer = Optimizer(model, config)
+    return {"make": make, "step": lambda: optimizer.step(pretraining_loss(model, batch, config)["loss"])}
+
+
+def table(cases: dict[str, PreparedGraph]) -> dict[str, dict[str, float]]:
+    """Print the milliseconds of each case, all measured in turn; give the seconds."""
+    each = {name: works(graph) for name, graph in cases.items()}
+    flat = {f"{name} {part}": work for name, parts in each.items() for part, work in parts.items()}
+    seconds = measure.median_cpu_seconds(flat, rounds=ROUNDS)
+    found = {name: {part: seconds[f"{name} {part}"] for part in ("make", "step")} for name in each}
+    print(f"{'':>12s} {'make, ms':>10s} {'step, ms':>10s}")
+    for name, parts in found.items():
+        print(f"{name:>12s} {parts['make'] * 1e3:10.2f} {parts['step'] * 1e3:10.2f}")
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--s10m", action="store_true", help="measure on a million nodes too")
+    torch.set_num_threads(1)
+    graphs = (*GRAPHS, "s10m") if parser.parse_args().s10m else GRAPHS
+    by_lags = table({f"T = {num_lags}": prepared(LAGS_GRAPH, num_lags) for num_lags in LAGS})
+    by_graph = table({name: prepared(name, GRAPHS_LAGS) for name in graphs})
+    few, many, most = (by_lags[f"T = {num_lags}"]["step"] for num_lags in LAGS)
+    print(f"a step at T = {LAGS[2]} takes {most / few:.2f} times as long as at T = {LAGS[0]}")
+    measure.verdict("step_T100_over_T10", many / few, 1.2, at_most=True)
+    measure.verdict("step_s1m_over_s10k", by_graph["s1m"]["step"] / by_graph["s10k"]["step"], 1.2, at_most=True)
+    if "s10m" in by_graph:
+        measure.verdict("step_s10m_over_s10k", by_graph["s10m"]["step"] / by_graph["s10k"]["step"], 1.2, at_most=True)
+        measure.verdict("batch_s10m_over_s1m", by_graph["s10m"]["make"] / by_graph["s1m"]["make"], 12, at_most=True)
