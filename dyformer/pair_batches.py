@@ -108,7 +108,6 @@ class PairSource:
         self.graph, self.sizes, self.validation_share, self.seed = graph, sizes, validation_share, seed
         self._views = Kept(self._view, size=_view_size, most=KEPT_VIEWS)
         self._links = Kept(self._linked_places, size=len, most=KEPT_LINKS)
-        self._first_step_N, self._second_step_N = _active_steps(graph)
         self.has_links = cache(self._has_links)
 
     def batches(
@@ -183,28 +182,13 @@ class PairSource:
 
     def _known(self, task: LinkTask) -> NDArray[np.bool_]:
         """Nodes with an edge in a step of the view: in the hidden one and an earlier or later one too."""
-        is_seen_N = self._first_step_N <= task.until
-        if not task.hidden:
-            return is_seen_N
-        return is_seen_N & ((self._first_step_N != task.step) | (self._second_step_N <= task.until))
+        first_step_N, second_step_N = self.graph.activity.first_step_N, self.graph.activity.second_step_N
+        is_seen_N = first_step_N <= task.until
+        return is_seen_N & ((first_step_N != task.step) | (second_step_N <= task.until)) if task.hidden else is_seen_N
 
 
 def _view_size(view: GraphView) -> int:
-    return len(view.known_N) + len(view.union.source_E)
-
-
-def _active_steps(graph: PreparedGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and second step `[N]` with an edge of each node; one after the history where there is none."""
-    snapshots = graph.history.snapshots
-    first_N = np.full(snapshots[-1].num_nodes, len(snapshots) + 1)
-    second_N = first_N.copy()
-    for snapshot in reversed(snapshots):
-        active_N = np.zeros(len(first_N), dtype=np.bool_)
-        active_N[snapshot.source_E] = True
-        active_N[snapshot.target_E] = True
-        second_N[active_N] = first_N[active_N]
-        first_N[active_N] = snapshot.step
-    return first_N, second_N
+    return view.union.num_nodes + view.union.num_edges
 
 
 def draw_linked(linked: Pairs, most_ends: int, sizes: PairSizes, generator: np.random.Generator) -> Pairs:

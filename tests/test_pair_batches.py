@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
 from toy_graphs import random_graph, toy_graph
 
+from dyformer import pair_batches
+from dyformer.batches import GraphView, graph_view
 from dyformer.pair_batches import (
     LinkTask,
     PairBatch,
     PairSizes,
     PairSource,
     draw_linked,
+    edges_inside,
     forecast_tasks,
     reconstruction_tasks,
 )
@@ -109,6 +113,74 @@ def test_ends_of_the_drawn_pairs_stay_within_their_number():
         source_P, target_P = draw_linked(linked, 4, SIZES, np.random.default_rng(seed))
         assert len(np.unique([source_P, target_P])) <= 4
         assert len(source_P) >= 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edges_inside_a_pool_are_those_with_both_ends_in_it(seed: int):
+    generator = np.random.default_rng(seed)
+    snapshot = random_graph(generator, num_nodes=25, num_steps=1, num_edges=80).snapshots[0]
+    pool_G = np.sort(generator.choice(25, size=generator.integers(1, 26), replace=False))
+    source_A, target_A = edges_inside(pool_G, (snapshot.source_E, snapshot.target_E))
+    found = list(zip(pool_G[source_A].tolist(), pool_G[target_A].tolist(), strict=True))
+    edges = zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True)
+    assert found == [pair for pair in edges if {*pair} <= {*pool_G.tolist()}]
+
+
+def test_no_pool_node_with_an_edge_has_no_edge_inside():
+    nothing = np.empty(0, dtype=np.int64)
+    for found in (
+        *edges_inside(np.array([1, 4]), (nothing, nothing)),
+        *edges_inside(np.array([2]), (nothing, nothing)),
+    ):
+        assert len(found) == 0
+
+
+def test_every_pair_is_drawn_alike():
+    linked = (np.arange(0, 20, 2), np.arange(1, 20, 2))
+    sizes = PairSizes(num_linked=3, num_negatives=1, num_targets=20, num_context=4)
+    count_P = np.zeros(10)
+    for seed in range(2000):
+        source_P, _ = draw_linked(linked, 6, sizes, np.random.default_rng(seed))
+        assert len(np.unique(source_P)) == 3
+        count_P[source_P // 2] += 1
+    assert np.abs(count_P / 2000 - 0.3).max() < 0.05
+
+
+def test_views_are_made_once_and_a_large_graph_does_not_keep_them_all(monkeypatch: pytest.MonkeyPatch):
+    graph, tasks = example_graph(), reconstruction_tasks(4, 3, hidden=True)
+    made: list[tuple[int, int | None]] = []
+
+    def counted(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> GraphView:
+        made.append((until, hidden_step))
+        return graph_view(graph, until=until, hidden_step=hidden_step)
+
+    def views_made() -> int:
+        made.clear()
+        source = PairSource(graph, SIZES, validation_share=0.1, seed=1)
+        list(source.batches(tasks * 2, np.random.default_rng(0), held_out=False, two_views=False))
+        return len(made)
+
+    monkeypatch.setattr(pair_batches, "graph_view", counted)
+    assert PairSource(graph, SIZES, validation_share=0.1, seed=1).keeps_views(tasks)
+    assert views_made() == len(tasks)
+    monkeypatch.setattr(pair_batches, "KEPT_VIEWS", 300)
+    assert not PairSource(graph, SIZES, validation_share=0.1, seed=1).keeps_views(tasks)
+    assert views_made() > len(tasks)
+
+
+def test_a_batch_depends_on_its_own_generator_alone():
+    graph, tasks = example_graph(), reconstruction_tasks(4, 3, hidden=True)
+    source, fresh = (PairSource(graph, SIZES, validation_share=0.1, seed=1) for _ in range(2))
+    first, second = (
+        [one.batch(task, np.random.default_rng([5, n]), held_out=False, two_views=True) for n, task in order]
+        for one, order in ((source, list(enumerate(tasks))), (fresh, list(enumerate(tasks))[::-1]))
+    )
+    for found, expected in zip(first, second[::-1], strict=True):
+        assert pairs_of(found) == pairs_of(expected)
+        assert found.second_view is not None
+        assert expected.second_view is not None
+        for name, tensor in vars(found.second_view).items():
+            assert torch.equal(tensor, getattr(expected.second_view, name))
 
 
 def test_targets_are_at_most_half_of_the_nodes():
