@@ -1,17 +1,19 @@
 """Raw log -> events: source, target, time, weight, label; rejected rows with reasons.
 
-An events frame has the columns `source, target` (String, the user's own ids), `time` (Int64: microseconds since the
-epoch, or the log's integer step), `weight` (Float64), `label` (Int8, null where there is none), `file` and `line`
-(where the row stands), in the order of the log.
+An events frame has the columns `source, target` (the user's own ids; Categorical, so that each text is held once),
+`time` (Int64: microseconds since the epoch, or the log's integer step), `weight` (Float64), `label` (Int8, null where
+there is none), `file` and `line` (where the row stands), in the order of the log.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from dyformer.raw_logs.event_times import read_times
+from dyformer.raw_logs.id_texts import ID, IdTexts
 from dyformer.raw_logs.raw_log import EmptyLog, NoUsableRows, RawFile, TooManyBadRows, UnreadableTime
 from dyformer.raw_logs.raw_rows import raw_rows
 from dyformer.raw_logs.read_plan import Declared, ReadPlan, declared_by, describe
@@ -31,8 +33,8 @@ __all__ = [
 
 EVENT_SCHEMA = pl.Schema(
     {
-        "source": pl.String,
-        "target": pl.String,
+        "source": ID,
+        "target": ID,
         "time": pl.Int64,
         "weight": pl.Float64,
         "label": pl.Int8,
@@ -42,8 +44,13 @@ EVENT_SCHEMA = pl.Schema(
 )
 QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String})
 
+HASHED_ROWS = 1 << 18
+
 CONTENT = ("source", "target", "time", "weight", "label")
 """Rows equal in these are exact duplicates."""
+
+ABSENT = {"weight": pl.lit(1.0), "label": pl.lit(None, pl.Int8)}
+"""What a log has where no column is planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +74,11 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
 
     Raises EmptyLog, DamagedLog and ColumnNotFound with the file; UnreadableTime or NoUsableRows where no row is usable.
     """
-    good, bad = [EVENT_SCHEMA.to_frame()], [QUARANTINE_SCHEMA.to_frame()]
-    for file in files:
-        for rows in raw_rows(file, plan):
-            judged = _judged(rows, plan).with_columns(file=pl.lit(file.name))
-            is_bad = judged["reason"].is_not_null()
-            if is_bad.any():
-                bad.append(_quarantined(judged.filter(is_bad)))
-                judged = judged.filter(~is_bad)
-            good.append(judged.select(EVENT_SCHEMA.names()).rechunk())
-    events, quarantine = pl.concat(good), pl.concat(bad)
+    per_file = [_file_rows(file, plan) for file in files]
+    events = _joined([events for events, _ in per_file], EVENT_SCHEMA)
+    quarantine = _joined([quarantine for _, quarantine in per_file], QUARANTINE_SCHEMA)
     _check_usable(events, quarantine, files, plan)
-    is_duplicate = _repeats(events)
+    is_duplicate = _repeats(events, [name for name in CONTENT if getattr(plan.columns, name) is not None])
     num_usable, num_duplicates = events.height, int(is_duplicate.sum())
     if drop_duplicates and num_duplicates:
         events = events.filter(~is_duplicate)
@@ -107,37 +107,67 @@ def too_many_bad(result: ReadResult, max_bad: float) -> None:
     )
 
 
+def _file_rows(file: RawFile, plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Read one file: its events, and its quarantined rows."""
+    constants = {name: value for name, value in ABSENT.items() if getattr(plan.columns, name) is None}
+    constants["file"] = pl.lit(file.name)
+    columns = [name for name in EVENT_SCHEMA.names() if name not in constants]
+    texts, good, bad = IdTexts(), [], []
+    for rows in raw_rows(file, plan):
+        judged = _judged(rows, plan)
+        is_bad = judged["reason"].is_not_null()
+        events = judged.select(columns)
+        if is_bad.any():
+            bad.append(_quarantined(judged.filter(is_bad).with_columns(file=constants["file"]), plan))
+            events = events.filter(~is_bad)
+        good.append(events.with_columns(texts.of(events["source"]), texts.of(events["target"])))
+    events = _joined(good, pl.Schema({name: EVENT_SCHEMA[name] for name in columns}))
+    return events.with_columns(**constants).select(EVENT_SCHEMA.names()), _joined(bad, QUARANTINE_SCHEMA)
+
+
+def _joined(parts: list[pl.DataFrame], schema: pl.Schema) -> pl.DataFrame:
+    if len(parts) == 1:
+        return parts[0]
+    return pl.concat(parts, rechunk=False) if parts else schema.to_frame()
+
+
 def _judged(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     """Turn the texts into values, and give each row that cannot be used its reason."""
     times = read_times(rows["time"], plan.time_unit)
-    has_weight, has_label = "weight" in rows.columns, "label" in rows.columns
+    texts = {
+        name: value for name, value in (("weight", _weight_value()), ("label", _label_value())) if name in rows.columns
+    }
     rows = rows.with_columns(
-        time_text=pl.col("time"),
         time=times["time"],
         time_reason=times["reason"],
-        weight_value=pl.col("weight").cast(pl.Float64, strict=False) if has_weight else pl.lit(1.0),
-        label_value=_label_value() if has_label else pl.lit(None, pl.Int8),
+        time_text=pl.col("time"),
+        **{f"{name}_value": value for name, value in texts.items()},
     )
-    no_end = (pl.col("source").fill_null("") == "") | (pl.col("target").fill_null("") == "")
-    reason = (
-        pl.when(pl.col("reason").is_not_null())
-        .then("reason")
-        .when(no_end)
-        .then(pl.lit("empty id"))
-        .when(pl.col("time_reason").is_not_null())
-        .then("time_reason")
-    )
-    if has_weight:
-        reason = _weight_reasons(reason)
-    if has_label:
-        unread = pl.col("label_value").is_null() & (pl.col("label").fill_null("") != "")
-        reason = reason.when(unread).then(pl.lit("bad label"))
-    texts = [name for name in ("weight", "label") if name in rows.columns]
+    reason = pl.coalesce("reason", *_reasons_of(rows))
     return (
-        rows.with_columns(reason=reason.otherwise(None))
+        rows.with_columns(reason=reason)
         .rename({name: f"{name}_text" for name in texts})
-        .rename({"weight_value": "weight", "label_value": "label"})
+        .rename({f"{name}_value": name for name in texts})
     )
+
+
+def _reasons_of(rows: pl.DataFrame) -> list[pl.Expr]:
+    """What may be wrong with a row's values, the most telling first."""
+    reasons = []
+    if rows.schema["source"] == pl.String:
+        no_end = (pl.col("source").fill_null("") == "") | (pl.col("target").fill_null("") == "")
+        reasons.append(pl.when(no_end).then(pl.lit("empty id")))
+    reasons.append(pl.col("time_reason"))
+    if "weight_value" in rows.columns:
+        reasons.append(_weight_reason())
+    if "label_value" in rows.columns:
+        unread = pl.col("label_value").is_null() & (pl.col("label").fill_null("") != "")
+        reasons.append(pl.when(unread).then(pl.lit("bad label")))
+    return reasons
+
+
+def _weight_value() -> pl.Expr:
+    return pl.col("weight").cast(pl.Float64, strict=False)
 
 
 def _label_value() -> pl.Expr:
@@ -145,10 +175,10 @@ def _label_value() -> pl.Expr:
     return pl.when(value == value.floor()).then(value.cast(pl.Int8, strict=False))
 
 
-def _weight_reasons(reason):
+def _weight_reason() -> pl.Expr:
     value = pl.col("weight_value")
     return (
-        reason.when(value.is_null())
+        pl.when(value.is_null())
         .then(pl.lit("unreadable weight"))
         .when(~value.is_finite())
         .then(pl.lit("weight is not finite"))
@@ -157,28 +187,47 @@ def _weight_reasons(reason):
     )
 
 
-def _quarantined(rows: pl.DataFrame) -> pl.DataFrame:
+def _quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     """Keep file, line, reason and the raw text; a Parquet row's text is its values as JSON."""
+    fields = [name for name in rows.columns if name.startswith("field_")]
+    if fields:
+        texts = [pl.col(name).cast(pl.String).fill_null("") for name in fields]
+        return rows.select("file", "line", "reason", raw=pl.concat_str(texts, separator=str(plan.separator)))
     texts = [name for name in ("source", "target", "time_text", "weight_text", "label_text") if name in rows.columns]
     values = pl.struct([pl.col(name).alias(name.removesuffix("_text")) for name in texts])
     return rows.select("file", "line", "reason", raw=pl.coalesce("raw", values.struct.json_encode()))
 
 
-def _column_hashes() -> list[pl.Expr]:
-    return [pl.col(column).hash(seed) for seed, column in enumerate(CONTENT, 1)]
-
-
-def _repeats(events: pl.DataFrame) -> pl.Series:
+def _repeats(events: pl.DataFrame, columns: list[str]) -> pl.Series:
     """Mark every row whose content an earlier row has. Equal hashes find the few rows worth comparing."""
+    hash_R = np.empty(events.height, dtype=np.uint64)
+    for first, hash_B in _content_hashes(events, columns):
+        hash_R[first : first + len(hash_B)] = hash_B
+    hash_R.sort()
+    twice = np.unique(hash_R[1:][hash_R[1:] == hash_R[:-1]])
+    del hash_R
     repeats = pl.repeat(False, events.height, eager=True, dtype=pl.Boolean)
-    hashes = events.select(pl.reduce(lambda one, other: one ^ other, _column_hashes())).to_series()
-    ordered = np.sort(hashes.to_numpy())
-    twice = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if not twice.size:
         return repeats
-    suspects = hashes.is_in(pl.Series(twice).implode()).arg_true()
-    first = events.select(CONTENT)[suspects].select(pl.struct(CONTENT).is_first_distinct()).to_series()
-    return repeats.scatter(suspects.filter(~first), True)
+    suspects = np.concatenate([first + _members(hash_B, twice) for first, hash_B in _content_hashes(events, columns)])
+    first = events.select(columns)[suspects].select(pl.struct(columns).is_first_distinct()).to_series()
+    return repeats.scatter(suspects[~first.to_numpy()], True)
+
+
+def _content_hashes(events: pl.DataFrame, columns: list[str]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """Hash the rows block by block; with the position of each block's first row."""
+    hashes = [pl.col(column).to_physical().hash(seed) for seed, column in enumerate(columns, 1)]
+    content = pl.reduce(lambda one, other: one ^ other, hashes)
+    for index, block in enumerate(events.iter_slices(HASHED_ROWS)):
+        yield index * HASHED_ROWS, block.select(content).to_series().to_numpy()
+
+
+def _members(hash_B: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Find the rows with one of some hashes; the first bits of a hash leave few of them to be looked up."""
+    is_wanted = np.zeros(1 << 20, dtype=bool)
+    is_wanted[wanted >> np.uint64(44)] = True
+    row_S = np.flatnonzero(is_wanted[hash_B >> np.uint64(44)])
+    return row_S[pl.Series(hash_B[row_S]).is_in(pl.Series(wanted).implode()).to_numpy()]
 
 
 def _check_usable(events: pl.DataFrame, quarantine: pl.DataFrame, files: Sequence[RawFile], plan: ReadPlan) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.datasets import TimeUnit, Window
-from dyformer.windows import cut
+from dyformer.windows import cut, time_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
     Raises WindowError (a ValueError) where the window does not fit the log.
     """
     time_R = events["time"].to_numpy()
-    order_R = np.argsort(time_R, kind="stable")
+    order_R = time_order(time_R)
     windows = cut(time_R[order_R], window, time_unit)
     kept_R = order_R[windows.first_row_T[0] : windows.end_row_T[-1]]
     permanent_S = _interleaved(events["source"], events["target"], kept_R)

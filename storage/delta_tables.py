@@ -1,10 +1,11 @@
 """Delta tables under optimistic concurrency: open, create, scan, and commit if nobody else did."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 import polars as pl
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
@@ -18,6 +19,7 @@ DELTA_TYPES: dict[Any, str] = {
     pl.Float64: "double",
     pl.String: "string",
 }
+FILE_BYTES = 1 << 26  # the file that is being written is in memory
 # A training is pinned to a version for good: rows are never deleted and the history is never cleaned up.
 CONFIGURATION: dict[str, str | None] = {
     "delta.appendOnly": "true",
@@ -48,8 +50,20 @@ def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: li
         return DeltaTable(address, storage_options=options)
 
 
+def stream(blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any]) -> pa.RecordBatchReader:
+    """Rows of some columns, block by block: a table is written from it without being held as a whole."""
+    level = pl.CompatLevel.oldest()
+    schema = pl.DataFrame(schema=columns).to_arrow(compat_level=level).schema
+    batches = (batch for block in blocks for batch in block.to_arrow(compat_level=level).to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
 def commit_if_unchanged(
-    table: DeltaTable, rows: pl.DataFrame, application: str, version: int, metadata: Mapping[str, Any]
+    table: DeltaTable,
+    rows: pl.DataFrame | pa.RecordBatchReader,
+    application: str,
+    version: int,
+    metadata: Mapping[str, Any],
 ) -> bool:
     """Append all rows in one commit and record `version` for the application; False when the table moved on.
 
@@ -62,7 +76,7 @@ def commit_if_unchanged(
         app_transactions=[Transaction(application, version)],
     )
     try:
-        write_deltalake(table, rows, mode="append", commit_properties=properties)
+        write_deltalake(table, rows, mode="append", commit_properties=properties, target_file_size=FILE_BYTES)
     except CommitFailedError:
         return False
     return True

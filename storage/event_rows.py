@@ -34,7 +34,7 @@ class RowsRead(Protocol):
 
     @property
     def events(self) -> pl.DataFrame:
-        """Accepted rows: EVENT_COLUMNS."""
+        """Accepted rows: EVENT_COLUMNS, texts as String or Categorical."""
         ...
 
     @property
@@ -64,10 +64,11 @@ def check_rows(dataset: str, result: RowsRead) -> None:
     _check_columns(dataset, "quarantine", result.quarantine, QUARANTINE_COLUMNS)
     if result.events.is_empty():
         raise ValueError(f"dataset {dataset!r}: the source gave no event, nothing is committed")
-    missing = [name for name in EVENT_COLUMNS if name != "label" and result.events[name].null_count()]
+    nulls = result.events.select(pl.col(name).null_count() for name in EVENT_COLUMNS if name != "label")
+    missing = [name for name, count in nulls.row(0, named=True).items() if count]
     if missing:
         raise ValueError(f"dataset {dataset!r}: events without {', '.join(missing)}: such rows belong in quarantine")
-    if not result.events["weight"].is_finite().all():
+    if not result.events.select(pl.col("weight").is_finite().all()).item():
         raise ValueError(f"dataset {dataset!r}: a weight is not finite: such rows belong in quarantine")
     counted = result.events.height + result.quarantine.height + result.num_dropped
     if counted != result.num_read:
@@ -77,8 +78,10 @@ def check_rows(dataset: str, result: RowsRead) -> None:
 
 
 def _check_columns(dataset: str, name: str, frame: pl.DataFrame, columns: Mapping[str, Any]) -> None:
-    # Delta casts silently: a wrong type must not get that far.
-    found = {column: frame.schema.get(column) for column in columns}
+    # Delta casts silently: a wrong type must not get that far. Categorical is one way to hold text.
+    schema = frame.schema
+    found = {name: pl.String if isinstance(dtype, pl.Categorical) else dtype for name, dtype in schema.items()}
+    found = {column: found.get(column) for column in columns}
     wrong = [f"{key} is {found[key]} instead of {dtype}" for key, dtype in columns.items() if found[key] != dtype]
     if wrong:
         raise ValueError(f"dataset {dataset!r}: columns of {name}: {'; '.join(wrong)}")

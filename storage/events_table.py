@@ -7,6 +7,7 @@ the numbers are part of the commit, and the node dictionary is derived from it.
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from storage import delta_tables, files, node_numbers
 from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS, STORED_COLUMNS, RowsRead, check_rows
 from storage.layout import Layout
 
+BLOCK_ROWS = 1 << 17
 ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 
 
@@ -166,35 +168,48 @@ def _try_append(layout: Layout, source: _Source) -> Ingest | None:
     address = layout.interactions(source.dataset)
     table = delta_tables.opened_or_created(address, STORED_COLUMNS, partition_by=["accepted"])
     version = table.transaction_version(_application(source))
-    ingest = _commit(layout, table, source) if version is None else _ingest_of(table, version)
+    nodes = None
+    if version is None:
+        ingest, nodes = _commit(layout, table, source)
+    else:
+        ingest = _ingest_of(table, version)
     if ingest is not None:
-        node_numbers.extend(layout.nodes(source.dataset), table)
+        node_numbers.extend(layout.nodes(source.dataset), table, nodes)
     return ingest
 
 
-def _commit(layout: Layout, table: DeltaTable, source: _Source) -> Ingest | None:
-    nodes = node_numbers.known_nodes(layout.nodes(source.dataset), table, table.version())
-    _check_sides(nodes, source)
-    events = source.rows.events.select(EVENT_COLUMNS.keys()).sort("file", "line")
+def _commit(layout: Layout, table: DeltaTable, source: _Source) -> tuple[Ingest | None, pl.DataFrame | None]:
+    """Commit a source; gives no ingest where another writer was quicker, and else the nodes that are new with it."""
+    known = node_numbers.known_nodes(layout.nodes(source.dataset), table, table.version())
+    _check_sides(known, source)
+    events = _in_log_order(source.rows.events.select(EVENT_COLUMNS.keys()))
     if source.drop_known and table.version() > 0:
         events = _without_known(table, events)
     ingest = _counted(source, events, table)
     if not ingest.changed:
-        return ingest
-    numbered = node_numbers.numbered(events, nodes, source.target_side)
-    rows = _stored(numbered, source, ingest.version)
+        return ingest, None
+    numbered, nodes = node_numbers.numbered(events, known, source.target_side)
+    arrival = time.time_ns() // 1000
     metadata = asdict(ingest) | {
-        "arrival": rows["arrival"][0],
+        "arrival": arrival,
         "first_time": events["time"].min(),
         "last_time": events["time"].max(),
     }
+    rows = delta_tables.stream(_stored(numbered, source, ingest.version, arrival), STORED_COLUMNS)
     committed = delta_tables.commit_if_unchanged(table, rows, _application(source), ingest.version, metadata)
-    return ingest if committed else None
+    return (ingest, nodes) if committed else (None, None)
+
+
+def _in_log_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """By file and line; a reader gives them so, and sorting texts is dear."""
+    one_file = rows.select((pl.col("file").min() == pl.col("file").max()).fill_null(True)).item()
+    return rows if one_file and rows["line"].is_sorted() else rows.sort("file", "line")
 
 
 def _without_known(table: DeltaTable, events: pl.DataFrame) -> pl.DataFrame:
     same = ["source", "target", "time", "weight", "label"]
     known = delta_tables.scan(table, ACCEPTED).select(same)
+    events = events.cast({"source": pl.String, "target": pl.String})
     return events.lazy().join(known, on=same, how="anti", nulls_equal=True, maintain_order="left").collect()
 
 
@@ -213,21 +228,23 @@ def _counted(source: _Source, events: pl.DataFrame, table: DeltaTable) -> Ingest
     )
 
 
-def _stored(events: pl.DataFrame, source: _Source, version: int) -> pl.DataFrame:
-    bad = source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()).sort("file", "line")
-    good = events.with_columns(accepted=pl.lit(True), row=pl.int_range(pl.len()))
-    rows = pl.concat([good, bad.with_columns(accepted=pl.lit(False), row=pl.int_range(pl.len()))], how="diagonal")
-    return rows.with_columns(
-        ingest=pl.lit(version),
-        target_side=pl.lit(source.target_side),
-        arrival=pl.lit(time.time_ns() // 1000),
-    ).select(
-        pl.col(name).cast(dtype) if name in rows.columns or name in _CONSTANT else pl.lit(None, dtype).alias(name)
-        for name, dtype in STORED_COLUMNS.items()
-    )
-
-
-_CONSTANT = ("ingest", "target_side", "arrival")
+def _stored(events: pl.DataFrame, source: _Source, version: int, arrival: int) -> Iterator[pl.DataFrame]:
+    """Rows as the table has them, block by block: texts are long, and never all there at once."""
+    rejected = _in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()))
+    for accepted, rows in ((True, events), (False, rejected)):
+        for index, block in enumerate(rows.iter_slices(BLOCK_ROWS)):
+            first = index * BLOCK_ROWS
+            block = block.with_columns(
+                accepted=pl.lit(accepted),
+                row=pl.int_range(first, first + block.height),
+                ingest=pl.lit(version),
+                target_side=pl.lit(source.target_side),
+                arrival=pl.lit(arrival),
+            )
+            yield block.select(
+                pl.col(name).cast(dtype) if name in block.columns else pl.lit(None, dtype).alias(name)
+                for name, dtype in STORED_COLUMNS.items()
+            )
 
 
 def _application(source: _Source) -> str:

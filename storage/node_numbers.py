@@ -3,14 +3,22 @@
 Order: commit, time, file, line, source before target. A number, once given, never changes, and no later event of a
 source changes the number of a node that appeared before it. The numbers are committed with the events; the Delta
 table kept here only saves looking through all events, and whoever appends brings it up to date.
+
+R rows    S ends of rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
 """
 
+import numpy as np
 import polars as pl
 from deltalake import DeltaTable
+from numpy.typing import NDArray
 
+from dyformer.raw_logs.id_texts import ID
+from dyformer.windows import time_order
 from storage import delta_tables
 
 NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}
+BLOCK_ROWS = 1 << 20
+UNKNOWN = -1
 APPLICATION = "nodes"  # its recorded version: the event table version up to which the dictionary is kept
 
 
@@ -21,29 +29,48 @@ def known_nodes(address: str, interactions: DeltaTable, version: int) -> pl.Data
     return nodes.filter(pl.col("ingest") <= version).sort("node")
 
 
-def extend(address: str, interactions: DeltaTable) -> None:
-    """Bring the kept dictionary up to the version of the event table; what a killed writer left is made up for."""
+def extend(address: str, interactions: DeltaTable, newest: pl.DataFrame | None = None) -> None:
+    """Bring the kept dictionary up to the version of the event table; what a killed writer left is made up for.
+
+    `newest` has the nodes (node, side, id) that the last commit brought, which saves looking for them in its rows.
+    """
     committed = False
     while not committed:
         kept = delta_tables.opened_or_created(address, NODE_COLUMNS)
         version = interactions.version()
         if _covered(kept) >= version:
             return
-        committed = delta_tables.commit_if_unchanged(kept, _nodes_since(interactions, kept), APPLICATION, version, {})
+        if newest is not None and _covered(kept) == version - 1:
+            nodes = newest.with_columns(ingest=pl.lit(version, pl.Int64))
+        else:
+            nodes = _nodes_since(interactions, kept)
+        committed = delta_tables.commit_if_unchanged(kept, nodes, APPLICATION, version, {})
 
 
-def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> pl.DataFrame:
-    """Events in log order -> the same with `source_node` and `target_node`; new nodes continue the known numbers."""
-    first = _first_appearances(events, target_side)
-    new = first.join(known, on=["side", "id"], how="anti").sort("place")
-    numbers = new.select("side", "id", node=pl.int_range(pl.len()) + known.height)
-    nodes = pl.concat([known.select("side", "id", "node"), numbers])
-    for end, side in (("source", 0), ("target", target_side)):
-        of_side = nodes.filter(pl.col("side") == side).select(
-            pl.col("id").alias(end), pl.col("node").alias(f"{end}_node")
-        )
-        events = events.join(of_side, on=end, how="left", maintain_order="left")
-    return events
+def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Number the nodes of events in log order; new nodes continue the known numbers.
+
+    Returns:
+        The events with `source_node` and `target_node` (UInt32), and the new nodes by number: node, side, id.
+    """
+    source, target = events["source"].cast(ID).rechunk(), events["target"].cast(ID).rechunk()
+    source_R, target_R, known_K = (ids.to_physical().to_numpy() for ids in (source, target, known["id"].cast(ID)))
+    num_codes = 1 + max(int(code.max(initial=0)) for code in (source_R, target_R, known_K))
+    number_V = np.full(num_codes * (1 + target_side), UNKNOWN, dtype=np.int64)
+    number_V[known_K + known["side"].to_numpy() * np.int64(num_codes)] = known["node"].to_numpy()
+    order_R = time_order(events["time"].to_numpy())
+    place_V = _first_places(source_R, target_R, order_R, target_side * num_codes, len(number_V))
+    new_N = np.flatnonzero((place_V != UNKNOWN) & (number_V == UNKNOWN))
+    new_N = new_N[np.argsort(place_V[new_N])]
+    number_V[new_N] = known.height + np.arange(len(new_N))
+    row_N, is_target_N = order_R[place_V[new_N] // 2], place_V[new_N] % 2 == 1
+    ids = target.gather(row_N).zip_with(pl.Series(is_target_N), source.gather(row_N))
+    nodes = {"node": number_V[new_N], "side": (is_target_N * target_side).astype(np.int8), "id": ids.cast(pl.String)}
+    number = pl.Series(number_V.astype(np.uint32))
+    return events.with_columns(
+        source_node=number.gather(source.to_physical()),
+        target_node=number.slice(target_side * num_codes).gather(target.to_physical()),
+    ), pl.DataFrame(nodes)
 
 
 def ids_are_integers(nodes: pl.DataFrame) -> bool:
@@ -53,14 +80,19 @@ def ids_are_integers(nodes: pl.DataFrame) -> bool:
     ).item()
 
 
-def _first_appearances(events: pl.DataFrame, target_side: int) -> pl.DataFrame:
-    """Each node of a source once: side, id, and its place in the order of appearance."""
-    place = pl.col("time").rank("ordinal").cast(pl.Int64) * 2  # ordinal: equal times keep the log's order
-    rows = events.lazy().select("source", "target", place.alias("place"))
-    sources = rows.group_by(id="source").agg(pl.col("place").min(), side=pl.lit(0, pl.Int8))
-    targets = rows.group_by(id="target").agg(pl.col("place").min() + 1, side=pl.lit(target_side, pl.Int8))
-    both = pl.concat([sources, targets], how="diagonal")
-    return both.group_by("side", "id").agg(pl.col("place").min()).collect()
+def _first_places(
+    source_R: NDArray[np.uint32], target_R: NDArray[np.uint32], order_R: NDArray[np.int64], shift: int, num_values: int
+) -> NDArray[np.int64]:
+    """Where each node first appears among the ends in order of time, source before target: [V], UNKNOWN for never."""
+    place_V = np.full(num_values, UNKNOWN, dtype=np.int64)
+    for stop in range(len(order_R), 0, -BLOCK_ROWS):  # of several assignments the last one stays, so the earliest
+        row_B = order_R[max(stop - BLOCK_ROWS, 0) : stop]
+        end_S = np.empty(2 * len(row_B), dtype=np.int64)
+        end_S[0::2] = source_R[row_B]
+        end_S[1::2] = target_R[row_B]
+        end_S[1::2] += shift
+        place_V[end_S[::-1]] = np.arange(2 * stop - 1, 2 * (stop - len(row_B)) - 1, -1)
+    return place_V
 
 
 def _nodes_since(interactions: DeltaTable, kept: DeltaTable | None) -> pl.DataFrame:
@@ -78,7 +110,7 @@ def _nodes_since(interactions: DeltaTable, kept: DeltaTable | None) -> pl.DataFr
     )
     num_kept = _kept_nodes(kept).height
     first = ends.filter(pl.col("node") >= num_kept).group_by("node", "side", "id").agg(pl.col("ingest").min())
-    return first.sort("node").select(NODE_COLUMNS.keys()).collect()
+    return first.sort("node").select(NODE_COLUMNS.keys()).collect(engine="streaming")
 
 
 def _covered(kept: DeltaTable | None) -> int:

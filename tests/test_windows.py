@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from dyformer import windows
 from dyformer.datasets import Window, WindowError
-from dyformer.windows import Windows, cut
+from dyformer.windows import Windows, cut, time_order
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -197,3 +197,14 @@ def test_as_many_windows_as_allowed_are_made(monkeypatch):
     assert len(cut(np.array([0, 2]), Window(rule="equal_time", length="1"), "step").first_row_T) == 3
     with pytest.raises(WindowError, match="4 windows"):
         cut(np.array([0, 3]), Window(rule="equal_time", length="1"), "step")
+
+
+@settings(deadline=None)
+@given(
+    times=st.lists(st.integers(-(2**62), 2**62), max_size=30),
+    unit=st.sampled_from([1, 1_000_000]),
+    span=st.sampled_from([3, 2**20, 2**63]),
+)
+def test_rows_are_ordered_by_time_and_then_as_they_stand(times, unit, span):
+    time_R = np.array([(time % span) // unit * unit for time in times], dtype=np.int64)
+    assert time_order(time_R).tolist() == sorted(range(len(times)), key=lambda row: time_R[row])

@@ -9,6 +9,7 @@ from dyformer.datasets import TimeUnit
 LAST_CLOCK_TIME = 253_402_300_799_999_999  # the end of year 9999
 FIRST_CLOCK_TIME = -62_135_596_800_000_000  # the start of year 1
 LAST_STEP = 2**53
+LAST_COUNT = 2**63 - 1025  # the last one that a float tells from what does not fit 64 bits
 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -21,14 +22,14 @@ UNIT_BOUNDS: tuple[tuple[float, TimeUnit], ...] = ((1e8, "step"), (1e11, "s"), (
 
 
 def read_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
-    """Read stripped texts into `time` (Int64, null where unusable) and `reason` (null where usable).
+    """Read stripped texts, or integers, into `time` (Int64, null where unusable) and `reason` (null where usable).
 
     Counts may carry fractions; ISO 8601 without a zone is UTC. Clock counts before 1970 are refused as negative (a
     sentinel far more often than a date); ISO dates before 1970 are read.
     """
     if unit not in get_args(TimeUnit):
         raise ValueError(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
-    return _iso_times(text) if unit == "iso" else _counted_times(text, unit)
+    return _iso_times(text.cast(pl.String)) if unit == "iso" else _counted_times(text, unit)
 
 
 def unit_of(texts: list[str]) -> TimeUnit:
@@ -41,15 +42,27 @@ def unit_of(texts: list[str]) -> TimeUnit:
 
 
 def _counted_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
+    if text.dtype == pl.Int64 and _all_usable(text, unit):
+        time = text * MICROSECONDS[unit] if unit in MICROSECONDS else text // 1000 if unit == "ns" else text
+        return pl.DataFrame({"time": time}).with_columns(reason=pl.lit(None, pl.String))
     whole = text.cast(pl.Int64, strict=False)
     value = text.cast(pl.Float64, strict=False)
     frame = pl.DataFrame({"whole": whole, "value": value}).with_columns(reason=_count_reason(unit))
     return frame.select(time=pl.when(pl.col("reason").is_null()).then(_microseconds(unit)), reason="reason")
 
 
+def _all_usable(whole: pl.Series, unit: TimeUnit) -> bool:
+    return whole.null_count() == 0 and bool(whole.is_between(0, _last(unit)).all())
+
+
+def _last(unit: TimeUnit) -> int:
+    return min(
+        {"step": LAST_STEP, "ns": LAST_CLOCK_TIME * 1000}.get(unit) or LAST_CLOCK_TIME // MICROSECONDS[unit], LAST_COUNT
+    )
+
+
 def _count_reason(unit: TimeUnit) -> pl.Expr:
     value = pl.col("value")
-    last = {"step": LAST_STEP, "ns": LAST_CLOCK_TIME * 1000}.get(unit) or LAST_CLOCK_TIME // MICROSECONDS[unit]
     reason = (
         pl.when(value.is_null())
         .then(pl.lit("unreadable time"))
@@ -57,7 +70,7 @@ def _count_reason(unit: TimeUnit) -> pl.Expr:
         .then(pl.lit("time is not finite"))
         .when(value < 0)
         .then(pl.lit("negative time"))
-        .when(value > min(last, 2**63 - 1025))
+        .when(value > _last(unit))
         .then(pl.lit("time out of range"))
     )
     if unit == "step":

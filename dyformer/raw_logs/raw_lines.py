@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -19,11 +20,21 @@ HIGH_TO_QUESTION_MARK = bytes(range(128)) + b"?" * 128
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Consecutive whole lines: `line` (from 1), `raw` (without its line end) and `reason` (null for good text)."""
+    """Consecutive whole lines of a file."""
 
-    frame: pl.DataFrame
-    has_quotes: bool
+    block: bytes
+    first_line: int  # from 1
     is_last: bool
+
+    @cached_property
+    def num_lines(self) -> int:
+        """Lines of the block; the last one may have no end."""
+        return self.block.count(b"\n") + (not self.block.endswith(b"\n"))
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """Their `line`, `raw` (the text without its line end) and `reason` (null for good text)."""
+        return _line_frame(self.block, self.first_line)
 
 
 def text_blocks(file: RawFile, block_bytes: int) -> Iterator[Lines]:
@@ -34,9 +45,9 @@ def text_blocks(file: RawFile, block_bytes: int) -> Iterator[Lines]:
             following = _filled(stream, block_bytes)
             cut = block.rfind(b"\n") + 1 if following else len(block)
             if cut:
-                frame = _line_frame(block[:cut], first_line)
-                first_line += frame.height
-                yield Lines(frame=frame, has_quotes=b'"' in block, is_last=not following)
+                lines = Lines(block=block[:cut], first_line=first_line, is_last=not following)
+                first_line += lines.num_lines
+                yield lines
             block = block[cut:] + following
 
 

@@ -3,6 +3,9 @@
 A block has the columns `source, target, time` and, where planned, `weight, label` (stripped texts, null where
 missing), `line` (from 1; the row's number in Parquet), `raw` (the text as it stands; null in Parquet) and `reason`
 (null unless the row cannot be taken apart). Blank lines, comment lines and headers are no rows.
+
+Where all ids of a block are plain integers its ids, and times that are so, come as Int64; instead of `raw` it then has
+every field of the text in `field_0, field_1, ...`.
 """
 
 from collections.abc import Iterator
@@ -12,15 +15,16 @@ import polars as pl
 
 from dyformer.datasets import Columns
 from dyformer.raw_logs.event_times import read_times
+from dyformer.raw_logs.integer_rows import integer_rows
 from dyformer.raw_logs.log_sample import PARQUET_MAGIC, decoded, first_bytes
 from dyformer.raw_logs.parquet_rows import parquet_rows
 from dyformer.raw_logs.plain_rows import plain_fields
 from dyformer.raw_logs.quoted_rows import OddRecord, odd_records, parsed, quoted_fields, regular
-from dyformer.raw_logs.raw_lines import text_blocks
+from dyformer.raw_logs.raw_lines import Lines, text_blocks
 from dyformer.raw_logs.raw_log import DamagedLog, RawFile
 from dyformer.raw_logs.read_plan import ReadPlan, position
 
-BLOCK_BYTES = 1 << 26
+BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,10 @@ def _delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator
     places: Places | None = None
     kept_back: pl.DataFrame | None = None
     for lines in text_blocks(file, block_bytes):
+        numbers = None if places is None or kept_back is not None else _integer_rows(lines, plan, places)
+        if numbers is not None:
+            yield numbers
+            continue
         frame = lines.frame if kept_back is None else pl.concat([kept_back, lines.frame])
         if places is None:
             first = frame.filter(~_is_no_row(plan)).head(1)
@@ -59,10 +67,25 @@ def _delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator
             places = _places(file, plan, first["raw"][0], first["line"][0])
             frame = frame if places.header is None else frame.filter(pl.col("line") > first["line"][0])
         odd = []
-        if lines.has_quotes or kept_back is not None:
-            odd, kept_back = _odd_records(frame, plan, places, is_last=lines.is_last)
-            frame = frame.head(frame.height - kept_back.height)
+        if b'"' in lines.block or kept_back is not None:
+            odd, waiting = _odd_records(frame, plan, places, is_last=lines.is_last)
+            kept_back = None if waiting.is_empty() else waiting
+            frame = frame.head(frame.height - waiting.height)
         yield _rows(frame, odd, plan, places)
+
+
+def _integer_rows(lines: Lines, plan: ReadPlan, places: Places) -> pl.DataFrame | None:
+    """Read a block as numbers, where it is nothing but rows of plain fields."""
+    block = lines.block.replace(b"\r\n", b"\n") if b"\r" in lines.block else lines.block
+    special = (mark.encode() in block for mark in ('"', "\0", "\r", *plan.comment_marks))
+    if not block.isascii() or any(special) or (places.header and places.header.encode() in block):
+        return None
+    rows = integer_rows(block, str(plan.separator), places.at)
+    if rows is None or rows.width - len(places.at) not in places.num_fields:
+        return None
+    nothing = pl.lit(None, pl.String)
+    line = pl.int_range(lines.first_line, lines.first_line + rows.height)
+    return rows.with_columns(line=line, raw=nothing, reason=nothing)
 
 
 def _odd_records(

@@ -1,0 +1,67 @@
+"""A block of text whose ids are plain integers -> its rows as numbers, all at once.
+
+`007` or `+7` is another id than `7`: a number stands for the text it was read from only where writing it again gives
+that text. No text is shorter than the number read from it, so one comparison shows this for a whole block: the fields
+written again, with their separators and line ends, must be as long as the block.
+"""
+
+import io
+
+import numpy as np
+import polars as pl
+
+MAX_DIGITS = 18
+TEN = np.int64(10)
+NOT_PLAIN = -1 << 62
+
+
+def integer_rows(block: bytes, separator: str, at: dict[str, int]) -> pl.DataFrame | None:
+    """Read lines of ASCII text without quotes: ids as Int64, times too where the first one is an integer.
+
+    Returns:
+        The wanted roles, ids and times as Int64 and the others as stripped texts, and all fields as they stand in
+        `field_0, field_1, ...`. None where a line has another number of fields than the first, or an id or time is not
+        a plain integer of up to 18 digits.
+    """
+    first = io.BytesIO(block).readline().decode().rstrip("\n").split(separator)
+    if len(first) <= max(at.values()) or not first[at["source"]].isdecimal() or not first[at["target"]].isdecimal():
+        return None
+    numbers = {role: at[role] for role in ("source", "target", "time") if first[at[role]].isdecimal()}
+    fields = _fields(block, separator, len(first), frozenset(numbers.values()))
+    num_bytes = fields.height * len(first) - (not block.endswith(b"\n"))
+    for column in fields:
+        num_bytes += _num_bytes(column)
+    if num_bytes != len(block):
+        return None
+    return fields.with_columns(
+        pl.col(f"field_{index}").alias(role)
+        if role in numbers
+        else pl.col(f"field_{index}").str.strip_chars().alias(role)
+        for role, index in at.items()
+    )
+
+
+def _fields(block: bytes, separator: str, num_fields: int, numeric: frozenset[int]) -> pl.DataFrame:
+    # What is no integer becomes null, and what is too much is cut off and missing from the count of bytes.
+    return pl.read_csv(
+        block,
+        has_header=False,
+        separator=separator,
+        quote_char=None,
+        schema={f"field_{index}": pl.Int64 if index in numeric else pl.String for index in range(num_fields)},
+        ignore_errors=True,
+        truncate_ragged_lines=True,
+    )
+
+
+def _num_bytes(column: pl.Series) -> int:
+    """Count the bytes of a column as it is written; far too few where a value is missing or no plain number."""
+    if column.dtype == pl.String:
+        return int(column.str.len_bytes().sum())
+    if column.null_count():  # an empty field has no bytes to be missed
+        return NOT_PLAIN
+    value_R = column.to_numpy()
+    smallest, largest = int(value_R.min(initial=0)), int(value_R.max(initial=0))
+    if smallest < 0 or largest >= TEN**MAX_DIGITS:
+        return NOT_PLAIN
+    return len(value_R) + sum(int(np.count_nonzero(value_R >= TEN**digits)) for digits in range(1, len(str(largest))))

@@ -1,0 +1,89 @@
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_logs import EPOCH, SECOND, ends, raw, read, reasons
+
+from dyformer.events import Declared, read_events, sniff_plan
+from dyformer.raw_logs import raw_rows
+from dyformer.raw_logs.id_texts import ID, IdTexts
+from dyformer.raw_logs.integer_rows import integer_rows
+
+AT = {"source": 0, "target": 1, "time": 2}
+
+
+def test_plain_integers_come_as_numbers():
+    rows = integer_rows(b"7,12,100\n0,7,99", ",", AT)
+    assert rows is not None
+    assert rows.select("source", "target", "time").rows() == [(7, 12, 100), (0, 7, 99)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "007,1,5",
+        "+7,1,5",
+        " 7,1,5",
+        "7 ,1,5",
+        "-7,1,5",
+        "-0,1,5",
+        "7.0,1,5",
+        "x,1,5",
+        ",1,5",
+        "7,1",
+        "7,1,5,9",
+        "",
+        "7,1,",
+        "7,1,0x5",
+        "7,1,5.5",
+        "1e3,1,5",
+        "1000000000000000000,1,5",
+        "99999999999999999999,1,5",
+    ],
+)
+def test_what_writing_again_would_change_is_no_plain_integer(odd):
+    assert integer_rows(f"1,2,3\n{odd}\n4,5,6\n".encode(), ",", AT) is None
+
+
+FIELDS = st.one_of(
+    st.integers(-20, 10**7).map(str),
+    st.sampled_from(
+        ["007", "+7", " 7", "7 ", "-0", "7.0", "", "x", "1e3", str(2**31), str(2**63), str(10**18 - 1), '"7"']
+    ),
+)
+TIMES = st.one_of(st.integers(0, 2 * EPOCH).map(str), st.sampled_from(["-5", "", "5.5", "later", "9" * 17]))
+LINES = st.lists(
+    st.one_of(st.tuples(FIELDS, FIELDS, TIMES).map(",".join), st.sampled_from(["", "%", "1,2", "1,2,3,4", "# 1,2,3"])),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(lines=LINES, block_bytes=st.integers(8, 80), end=st.sampled_from(["\n", "\r\n"]))
+def test_numbers_are_read_as_their_texts_would_be(lines, block_bytes, end):
+    files = raw(end.join([f"1,2,{EPOCH}", f"3,4,{EPOCH}", *lines]))
+    plan = sniff_plan(raw(f"1,2,{EPOCH}"), Declared(time_unit="s", separator=","))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raw_rows.raw_rows, "__kwdefaults__", {"block_bytes": block_bytes})
+        fast = read_events(files, plan)
+        patch.setattr(raw_rows, "integer_rows", lambda *_: None)
+        slow = read_events(files, plan)
+    assert fast.events.equals(slow.events)
+    assert fast.quarantine.equals(slow.quarantine)
+
+
+def test_a_rejected_row_of_numbers_is_kept_as_it_stands(monkeypatch):
+    monkeypatch.setitem(raw_rows.raw_rows.__kwdefaults__, "block_bytes", 40)
+    text = "".join(f"{row},{row + 1},{EPOCH + row},{row},note\n" for row in range(9)) + f"5,6,{EPOCH},-1,note\n"
+    result = read("source,target,time,weight,text\n" + text)
+    assert reasons(result) == {11: "negative weight"}
+    assert result.quarantine["raw"].to_list() == [f"5,6,{EPOCH},-1,note"]
+    assert ends(result)[8] == ("8", "9", (EPOCH + 8) * SECOND)
+
+
+def test_ids_too_large_for_a_table_keep_their_texts():
+    values = pl.Series("source", [5, 2**40, 5, 10**17])
+    texts = IdTexts()
+    assert texts.of(values).equals(values.cast(pl.String).cast(ID))
+    assert texts.of(values.head(1)).to_list() == ["5"]
+    assert texts.of(pl.Series("source", [9, 5, 0])).to_list() == ["9", "5", "0"]
