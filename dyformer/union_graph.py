@@ -213,14 +213,11 @@ def restrict_union_graph(
     first_step = max(union.first_step, _first_step(until, window))
     step_T = union.until - np.arange(union.num_lags)
     visible_T = (step_T >= first_step) & (step_T <= until) & (step_T != (hidden_step or 0))
-    word_EW = union.presence_EW & _words(visible_T)
-    is_kept_E = word_EW[:, 0] != 0
-    for word_E in word_EW.T[1:]:
-        is_kept_E |= word_E != 0
+    source_E, target_E, presence_EW = _loops().chosen_edges(union.rows, union.presence_EW, _words(visible_T))
     return _union_of(
-        union.source_E[is_kept_E],
-        union.target_E[is_kept_E],
-        _newer(word_EW[is_kept_E], union.until - until, _num_words(until - first_step + 1)),
+        source_E,
+        target_E,
+        _newer(presence_EW, union.until - until, _num_words(until - first_step + 1)),
         num_nodes=num_nodes,
         first_step=first_step,
         until=until,
