@@ -21,6 +21,7 @@ from dyformer.attention_bias import (
 from dyformer.batches import SubgraphBatch
 
 Inputs = Literal["id+structure", "id", "structure"]
+Precision = Literal["bfloat16", "float32"]
 
 LINK_SCALE = 5.0  # vectors are of about unit length: scores start within this much either way
 LINK_OFFSET = -LINK_SCALE / 2  # untrained vectors are much alike: their pairs start with a score of about 0
@@ -42,6 +43,7 @@ class ModelConfig:
     inputs: Inputs = "id+structure"
     num_targets: int = 256  # targets of one batch of `embed`
     num_context: int = 256  # K
+    gpu_precision: Precision = "bfloat16"  # of the layers' products on a GPU; without one they are of float32
 
     def __post_init__(self) -> None:
         """Raise ValueError for a shape that cannot be built."""
@@ -53,6 +55,8 @@ class ModelConfig:
             )
         if self.inputs not in ("id+structure", "id", "structure"):
             raise ValueError(f"model.inputs must be id+structure, id or structure; got {self.inputs!r}")
+        if self.gpu_precision not in ("bfloat16", "float32"):
+            raise ValueError(f"model.gpu_precision must be bfloat16 or float32; got {self.gpu_precision!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +242,11 @@ class TemporalDecoder(nn.Module):
         return linear
 
 
+def mixed_precision(device: torch.device, precision: Precision) -> torch.autocast:
+    """Let products on a GPU have a lower precision; rows, norms and softmax keep theirs, as all does elsewhere."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and precision == "bfloat16")
+
+
 class DyFormer(nn.Module):
     """Targets and their context -> vectors of the targets."""
 
@@ -245,6 +254,7 @@ class DyFormer(nn.Module):
 
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
+        self.gpu_precision: Precision = config.gpu_precision
         self.register_buffer("node_N", torch.arange(sizes.num_nodes))  # permanent number of each node
         self.inputs = NodeInput(config, sizes)
         self.bias = AttentionBias(config, sizes)
@@ -272,8 +282,9 @@ class DyFormer(nn.Module):
         bias_HGC = self.bias(batch)
         bias_HCG = bias_HGC.transpose(1, 2).contiguous()  # once for all layers
         *layers, last = self.layers
-        for layer in layers:
-            context_CD, target_GD = layer(context_CD, target_GD, bias_HCG, bias_HGC)
-        assert isinstance(last, TwoTowerLayer)
-        target_GD = last.update(target_GD, context_CD, bias_HGC)  # nobody reads the context any more
+        with mixed_precision(target_GD.device, self.gpu_precision):
+            for layer in layers:
+                context_CD, target_GD = layer(context_CD, target_GD, bias_HCG, bias_HGC)
+            assert isinstance(last, TwoTowerLayer)
+            target_GD = last.update(target_GD, context_CD, bias_HGC)  # nobody reads the context any more
         return self.norm(target_GD - own_BD[:num_targets])

@@ -7,12 +7,22 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from toy_graphs import random_graph
 
 from dyformer.batches import SubgraphBatch
-from dyformer.model import AttentionBias, DyFormer, ModelConfig, ModelSizes, NodeInput, TwoTowerLayer
+from dyformer.model import AttentionBias, DyFormer, ModelConfig, ModelSizes, NodeInput, TwoTowerLayer, attention
+from dyformer.optimizer import Optimizer
+from dyformer.pair_batches import reconstruction_tasks
+from dyformer.prepared_graph import GraphConfig, prepare_graph
+from dyformer.stage_config import PretrainConfig
+from dyformer.training import pair_source, pretraining_loss, started_model
 
 CONFIG = ModelConfig(
     width=6,
@@ -251,10 +261,78 @@ def test_scores_are_symmetric_inner_products():
     assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
 
 
+def test_attention_on_a_processor_is_that_on_a_gpu():
+    query_HQW, key_HKW, value_HKW = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(2, 5, 4)
+    bias_HQK = torch.randn(2, 3, 5)
+    found_HQW = attention(query_HQW, key_HKW, value_HKW, bias_HQK, dropout=0.0)
+    fused_HQW = functional.scaled_dot_product_attention(query_HQW, key_HKW, value_HKW, attn_mask=bias_HQK)
+    torch.testing.assert_close(found_HQW, fused_HQW, rtol=1e-12, atol=1e-12)
+
+
+def test_attention_dropout_hides_answers():
+    dropped = attention(
+        torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(2, 5, 4), torch.zeros(2, 3, 5), dropout=1
+    )
+    assert dropped.abs().sum() == 0
+
+
+def test_layer_keeps_its_rows_in_single_precision_where_products_have_half():
+    layer = TwoTowerLayer(replace(CONFIG, width=16)).float()
+    context_CD, target_GD, bias_HCG = (
+        torch.randn(4, 16).float(),
+        torch.randn(3, 16).float(),
+        torch.randn(2, 4, 3).float(),
+    )
+    exact = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
+    for one, other in zip(found, exact, strict=True):
+        assert one.dtype == torch.float32
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most numbers of any tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        self.numel = max(self.numel, *sizes, 0)
+        return made
+
+
+def test_no_tensor_of_a_training_step_holds_pairs_times_lags():
+    torch.set_default_dtype(torch.float32)
+    num_lags, config = 200, PretrainConfig(num_linked=16, num_negatives=2, num_targets=64)
+    graph = random_graph(np.random.default_rng(0), num_nodes=300, num_steps=num_lags, num_edges=20)
+    prepared = prepare_graph(graph, until=num_lags, config=GraphConfig(history_window=None))
+    model_config = replace(CONFIG, width=8, num_context=64)
+    tasks = reconstruction_tasks(num_lags, num_lags, hidden=True)[-1:]
+    source = pair_source(prepared, model_config, config, seed=0)
+    batch = next(iter(source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=True)))
+    model = started_model(prepared, model_config, None, seed=0)
+    optimizer = Optimizer(model, config)
+    with LargestTensor() as largest:
+        optimizer.step(pretraining_loss(model, batch, config)["loss"])
+    num_targets, num_context = batch.subgraph.distance_GC.shape
+    assert min(num_targets, num_context) > 32
+    of_pairs = max(model_config.num_heads, 6) * num_targets * num_context  # a number for each head, or distance
+    of_nodes = (num_targets + num_context) * batch.subgraph.target_feature_GF.shape[1]
+    assert largest.numel <= max(of_pairs, of_nodes, len(prepared.history.node_N) * 8)
+    assert largest.numel < num_targets * num_context * num_lags / 10
+
+
 def test_width_that_the_heads_cannot_share_is_refused():
     with pytest.raises(ValueError, match=r"model\.num_heads; got 6 and 4"):
         ModelConfig(width=6, num_heads=4)
     with pytest.raises(ValueError, match=r"model\.num_layers must be at least 1; got 0"):
         ModelConfig(num_layers=0)
+    with pytest.raises(ValueError, match="must be bfloat16 or float32; got 'half'"):
+        ModelConfig(gpu_precision="half")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="degree"):
         ModelConfig(inputs="degree")  # pyright: ignore[reportArgumentType]
