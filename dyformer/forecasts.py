@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from dyformer.batches import node_batches
 from dyformer.decoder import LinkDecoder, decoder_inputs, hadamard, logit
-from dyformer.links import Pairs, known_edges, nodes_known_before, pair_keys
+from dyformer.links import Pairs, distinct, known_edges, nodes_known_before, pair_keys
 from dyformer.pair_features import (
     FEATURE_NAMES,
     PairFeatures,
@@ -33,7 +33,7 @@ MAX_NODES = 50_000
 BLOCK_PAIRS = 400_000
 """Pairs scored at once; their features take 45 MB."""
 
-DECODER_LINKS = 25_000
+DECODER_LINKS = 10_000
 """Linked pairs of a step that a decoder is fitted on, about: with more, it is fitted on those among fewer nodes."""
 
 LINKS_SCHEMA = pl.Schema({"node": pl.Int64(), "rank": pl.Int64(), "partner": pl.Int64(), "score": pl.Float64()})
@@ -193,7 +193,7 @@ def _admissible(candidates: Pairs, edges: UnionEdges, side_N: NDArray[np.int8]) 
     known_P = edge_values(edges, edges.count_E, *candidates) > 0
     same_side_P = side_N[candidates[0]] == side_N[candidates[1]]
     refused_P = known_P | (candidates[0] == candidates[1]) | (same_side_P & (len(np.unique(side_N)) > 1))
-    key_P = np.unique(pair_keys(edges.num_nodes, candidates[0], candidates[1])[~refused_P])
+    key_P = distinct(pair_keys(edges.num_nodes, candidates[0], candidates[1])[~refused_P])
     return key_P // edges.num_nodes, key_P % edges.num_nodes
 
 

@@ -4,17 +4,20 @@ N nodes    T lags    G targets    C context nodes    H heads    D width    R row
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import hypothesis.strategies as st
 import networkx as nx
 import numpy as np
 import polars as pl
+import pytest
 import torch
 from hypothesis import HealthCheck, event, given, note, settings
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse.csgraph import connected_components, shortest_path
 from torch.func import functional_call
 
+from dyformer import block_search, distances, pagerank, union_graph
 from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch, node_batches
 from dyformer.datasets import Window
 from dyformer.distances import distance_block
@@ -36,6 +39,7 @@ class Case:
     events: pl.DataFrame
     config: GraphConfig
     hides_step: bool
+    engine: str
     generator: np.random.Generator
 
 
@@ -48,6 +52,7 @@ def drawn(test, num_graphs: int):
         window=st.none() | st.integers(1, 6),
         max_distance=st.integers(1, 7),
         hides_step=st.booleans(),
+        engine=st.sampled_from(("numba", "numba, as on a large graph", "no numba")),
         seed=st.integers(0, 2**32 - 1),
     )
     set_up = settings(
@@ -58,30 +63,34 @@ def drawn(test, num_graphs: int):
         suppress_health_check=[HealthCheck.too_slow],
     )
 
-    def on_case(shape, num_nodes, num_steps, window, max_distance, hides_step, seed) -> None:
+    def on_case(shape, num_nodes, num_steps, window, max_distance, seed, **choices) -> None:
         generator = np.random.default_rng(seed)
         event(shape)
-        test(
-            Case(
-                events=log(shape, num_nodes, num_steps, generator),
-                config=GraphConfig(
-                    history_window=window, max_distance=max_distance, teleport=generator.uniform(0.15, 0.5)
-                ),
-                hides_step=hides_step,
-                generator=generator,
-            )
+        case = Case(
+            events=log(shape, num_nodes, num_steps, generator),
+            config=GraphConfig(history_window=window, max_distance=max_distance, teleport=generator.uniform(0.15, 0.5)),
+            generator=generator,
+            **choices,
         )
+        with pytest.MonkeyPatch.context() as patch:
+            use_engine(case.engine, patch)
+            test(case)
 
+    on_case.__name__ = test.__name__
     return set_up(given_case(on_case))
 
 
-def on_graphs(num_graphs: int):
-    def decorate(test):
-        decorated = drawn(test, num_graphs)
-        decorated.__name__ = test.__name__
-        return decorated
+def use_engine(engine: str, patch: pytest.MonkeyPatch) -> None:
+    if engine == "no numba":
+        for module in (union_graph, distances, pagerank):
+            patch.setattr(module, "find_spec", lambda name: None)
+    elif engine != "numba":
+        for name, value in {"SMALL_GRAPH": 0, "NUM_HUBS": 3, "MIN_STRETCH": 2}.items():
+            patch.setattr(block_search, name, value)
 
-    return decorate
+
+def on_graphs(num_graphs: int):
+    return partial(drawn, num_graphs=num_graphs)
 
 
 def log(shape: str, num_nodes: int, num_steps: int, generator: np.random.Generator) -> pl.DataFrame:
@@ -225,7 +234,7 @@ def literal_bias(
     return np.moveaxis(temporal_GCH + spatial_GCH, -1, 0)
 
 
-@on_graphs(100)
+@on_graphs(60)
 def test_gradients_equal_finite_differences(case: Case) -> None:
     view, present_TNN = seen(case, prepared(case))
     target_G = draw_targets(case, len(present_TNN[0]))[:3]
@@ -268,7 +277,7 @@ def doubled(batch: SubgraphBatch) -> SubgraphBatch:
     )
 
 
-@on_graphs(200)
+@on_graphs(100)
 def test_vectors_of_all_nodes_are_those_of_their_batches(case: Case) -> None:
     graph = prepared(case)
     config = ModelConfig(
