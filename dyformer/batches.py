@@ -16,7 +16,7 @@ from torch import Tensor
 from dyformer.distances import distance_block
 from dyformer.pagerank import joint_context
 from dyformer.prepared_graph import Activity, PreparedGraph
-from dyformer.union_graph import LAGS_PER_WORD, TemporalUnionGraph, connections, restrict_union_graph
+from dyformer.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build_union_graph, connections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ def graph_view(graph: PreparedGraph, *, until: int, hidden_step: int | None = No
     num_nodes = graph.history.snapshots[until - 1].num_nodes
     return GraphView(
         until=until,
-        union=_visible_union(graph, until, hidden_step, num_nodes),
+        union=_visible_union(graph, until, hidden_step),
         activity=graph.activity,
         first_step_N=_first_visible_step(graph.activity, until, hidden_step, num_nodes),
         side_N=graph.history.side_N[:num_nodes],
@@ -101,16 +101,10 @@ def _visible_lags(num_lags: int, until: int, hidden_step: int | None) -> NDArray
     return (lag_T < until) & (lag_T != (until - hidden_step if hidden_step else -1))
 
 
-def _visible_union(graph: PreparedGraph, until: int, hidden_step: int | None, num_nodes: int) -> TemporalUnionGraph:
+def _visible_union(graph: PreparedGraph, until: int, hidden_step: int | None) -> TemporalUnionGraph:
     if until == graph.until and hidden_step is None:
         return graph.union
-    return restrict_union_graph(
-        graph.whole_union,
-        until=until,
-        num_nodes=num_nodes,
-        window=graph.config.history_window,
-        hidden_step=hidden_step,
-    )
+    return build_union_graph(graph.history, until=until, window=graph.config.history_window, hidden_step=hidden_step)
 
 
 def _first_visible_step(activity: Activity, until: int, hidden_step: int | None, num_nodes: int) -> NDArray[np.int32]:

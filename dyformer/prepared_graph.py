@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.snapshots import DynamicGraph, prefix
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph, restrict_union_graph
+from dyformer.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,6 @@ class PreparedGraph:
     union: TemporalUnionGraph  # of the newest `history_window` steps
 
     @cached_property
-    def whole_union(self) -> TemporalUnionGraph:
-        """The union of all steps, made once: views of earlier steps are parts of it."""
-        return self.union if self.union.first_step == 1 else build_union_graph(self.history, until=self.until)
-
-    @cached_property
     def activity(self) -> Activity:
         """When each node has edges, counted once for the features of all views."""
         return count_activity(self.history)
@@ -84,21 +79,17 @@ def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> Pr
 
 
 def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
-    """Show the graph that was prepared as it was one step later: that step is merged into the union.
+    """Show the graph that was prepared as it is one step later; a union of all steps takes that step in.
 
     Raises ValueError where the graph has no later step.
     """
+    if prepared.config.history_window is not None:
+        return prepare_graph(graph, until=prepared.until + 1, config=prepared.config)
     history = prefix(graph, prepared.until + 1)
-    union = extend_union_graph(prepared.union, history.snapshots[-1], window=prepared.config.history_window)
+    union = extend_union_graph(prepared.union, history.snapshots[-1])
     return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, union=union)
 
 
 def as_of(prepared: PreparedGraph, until: int) -> PreparedGraph:
     """Show a prepared graph as it was at an earlier step. Raises ValueError for a step that it does not hold."""
-    history = prefix(prepared.history, until)
-    if until == prepared.until:
-        return prepared
-    union = restrict_union_graph(
-        prepared.whole_union, until=until, num_nodes=len(history.node_N), window=prepared.config.history_window
-    )
-    return PreparedGraph(config=prepared.config, until=until, history=history, union=union)
+    return prepare_graph(prepared.history, until=until, config=prepared.config)

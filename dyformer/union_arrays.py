@@ -73,14 +73,6 @@ def merged_presence(presence_EW: Words, place_D: Int64s, is_known_D: NDArray[np.
     return merged_EW
 
 
-def chosen_edges(rows: Rows, presence_EW: Words, mask_W: Words) -> tuple[Int32s, Int32s, Words]:
-    """Give source, target and presence bits of the edges with a bit of the mask, and no other bit."""
-    chosen_EW = presence_EW & mask_W
-    is_chosen_E = chosen_EW.any(axis=1)
-    node_bits = len(rows[0]).bit_length()
-    return *_ends(_pairs(rows, node_bits)[is_chosen_E], node_bits), chosen_EW[is_chosen_E]
-
-
 def connected_pairs(rows: Rows, rows_n: Int64s, columns_m: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Find edges from some nodes to others: position of either in its list and number of the edge, [P] each."""
     indptr_N1, _, neighbor_M = rows

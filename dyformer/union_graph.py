@@ -96,10 +96,14 @@ class TemporalUnionGraph:
         return sparse.csr_array((ones_M, self.neighbor_M, self.indptr_N1), shape=(self.num_nodes, self.num_nodes))
 
 
-def build_union_graph(graph: DynamicGraph, *, until: int, window: int | None = None) -> TemporalUnionGraph:
-    """Unite the newest `window` steps up to `until` (all of them without a window).
+def build_union_graph(
+    graph: DynamicGraph, *, until: int, window: int | None = None, hidden_step: int | None = None
+) -> TemporalUnionGraph:
+    """Unite the newest `window` steps up to `until` (all of them without a window), but for a hidden one.
 
-    Source, target and lag of an edge make one 64-bit key; sorted keys are edges next to each other.
+    Source, target and lag of an edge make one 64-bit key, and sorted keys are edges next to each other. That is as fast
+    as choosing the edges from a union of all steps, which would be kept beside. Rows sorted by first step, whose
+    prefix graphs are a pointer each, would serve neither a window that moves nor a hidden step.
     Raises ValueError where `until` is no step of the graph, the window has no step, or keys would be too long.
     """
     if not 1 <= until <= graph.num_steps:
@@ -109,7 +113,8 @@ def build_union_graph(graph: DynamicGraph, *, until: int, window: int | None = N
     node_bits, lag_bits = num_nodes.bit_length(), (until - first_step).bit_length()
     if 2 * node_bits + lag_bits > KEY_BITS:
         raise ValueError(f"{num_nodes} nodes at {until - first_step + 1} steps are too many to unite: choose a window")
-    key_A = _keys(graph.snapshots[first_step - 1 : until], until, node_bits, lag_bits)
+    snapshots = [snapshot for snapshot in graph.snapshots[first_step - 1 : until] if snapshot.step != hidden_step]
+    key_A = _keys(snapshots, until, node_bits, lag_bits)
     key_A.sort()
     edges = _loops().united_edges(key_A, node_bits, lag_bits, _num_words(until - first_step + 1))
     return _union_of(*edges, num_nodes=num_nodes, first_step=first_step, until=until)
@@ -163,26 +168,23 @@ def _union_of(
     )
 
 
-def extend_union_graph(
-    union: TemporalUnionGraph, snapshot: Snapshot, *, window: int | None = None
-) -> TemporalUnionGraph:
+def extend_union_graph(union: TemporalUnionGraph, snapshot: Snapshot) -> TemporalUnionGraph:
     """Add the next step: its sorted edges are merged into rows that are sorted already.
 
-    With the window that `union` was made with, the same as `build_union_graph` makes of all snapshots; `union` is left
-    as it is. Raises ValueError for a snapshot of another step, and for a window without a step.
+    The same as `build_union_graph` makes of all the steps; `union` is left as it is. A window of few steps that moves
+    on is united faster than merged, as edges leave it too. Raises ValueError for a snapshot of another step.
     """
     if snapshot.step != union.until + 1:
         raise ValueError(
             f"a union graph up to step {union.until} was given step {snapshot.step}: expected the next one"
         )
-    first_step = max(union.first_step, _first_step(snapshot.step, window))
     loops, num_nodes = _loops(), snapshot.num_nodes
     new_nodes = (0, num_nodes - union.num_nodes)
     old = tuple(np.pad(indptr_N1, new_nodes, mode="edge") for indptr_N1 in (union.indptr_N1, union.edge_indptr_N1))
     joining = loops.rows_of(snapshot.source_E.astype(np.int32), snapshot.target_E.astype(np.int32), num_nodes)
     (indptr_N1, edge_indptr_N1, neighbor_M), place_D, is_known_D = loops.merged_rows((*old, union.neighbor_M), joining)
     num_words = _num_words(snapshot.step - union.first_step + 1)
-    extended = TemporalUnionGraph(
+    return TemporalUnionGraph(
         num_nodes=num_nodes,
         first_step=union.first_step,
         until=snapshot.step,
@@ -191,53 +193,6 @@ def extend_union_graph(
         neighbor_M=neighbor_M,
         presence_EW=loops.merged_presence(union.presence_EW, place_D, is_known_D, num_words),
     )
-    if first_step == union.first_step:
-        return extended
-    return restrict_union_graph(extended, until=snapshot.step, num_nodes=num_nodes, window=window)
-
-
-def restrict_union_graph(
-    union: TemporalUnionGraph,
-    *,
-    until: int,
-    num_nodes: int,
-    window: int | None = None,
-    hidden_step: int | None = None,
-) -> TemporalUnionGraph:
-    """Leave out what lies after `until`, before the window or in the hidden step; no edge is sorted again.
-
-    `num_nodes` are the nodes known at `until`. One pass over the bits chooses the edges, and one over the chosen makes
-    their rows. Rows sorted by first step, whose prefix graphs are a pointer each, would serve neither a window that
-    moves nor a hidden step, nor loops that want neighbours ascending.
-    """
-    first_step = max(union.first_step, _first_step(until, window))
-    step_T = union.until - np.arange(union.num_lags)
-    visible_T = (step_T >= first_step) & (step_T <= until) & (step_T != (hidden_step or 0))
-    source_E, target_E, presence_EW = _loops().chosen_edges(union.rows, union.presence_EW, _words(visible_T))
-    return _union_of(
-        source_E,
-        target_E,
-        _newer(presence_EW, union.until - until, _num_words(until - first_step + 1)),
-        num_nodes=num_nodes,
-        first_step=first_step,
-        until=until,
-    )
-
-
-def _words(flag_T: NDArray[np.bool_]) -> Words:
-    flag_B = np.zeros(_num_words(len(flag_T)) * LAGS_PER_WORD, dtype=np.bool_)
-    flag_B[: len(flag_T)] = flag_T
-    return np.packbits(flag_B, bitorder="little").view("<u8").astype(np.uint64)
-
-
-def _newer(presence_EW: Words, num_lags: int, num_words: int) -> Words:
-    """Count lags from as many steps earlier: bits move down."""
-    words, bits = divmod(num_lags, LAGS_PER_WORD)
-    presence_EW = np.pad(presence_EW[:, words:], ((0, 0), (0, 1)))
-    newer_EW = presence_EW[:, :num_words] >> np.uint64(bits)
-    if bits:
-        newer_EW |= presence_EW[:, 1 : num_words + 1] << np.uint64(LAGS_PER_WORD - bits)
-    return newer_EW
 
 
 def adjacency(union: TemporalUnionGraph) -> sparse.csr_array:

@@ -135,37 +135,6 @@ def _age(presence_EW, start, stop, older_EW, written):
 
 
 @njit(nogil=True, cache=True)
-def chosen_edges(rows, presence_EW, mask_W):
-    """Give source, target and presence bits of the edges with a bit of the mask, and no other bit."""
-    indptr_N1, edge_indptr_N1, neighbor_M = rows
-    num_chosen = 0
-    for edge in range(len(presence_EW)):
-        num_chosen += _has_bit(presence_EW, edge, mask_W)
-    # Every edge is written and only the chosen ones are gone on from: which it is, no processor guesses.
-    source_E = np.empty(num_chosen + 1, dtype=np.int32)
-    target_E = np.empty(num_chosen + 1, dtype=np.int32)
-    chosen_EW = np.empty((num_chosen + 1, len(mask_W)), dtype=np.uint64)
-    written = 0
-    for source in range(len(indptr_N1) - 1):
-        lower = indptr_N1[source + 1] - edge_indptr_N1[source + 1]
-        for edge in range(edge_indptr_N1[source], edge_indptr_N1[source + 1]):
-            source_E[written] = source
-            target_E[written] = neighbor_M[lower + edge]
-            for word in range(len(mask_W)):
-                chosen_EW[written, word] = presence_EW[edge, word] & mask_W[word]
-            written += _has_bit(presence_EW, edge, mask_W)
-    return source_E[:num_chosen], target_E[:num_chosen], chosen_EW[:num_chosen]
-
-
-@njit(nogil=True, cache=True)
-def _has_bit(presence_EW, edge, mask_W):
-    bits = np.uint64(0)
-    for word in range(len(mask_W)):
-        bits |= presence_EW[edge, word] & mask_W[word]
-    return bits != 0
-
-
-@njit(nogil=True, cache=True)
 def connected_pairs(rows, rows_n, columns_m):
     """Find edges from some nodes to others: position of either in its list and number of the edge, [P] each."""
     indptr_N1, _, neighbor_M = rows

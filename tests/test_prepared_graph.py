@@ -78,13 +78,6 @@ def test_activity_counts_the_edges_of_each_node_at_each_step():
     assert activity.second_step_N.tolist() == [2, 3, 2, 5, 5, 5]
 
 
-def test_whole_union_reaches_back_to_the_first_step():
-    graph = prepare_graph(toy_graph(*STEPS), until=3, config=GraphConfig(history_window=1))
-    assert (graph.union.first_step, graph.whole_union.first_step, graph.whole_union.num_edges) == (3, 1, 4)
-    wide = prepare_graph(toy_graph(*STEPS), until=3, config=GraphConfig(history_window=3))
-    assert wide.whole_union is wide.union
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("history_window", 0), ("max_distance", 0), ("max_distance", 256), ("teleport", 0.0), ("teleport", 1.0)],

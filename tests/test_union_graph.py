@@ -14,7 +14,6 @@ from dyformer.union_graph import (
     build_union_graph,
     connections,
     extend_union_graph,
-    restrict_union_graph,
 )
 
 
@@ -31,7 +30,7 @@ def assert_equal_unions(one: TemporalUnionGraph, other: TemporalUnionGraph) -> N
         assert_array_equal(found, expected, err_msg=name)
 
 
-def emptied(graph: DynamicGraph, step: int | None) -> DynamicGraph:
+def emptied(graph: DynamicGraph, step: int) -> DynamicGraph:
     """The graph as if a step had brought no edge."""
     none = np.empty(0, dtype=np.int64)
     return replace(
@@ -99,60 +98,41 @@ def test_more_lags_than_a_word_holds():
 
 
 def test_step_by_step_extension_equals_uniting_all():
-    for graph, _ in random_graphs(150, seed=3):
-        for window in (None, 1, 2, 3):
-            union = build_union_graph(graph, until=1, window=window)
-            for snapshot in graph.snapshots[1:]:
-                before = {name: np.copy(value) for name, value in vars(union).items()}
-                longer = extend_union_graph(union, snapshot, window=window)
-                assert_equal_unions(longer, build_union_graph(graph, until=snapshot.step, window=window))
-                for name, value in before.items():
-                    assert_array_equal(vars(union)[name], value, err_msg=f"{name} was changed")
-                union = longer
+    for graph, generator in random_graphs(300, seed=3):
+        first = int(generator.integers(1, graph.num_steps + 1))
+        union = build_union_graph(graph, until=first, window=int(generator.integers(1, 3)))
+        for snapshot in graph.snapshots[first:]:
+            before = {name: np.copy(value) for name, value in vars(union).items()}
+            longer = extend_union_graph(union, snapshot)
+            window = snapshot.step - union.first_step + 1
+            assert_equal_unions(longer, build_union_graph(graph, until=snapshot.step, window=window))
+            for name, value in before.items():
+                assert_array_equal(vars(union)[name], value, err_msg=f"{name} was changed")
+            union = longer
 
 
-@pytest.mark.parametrize("window", [None, 3, 64, 65, 100])
-def test_extension_carries_bits_from_word_to_word(window):
+def test_extension_carries_bits_from_word_to_word():
     graph = long_history(140)
-    union = build_union_graph(graph, until=1, window=window)
+    union = build_union_graph(graph, until=1)
     for snapshot in graph.snapshots[1:]:
-        union = extend_union_graph(union, snapshot, window=window)
+        union = extend_union_graph(union, snapshot)
         if snapshot.step in (63, 64, 65, 66, 127, 128, 129, 130, 140):
-            assert_equal_unions(union, build_union_graph(graph, until=snapshot.step, window=window))
+            assert_equal_unions(union, build_union_graph(graph, until=snapshot.step))
 
 
 def test_extension_by_another_than_the_next_step_is_refused():
     graph = toy_graph([(0, 1)], [(1, 2)], [(0, 2)])
     with pytest.raises(ValueError, match="up to step 1 was given step 3: expected the next one"):
         extend_union_graph(build_union_graph(graph, until=1), graph.snapshots[2])
-    with pytest.raises(ValueError, match="expected at least 1"):
-        extend_union_graph(build_union_graph(graph, until=1), graph.snapshots[1], window=0)
 
 
-def test_restricted_union_is_that_of_the_steps_left():
+def test_hidden_step_is_united_as_if_it_had_no_edge():
     for graph, generator in random_graphs(150, seed=4):
-        whole = build_union_graph(graph, until=graph.num_steps)
         until = int(generator.integers(1, graph.num_steps + 1))
-        hidden_step = None if generator.random() < 0.3 else int(generator.integers(1, graph.num_steps + 1))
-        for window in (None, 1, 2):
-            found = restrict_union_graph(
-                whole,
-                until=until,
-                num_nodes=graph.snapshots[until - 1].num_nodes,
-                window=window,
-                hidden_step=hidden_step,
-            )
+        hidden_step = int(generator.integers(1, graph.num_steps + 1))
+        for window in (None, 2):
+            found = build_union_graph(graph, until=until, window=window, hidden_step=hidden_step)
             assert_equal_unions(found, build_union_graph(emptied(graph, hidden_step), until=until, window=window))
-
-
-@pytest.mark.parametrize(("until", "window"), [(140, None), (139, None), (76, None), (75, 70), (12, 10), (140, 64)])
-def test_restriction_carries_bits_from_word_to_word(until, window):
-    graph = long_history(140)
-    num_nodes = graph.snapshots[until - 1].num_nodes
-    found = restrict_union_graph(
-        build_union_graph(graph, until=140), until=until, num_nodes=num_nodes, window=window, hidden_step=until - 3
-    )
-    assert_equal_unions(found, build_union_graph(emptied(graph, until - 3), until=until, window=window))
 
 
 def test_connections_equal_all_pairs_asked_one_by_one():
