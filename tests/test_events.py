@@ -92,6 +92,13 @@ def test_exact_duplicates_are_kept_and_counted_or_dropped_over_all_files():
     assert dropped.events.select("file", "line").rows() == [("part-0.log", 1), ("part-0.log", 3), ("part-1.log", 2)]
 
 
+def test_duplicates_far_apart_are_found(monkeypatch):
+    monkeypatch.setattr("dyformer.events.HASHED_ROWS", 3)
+    text = "".join(f"a,b,{EPOCH + row}\n" for row in (0, 1, 2, 3, 4, 0, 5, 6, 4, 0))
+    result = read(text, drop_duplicates=True)
+    assert result.events["line"].to_list() == [1, 2, 3, 4, 5, 7, 8]
+
+
 def test_rows_that_differ_in_weight_or_label_alone_are_no_duplicates():
     text = f"source,target,time,weight,label\na,b,{EPOCH},1,0\na,b,{EPOCH},2,0\na,b,{EPOCH},2,1\na,b,{EPOCH},2,\n"
     assert read(text + f"a,b,{EPOCH},2,\n").num_duplicates == 1

@@ -72,6 +72,21 @@ def test_numbers_are_read_as_their_texts_would_be(lines, block_bytes, end):
     assert fast.quarantine.equals(slow.quarantine)
 
 
+@pytest.mark.parametrize(
+    "odd", ["%x,1,2,{}", '"a,b",1,2,{}', '"a",1,2,{}', "a\0b,1,2,{}", "a\rb,1,2,{}", "é,1,2,{}", "n,1,2,3"]
+)
+def test_a_text_beside_the_numbers_is_read_as_it_would_be_alone(odd, monkeypatch):
+    header = "n,1,2,3\n"
+    files = raw(header + f"x,5,6,{EPOCH}\n" * 3 + odd.format(EPOCH) + f"\nx,7,8,{EPOCH}\n")
+    plan = sniff_plan(files, Declared(source=1, target=2, time=3, has_header=True, separator=",", time_unit="s"))
+    monkeypatch.setitem(raw_rows.raw_rows.__kwdefaults__, "block_bytes", 30)
+    fast = read_events(files, plan)
+    monkeypatch.setattr(raw_rows, "integer_rows", lambda *_: None)
+    slow = read_events(files, plan)
+    assert fast.events.equals(slow.events)
+    assert fast.quarantine.equals(slow.quarantine)
+
+
 def test_a_rejected_row_of_numbers_is_kept_as_it_stands(monkeypatch):
     monkeypatch.setitem(raw_rows.raw_rows.__kwdefaults__, "block_bytes", 40)
     text = "".join(f"{row},{row + 1},{EPOCH + row},{row},note\n" for row in range(9)) + f"5,6,{EPOCH},-1,note\n"
