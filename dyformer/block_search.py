@@ -22,6 +22,7 @@ from dyformer.distance_kernels import (
     Rows,
     Span,
     Words,
+    complete_rows,
     components,
     lessen,
     met,
@@ -143,12 +144,8 @@ class _Search:
 
 def _search_of(graph: HubFirstGraph, target_T: Nodes) -> _Search:
     bit_TW = BITS[: len(target_T)]
-    component_S, which_T = np.unique(graph.lists[2][target_T], return_inverse=True)
-    which_K = np.zeros(graph.num_components, dtype=np.uint32)
-    which_K[component_S] = np.arange(1, len(component_S) + 1)
-    complete_SW = np.zeros((len(component_S) + 1, NUM_WORDS), dtype=np.uint64)  # first: no target in the component
-    np.bitwise_or.at(complete_SW, which_T + 1, bit_TW)
-    return _Search(graph=graph, target_T=target_T, bit_TW=bit_TW, complete=(which_K, complete_SW))
+    complete = complete_rows(graph.lists[2], graph.num_components, target_T, bit_TW)
+    return _Search(graph=graph, target_T=target_T, bit_TW=bit_TW, complete=complete)
 
 
 def _levels(search: _Search, node_C: Nodes, max_distance: int) -> Iterator[Words]:
@@ -179,17 +176,17 @@ def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_d
     row_CW[is_other_C] = pulled(lists, node_C[is_other_C], other_XW, near, search.everywhere, search.complete)
     yield row_CW
     row_CW = pulled(lists, node_C, row_CW, hubs, search.hubs, search.complete)
-    only_hubs = search.graph.num_hubs == search.graph.num_nodes
-    if not only_hubs:
-        row_CW = _completed(search, node_C, row_CW, _by_other_neighbors, near)
-    yield row_CW
-    if max_distance == 4:
+    if search.graph.num_hubs == search.graph.num_nodes:
+        yield row_CW
+        if max_distance > 4:
+            yield _by_hubs(search, node_C, row_CW, hubs, search.hubs)
         return
-    row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.hubs)
-    if not only_hubs:
-        row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.others)
-        row_CW = _completed(search, node_C, row_CW, _by_others)
+    row_CW = _completed(search, node_C, row_CW, _by_other_neighbors, near)
     yield row_CW
+    if max_distance > 4:
+        row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.hubs)
+        row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.others)
+        yield _completed(search, node_C, row_CW, _by_others)
 
 
 def _completed(search: _Search, node_C: Nodes, row_CW: Words, hop: Callable[..., Words], *given: Any) -> Words:

@@ -153,12 +153,11 @@ def pulled(lists, node_X, row_XW, rows, span, complete):
         bits = _with(_NO_BITS, row_XW, x)
         full = _with(_NO_BITS, complete_SW, which_K[component_N[node_X[x]]])
         slot, end = indptr_N1[node_X[x]], indptr_N1[node_X[x] + 1]
-        while slot < end and not _covers(bits, full):
-            other = neighbor_M[slot]
-            if other >= span[1]:
+        while slot < end and neighbor_M[slot] < span[1]:
+            if not slot & 3 and _covers(bits, full):  # to ask more often costs more than it saves
                 break
-            if other >= span[0] and _has(known_B, other):
-                bits = _with(bits, row_RW, place_N[other])
+            if neighbor_M[slot] >= span[0] and _has(known_B, neighbor_M[slot]):
+                bits = _with(bits, row_RW, place_N[neighbor_M[slot]])
             slot += 1
         _put(bits, new_XW, x)
     return new_XW
@@ -250,12 +249,30 @@ def rows_at(node_X, rows):
 
 
 @njit(nogil=True, cache=True)
+def complete_rows(component_N, num_components, target_T, bit_TW):
+    """Give each component's row with all of its targets, the first of no component with any: `Complete`."""
+    which_K = np.zeros(num_components, dtype=np.uint32)
+    complete_SW = np.zeros((len(target_T) + 1, NUM_WORDS), dtype=np.uint64)
+    num_rows = 1
+    for t in range(len(target_T)):
+        component = component_N[target_T[t]]
+        if not which_K[component]:
+            which_K[component] = num_rows
+            num_rows += 1
+        which = which_K[component]
+        _put(_with(_with(_NO_BITS, bit_TW, t), complete_SW, which), complete_SW, which)
+    return which_K, complete_SW[:num_rows]
+
+
+@njit(nogil=True, cache=True)
 def lessen(code_XU, row_XW):
     """Take one from the code of each bit that is set; eight codes, of a byte each, to a word."""
     for x in range(len(row_XW)):
-        for u in range(8 * NUM_WORDS):
-            byte = (row_XW[x, u >> 3] >> np.uint64(8 * (u & 7))) & np.uint64(0xFF)
-            # Copy the byte eight times, keep bit i of copy i, and carry each up to the top of its byte.
-            apart = (byte * np.uint64(0x0101010101010101)) & np.uint64(0x8040201008040201)
-            ones = ((apart + np.uint64(0x7F7F7F7F7F7F7F7F)) >> np.uint64(7)) & np.uint64(0x0101010101010101)
-            code_XU[x, u] -= ones
+        for w in range(NUM_WORDS):
+            word = row_XW[x, w]
+            for b in range(8):
+                byte = (word >> np.uint64(8 * b)) & np.uint64(0xFF)
+                # Copy the byte eight times, keep bit i of copy i, and carry each up to the top of its byte.
+                apart = (byte * np.uint64(0x0101010101010101)) & np.uint64(0x8040201008040201)
+                ones = (apart + np.uint64(0x7F7F7F7F7F7F7F7F)) >> np.uint64(7)
+                code_XU[x, 8 * w + b] -= ones & np.uint64(0x0101010101010101)

@@ -4,6 +4,7 @@ N nodes    G rows asked for    C columns asked for    X nodes    A slots of node
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -36,6 +37,7 @@ def distance_block(
     return _block_engine()(union, rows_G, columns_C, max_distance=max_distance)
 
 
+@cache
 def _block_engine() -> Callable[..., NDArray[np.uint8]]:
     if find_spec("numba") is None:
         return swept_block

@@ -127,6 +127,7 @@ def test_a_graph_is_numbered_hubs_first_once():
 def test_without_numba_the_graph_is_swept(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "dyformer.block_search")
+    monkeypatch.setattr(distances, "_block_engine", distances._block_engine.__wrapped__)  # as asked for the first time
     union = named_union("path")
     assert distance_block(union, np.array([0]), np.array([4]), max_distance=9).tolist() == [[4]]
     assert "dyformer.block_search" not in sys.modules

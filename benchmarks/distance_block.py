@@ -1,0 +1,129 @@
+"""Distance blocks of 512 x 512 nodes: as fast as igraph times what, and how they grow with the graph.
+
+Two kinds of blocks: random nodes, and random targets with their joint context, which is what training asks for. With
+`--s10m` the largest graph is measured too (40 s to make, 3 GB).
+
+G rows    C columns    X nodes of either
+"""
+
+import sys
+from collections.abc import Callable
+
+import measure
+import numpy as np
+from graphs import power_law_graph, published_graph
+from igraph import Graph
+from numpy.typing import NDArray
+
+from dyformer.block_search import hub_first_graph
+from dyformer.distances import distance_block, swept_block
+from dyformer.pagerank import joint_context
+from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+
+NUM_NODES = 512
+MAX_DISTANCES = (2, 3, 5)
+TARGETS = {"uci": 40, "ml-10m": 80, "s1m": 250}
+FALLBACK_TARGET = 8
+GROWTH_TARGET = 12
+ROUNDS = {"uci": 25, "ml-10m": 15, "s1m": 2}
+OUR_ROUNDS = 15
+
+Block = tuple[NDArray[np.int64], NDArray[np.int64]]
+Work = Callable[[], object]
+
+
+def union_of(name: str) -> TemporalUnionGraph:
+    """Unite all steps, and number the nodes for the search: once for all blocks of a graph."""
+    graph = power_law_graph(name) if name.startswith("s1") else published_graph(name)
+    union = build_union_graph(graph, until=graph.num_steps)
+    hub_first_graph(union)
+    return union
+
+
+def blocks_of(union: TemporalUnionGraph) -> dict[str, Block]:
+    """Draw the rows and columns of both kinds."""
+    generator = np.random.default_rng([1, union.num_nodes])
+    rows_G, columns_C = generator.permutation(union.num_nodes)[: 2 * NUM_NODES].reshape(2, NUM_NODES)
+    return {"random": (rows_G, columns_C), "context": (rows_G, joint_context(union, rows_G, num_context=NUM_NODES))}
+
+
+def our_works(union: TemporalUnionGraph, block: Block) -> dict[str, Work]:
+    """Give the calls to be timed, one for each D_max."""
+    return {
+        f"D_max {max_distance}": lambda max_distance=max_distance: distance_block(
+            union, *block, max_distance=max_distance
+        )
+        for max_distance in MAX_DISTANCES
+    }
+
+
+def igraph_work(union: TemporalUnionGraph, block: Block, found: list[NDArray]) -> Work:
+    """Give igraph's search of all rows; its first answer is kept, and its lists of nodes are made beforehand."""
+    graph = Graph(n=union.num_nodes, edges=np.stack([union.source_E, union.target_E], axis=1))
+    source, target = (node_X.tolist() for node_X in block)
+
+    def search() -> None:
+        distances = graph.distances(source, target)
+        if not found:
+            found.append(np.array(distances))
+
+    return search
+
+
+def check(name: str, union: TemporalUnionGraph, block: Block, distance_GC: NDArray) -> None:
+    """Raise where a code of either engine is not igraph's distance, capped."""
+    for max_distance in MAX_DISTANCES:
+        capped_GC = np.minimum(distance_GC, max_distance)
+        for engine in (distance_block, swept_block):
+            if not np.array_equal(engine(union, *block, max_distance=max_distance), capped_GC):
+                raise RuntimeError(f"{name}: a block of D_max {max_distance} is not igraph's")
+
+
+def compare(name: str, kind: str, union: TemporalUnionGraph, block: Block) -> dict[str, float]:
+    """Time both engines and igraph on one block, and check that they agree."""
+    found: list[NDArray] = []
+    works = {
+        **our_works(union, block),
+        "numpy": lambda: swept_block(union, *block, max_distance=MAX_DISTANCES[-1]),
+        "igraph": igraph_work(union, block, found),
+    }
+    seconds = measure.median_cpu_seconds(works, rounds=ROUNDS[name])
+    check(name, union, block, found[0])
+    say(name, kind, union, seconds)
+    return seconds
+
+
+def say(name: str, kind: str, union: TemporalUnionGraph, seconds: dict[str, float]) -> None:
+    """Print the times of one block."""
+    times = ", ".join(f"{work} {1e3 * value:.2f} ms" for work, value in seconds.items())
+    print(f"{name} ({union.num_nodes:,} nodes, {union.num_edges:,} edges) {kind}: {times}", flush=True)
+
+
+def measure_growth(small: dict[str, float]) -> None:
+    """Time the blocks of s10m, and judge them by those of s1m."""
+    union = union_of("s10m")
+    for kind, block in blocks_of(union).items():
+        seconds = measure.median_cpu_seconds(our_works(union, block), rounds=OUR_ROUNDS)
+        say("s10m", kind, union, seconds)
+        growth = seconds[f"D_max {MAX_DISTANCES[-1]}"] / small[kind]
+        measure.verdict(f"distances-s10m-over-s1m-{kind}", growth, GROWTH_TARGET, at_most=True)
+
+
+def main() -> None:
+    """Judge by the blocks of the largest D_max."""
+    judged, ours = [], {}
+    for name, target in TARGETS.items():
+        union = union_of(name)
+        for kind, block in blocks_of(union).items():
+            seconds = compare(name, kind, union, block)
+            ours[kind] = seconds[f"D_max {MAX_DISTANCES[-1]}"]
+            judged.append((f"distances-{name}-{kind}", seconds["igraph"] / ours[kind], target))
+            judged.append((f"distances-{name}-{kind}-numpy", seconds["igraph"] / seconds["numpy"], FALLBACK_TARGET))
+    for verdict in judged:
+        measure.verdict(*verdict)
+    if "--s10m" in sys.argv:
+        measure_growth(ours)
+
+
+if __name__ == "__main__":
+    main()
