@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dyformer.attention import attention
 from dyformer.attention_bias import (
     SpatialDistanceEncoding,
     TemporalConnectionEncoding,
@@ -134,18 +135,6 @@ class TwoTowerLayer(nn.Module):
     def heads(self, row_QD: Tensor) -> Tensor:
         """Split the width over the heads: `[H, Q, W]`."""
         return row_QD.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
-
-
-def attention(query_HQW: Tensor, key_HKW: Tensor, value_HKW: Tensor, bias_HQK: Tensor, *, dropout: float) -> Tensor:
-    """Softmax attention `[H, Q, W]` with a bias, scaled by 1 / sqrt(W)."""
-    if query_HQW.is_cuda:
-        return functional.scaled_dot_product_attention(
-            query_HQW, key_HKW, value_HKW, attn_mask=bias_HQK, dropout_p=dropout
-        )
-    # Step by step, as torch's fused kernel gives a bias no gradient on a processor and its way around takes longer.
-    scale = query_HQW.shape[-1] ** -0.5
-    weight_HQK = torch.baddbmm(bias_HQK, query_HQW, key_HKW.transpose(1, 2), alpha=scale).softmax(dim=-1)
-    return torch.bmm(functional.dropout(weight_HQK, dropout), value_HKW)
 
 
 class NodeInput(nn.Module):
