@@ -127,9 +127,10 @@ def test_an_error_in_training_leaves_no_thread(error: type[BaseException]):
     def broken_loss(model: DyFormer, batch: PairBatch) -> dict[str, Tensor]:
         raise error
 
-    with pytest.raises(error):
+    with pytest.raises(error) as found:
         next(run_epochs(replace(example_stage(), loss=broken_loss), model(), None))
     assert loader_threads() == []
+    assert found.value.__traceback__ is not None  # whoever keeps the error keeps the frames, but no thread
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])

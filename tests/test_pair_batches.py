@@ -100,6 +100,17 @@ def test_node_first_seen_in_the_hidden_step_is_not_asked():
         assert set(batch.subgraph.target_G.tolist()) <= {0, 1, 2, 3}
 
 
+def test_node_first_seen_in_the_hidden_step_is_asked_where_a_later_step_knows_it():
+    graph = prepare_graph(toy_graph([(0, 1), (2, 3)], [(0, 4)], [(3, 4), (1, 2)]), until=3, config=GraphConfig())
+    source = PairSource(graph, SIZES, validation_share=0.0, seed=1)
+    assert source.has_links(LinkTask(until=3, step=2, hidden=True), False)
+    assert not source.has_links(LinkTask(until=2, step=2, hidden=True), False)
+    (batch,) = source.batches(
+        [LinkTask(until=3, step=2, hidden=True)], np.random.default_rng(0), held_out=False, two_views=False
+    )
+    assert pairs_of(batch)[0] == {(0, 4)}
+
+
 def test_node_that_comes_with_the_next_step_is_not_asked():
     graph = prepare_graph(toy_graph([(0, 1), (2, 3)], [(0, 2), (1, 9)]), until=2, config=GraphConfig())
     source = PairSource(graph, SIZES, validation_share=0.0, seed=1)
@@ -181,6 +192,17 @@ def test_a_batch_depends_on_its_own_generator_alone():
         assert expected.second_view is not None
         for name, tensor in vars(found.second_view).items():
             assert torch.equal(tensor, getattr(expected.second_view, name))
+
+
+def test_a_batch_does_not_depend_on_the_tasks_before_it():
+    source = PairSource(example_graph(), SIZES, validation_share=0.1, seed=1)
+    first, *_, last = reconstruction_tasks(4, 3, hidden=True)
+    found = [
+        list(source.batches([before, last], np.random.default_rng(0), held_out=False, two_views=True))[1]
+        for before in (first, last)
+    ]
+    assert torch.equal(found[0].subgraph.target_G, found[1].subgraph.target_G)
+    assert pairs_of(found[0]) == pairs_of(found[1])
 
 
 def test_targets_are_at_most_half_of_the_nodes():
