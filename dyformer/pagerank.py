@@ -3,7 +3,9 @@
 N nodes    G targets    B nodes of a block    K best nodes    A nodes that may be chosen    R nodes with rows
 """
 
+from functools import cache
 from importlib.util import find_spec
+from types import ModuleType
 
 import numpy as np
 import polars as pl
@@ -39,17 +41,25 @@ def joint_scores(union: TemporalUnionGraph, targets_G: Int64s, *, teleport: floa
     if not len(targets_G):
         raise ValueError("joint PageRank needs at least one target")
     num_iterations = SMALL_ITERATIONS if len(union.neighbor_M) <= SMALL_GRAPH else NUM_ITERATIONS
-    if find_spec("numba") is None:
+    kernels = _kernels()
+    if kernels is None:
         seed_N = np.bincount(targets_G, minlength=union.num_nodes) / len(targets_G)
         return chebyshev(union.matrix, seed_N, teleport, num_iterations)
-    from dyformer.pagerank_kernels import chebyshev_scores
-
-    return chebyshev_scores(union, targets_G, teleport, num_iterations)
+    return kernels.chebyshev_scores(union, targets_G, teleport, num_iterations)
 
 
 def _check_teleport(teleport: float) -> None:
     if not 0 < teleport < 1:
         raise ValueError(f"teleport = {teleport}: expected a probability between 0 and 1")
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    if find_spec("numba") is None:
+        return None
+    from dyformer import pagerank_kernels
+
+    return pagerank_kernels
 
 
 def joint_context(
@@ -77,8 +87,10 @@ def joint_context(
 
 def _best(score_A: Float64s, num_best: int, tie: float) -> Int64s:
     """Positions of the largest scores above 0, best first; those that round to a multiple of `tie` by position."""
-    least = np.partition(score_A, -num_best)[-num_best] - 2 * tie if 0 < num_best < len(score_A) else 0
-    position_A = np.flatnonzero(score_A >= least) if least > 0 else np.flatnonzero(score_A > 0)
+    least = 0.0
+    if 0 < num_best < len(score_A):
+        least = np.partition(score_A, -num_best)[-num_best] - 2 * tie
+    position_A = np.flatnonzero(score_A >= least if least > 0 else score_A > 0)
     key_A = score_A[position_A]
     if tie > 0:
         key_A = np.round(key_A / tie)
@@ -124,11 +136,10 @@ def _solved(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: flo
 
 
 def _pushed(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: float) -> Best:
-    if find_spec("numba") is None:
+    kernels = _kernels()
+    if kernels is None:
         return _best_of_rows(node_B, pushed_rows(union.matrix, node_B, teleport, EPSILON), top_k)
-    from dyformer.pagerank_kernels import pushed_best
-
-    return pushed_best(union, node_B, top_k=top_k, teleport=teleport, epsilon=EPSILON, tie=TIE)
+    return kernels.pushed_best(union, node_B, top_k=top_k, teleport=teleport, epsilon=EPSILON, tie=TIE)
 
 
 def _best_of_rows(node_B: Int64s, rows: sparse.csr_array, top_k: int) -> Best:

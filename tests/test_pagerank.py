@@ -27,7 +27,7 @@ def loops(request, monkeypatch):
 
 
 def without_numba(monkeypatch):
-    monkeypatch.setattr(pagerank, "find_spec", lambda name: None)
+    monkeypatch.setattr(pagerank, "_kernels", lambda: None)
 
 
 def exact_scores(union, targets, teleport: float) -> np.ndarray:
