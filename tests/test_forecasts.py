@@ -127,6 +127,8 @@ def test_equal_scores_are_ranked_by_node_number():
     history = toy_graph([(0, 1)], [(2, 3), (4, 5)])
     links = top_links(np.ones((6, WIDTH)), decoder_of(history, "paper"), history, k=2)
     assert links.filter(pl.col("node") == 3).rows() == [(3, 1, 0, links["score"][0]), (3, 2, 1, links["score"][0])]
+    named = top_links(np.ones((6, WIDTH)), decoder_of(history, "paper"), history, k=2, candidates=np.triu_indices(6, 1))
+    assert named.equals(links)
 
 
 def test_more_nodes_than_can_be_scored_need_candidates(monkeypatch: pytest.MonkeyPatch):

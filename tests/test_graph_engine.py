@@ -157,7 +157,7 @@ def draw_targets(case: Case, num_nodes: int) -> np.ndarray:
 @on_graphs(10_000)
 def test_distances_context_and_bias_equal_their_definitions(case: Case) -> None:
     view, present_TNN = seen(case, prepared(case))
-    linked_NN = present_TNN.any(axis=0)
+    linked_NN = present_TNN.max(axis=0)
     exact_NN = np.minimum(shortest_path(linked_NN, unweighted=True), case.config.max_distance)
     target_G = draw_targets(case, len(linked_NN))
     check_distances(case, view, exact_NN)

@@ -11,6 +11,7 @@ from dyformer.links import (
     TooFewLinks,
     judged_steps,
     paper_examples,
+    past_pair_keys,
     sample_unlinked,
 )
 from dyformer.snapshots import DynamicGraph
@@ -147,3 +148,9 @@ def test_more_unlinked_pairs_than_exist_are_refused():
 def test_all_unlinked_pairs_can_be_had():
     source_P, target_P = sample_unlinked(4, NO_LINKS, 6, np.random.default_rng(0))
     assert sorted(zip(source_P.tolist(), target_P.tolist(), strict=True)) == list(itertools.combinations(range(4), 2))
+
+
+def test_pairs_of_the_past_are_listed_once():
+    graph = toy_graph([(0, 1), (1, 2)], [(1, 2), (0, 3)], [(0, 1)])
+    assert past_pair_keys(graph.snapshots, 10).tolist() == [1, 3, 12]
+    assert past_pair_keys((), 10).tolist() == []
