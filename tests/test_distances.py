@@ -60,6 +60,24 @@ def test_sparse_graphs_with_hubs_and_long_paths_have_exact_distances(engine, max
             assert_array_equal(found, expected[np.ix_(rows, columns)])
 
 
+@pytest.mark.parametrize("word", range(8))
+def test_no_word_of_a_row_is_taken_for_complete(engine, word):
+    union = build_union_graph(toy_graph([(node, node + 1) for node in range(9)] + [(10, 11)]), until=1)
+    rows, columns = np.array([11] * 64 * word + list(range(10))), np.tile(np.arange(10), 60)
+    found = engine(union, rows, columns, max_distance=5)
+    assert_array_equal(found, exact_codes(union, 5)[np.ix_(rows, columns)])
+
+
+@pytest.mark.parametrize("num_nodes", range(4, 14))
+def test_every_node_of_a_ring_is_walked_through(engine, num_nodes):
+    union = build_union_graph(toy_graph([(node, (node + 1) % num_nodes) for node in range(num_nodes)]), until=1)
+    everyone = np.arange(num_nodes)
+    expected = exact_codes(union, 5)
+    for start in range(num_nodes):
+        rows, columns = everyone[start:], everyone[: start + 1]
+        assert_array_equal(engine(union, rows, columns, max_distance=5), expected[np.ix_(rows, columns)])
+
+
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("max_distance", [1, 2, 5, 255])
 def test_awkward_graphs_have_exact_distances(engine, name, max_distance):
