@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dyformer.experiments.settings import Experiment
+from dyformer.prepared_graph import GraphConfig, prepare_graph
 from dyformer.snapshots import DynamicGraph, Snapshot
 from flows.steps.predict import candidate_pairs
 
@@ -25,7 +25,7 @@ def path_graph(num_nodes: int) -> DynamicGraph:
 
 
 def test_candidates_are_near_and_were_never_linked() -> None:
-    node_P, partner_P = candidate_pairs(path_graph(9), Experiment())
+    node_P, partner_P = candidate_pairs(prepare_graph(path_graph(9), until=1, config=GraphConfig()))
     pairs = set(zip(node_P.tolist(), partner_P.tolist(), strict=True))
     assert (0, 2) in pairs
     assert (4, 6) in pairs

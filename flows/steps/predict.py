@@ -14,9 +14,9 @@ from dyformer.experiments.settings import Experiment
 from dyformer.forecasts import MAX_NODES, decoder_nodes, linked_last, top_links
 from dyformer.links import Pairs
 from dyformer.pagerank import pagerank_table
-from dyformer.prepared_graph import prepare_graph
+from dyformer.prepared_graph import PreparedGraph, one_step_on, prepare_graph
 from dyformer.progress import Weights
-from dyformer.snapshots import DynamicGraph, prefix, to_tables
+from dyformer.snapshots import DynamicGraph, to_tables
 from dyformer.training import embed
 from flows.steps.prepare import TABLE_TOP_K
 from flows.steps.snapshots import Snapshots, open_snapshots
@@ -78,10 +78,12 @@ def write_forecasts(
     if is_current(address, lineage):
         return address
     graph = opened.graph(step)
-    decoders = _decoders(graph, weights, experiment, seed)
+    before = prepare_graph(graph, until=step - 1, config=experiment.graph)
+    decoders = _decoders(graph, before, weights, experiment, seed)
     vectors_ND = read_vectors(write_vectors(snapshots, model, step, seed))
     asked_A = None if num_nodes is None else linked_last(graph, num_nodes)
-    pairs = candidate_pairs(graph, experiment, asked_A) if graph.snapshots[-1].num_nodes > MAX_NODES else None
+    is_large = graph.snapshots[-1].num_nodes > MAX_NODES
+    pairs = candidate_pairs(one_step_on(before, graph), asked_A) if is_large else None
     links = top_links(vectors_ND, decoders[experiment.decoder], graph, k=k, candidates=pairs, asked_A=asked_A)
     contents = {"forecasts": _named(links, own_ids(opened, graph), step + 1), DECODER: to_json(decoders["paper"])}
     return write_artifact(address, contents, lineage)
@@ -93,10 +95,10 @@ def read_vectors(address: str) -> NDArray[np.float32]:
     return vectors.explode().to_numpy().reshape(len(vectors), -1)
 
 
-def candidate_pairs(graph: DynamicGraph, experiment: Experiment, asked_A: NDArray[np.int64] | None = None) -> Pairs:
+def candidate_pairs(prepared: PreparedGraph, asked_A: NDArray[np.int64] | None = None) -> Pairs:
     """Give the pairs worth scoring on a graph too large for all: near by PageRank, or two hops away and popular."""
-    prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
-    table = pagerank_table(prepared.union, top_k=TABLE_TOP_K, teleport=experiment.graph.teleport, nodes=asked_A)
+    graph, union = prepared.history, prepared.union
+    table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=asked_A)
     found = candidates(
         to_tables(graph)["edges"],
         table,
@@ -127,21 +129,21 @@ def to_json(decoder: LinkDecoder) -> bytes:
     return json.dumps(plain).encode()
 
 
-def _decoders(graph: DynamicGraph, weights: Weights, experiment: Experiment, seed: int) -> dict[str, LinkDecoder]:
+def _decoders(
+    graph: DynamicGraph, before: PreparedGraph, weights: Weights, experiment: Experiment, seed: int
+) -> dict[str, LinkDecoder]:
     """Fit the paper's decoder and the experiment's; on a large step, on the links among a part of the nodes."""
     step = graph.num_steps
     node_B = decoder_nodes(graph, step, num_targets=experiment.model.num_targets, seed=seed)
-    before_ND = _vectors(prefix(graph, step - 1), weights, experiment, node_B)
+    before_ND = embed(before, weights, experiment.model, device=device(), wanted_B=node_B)
     return {
         kind: forecast_decoder(before_ND, graph, step, seed, kind, node_B) for kind in ("paper", experiment.decoder)
     }
 
 
-def _vectors(
-    graph: DynamicGraph, weights: Weights, experiment: Experiment, wanted_B: NDArray[np.int64] | None = None
-) -> NDArray[np.float32]:
+def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> NDArray[np.float32]:
     prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
-    return embed(prepared, weights, experiment.model, device=device(), wanted_B=wanted_B)
+    return embed(prepared, weights, experiment.model, device=device())
 
 
 def _named(links: pl.DataFrame, nodes: pl.DataFrame, step: int) -> pl.DataFrame:
