@@ -6,8 +6,10 @@ N nodes    G targets    K context nodes
 import sys
 import time
 
+import measure  # before igraph, whose PageRank else spins in several threads and is charged for all
+
+# isort: split
 import igraph
-import measure
 import numpy as np
 from graphs import power_law_graph, published_graph
 from numpy.typing import NDArray
@@ -29,16 +31,19 @@ Nodes = NDArray[np.int64]
 
 
 def union_of(name: str) -> TemporalUnionGraph:
+    """Unite all steps of a graph."""
     graph = power_law_graph(name) if name.startswith("s1") else published_graph(name)
     return build_union_graph(graph, until=graph.num_steps)
 
 
 def draws(union: TemporalUnionGraph) -> list[Nodes]:
+    """Draw sets of targets."""
     generator = np.random.default_rng(0)
     return [generator.choice(np.flatnonzero(union.degree), NUM_NODES, replace=False) for _ in range(NUM_DRAWS)]
 
 
 def igraph_context(graph: igraph.Graph, targets_G: Nodes) -> Nodes:
+    """Give igraph's best nodes."""
     score_N = np.array(
         graph.personalized_pagerank(
             directed=False, damping=1 - TELEPORT, reset_vertices=targets_G.tolist(), implementation="prpack"
@@ -48,6 +53,7 @@ def igraph_context(graph: igraph.Graph, targets_G: Nodes) -> Nodes:
 
 
 def best(score_N: NDArray[np.float64], targets_G: Nodes) -> Nodes:
+    """Give the best nodes, targets left out, best first."""
     score_N[targets_G] = 0
     best_K = np.argpartition(score_N, -NUM_NODES)[-NUM_NODES:]
     return best_K[np.argsort(-score_N[best_K])]
@@ -66,10 +72,12 @@ def exact_context(union: TemporalUnionGraph, targets_G: Nodes) -> Nodes:
 
 
 def recall(found_K: Nodes, exact_K: Nodes) -> float:
+    """Give the share of the exact nodes that were found."""
     return len(np.intersect1d(found_K, exact_K)) / len(exact_K)
 
 
 def igraph_seconds(name: str, union: TemporalUnionGraph, targets_G: Nodes) -> dict[str, float]:
+    """Check that igraph agrees, and time both in turn."""
     graph = igraph.Graph(n=union.num_nodes, edges=np.stack([union.source_E, union.target_E], axis=1))
     agreed = recall(joint_context(union, targets_G, num_context=NUM_NODES), igraph_context(graph, targets_G))
     if agreed < PEER_RECALL:
@@ -82,6 +90,7 @@ def igraph_seconds(name: str, union: TemporalUnionGraph, targets_G: Nodes) -> di
 
 
 def our_seconds(name: str, union: TemporalUnionGraph, targets_G: Nodes) -> dict[str, float]:
+    """Time the context, chosen and drawn."""
     generator = np.random.default_rng(1)
     works = {
         "dyformer": lambda: joint_context(union, targets_G, num_context=NUM_NODES),
@@ -112,6 +121,7 @@ def measured(name: str) -> tuple[float, float, float | None]:
 
 
 def main() -> None:
+    """Measure every graph, then judge."""
     results = {name: measured(name) for name in (*TARGETS, *(["s10m"] if "--s10m" in sys.argv else []))}
     for name, (_, found, ratio) in results.items():
         if ratio is not None:
