@@ -150,7 +150,10 @@ def edge_degree(edges: UnionEdges, value_E: NDArray[np.generic]) -> NDArray[np.f
 
 def adjacency(edges: UnionEdges) -> sparse.csr_array:
     """Give the union's symmetric 0/1 adjacency [N, N]."""
-    ends = (np.concatenate([edges.source_E, edges.target_E]), np.concatenate([edges.target_E, edges.source_E]))
+    # In 32 bits the walks of pairs read half as much.
+    kind = np.int32 if edges.num_nodes < 2**31 else np.int64
+    source_E, target_E = edges.source_E.astype(kind), edges.target_E.astype(kind)
+    ends = (np.concatenate([source_E, target_E]), np.concatenate([target_E, source_E]))
     shape = (edges.num_nodes, edges.num_nodes)
     return sparse.csr_array((np.ones(len(ends[0])), ends), shape=shape)
 
