@@ -9,7 +9,7 @@ import polars as pl
 
 from dyformer.experiments.settings import Experiment, as_record, experiment_for, from_record
 from dyformer.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.progress import Checkpoint, Weights
+from dyformer.progress import Checkpoint, Progress, Weights
 from dyformer.training import finetune, pretrain
 from flows.progress import tracked
 from flows.steps.snapshots import Snapshots, StepOutOfRange, open_snapshots
@@ -132,19 +132,25 @@ def _run_stage(
     else:
         epochs = finetune(graph, weights, experiment.model, experiment.finetune, **common)
     title = f"{name} {key['dataset']} until step {key['until']}"
-    last, saved, pause = resume, time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
+    best, saved, pause = resume and resume.weights(), time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     for progress in tracked(epochs, title, getattr(experiment, name).epochs):
         times = (progress.seconds, progress.seconds_waiting / progress.seconds)
         values = {**progress.losses, **dict(zip(TIMES, times, strict=True))}
         told += [(name, progress.epoch, what, value) for what, value in values.items()]
         if progress.is_last or time.monotonic() - saved > pause:
             started = time.monotonic()
-            last = progress.checkpoint()
-            save_checkpoint(folder, last.tensors, {**key, "progress": last.record, "told": told})
+            best = _saved(folder, progress, {**key, "told": told})
             saved = time.monotonic()
             pause = SECONDS_BETWEEN_CHECKPOINTS * max(1.0, saved - started)
-    assert last is not None
-    return last.weights(), told
+    assert best is not None
+    return best, told
+
+
+def _saved(folder: str, progress: Progress, record: dict[str, Any]) -> Weights:
+    """Save the state after an epoch; of its copy only the best weights are held on."""
+    checkpoint = progress.checkpoint()
+    save_checkpoint(folder, checkpoint.tensors, {**record, "progress": checkpoint.record})
+    return checkpoint.weights()
 
 
 def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[Told]]:
