@@ -3,6 +3,7 @@
 G target nodes     Q asking nodes         T lags    D width            P pairs of nodes
 C context nodes    K answering nodes      H heads   W width of a head  F node features
 N known nodes      B both towers' nodes   A connections: edges of pairs, once for each lag
+O width of a node's own vector
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ Precision = Literal["bfloat16", "float32"]
 
 LINK_SCALE = 5.0  # vectors are of about unit length: scores start within this much either way
 LINK_OFFSET = -LINK_SCALE / 2  # untrained vectors are much alike: their pairs start with a score of about 0
+OWN_DEVIATION = 0.02  # of nodes' own vectors before training: what is not learnt must not count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,11 @@ class ModelConfig:
     num_targets: int = 256  # targets of one batch of `embed`
     num_context: int = 256  # K
     gpu_precision: Precision = "bfloat16"  # of the layers' products on a GPU; without one they are of float32
+
+    @property
+    def own_width(self) -> int:
+        """O, the part of the width that holds what a node is called."""
+        return self.width // 4 if "id" in self.inputs else 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for a shape that cannot be built."""
@@ -140,42 +147,50 @@ class TwoTowerLayer(nn.Module):
 class NodeInput(nn.Module):
     """What a node is called (a learned vector of its own) and what the past says about its place in the graph.
 
-    A node that no training batch held counts with a zero vector of its own, which `id_dropout` makes a common sight.
+    The two stand beside each other, a quarter of the width for the first. A node that no training batch held counts
+    with a zero vector of its own, which `id_dropout` makes a common sight.
     """
 
     trained_N: Tensor
 
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
-        self.width, self.id_dropout = config.width, config.id_dropout
-        self.has_id, self.has_structure = "id" in config.inputs, "structure" in config.inputs
-        if self.has_id:
-            self.id_ND = nn.Parameter(torch.randn(sizes.num_nodes, config.width))
+        self.id_dropout, self.own_width = config.id_dropout, config.own_width
+        self.structure_width = config.width - config.own_width
+        self.has_structure = "structure" in config.inputs
+        if self.own_width:
+            self.id_NO = nn.Parameter(OWN_DEVIATION * torch.randn(sizes.num_nodes, self.own_width))
             self.register_buffer("trained_N", torch.zeros(sizes.num_nodes, dtype=torch.bool))
         if self.has_structure:
-            self.linear_structure = nn.Linear(sizes.num_features, config.width)
+            self.linear_structure = nn.Linear(sizes.num_features, self.structure_width)
             self.combined_structure = nn.Sequential(
-                nn.Linear(sizes.num_features, config.width), nn.GELU(), nn.Linear(config.width, config.width)
+                nn.Linear(sizes.num_features, self.structure_width),
+                nn.GELU(),
+                nn.Linear(self.structure_width, self.structure_width),
             )
 
     def forward(self, node_B: Tensor, feature_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the nodes' own vectors and those of their structure, each `[B, D]`; their sum is the first row."""
-        return self.own(node_B), self.structure(feature_BF)
+        """Give the vectors of the nodes' structure `[B, D - O]` and their own ones `[B, O]`."""
+        return self.structure(feature_BF), self.own(node_B)
 
     def own(self, node_B: Tensor) -> Tensor:
         """In training all nodes count as trained, less those dropped."""
-        if not self.has_id:
-            return torch.zeros(node_B.shape[0], self.width, device=node_B.device)
+        if not self.own_width:
+            return torch.zeros(node_B.shape[0], 0, device=node_B.device)
         if not self.training:
-            return self.id_ND[node_B] * self.trained_N[node_B, None]
-        self.trained_N[node_B] = True
+            return self.id_NO[node_B] * self.trained_N[node_B, None]
         kept_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
-        return functional.embedding(node_B, self.id_ND, sparse=True) * kept_B[:, None]
+        return self.rows(node_B) * kept_B[:, None]
+
+    def rows(self, node_B: Tensor) -> Tensor:
+        """Own vectors `[B, O]` to be trained."""
+        self.trained_N[node_B] = True
+        return functional.embedding(node_B, self.id_NO, sparse=True)
 
     def structure(self, feature_BF: Tensor) -> Tensor:
         """Linear and combined features: alone, the first leave a decoder all that they say."""
         if not self.has_structure:
-            return feature_BF.new_zeros(feature_BF.shape[0], self.width)
+            return feature_BF.new_zeros(feature_BF.shape[0], self.structure_width)
         return self.linear_structure(feature_BF) + self.combined_structure(feature_BF)
 
 
@@ -190,7 +205,7 @@ def signs(width: int) -> Tensor:
 
     A plain inner product scores no pair above both nodes with themselves, as links between two sides of a log ask for.
     """
-    return torch.where(torch.arange(width) % 4 == 0, -1.0, 1.0)
+    return torch.where(torch.arange(width) % 4 == 3, -1.0, 1.0)
 
 
 class LinkScore(nn.Module):
@@ -248,25 +263,26 @@ class DyFormer(nn.Module):
         self.inputs = NodeInput(config, sizes)
         self.bias = AttentionBias(config, sizes)
         self.layers = nn.ModuleList(TwoTowerLayer(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = nn.LayerNorm(config.width - config.own_width)
         nn.init.constant_(self.norm.weight, config.width**-0.5)  # vectors of about unit length
         self.link = LinkScore(config.width)
+        self.own_link = LinkScore(config.own_width)
         self.temporal = TemporalDecoder(sizes.num_lags, config.width)
         self.view = nn.Linear(
             config.width, config.width
         )  # predicts one view from the other, where views are normalised
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
-        """Vectors `[G, D]` of the targets: H_tgt of the last layer less the targets' own vectors, normalised.
+        """Vectors `[G, D]` of the targets: H_tgt of the last layer, normalised, beside the targets' own vectors.
 
-        By its own vector a node is known to others. What is said of the node itself is better without: to a decoder
-        fitted on few pairs names are noise, and to training they are a way to learn its links by heart.
+        What the layers make of a node's own vector is replaced by that vector itself, which pre-training makes say
+        with whom the node is linked.
         """
         num_targets = batch.target_G.shape[0]
-        own_BD, structure_BD = self.inputs(
+        structure_BS, own_BO = self.inputs(
             torch.cat([batch.target_G, batch.context_C]), torch.cat([batch.target_feature_GF, batch.context_feature_CF])
         )
-        row_BD = own_BD + structure_BD
+        row_BD = torch.cat([structure_BS, own_BO], dim=1)
         target_GD, context_CD = row_BD[:num_targets], row_BD[num_targets:]
         bias_HGC = self.bias(batch)
         bias_HCG = bias_HGC.transpose(1, 2).contiguous()  # once for all layers
@@ -276,4 +292,4 @@ class DyFormer(nn.Module):
                 context_CD, target_GD = layer(context_CD, target_GD, bias_HCG, bias_HGC)
             assert isinstance(last, TwoTowerLayer)
             target_GD = last.update(target_GD, context_CD, bias_HGC)  # nobody reads the context any more
-        return self.norm(target_GD - own_BD[:num_targets])
+        return torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), own_BO[:num_targets]], dim=1)

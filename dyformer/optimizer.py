@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dyformer.stage_config import StageConfig
 
-OWN_RATE = 10.0  # of nodes' own vectors, which are in few batches each, in learning rates
 OFFSET_RATE = 10.0  # of the offsets of scores, which have far to go
 
 State = dict[str, Tensor]
@@ -37,7 +36,7 @@ class Optimizer:
         ]
         self.parts: dict[str, torch.optim.Optimizer] = {"adam": torch.optim.Adam(dense, lr=rate, fused=True)}
         if groups["own"]:
-            self.parts["rows"] = torch.optim.SparseAdam([{"params": groups["own"], "lr": OWN_RATE * rate}])
+            self.parts["rows"] = torch.optim.SparseAdam([{"params": groups["own"], "lr": config.own_learning_rate}])
 
     def step(self, loss: Tensor) -> None:
         """Step against the gradient of a loss, which is cut to the norm `clip_norm`."""
@@ -86,7 +85,7 @@ def _restored(part: str, key: str, value: Tensor) -> Tensor | int:
 
 
 def _kind(name: str, weight: nn.Parameter) -> str:
-    if name.endswith("id_ND"):
+    if name.endswith("id_NO"):
         return "own"
     if "offset" in name:
         return "offset"

@@ -5,7 +5,7 @@ A edges with an end in a pool
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch
+from dyformer.history_links import HistoryLinks, history_links
 from dyformer.kept import Kept
 from dyformer.links import Pairs, sample_unlinked
 from dyformer.prepared_graph import PreparedGraph
@@ -50,19 +51,29 @@ class PairSizes:
     num_negatives: int  # unlinked pairs per linked pair
     num_targets: int  # at most half of the nodes, whatever is asked for: targets are nobody's context
     num_context: int
+    num_history_links: int = 0  # links of any step, to learn the nodes' own vectors from
+    half_life: float = 4.0  # such a link is drawn half as often as one so many steps newer
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairBatch:
-    """A subgraph and pairs of positions among its targets."""
+class LabelledPairs:
+    """Linked and unlinked pairs, int64."""
 
-    task: LinkTask
-    subgraph: SubgraphBatch
-    second_view: SubgraphBatch | None
     linked_first_P: Tensor
     linked_second_P: Tensor
     unlinked_first_M: Tensor
     unlinked_second_M: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBatch:
+    """A subgraph, pairs of positions among its targets, and pairs of nodes that the history linked or did not."""
+
+    task: LinkTask
+    subgraph: SubgraphBatch
+    second_view: SubgraphBatch | None
+    pairs: LabelledPairs
+    history: LabelledPairs | None
 
     def to(self, device: torch.device) -> "PairBatch":
         """Copy to a device; from pinned memory the copy goes on while the caller does."""
@@ -79,8 +90,8 @@ class PairBatch:
 def _with_each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, SubgraphBatch):
-        return SubgraphBatch(**{name: _with_each_tensor(part, change) for name, part in vars(value).items()})
+    if isinstance(value, SubgraphBatch | LabelledPairs):
+        return type(value)(**{name: _with_each_tensor(part, change) for name, part in vars(value).items()})
     return value
 
 
@@ -106,6 +117,7 @@ class PairSource:
 
     def __init__(self, graph: PreparedGraph, sizes: PairSizes, *, validation_share: float, seed: int) -> None:
         self.graph, self.sizes, self.validation_share, self.seed = graph, sizes, validation_share, seed
+        self._history = self._history_links() if sizes.num_history_links else None
         self._views = Kept(self._view, size=_view_size, most=KEPT_VIEWS)
         self._links = Kept(self._linked_places, size=len, most=KEPT_LINKS)
         self.has_links = cache(self._has_links)
@@ -125,18 +137,33 @@ class PairSource:
         pool_G = draw_pool(view, most_ends, generator)
         unlinked = draw_unlinked(pool_G, self._step_edges(task), self.sizes.num_negatives * len(linked[0]), generator)
         target_G = np.unique(np.concatenate([*linked, pool_G]))
-        places = [torch.from_numpy(np.searchsorted(target_G, node_P)) for node_P in (*linked, *unlinked)]
         return PairBatch(
             task=task,
             subgraph=make_batch(view, target_G, num_context=self.sizes.num_context),
             second_view=make_batch(view, target_G, num_context=self.sizes.num_context, generator=generator)
             if two_views
             else None,
-            linked_first_P=places[0],
-            linked_second_P=places[1],
-            unlinked_first_M=places[2],
-            unlinked_second_M=places[3],
+            pairs=labelled(*(np.searchsorted(target_G, node_P) for node_P in (*linked, *unlinked))),
+            history=None if held_out else self._history_pairs(generator),
         )
+
+    def _history_pairs(self, generator: np.random.Generator) -> LabelledPairs | None:
+        if self._history is None or not len(self._history.source_L):
+            return None
+        num = self.sizes.num_history_links
+        linked = self._history.draw_linked(num, generator)
+        return labelled(*linked, *self._history.draw_unlinked(num * self.sizes.num_negatives, generator))
+
+    def _history_links(self) -> HistoryLinks:
+        """Links to train on of the steps that a model of this graph can tell apart."""
+        snapshots = self.graph.history.snapshots[self.graph.union.first_step - 1 :]
+        left_out = [self._is_held_out(snapshot.step) for snapshot in snapshots]
+        return history_links(snapshots, left_out, half_life=self.sizes.half_life)
+
+    def _is_held_out(self, step: int) -> NDArray[np.bool_]:
+        """Say which edges of a step are never trained on."""
+        num_edges = len(self.graph.history.snapshots[step - 1].source_E)
+        return np.random.default_rng([self.seed, step]).random(num_edges) < self.validation_share
 
     def keeps_views(self, tasks: Sequence[LinkTask]) -> bool:
         """Say whether the views of all these tasks are kept at once."""
@@ -176,15 +203,22 @@ class PairSource:
         """
         task, held_out = asked
         source_E, target_E = self._step_edges(task)
-        draw_E = np.random.default_rng([self.seed, task.step]).random(len(source_E))
+        is_asked_E = self._is_held_out(task.step) == held_out
         known_N = self._known(task)
-        return np.flatnonzero(((draw_E < self.validation_share) == held_out) & known_N[source_E] & known_N[target_E])
+        return np.flatnonzero(is_asked_E & known_N[source_E] & known_N[target_E])
 
     def _known(self, task: LinkTask) -> NDArray[np.bool_]:
         """Nodes with an edge in a step of the view: in the hidden one and an earlier or later one too."""
         first_step_N, second_step_N = self.graph.activity.first_step_N, self.graph.activity.second_step_N
         is_seen_N = first_step_N <= task.until
         return is_seen_N & ((first_step_N != task.step) | (second_step_N <= task.until)) if task.hidden else is_seen_N
+
+
+def labelled(*node_P: NDArray[np.int64]) -> LabelledPairs:
+    """Give four lists, of linked first and second and unlinked first and second nodes, to a model."""
+    return LabelledPairs(
+        **{field.name: torch.from_numpy(nodes) for field, nodes in zip(fields(LabelledPairs), node_P, strict=True)}
+    )
 
 
 def _view_size(view: GraphView) -> int:

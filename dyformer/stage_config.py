@@ -13,6 +13,7 @@ class PretrainConfig:
     batches_per_epoch: int = 10
     validation_batches: int = 16
     learning_rate: float = 1e-3
+    own_learning_rate: float = 0.02  # of the nodes' own vectors, each of which few batches hold
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     step_half_life: float = 4.0
@@ -24,6 +25,9 @@ class PretrainConfig:
     mask_lag: bool = True  # hide the step that is reconstructed
     view_weight: float = 0.1  # gamma
     view: Literal["plain", "normalised"] = "plain"
+    own_weight: float = 1.0  # of the reconstruction from the nodes' own vectors alone
+    own_penalty: float = 0.1  # of their squared length
+    num_history_links: int = 512  # links that one batch reconstructs from them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,7 @@ class FinetuneConfig:
     batches_per_epoch: int = 10
     validation_batches: int = 16
     learning_rate: float = 1e-3
+    own_learning_rate: float = 1e-3
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     step_half_life: float = 4.0

@@ -19,7 +19,7 @@ from dyformer.epochs import BATCHES_AHEAD, Stage, run_epochs
 from dyformer.loading import loaded
 from dyformer.losses import link_loss, normalised_view_loss, view_loss
 from dyformer.model import DyFormer, ModelConfig, ModelSizes
-from dyformer.pair_batches import PairBatch, PairSizes, PairSource, forecast_tasks, reconstruction_tasks
+from dyformer.pair_batches import LabelledPairs, PairBatch, PairSizes, PairSource, forecast_tasks, reconstruction_tasks
 from dyformer.prepared_graph import PreparedGraph
 from dyformer.progress import Checkpoint, Progress, Weights
 from dyformer.stage_config import FinetuneConfig, PretrainConfig
@@ -107,11 +107,14 @@ def pair_source(
     graph: PreparedGraph, model_config: ModelConfig, config: PretrainConfig | FinetuneConfig, seed: int
 ) -> PairSource:
     """Give the batches of a stage; both stages hold the same edges out."""
+    num_history_links = config.num_history_links if isinstance(config, PretrainConfig) and model_config.own_width else 0
     sizes = PairSizes(
         num_linked=config.num_linked,
         num_negatives=config.num_negatives,
         num_targets=config.num_targets,
         num_context=model_config.num_context,
+        num_history_links=num_history_links,
+        half_life=config.step_half_life,
     )
     return PairSource(graph, sizes, validation_share=config.validation_share, seed=seed)
 
@@ -119,24 +122,47 @@ def pair_source(
 def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) -> dict[str, Tensor]:
     """L_recon + gamma x L_view (paper, section 4.1); without a second view, L_recon of the first."""
     first_GD = model(batch.subgraph)
-    if batch.second_view is None:
-        link = reconstruction_loss(model, batch, first_GD, config)
-        return {"loss": link, "link": link}
-    second_GD = model(batch.second_view)
-    link = (
-        reconstruction_loss(model, batch, first_GD, config) + reconstruction_loss(model, batch, second_GD, config)
-    ) / 2
-    view = two_view_loss(model, first_GD, second_GD, config)
-    return {"loss": link + config.view_weight * view, "link": link, "view": view}
+    link = loss = reconstruction_loss(model, batch, first_GD, config)
+    losses: dict[str, Tensor] = {}
+    if batch.second_view is not None:
+        second_GD = model(batch.second_view)
+        link = (link + reconstruction_loss(model, batch, second_GD, config)) / 2
+        losses["view"] = two_view_loss(model, first_GD, second_GD, config)
+        loss = link + config.view_weight * losses["view"]
+    if batch.history is not None:
+        losses["own"] = own_loss(model, batch.history, config)
+        loss = loss + config.own_weight * losses["own"]
+    return {"loss": loss, "link": link, **losses}
 
 
 def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, config: PretrainConfig) -> Tensor:
     """Link loss of the lag that the batch asks; the mean over lags is taken by drawing them alike."""
+    pairs = batch.pairs
     return link_loss(
-        model.temporal(vector_GD, batch.linked_first_P, batch.linked_second_P, batch.task.lag),
-        model.temporal(vector_GD, batch.unlinked_first_M, batch.unlinked_second_M, batch.task.lag),
+        model.temporal(vector_GD, pairs.linked_first_P, pairs.linked_second_P, batch.task.lag),
+        model.temporal(vector_GD, pairs.unlinked_first_M, pairs.unlinked_second_M, batch.task.lag),
         negative_weight=config.negative_weight,
     )
+
+
+def own_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Tensor:
+    """Link loss of the nodes' own vectors alone, with a penalty on their squared length (ours, not the paper's).
+
+    A node is in few batches, and there its own vector is one of many reasons for a score. Asked alone, about links of
+    all steps, own vectors come to say who is linked with whom: a logistic matrix factorisation of the history
+    (Johnson 2014).
+    """
+    node_lists = [pairs.linked_first_P, pairs.linked_second_P, pairs.unlinked_first_M, pairs.unlinked_second_M]
+    sizes = [len(nodes) for nodes in node_lists]
+    row_AO = model.inputs.rows(torch.cat(node_lists))
+    place_P = torch.arange(len(row_AO), device=row_AO.device).split(sizes)
+    link = link_loss(
+        model.own_link(row_AO, place_P[0], place_P[1]),
+        model.own_link(row_AO, place_P[2], place_P[3]),
+        negative_weight=config.negative_weight,
+    )
+    square = torch.stack([row_PO.square().sum() / max(len(row_PO), 1) for row_PO in row_AO.split(sizes)]).sum()
+    return link + config.own_penalty * square
 
 
 def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: PretrainConfig) -> Tensor:
@@ -148,10 +174,10 @@ def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: 
 
 def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> dict[str, Tensor]:
     """Link loss of the next step."""
-    vector_GD = model(batch.subgraph)
+    vector_GD, pairs = model(batch.subgraph), batch.pairs
     link = link_loss(
-        model.link(vector_GD, batch.linked_first_P, batch.linked_second_P),
-        model.link(vector_GD, batch.unlinked_first_M, batch.unlinked_second_M),
+        model.link(vector_GD, pairs.linked_first_P, pairs.linked_second_P),
+        model.link(vector_GD, pairs.unlinked_first_M, pairs.unlinked_second_M),
         negative_weight=config.negative_weight,
     )
     return {"loss": link, "link": link}
@@ -179,7 +205,7 @@ def moved_weights(weights: Weights, fresh: Weights) -> Weights:
 
     Raises WeightsDoNotFit where anything but the number of nodes differs.
     """
-    row_N = [name for name in fresh if name.endswith(("_N", "_ND"))]
+    row_N = [name for name in fresh if name.endswith(("_N", "_NO"))]
     wrong = [
         f"{name}: expected {tuple(tensor.shape)}, found {tuple(weights[name].shape) if name in weights else None}"
         for name, tensor in fresh.items()
