@@ -169,9 +169,10 @@ def test_model_is_its_input_its_layers_and_a_norm():
     model = DyFormer(CONFIG, SIZES).eval()
     batch = example_batch()
     model.inputs.trained_N.fill_(True)
-    own_GD, structure_GD = model.inputs(batch.target_G, batch.target_feature_GF)
-    target_GD = own_GD + structure_GD
-    context_CD = torch.stack(model.inputs(batch.context_C, batch.context_feature_CF)).sum(dim=0)
+    own_GO = model.inputs.own(batch.target_G)
+    assert own_GO.shape == (3, 1)
+    target_GD = torch.cat(model.inputs(batch.target_G, batch.target_feature_GF), dim=1)
+    context_CD = torch.cat(model.inputs(batch.context_C, batch.context_feature_CF), dim=1)
     bias = plain_bias(model.bias, batch)
     for layer in model.layers:
         assert isinstance(layer, TwoTowerLayer)
@@ -179,7 +180,9 @@ def test_model_is_its_input_its_layers_and_a_norm():
             plain_update(layer, target_GD, context_CD, bias),
             plain_update(layer, context_CD, target_GD, bias.transpose(1, 2)),
         )
-    expected_GD = torch.stack([plain_norm(row, model.norm) for row in target_GD - own_GD])
+    expected_GD = torch.stack(
+        [torch.cat([plain_norm(row[:5], model.norm), own]) for row, own in zip(target_GD, own_GO, strict=True)]
+    )
     torch.testing.assert_close(model(batch), expected_GD, rtol=1e-10, atol=1e-10)
 
 
@@ -227,17 +230,18 @@ def test_never_trained_node_has_no_vector_of_its_own(inputs):
     feature_BF = torch.randn(2, 3)
     node_input(torch.tensor([4, 5]), feature_BF)  # in training mode: nodes 4 and 5 count as trained
     node_input.eval()
-    known_own_BD, known_structure_BD = node_input(torch.tensor([4, 5]), feature_BF)
-    new_own_BD, new_structure_BD = node_input(torch.tensor([0, 8]), feature_BF)
-    assert new_own_BD.abs().sum() == 0
-    assert (known_own_BD.abs().sum() > 0) == ("id" in inputs)
-    assert torch.equal(known_structure_BD, new_structure_BD)
-    assert (new_structure_BD.abs().sum() > 0) == ("structure" in inputs)
+    known_structure_BS, known_own_BO = node_input(torch.tensor([4, 5]), feature_BF)
+    new_structure_BS, new_own_BO = node_input(torch.tensor([0, 8]), feature_BF)
+    assert new_own_BO.abs().sum() == 0
+    assert (known_own_BO.abs().sum() > 0) == ("id" in inputs)
+    assert torch.equal(known_structure_BS, new_structure_BS)
+    assert (new_structure_BS.abs().sum() > 0) == ("structure" in inputs)
 
 
 def test_dropped_id_looks_like_a_never_trained_node():
     node_input = NodeInput(replace(CONFIG, id_dropout=1.0), SIZES)
-    assert node_input(torch.tensor([4, 5]), torch.randn(2, 3))[0].abs().sum() == 0
+    assert node_input.own(torch.tensor([4, 5])).abs().sum() == 0
+    assert node_input.rows(torch.tensor([4, 5])).abs().sum() > 0
 
 
 @torch.no_grad()
@@ -255,7 +259,7 @@ def test_scores_are_symmetric_inner_products():
     assert model.link(vector_GD, first_P, second_P).tolist() == pytest.approx(expected)
     assert torch.equal(model.link(vector_GD, first_P, second_P), model.link(vector_GD, second_P, first_P))
     decoded = model.temporal.lags[1](vector_GD)
-    signed = decoded * torch.tensor([-1, 1, 1, 1, -1, 1])
+    signed = decoded * torch.tensor([1, 1, 1, -1, 1, 1])
     expected = [float(decoded[i] @ signed[j]) - 2.5 for i, j in zip(first_P, second_P, strict=True)]
     assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from dyformer.optimizer import Optimizer
 from dyformer.stage_config import PretrainConfig
 
-CONFIG = PretrainConfig(learning_rate=0.01, weight_decay=0.1, clip_norm=1e9)
+CONFIG = PretrainConfig(learning_rate=0.01, own_learning_rate=0.1, weight_decay=0.1, clip_norm=1e9)
 
 
 class Toy(nn.Module):
@@ -17,12 +17,12 @@ class Toy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.id_ND = nn.Parameter(torch.arange(12.0).reshape(6, 2))
+        self.id_NO = nn.Parameter(torch.arange(12.0).reshape(6, 2))
         self.linear = nn.Linear(2, 2)
         self.offset = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, node_B: Tensor) -> Tensor:
-        own_BD = functional.embedding(node_B, self.id_ND, sparse=True)
+        own_BD = functional.embedding(node_B, self.id_NO, sparse=True)
         return (self.linear(own_BD) ** 2).sum() + self.offset**2
 
 
@@ -53,7 +53,7 @@ def test_every_kind_of_weight_steps_at_its_rate_and_only_matrices_decay():
             decay = CONFIG.weight_decay * weight.detach() if name == "linear.weight" else 0.0
             found[name].append((gradient.to_dense() + decay).numpy().astype(np.float64))
         optimizer.step(model(everyone))
-    rates = {"id_ND": 0.1, "linear.weight": 0.01, "linear.bias": 0.01, "offset": 0.1}
+    rates = {"id_NO": 0.1, "linear.weight": 0.01, "linear.bias": 0.01, "offset": 0.1}
     for name, weight in model.named_parameters():
         np.testing.assert_allclose(weight.detach().numpy() - before[name], adam(found[name], rates[name]), rtol=1e-3)
 
@@ -62,9 +62,9 @@ def test_a_node_that_is_not_in_the_batch_does_not_move():
     model = toy()
     optimizer = Optimizer(model, CONFIG)
     optimizer.step(model(torch.tensor([0, 1, 2])))
-    before = model.id_ND.detach().clone()
+    before = model.id_NO.detach().clone()
     optimizer.step(model(torch.tensor([2, 5])))
-    moved_N = (model.id_ND.detach() != before).any(dim=1)
+    moved_N = (model.id_NO.detach() != before).any(dim=1)
     assert moved_N.tolist() == [False, False, True, False, False, True]
 
 
@@ -79,7 +79,7 @@ def test_gradients_of_all_weights_and_of_both_views_share_one_norm():
     assert norm > 0.5
     optimizer.step(model(node_B) + model(node_B))
     state = optimizer.state()
-    second = {"id_ND": "rows/0", "linear.weight": "adam/0", "linear.bias": "adam/1", "offset": "adam/2"}
+    second = {"id_NO": "rows/0", "linear.weight": "adam/0", "linear.bias": "adam/1", "offset": "adam/2"}
     for (name, _), gradient in zip(model.named_parameters(), dense, strict=True):
         expected = 0.001 * (gradient * 0.5 / norm) ** 2
         torch.testing.assert_close(state[f"{second[name]}/exp_avg_sq"].reshape(expected.shape), expected)

@@ -33,8 +33,8 @@ def pairs_of(batch: PairBatch) -> tuple[set[tuple[int, int]], set[tuple[int, int
         return {(int(a), int(b)) for a, b in ends}
 
     return (
-        node_pairs(batch.linked_first_P, batch.linked_second_P),
-        node_pairs(batch.unlinked_first_M, batch.unlinked_second_M),
+        node_pairs(batch.pairs.linked_first_P, batch.pairs.linked_second_P),
+        node_pairs(batch.pairs.unlinked_first_M, batch.pairs.unlinked_second_M),
     )
 
 

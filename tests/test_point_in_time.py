@@ -87,7 +87,7 @@ def splits_of(graph: DynamicGraph) -> Known:
 def training_pairs(graph: DynamicGraph, until: int) -> bytes:
     """One batch of every task of both stages: targets, context, features, linked and unlinked pairs."""
     prepared = prepare_graph(graph, until=until, config=experiment_of("uci", TINY).graph)
-    sizes = PairSizes(num_linked=32, num_negatives=5, num_targets=64, num_context=32)
+    sizes = PairSizes(num_linked=32, num_negatives=5, num_targets=64, num_context=32, num_history_links=50)
     source = PairSource(prepared, sizes, validation_share=0.1, seed=0)
     tasks = forecast_tasks(until) + reconstruction_tasks(until, 5, hidden=True)
     batches = source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=True)
@@ -95,8 +95,9 @@ def training_pairs(graph: DynamicGraph, until: int) -> bytes:
     for batch in batches:
         for subgraph in (batch.subgraph, batch.second_view):
             parts += [tensor.numpy().tobytes() for tensor in vars(subgraph).values()]
-        ends = (batch.linked_first_P, batch.linked_second_P, batch.unlinked_first_M, batch.unlinked_second_M)
-        parts += [end_P.numpy().tobytes() for end_P in ends]
+        assert batch.history is not None
+        for pairs in (batch.pairs, batch.history):
+            parts += [end_P.numpy().tobytes() for end_P in vars(pairs).values()]
     return b"".join(parts)
 
 

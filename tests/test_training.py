@@ -3,6 +3,7 @@
 N nodes    D width
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.batches import graph_view, make_batch, node_batches
-from dyformer.model import ModelConfig
+from dyformer.model import DyFormer, ModelConfig, ModelSizes
+from dyformer.pair_batches import labelled
 from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.progress import Checkpoint, Progress, Weights
 from dyformer.snapshots import DynamicGraph
 from dyformer.stage_config import FinetuneConfig, PretrainConfig
-from dyformer.training import DyFormerEmbedder, embed, finetune, last_weights, pretrain, started_model
+from dyformer.training import DyFormerEmbedder, embed, finetune, last_weights, own_loss, pretrain, started_model
 
 MODEL = ModelConfig(width=8, num_layers=2, num_heads=2, feed_forward_width=8, num_targets=6, num_context=8)
 PRETRAIN = PretrainConfig(epochs=4, batches_per_epoch=3, validation_batches=2, num_linked=8, num_targets=12)
@@ -169,8 +171,8 @@ def test_nodes_keep_their_own_rows_by_their_permanent_numbers():
     swapped = graph.history.node_N.copy()
     swapped[[2, 5]] = swapped[[5, 2]]
     other = replace(graph, history=replace(graph.history, node_N=swapped))
-    started = next(finetune(other, weights, MODEL, replace(FINETUNE, learning_rate=0.0), seed=0)).checkpoint()
-    rows, moved = weights["inputs.id_ND"], started.tensors["model/inputs.id_ND"]
+    started = next(finetune(other, weights, MODEL, replace(FINETUNE, own_learning_rate=0.0), seed=0)).checkpoint()
+    rows, moved = weights["inputs.id_NO"], started.tensors["model/inputs.id_NO"]
     assert torch.equal(moved[[2, 5]], rows[[5, 2]])
     assert torch.equal(moved[6:], rows[6:])
     assert started.tensors["model/node_N"].tolist() == swapped.tolist()
@@ -189,10 +191,12 @@ def test_new_node_starts_untrained_and_gets_a_vector():
     vector_ND = embed(late, weights, MODEL)
     assert vector_ND.shape == (43, 8)
     assert np.isfinite(vector_ND).all()
-    own = {**weights, "inputs.id_ND": torch.zeros_like(weights["inputs.id_ND"])}
+    assert (vector_ND[:40, -2:] != 0).any(axis=1).mean() > 0.8
+    assert not vector_ND[40:, -2:].any()
+    own = {**weights, "inputs.id_NO": torch.zeros_like(weights["inputs.id_NO"])}
     assert not np.array_equal(embed(late, own, MODEL)[:40], vector_ND[:40])
     continued = next(pretrain(late, MODEL, PRETRAIN, seed=0, weights=weights)).checkpoint()
-    assert continued.tensors["model/inputs.id_ND"].shape == (43, 8)
+    assert continued.tensors["model/inputs.id_NO"].shape == (43, 8)
 
 
 def test_weights_of_another_shape_are_refused():
@@ -220,7 +224,7 @@ def test_progress_tells_every_epoch():
     assert [progress.epoch for progress in told] == [1, 2, 3, 4]
     assert [progress.is_last for progress in told] == [False, False, False, True]
     assert {progress.num_epochs for progress in told} == {4}
-    assert set(told[0].losses) == {"loss", "link", "view", "validation"}
+    assert set(told[0].losses) == {"loss", "link", "view", "own", "validation"}
     assert all(np.isfinite(list(progress.losses.values())).all() for progress in told)
     assert set(run("finetune")[0].losses) == {"loss", "link", "validation"}
 
@@ -236,8 +240,9 @@ def test_training_stops_when_the_held_out_loss_no_longer_falls_and_keeps_the_bes
     assert same_tensors(again[-1].weights(), kept)
 
 
-def test_training_learns_a_planted_rule():
-    """Two groups that never meet: the score of fine-tuning ranks pairs within a group first; a start may be unlucky."""
+@pytest.mark.parametrize("seed", range(3))
+def test_training_learns_a_planted_rule(seed: int):
+    """Two groups that never meet: pairs within a group rank first, after pre-training as after fine-tuning alone."""
     generator = np.random.default_rng(0)
     steps = []
     for _ in range(5):
@@ -248,17 +253,48 @@ def test_training_learns_a_planted_rule():
     ]
     graph = prepared(toy_graph(*steps), until=5)
     model = replace(MODEL, width=16, residual_dropout=0.0, attention_dropout=0.0)
-    config = replace(FINETUNE, epochs=30, patience=30, batches_per_epoch=5, learning_rate=0.01)
+    long = replace(FINETUNE, epochs=30, patience=30, batches_per_epoch=5, learning_rate=0.01, own_learning_rate=0.02)
+    pretrained = last_weights(pretrain(graph, model, replace(PRETRAIN, epochs=20, batches_per_epoch=5), seed=seed))
     group_N = np.arange(30) // 15
     within = (group_N[:, None] == group_N) & ~np.eye(30, dtype=bool)
     across = group_N[:, None] != group_N
-    ranked_first = []
-    for seed in range(3):
-        weights = last_weights(finetune(graph, None, model, config, seed=seed))
+
+    def ranked_first(weights: Weights) -> float:
         vector_ND = embed(graph, weights, model)
         score_NN = (vector_ND * weights["link.weight_D"].numpy()) @ vector_ND.T
-        ranked_first.append((score_NN[within][:, None] > score_NN[across]).mean())
-    assert np.median(ranked_first) > 0.8
+        return (score_NN[within][:, None] > score_NN[across]).mean()
+
+    assert ranked_first(last_weights(finetune(graph, pretrained, model, FINETUNE, seed=seed))) > 0.98
+    assert ranked_first(last_weights(finetune(graph, None, model, long, seed=seed))) > 0.9
+
+
+def test_loss_of_own_vectors_is_that_of_their_inner_products_and_their_length():
+    model = DyFormer(replace(MODEL, width=16), ModelSizes(num_nodes=6, num_features=1, num_lags=1, max_distance=2))
+    row_NO = model.inputs.id_NO.detach()
+    row_NO.copy_(torch.arange(24.0).reshape(6, 4) / 10)
+    linked, unlinked = [(0, 1), (2, 3)], [(1, 4), (0, 5), (2, 4)]
+    found = own_loss(model, labelled(*np.array(linked).T, *np.array(unlinked).T), replace(PRETRAIN, own_penalty=0.3))
+
+    def score(first: int, second: int) -> float:
+        product = (row_NO[first] * row_NO[second]).tolist()
+        return 5 * (product[0] + product[1] + product[2] - product[3]) - 2.5
+
+    def mean_length(nodes: list[int]) -> float:
+        return sum(float(row_NO[node].square().sum()) for node in nodes) / len(nodes)
+
+    expected = sum(math.log1p(math.exp(-score(*pair))) for pair in linked) / 2
+    expected += sum(math.log1p(math.exp(score(*pair))) for pair in unlinked) / 3
+    expected += 0.3 * sum(mean_length(nodes) for nodes in ([0, 2], [1, 3], [1, 0, 2], [4, 5, 4]))
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
+    found.backward()
+    assert model.inputs.trained_N.all()
+
+
+def test_pretraining_asks_own_vectors_alone_as_much_as_its_weight_says():
+    weights, unasked = (last_weights(stage("pretrain", prepared(example_graph()), own_weight=w)) for w in (1.0, 0.0))
+    started = started_model(prepared(example_graph()), MODEL, None, seed=0).state_dict()
+    assert torch.equal(unasked["own_link.weight_D"], started["own_link.weight_D"])
+    assert not torch.equal(weights["own_link.weight_D"], started["own_link.weight_D"])
 
 
 @pytest.mark.parametrize(
