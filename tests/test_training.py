@@ -196,7 +196,7 @@ def test_new_node_starts_untrained_and_gets_a_vector():
     own = {**weights, "inputs.id_NO": torch.zeros_like(weights["inputs.id_NO"])}
     assert not np.array_equal(embed(late, own, MODEL)[:40], vector_ND[:40])
     continued = next(pretrain(late, MODEL, PRETRAIN, seed=0, weights=weights)).checkpoint()
-    assert continued.tensors["model/inputs.id_NO"].shape == (43, 8)
+    assert continued.tensors["model/inputs.id_NO"].shape == (43, 2)
 
 
 def test_weights_of_another_shape_are_refused():
