@@ -23,20 +23,30 @@ for variable in (
     os.environ[variable] = "1"
 
 
+SAMPLE_SECONDS = 0.05  # shorter works are repeated within a sample, as the product calls them one after the other
+
+
 def median_cpu_seconds(works: dict[str, Callable[[], Any]], *, rounds: int) -> dict[str, float]:
-    """Run every work once to warm up and then `rounds` times in turn; give the median CPU seconds of each."""
+    """Run every work once to warm up and then `rounds` samples in turn; give the median CPU seconds of each."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
+    calls = {name: max(1, int(SAMPLE_SECONDS / _cpu_seconds(work, 1))) for name, work in works.items()}
     for _ in range(rounds):
         for name, work in works.items():
-            gc.collect()
-            gc.disable()
-            start = time.process_time()
-            work()
-            seconds[name].append(time.process_time() - start)
-            gc.enable()
+            seconds[name].append(_cpu_seconds(work, calls[name]) / calls[name])
     return {name: statistics.median(each) for name, each in seconds.items()}
+
+
+def _cpu_seconds(work: Callable[[], Any], num_calls: int) -> float:
+    gc.collect()
+    gc.disable()
+    start = time.process_time()
+    for _ in range(num_calls):
+        work()
+    spent = time.process_time() - start
+    gc.enable()
+    return spent
 
 
 def verdict(name: str, value: float, target: float, *, at_most: bool = False, unit: str = "ratio") -> None:
