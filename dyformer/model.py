@@ -21,6 +21,7 @@ from dyformer.attention_bias import (
     distance_bias,
 )
 from dyformer.batches import SubgraphBatch
+from dyformer.dropout import add_dropped
 
 Inputs = Literal["id+structure", "id", "structure"]
 Precision = Literal["bfloat16", "float32"]
@@ -95,11 +96,14 @@ class AttentionBias(nn.Module):
 
 
 class TwoTowerLayer(nn.Module):
-    """Targets ask the context and the context asks the targets, with the same weights (paper, section 3.4)."""
+    """Targets ask the context and the context asks the targets, with the same weights (paper, section 3.4).
+
+    Rows of both towers stand in one tensor, targets first, so that what treats rows alike is done once.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
+        self.attention_dropout, self.residual_dropout = config.attention_dropout, config.residual_dropout
         self.attention_norm, self.feed_forward_norm = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
         self.query = nn.Linear(config.width, config.width)
         self.key = nn.Linear(config.width, config.width)
@@ -110,38 +114,39 @@ class TwoTowerLayer(nn.Module):
             nn.GELU(),
             nn.Linear(config.feed_forward_width, config.width),
         )
-        self.dropout = nn.Dropout(config.residual_dropout)
         for linear in (self.value, self.out):  # torch's own start is a third of this, and neighbours are hardly heard
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
-    def forward(
-        self, context_CD: Tensor, target_GD: Tensor, bias_HCG: Tensor, bias_HGC: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Update both towers from the rows that they had before the layer; towers switched = outputs switched."""
-        return self.update(context_CD, target_GD, bias_HCG), self.update(target_GD, context_CD, bias_HGC)
+    def forward(self, row_BD: Tensor, bias_HGC: Tensor) -> Tensor:
+        """Update both towers `[B, D]` from the rows that they had before the layer: each hears no row of its own."""
+        sizes = list(bias_HGC.shape[1:])
+        normed_BD = self.attention_norm(row_BD)
+        query_GD, query_CD = self.query(normed_BD).split(sizes)
+        key_GD, key_CD = self.key(normed_BD).split(sizes)
+        value_GD, value_CD = self.value(normed_BD).split(sizes)
+        told_GD = self.told(query_GD, key_CD, value_CD, bias_HGC)
+        told_CD = self.told(query_CD, key_GD, value_GD, bias_HGC.transpose(1, 2))
+        return self.updated(row_BD, torch.cat([told_GD, told_CD]), heard=bias_HGC.numel() > 0)
 
-    def update(self, asking_QD: Tensor, answering_KD: Tensor, bias_HQK: Tensor) -> Tensor:
-        """Rows `[Q, D]` of one tower after attending to all rows of the other, and to no row of its own."""
-        asking_QD = asking_QD + self.dropout(self.message(asking_QD, answering_KD, bias_HQK))
-        return asking_QD + self.dropout(self.feed_forward(self.feed_forward_norm(asking_QD)))
+    def targets(self, row_BD: Tensor, bias_HGC: Tensor) -> Tensor:
+        """Update the targets `[G, D]` alone."""
+        sizes = list(bias_HGC.shape[1:])
+        normed_GD, normed_CD = self.attention_norm(row_BD).split(sizes)
+        told_GD = self.told(self.query(normed_GD), self.key(normed_CD), self.value(normed_CD), bias_HGC)
+        return self.updated(row_BD[: sizes[0]], told_GD, heard=bias_HGC.numel() > 0)
 
-    def message(self, asking_QD: Tensor, answering_KD: Tensor, bias_HQK: Tensor) -> Tensor:
-        """What attention brings to each asking row; nothing, if there is nobody to ask."""
-        if answering_KD.shape[0] == 0:
-            return torch.zeros_like(asking_QD)
-        answering_KD = self.attention_norm(answering_KD)
-        message_HQW = attention(
-            self.heads(self.query(self.attention_norm(asking_QD))),
-            self.heads(self.key(answering_KD)),
-            self.heads(self.value(answering_KD)),
-            bias_HQK,
-            dropout=self.attention_dropout if self.training else 0.0,
-        )
-        return self.out(message_HQW.transpose(0, 1).flatten(1))
+    def told(self, query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
+        """What attention brings to each asking row, head beside head; nothing, if there is nobody to ask."""
+        if not bias_HQK.numel():
+            return torch.zeros_like(query_QD)
+        return attention(query_QD, key_KD, value_KD, bias_HQK, dropout=self.attention_dropout if self.training else 0.0)
 
-    def heads(self, row_QD: Tensor) -> Tensor:
-        """Split the width over the heads: `[H, Q, W]`."""
-        return row_QD.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+    def updated(self, row_BD: Tensor, told_BD: Tensor, *, heard: bool) -> Tensor:
+        """Add what attention told, if there was anybody to hear, and what the feed-forward layer makes of it."""
+        share = self.residual_dropout if self.training else 0.0
+        if heard:
+            row_BD = add_dropped(row_BD, self.out(told_BD), share)
+        return add_dropped(row_BD, self.feed_forward(self.feed_forward_norm(row_BD)), share)
 
 
 class NodeInput(nn.Module):
@@ -283,13 +288,11 @@ class DyFormer(nn.Module):
             torch.cat([batch.target_G, batch.context_C]), torch.cat([batch.target_feature_GF, batch.context_feature_CF])
         )
         row_BD = torch.cat([structure_BS, own_BO], dim=1)
-        target_GD, context_CD = row_BD[:num_targets], row_BD[num_targets:]
         bias_HGC = self.bias(batch)
-        bias_HCG = bias_HGC.transpose(1, 2).contiguous()  # once for all layers
         *layers, last = self.layers
-        with mixed_precision(target_GD.device, self.gpu_precision):
+        with mixed_precision(row_BD.device, self.gpu_precision):
             for layer in layers:
-                context_CD, target_GD = layer(context_CD, target_GD, bias_HCG, bias_HGC)
+                row_BD = layer(row_BD, bias_HGC)
             assert isinstance(last, TwoTowerLayer)
-            target_GD = last.update(target_GD, context_CD, bias_HGC)  # nobody reads the context any more
+            target_GD = last.targets(row_BD, bias_HGC)  # nobody reads the context any more
         return torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), own_BO[:num_targets]], dim=1)

@@ -1,7 +1,9 @@
 """Attention with a bias against torch's own, and its gradients against finite differences.
 
-Q asking nodes    K answering nodes    H heads    W width of a head
+Q asking nodes    K answering nodes    H heads    D width of all heads
 """
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,30 +15,40 @@ from dyformer.attention import attention
 
 def inputs(num_asking: int = 3, num_answering: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    shapes = [(2, num_asking, 4), (2, num_answering, 4), (2, num_answering, 4), (2, num_asking, num_answering)]
+    shapes = [(num_asking, 8), (num_answering, 8), (num_answering, 8), (2, num_asking, num_answering)]
     query, key, value, bias = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), bias.requires_grad_()
 
 
-def exact(query_HQW: Tensor, key_HKW: Tensor, value_HKW: Tensor, bias_HQK: Tensor) -> Tensor:
-    return attention(query_HQW, key_HKW, value_HKW, bias_HQK, dropout=0.0)
+def exact(query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
+    return attention(query_QD, key_KD, value_KD, bias_HQK, dropout=0.0)
+
+
+def turned(query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
+    """The same with a bias that lies in memory as the other tower has it."""
+    return exact(query_QD, key_KD, value_KD, bias_HQK.transpose(1, 2).contiguous().transpose(1, 2))
 
 
 def test_attention_head_by_head_is_the_fused_one():
-    query_HQW, key_HKW, value_HKW, bias_HQK = inputs()
-    fused_HQW = functional.scaled_dot_product_attention(query_HQW, key_HKW, value_HKW, attn_mask=bias_HQK)
-    torch.testing.assert_close(exact(*inputs()), fused_HQW, rtol=1e-12, atol=1e-12)
+    query_QD, key_KD, value_KD, bias_HQK = inputs()
+    split = [row.reshape(len(row), 2, 4).transpose(0, 1) for row in (query_QD, key_KD, value_KD)]
+    fused_HQW = functional.scaled_dot_product_attention(*split, attn_mask=bias_HQK)
+    expected_QD = torch.cat([fused_HQW[0], fused_HQW[1]], dim=1)
+    for form in (exact, turned):
+        torch.testing.assert_close(form(*inputs()), expected_QD, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("num_answering", [1, 5])
-def test_gradients_equal_finite_differences(num_answering: int):
-    assert torch.autograd.gradcheck(exact, inputs(num_answering=num_answering))
+@pytest.mark.parametrize("form", [exact, turned])
+def test_gradients_equal_finite_differences(form: Callable[..., Tensor], num_answering: int):
+    assert torch.autograd.gradcheck(form, inputs(num_answering=num_answering))
 
 
-def test_rows_split_into_heads_need_not_be_contiguous():
-    split = [tensor.detach().transpose(0, 1).contiguous().transpose(0, 1) for tensor in inputs()]
-    assert not split[0].is_contiguous()
-    torch.testing.assert_close(exact(*split), exact(*inputs()), rtol=1e-12, atol=1e-12)
+def test_rows_may_be_parts_of_wider_ones():
+    wide = [torch.cat([tensor, tensor], dim=-1).detach() for tensor in inputs()]
+    part = [tensor[..., : tensor.shape[-1] // 2] for tensor in wide]
+    assert not part[0].is_contiguous()
+    torch.testing.assert_close(exact(*part), exact(*inputs()), rtol=1e-12, atol=1e-12)
 
 
 def test_dropout_hides_answers():

@@ -132,32 +132,38 @@ def test_bias_follows_the_encodings():
         torch.testing.assert_close(bias(batch), plain_bias(bias, batch), rtol=1e-12, atol=1e-12)
 
 
+def both_towers(layer: TwoTowerLayer, target_GD: Tensor, context_CD: Tensor, bias_HGC: Tensor) -> list[Tensor]:
+    return list(layer(torch.cat([target_GD, context_CD]), bias_HGC).split([len(target_GD), len(context_CD)]))
+
+
 def test_layer_follows_the_equations():
     layer = randomised(TwoTowerLayer(CONFIG))
     assert isinstance(layer, TwoTowerLayer)
-    context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
-    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
-    expected_CD = plain_update(layer, context_CD, target_GD, bias_HCG)
-    expected_GD = plain_update(layer, target_GD, context_CD, bias_HCG.transpose(1, 2))
+    context_CD, target_GD, bias_HGC = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 3, 4)
+    new_target_GD, new_context_CD = both_towers(layer, target_GD, context_CD, bias_HGC)
+    expected_CD = plain_update(layer, context_CD, target_GD, bias_HGC.transpose(1, 2))
+    expected_GD = plain_update(layer, target_GD, context_CD, bias_HGC)
     torch.testing.assert_close(new_context_CD, expected_CD, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(new_target_GD, expected_GD, rtol=1e-11, atol=1e-11)
+    targets_GD = layer.targets(torch.cat([target_GD, context_CD]), bias_HGC)
+    torch.testing.assert_close(targets_GD, expected_GD, rtol=1e-11, atol=1e-11)
 
 
 def test_towers_switched_is_outputs_switched():
     layer = TwoTowerLayer(CONFIG)
-    context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
-    new_context_CD, new_target_GD = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
-    switched_target_GD, switched_context_CD = layer(target_GD, context_CD, bias_HCG.transpose(1, 2), bias_HCG)
-    assert torch.equal(switched_context_CD, new_context_CD)
-    assert torch.equal(switched_target_GD, new_target_GD)
+    context_CD, target_GD, bias_HGC = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 3, 4)
+    new_target_GD, new_context_CD = both_towers(layer, target_GD, context_CD, bias_HGC)
+    switched_context_CD, switched_target_GD = both_towers(layer, context_CD, target_GD, bias_HGC.transpose(1, 2))
+    torch.testing.assert_close(switched_context_CD, new_context_CD, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(switched_target_GD, new_target_GD, rtol=1e-12, atol=1e-12)
 
 
 def test_target_rows_depend_on_all_context_and_on_no_other_target():
     layer = TwoTowerLayer(CONFIG)
-    context_CD, target_GD, bias_HCG = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 4, 3)
+    context_CD, target_GD, bias_HGC = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 3, 4)
     context_CD.requires_grad_()
     target_GD.requires_grad_()
-    layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))[1][1].square().sum().backward()
+    both_towers(layer, target_GD, context_CD, bias_HGC)[0][1].square().sum().backward()
     assert context_CD.grad is not None
     assert target_GD.grad is not None
     assert (context_CD.grad.abs().sum(dim=1) > 1e-6).all()
@@ -267,14 +273,10 @@ def test_scores_are_symmetric_inner_products():
 def test_layer_keeps_its_rows_in_single_precision_where_products_have_half():
     # A dropout that hides nothing takes the way of a GPU.
     layer = TwoTowerLayer(replace(CONFIG, width=16, attention_dropout=1e-12)).float()
-    context_CD, target_GD, bias_HCG = (
-        torch.randn(4, 16).float(),
-        torch.randn(3, 16).float(),
-        torch.randn(2, 4, 3).float(),
-    )
-    exact = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
+    row_BD, bias_HGC = torch.randn(7, 16).float(), torch.randn(2, 3, 4).float()
+    exact = layer(row_BD, bias_HGC), layer.targets(row_BD, bias_HGC)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = layer(context_CD, target_GD, bias_HCG, bias_HCG.transpose(1, 2))
+        found = layer(row_BD, bias_HGC), layer.targets(row_BD, bias_HGC)
     for one, other in zip(found, exact, strict=True):
         assert one.dtype == torch.float32
         assert not torch.equal(one, other)
