@@ -189,7 +189,7 @@ class NodeInput(nn.Module):
 
     def rows(self, node_B: Tensor) -> Tensor:
         """Own vectors `[B, O]` to be trained."""
-        self.trained_N[node_B] = True
+        self.trained_N.index_fill_(0, node_B, True)
         return functional.embedding(node_B, self.id_NO, sparse=True)
 
     def structure(self, feature_BF: Tensor) -> Tensor:
@@ -224,6 +224,10 @@ class LinkScore(nn.Module):
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
         """Scores `[P]` of pairs of positions."""
         return pair_scores(vector_GD, self.weight_D, first_P, second_P) + self.offset
+
+    def of_rows(self, first_PD: Tensor, second_PD: Tensor) -> Tensor:
+        """Scores `[P]` of pairs of vectors."""
+        return (first_PD * second_PD) @ self.weight_D + self.offset
 
 
 class TemporalDecoder(nn.Module):

@@ -138,11 +138,11 @@ def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) 
 def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, config: PretrainConfig) -> Tensor:
     """Link loss of the lag that the batch asks; the mean over lags is taken by drawing them alike."""
     pairs = batch.pairs
-    return link_loss(
-        model.temporal(vector_GD, pairs.linked_first_P, pairs.linked_second_P, batch.task.lag),
-        model.temporal(vector_GD, pairs.unlinked_first_M, pairs.unlinked_second_M, batch.task.lag),
-        negative_weight=config.negative_weight,
-    )
+    first_P = torch.cat([pairs.linked_first_P, pairs.unlinked_first_M])
+    second_P = torch.cat([pairs.linked_second_P, pairs.unlinked_second_M])
+    score_P = model.temporal(vector_GD, first_P, second_P, batch.task.lag)  # of all: decoding is most of the work
+    num_linked = len(pairs.linked_first_P)
+    return link_loss(score_P[:num_linked], score_P[num_linked:], negative_weight=config.negative_weight)
 
 
 def own_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Tensor:
@@ -153,15 +153,13 @@ def own_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> T
     (Johnson 2014).
     """
     node_lists = [pairs.linked_first_P, pairs.linked_second_P, pairs.unlinked_first_M, pairs.unlinked_second_M]
-    sizes = [len(nodes) for nodes in node_lists]
-    row_AO = model.inputs.rows(torch.cat(node_lists))
-    place_P = torch.arange(len(row_AO), device=row_AO.device).split(sizes)
+    row_lists = model.inputs.rows(torch.cat(node_lists)).split([len(nodes) for nodes in node_lists])
     link = link_loss(
-        model.own_link(row_AO, place_P[0], place_P[1]),
-        model.own_link(row_AO, place_P[2], place_P[3]),
+        model.own_link.of_rows(row_lists[0], row_lists[1]),
+        model.own_link.of_rows(row_lists[2], row_lists[3]),
         negative_weight=config.negative_weight,
     )
-    square = torch.stack([row_PO.square().sum() / max(len(row_PO), 1) for row_PO in row_AO.split(sizes)]).sum()
+    square = torch.stack([row_PO.square().sum() / max(len(row_PO), 1) for row_PO in row_lists]).sum()
     return link + config.own_penalty * square
 
 
