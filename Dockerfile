@@ -17,5 +17,6 @@ RUN pip install ".[server]"
 
 RUN useradd --create-home --uid 1000 dyformer && mkdir -p /data /prefect && chown dyformer /data /prefect
 USER dyformer
-ENV DYFORMER_STORAGE=/data PREFECT_HOME=/prefect
+# Compiled loops are kept where any user may write: numba stops at the import of a module that it can keep nowhere.
+ENV DYFORMER_STORAGE=/data PREFECT_HOME=/prefect NUMBA_CACHE_DIR=/tmp/numba
 CMD ["dyformer", "--help"]

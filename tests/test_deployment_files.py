@@ -194,6 +194,10 @@ def test_image_carries_every_package_and_installs_torch_first() -> None:
     assert re.search(r"^USER (?!root)", text, re.MULTILINE)
 
 
+def test_image_keeps_compiled_loops_where_any_user_may_write() -> None:
+    assert re.search(r"^ENV .*NUMBA_CACHE_DIR=/tmp/\w+", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+
 def test_makefile_runs_the_check_line() -> None:
     text = (ROOT / "Makefile").read_text()
     steps = ["ruff format --check .", "ruff check .", "lint-imports", "pyright", "pytest"]
