@@ -7,6 +7,7 @@ there is none), `file` and `line` (where the row stands), in the order of the lo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -24,8 +25,10 @@ __all__ = [
     "RawFile",
     "ReadPlan",
     "ReadResult",
+    "check_usable",
     "declared_by",
     "describe",
+    "event_blocks",
     "read_events",
     "sniff_plan",
     "too_many_bad",
@@ -66,6 +69,25 @@ class ReadResult:
     num_duplicates: int  # usable rows beyond the first of their content, whether dropped or kept
 
 
+class RowCounts(Protocol):
+    """What is to be known of a log's rows to judge them."""
+
+    @property
+    def quarantine(self) -> pl.DataFrame:
+        """Rejected rows: file, line, reason, raw."""
+        ...
+
+    @property
+    def num_read(self) -> int:
+        """All rows."""
+        ...
+
+    @property
+    def num_quarantined(self) -> int:
+        """Rejected rows."""
+        ...
+
+
 def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bool = False) -> ReadResult:
     """Read every row of a log, in the order of the files.
 
@@ -77,7 +99,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
     per_file = [_file_rows(file, plan) for file in files]
     events = _joined([events for events, _ in per_file], EVENT_SCHEMA)
     quarantine = _joined([quarantine for _, quarantine in per_file], QUARANTINE_SCHEMA)
-    _check_usable(events, quarantine, files, plan)
+    check_usable(events.height, quarantine, files, plan)
     is_duplicate = _repeats(events, [name for name in CONTENT if getattr(plan.columns, name) is not None])
     num_usable, num_duplicates = events.height, int(is_duplicate.sum())
     if drop_duplicates and num_duplicates:
@@ -93,7 +115,15 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
     )
 
 
-def too_many_bad(result: ReadResult, max_bad: float) -> None:
+def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Read one file block by block: events, whose ids are String or Int64, and quarantined rows."""
+    constants = _constants(file, plan)
+    columns = [name for name in EVENT_SCHEMA.names() if name not in constants]
+    for events, quarantine in _judged_blocks(file, plan, columns):
+        yield events.with_columns(**constants), quarantine
+
+
+def too_many_bad(result: RowCounts, max_bad: float) -> None:
     """Raise TooManyBadRows where the share of rejected rows is above `max_bad` (0.01 is one in a hundred)."""
     if not 0 <= max_bad <= 1:
         raise ValueError(f"the share of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_bad}")
@@ -109,20 +139,33 @@ def too_many_bad(result: ReadResult, max_bad: float) -> None:
 
 def _file_rows(file: RawFile, plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Read one file: its events, and its quarantined rows."""
-    constants = {name: value for name, value in ABSENT.items() if getattr(plan.columns, name) is None}
-    constants["file"] = pl.lit(file.name)
+    constants = _constants(file, plan)
     columns = [name for name in EVENT_SCHEMA.names() if name not in constants]
     texts, good, bad = IdTexts(), [], []
+    for events, quarantine in _judged_blocks(file, plan, columns):
+        good.append(events.with_columns(texts.of(events["source"]), texts.of(events["target"])))
+        if quarantine.height:
+            bad.append(quarantine)
+    events = _joined(good, pl.Schema({name: EVENT_SCHEMA[name] for name in columns}))
+    return events.with_columns(**constants).select(EVENT_SCHEMA.names()), _joined(bad, QUARANTINE_SCHEMA)
+
+
+def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:
+    """Columns with one value in all rows of a file."""
+    absent = {name: value for name, value in ABSENT.items() if getattr(plan.columns, name) is None}
+    return absent | {"file": pl.lit(file.name)}
+
+
+def _judged_blocks(file: RawFile, plan: ReadPlan, columns: list[str]) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Part the usable rows, of which some columns are wanted, from the rejected ones."""
     for rows in raw_rows(file, plan):
         judged = _judged(rows, plan)
         is_bad = judged["reason"].is_not_null()
-        events = judged.select(columns)
+        events, quarantine = judged.select(columns), QUARANTINE_SCHEMA.to_frame()
         if is_bad.any():
-            bad.append(_quarantined(judged.filter(is_bad).with_columns(file=constants["file"]), plan))
+            quarantine = _quarantined(judged.filter(is_bad).with_columns(file=pl.lit(file.name)), plan)
             events = events.filter(~is_bad)
-        good.append(events.with_columns(texts.of(events["source"]), texts.of(events["target"])))
-    events = _joined(good, pl.Schema({name: EVENT_SCHEMA[name] for name in columns}))
-    return events.with_columns(**constants).select(EVENT_SCHEMA.names()), _joined(bad, QUARANTINE_SCHEMA)
+        yield events, quarantine
 
 
 def _joined(parts: list[pl.DataFrame], schema: pl.Schema) -> pl.DataFrame:
@@ -230,8 +273,9 @@ def _members(hash_B: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[
     return row_S[pl.Series(hash_B[row_S]).is_in(pl.Series(wanted).implode()).to_numpy()]
 
 
-def _check_usable(events: pl.DataFrame, quarantine: pl.DataFrame, files: Sequence[RawFile], plan: ReadPlan) -> None:
-    if events.height:
+def check_usable(num_events: int, quarantine: pl.DataFrame, files: Sequence[RawFile], plan: ReadPlan) -> None:
+    """Raise EmptyLog, UnreadableTime or NoUsableRows where no row is usable."""
+    if num_events:
         return
     names = ", ".join(file.name for file in files[:5])
     if quarantine.is_empty():

@@ -1,5 +1,6 @@
 """Delta tables under optimistic concurrency: open, create, scan, and commit if nobody else did."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ DELTA_TYPES: dict[Any, str] = {
     pl.String: "string",
 }
 FILE_BYTES = 1 << 26  # the file that is being written is in memory
+ONE_WRITER = ("DELTARS_MAX_CONCURRENT_WRITERS", "1")  # finished files that are still being stored are in memory too
 # A training is pinned to a version for good: rows are never deleted and the history is never cleaned up.
 CONFIGURATION: dict[str, str | None] = {
     "delta.appendOnly": "true",
@@ -70,6 +72,7 @@ def commit_if_unchanged(
     Delta records an application's version without checking it, and would by itself put the rows after another
     writer's commit: with no retry allowed, whoever read an older table loses and must read again.
     """
+    os.environ.setdefault(*ONE_WRITER)
     properties = CommitProperties(
         custom_metadata={key: str(value) for key, value in metadata.items()},
         max_commit_retries=0,

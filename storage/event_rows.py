@@ -1,9 +1,12 @@
-"""What may enter the event table: the columns and checks of the rows that a reader made of a source."""
+"""What may enter the event table: the columns, checks and counts of the rows that a reader made of a source."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import polars as pl
+
+from storage import node_numbers
 
 EVENT_COLUMNS = {
     "source": pl.String,
@@ -27,6 +30,8 @@ STORED_COLUMNS = {
     "raw": pl.String,
     "arrival": pl.Int64,  # when it was ingested, microseconds since the epoch
 }
+
+BLOCK_ROWS = 1 << 17
 
 
 class RowsRead(Protocol):
@@ -56,6 +61,56 @@ class RowsRead(Protocol):
     def num_duplicates(self) -> int:
         """Rows that repeat another one exactly."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRows:
+    """Rows of one source in memory, to be compared with the table's and numbered."""
+
+    events: pl.DataFrame
+    quarantine: pl.DataFrame
+    num_read: int
+    num_dropped: int
+    num_duplicates: int
+
+    @classmethod
+    def checked(cls, dataset: str, result: RowsRead) -> "HeldRows":
+        """Take over what a reader made; raises ValueError for what must not enter the table."""
+        check_rows(dataset, result)
+        return cls(
+            events=in_log_order(result.events.select(EVENT_COLUMNS.keys())),
+            quarantine=result.quarantine,
+            num_read=result.num_read,
+            num_dropped=result.num_dropped,
+            num_duplicates=result.num_duplicates,
+        )
+
+    @property
+    def num_events(self) -> int:
+        """Accepted rows."""
+        return self.events.height
+
+    def time_range(self) -> tuple[Any, Any]:
+        """Time of the first and of the last event."""
+        return self.events["time"].min(), self.events["time"].max()
+
+    def without(self, known: pl.LazyFrame) -> "HeldRows":
+        """Leave out the events that others have, by content."""
+        same = ["source", "target", "time", "weight", "label"]
+        rows = self.events.cast({"source": pl.String, "target": pl.String}).lazy()
+        events = rows.join(known.select(same), on=same, how="anti", nulls_equal=True, maintain_order="left").collect()
+        return replace(self, events=events, num_dropped=self.num_dropped + self.num_events - events.height)
+
+    def numbered(self, known: pl.DataFrame, target_side: int) -> tuple[Iterator[pl.DataFrame], pl.DataFrame]:
+        """Number the nodes: the events in log order, block by block, and the new nodes."""
+        events, nodes = node_numbers.numbered(self.events, known, target_side)
+        return events.iter_slices(BLOCK_ROWS), nodes
+
+
+def in_log_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """By file and line; a reader gives them so, and sorting texts is dear."""
+    one_file = rows.select((pl.col("file").min() == pl.col("file").max()).fill_null(True)).item()
+    return rows if one_file and rows["line"].is_sorted() else rows.sort("file", "line")
 
 
 def check_rows(dataset: str, result: RowsRead) -> None:

@@ -7,7 +7,7 @@ the numbers are part of the commit, and the node dictionary is derived from it.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ import polars as pl
 from deltalake import DeltaTable
 
 from storage import delta_tables, files, node_numbers
-from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS, STORED_COLUMNS, RowsRead, check_rows
+from storage.event_rows import BLOCK_ROWS, QUARANTINE_COLUMNS, STORED_COLUMNS, HeldRows, RowsRead, in_log_order
 from storage.layout import Layout
+from storage.spilled_rows import SpilledRows
 
-BLOCK_ROWS = 1 << 17
 ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 
 
@@ -53,7 +53,7 @@ class _Source:
     """What `append` was asked to commit."""
 
     dataset: str
-    rows: RowsRead
+    rows: HeldRows | SpilledRows
     batch: str
     target_side: int
     drop_known: bool
@@ -62,7 +62,7 @@ class _Source:
 def append(
     layout: Layout,
     dataset: str,
-    result: RowsRead,
+    result: RowsRead | SpilledRows,
     source_sha256: str,
     *,
     bipartite: bool = False,
@@ -84,10 +84,8 @@ def append(
         ValueError: wrong columns, missing or not finite values, counts that do not add up, no event at all.
         TableBusy: every try met another writer's commit.
     """
-    check_rows(dataset, result)
-    source = _Source(
-        dataset=dataset, rows=result, batch=source_sha256, target_side=int(bipartite), drop_known=drop_known
-    )
+    rows = result if isinstance(result, SpilledRows) else HeldRows.checked(dataset, result)
+    source = _Source(dataset=dataset, rows=rows, batch=source_sha256, target_side=int(bipartite), drop_known=drop_known)
     for attempt in range(max_retries + 1):
         ingest = _try_append(layout, source)
         if ingest is not None:
@@ -182,58 +180,41 @@ def _commit(layout: Layout, table: DeltaTable, source: _Source) -> tuple[Ingest 
     """Commit a source; gives no ingest where another writer was quicker, and else the nodes that are new with it."""
     known = node_numbers.known_nodes(layout.nodes(source.dataset), table, table.version())
     _check_sides(known, source)
-    events = _in_log_order(source.rows.events.select(EVENT_COLUMNS.keys()))
+    rows = source.rows
     if source.drop_known and table.version() > 0:
-        events = _without_known(table, events)
-    ingest = _counted(source, events, table)
+        rows = rows.without(delta_tables.scan(table, ACCEPTED))
+    ingest = _counted(source, rows, table)
     if not ingest.changed:
         return ingest, None
-    numbered, nodes = node_numbers.numbered(events, known, source.target_side)
+    numbered, nodes = rows.numbered(known, source.target_side)
     arrival = time.time_ns() // 1000
-    metadata = asdict(ingest) | {
-        "arrival": arrival,
-        "first_time": events["time"].min(),
-        "last_time": events["time"].max(),
-    }
-    rows = delta_tables.stream(_stored(numbered, source, ingest.version, arrival), STORED_COLUMNS)
-    committed = delta_tables.commit_if_unchanged(table, rows, _application(source), ingest.version, metadata)
+    first_time, last_time = rows.time_range()
+    metadata = asdict(ingest) | {"arrival": arrival, "first_time": first_time, "last_time": last_time}
+    stored = delta_tables.stream(_stored(numbered, source, ingest.version, arrival), STORED_COLUMNS)
+    committed = delta_tables.commit_if_unchanged(table, stored, _application(source), ingest.version, metadata)
     return (ingest, nodes) if committed else (None, None)
 
 
-def _in_log_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """By file and line; a reader gives them so, and sorting texts is dear."""
-    one_file = rows.select((pl.col("file").min() == pl.col("file").max()).fill_null(True)).item()
-    return rows if one_file and rows["line"].is_sorted() else rows.sort("file", "line")
-
-
-def _without_known(table: DeltaTable, events: pl.DataFrame) -> pl.DataFrame:
-    same = ["source", "target", "time", "weight", "label"]
-    known = delta_tables.scan(table, ACCEPTED).select(same)
-    events = events.cast({"source": pl.String, "target": pl.String})
-    return events.lazy().join(known, on=same, how="anti", nulls_equal=True, maintain_order="left").collect()
-
-
-def _counted(source: _Source, events: pl.DataFrame, table: DeltaTable) -> Ingest:
-    rows = source.rows
-    changed = not events.is_empty()
+def _counted(source: _Source, rows: HeldRows | SpilledRows, table: DeltaTable) -> Ingest:
+    changed = rows.num_events > 0
     return Ingest(
         version=table.version() + 1 if changed else _newest(table),
         changed=changed,
         batch=source.batch,
         num_read=rows.num_read,
-        num_accepted=events.height,
+        num_accepted=rows.num_events,
         num_quarantined=rows.quarantine.height,
-        num_dropped=rows.num_dropped + rows.events.height - events.height,
+        num_dropped=rows.num_dropped,
         num_duplicates=rows.num_duplicates,
     )
 
 
-def _stored(events: pl.DataFrame, source: _Source, version: int, arrival: int) -> Iterator[pl.DataFrame]:
+def _stored(events: Iterable[pl.DataFrame], source: _Source, version: int, arrival: int) -> Iterator[pl.DataFrame]:
     """Rows as the table has them, block by block: texts are long, and never all there at once."""
-    rejected = _in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()))
-    for accepted, rows in ((True, events), (False, rejected)):
-        for index, block in enumerate(rows.iter_slices(BLOCK_ROWS)):
-            first = index * BLOCK_ROWS
+    rejected = in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()))
+    for accepted, blocks in ((True, events), (False, rejected.iter_slices(BLOCK_ROWS))):
+        first = 0
+        for block in blocks:
             block = block.with_columns(
                 accepted=pl.lit(accepted),
                 row=pl.int_range(first, first + block.height),
@@ -245,6 +226,7 @@ def _stored(events: pl.DataFrame, source: _Source, version: int, arrival: int) -
                 pl.col(name).cast(dtype) if name in block.columns else pl.lit(None, dtype).alias(name)
                 for name, dtype in STORED_COLUMNS.items()
             )
+            first += block.height
 
 
 def _application(source: _Source) -> str:

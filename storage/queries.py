@@ -116,7 +116,12 @@ def snapshot_faults(snapshot_tables: Mapping[str, pl.DataFrame]) -> list[str]:
     with duckdb.connect() as connection:
         for name in ("edges", "steps", "nodes"):
             connection.register(name, snapshot_tables[name])
-        found = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
+        return faults_in(connection)
+
+
+def faults_in(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Check the tables of a connection as `snapshot_faults` does."""
+    found = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
     return [f"not so: {claim} ({num_rows} rows)" for claim, num_rows in found.items() if num_rows]
 
 

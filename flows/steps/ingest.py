@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, fields, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from dyformer.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
 from dyformer.events import (
@@ -22,10 +24,15 @@ from dyformer.events import (
 )
 from dyformer.raw_logs.raw_log import EmptyLog
 from dyformer.windows import cut
+from storage import spill
 from storage.declarations import declaration, declare
 from storage.events_table import append, history, ingested_datasets, newest_version, scan_events
 from storage.layout import Layout
 from storage.raw_files import find_logs, source_sha256
+from storage.spilled_rows import SpilledRows, spill_events, times_of
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 FIXED = ("time_unit", "bipartite")  # what the rows already committed depend on
 SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
@@ -61,54 +68,78 @@ def ingest_log(
     declared, window = declared_log(layout, dataset, reading)
     ingested = dataset in ingested_datasets(layout)
     if "log" not in reading and (ingested or dataset not in DATASETS):
-        _try_cut(layout, dataset, {}, window, declared.time_unit, check)
+        with _database(layout, dataset, []) as database:
+            _check_cut(_sorted_times(layout, dataset, {}, database), window, declared.time_unit, check)
         declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
         return _outcome(layout, dataset, history(layout, dataset).to_dicts(), changed=False)
     files = {source_sha256([file]): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
     known = history(layout, dataset).filter(pl.col("batch").is_in(list(files))).to_dicts() if ingested else []
     fresh = {digest: file for digest, file in files.items() if digest not in {row["batch"] for row in known}}
-    results: dict[str, ReadResult] = {}
-    if fresh:
-        plan = sniff_plan(list(fresh.values()), declared)
-        say(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
-        results = read_files(fresh, plan, reading)
-        declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
-    _try_cut(layout, dataset, results, window, declared.time_unit, check)
-    declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
-    made = [
-        append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
-        for digest, result in results.items()
-    ]
+    results: dict[str, ReadResult | SpilledRows] = {}
+    with _database(layout, dataset, list(fresh.values())) as database:
+        if fresh:
+            plan = sniff_plan(list(fresh.values()), declared)
+            say(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
+            results = read_files(fresh, plan, reading, database)
+            declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
+        _check_cut(_sorted_times(layout, dataset, results, database), window, declared.time_unit, check)
+        declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
+        made = [
+            append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
+            for digest, result in results.items()
+        ]
     return _outcome(layout, dataset, known + [asdict(ingest) for ingest in made], changed=any(i.changed for i in made))
 
 
-def read_files(fresh: dict[str, RawFile], plan: ReadPlan, reading: dict[str, Any]) -> dict[str, ReadResult]:
-    """Read every file by the same plan; of several, those without a row are passed over.
+def read_files(
+    fresh: dict[str, RawFile],
+    plan: ReadPlan,
+    reading: dict[str, Any],
+    database: "DuckDBPyConnection | None" = None,
+) -> dict[str, ReadResult | SpilledRows]:
+    """Read every file by the same plan, into a database where one is given; of several, those without a row are left.
 
     Raises:
         TooManyBadRows: more rows of a file than `max_bad` allows are unusable.
         LogError: a file cannot be read.
     """
-    results: dict[str, ReadResult] = {}
-    for digest, file in fresh.items():
+    results: dict[str, ReadResult | SpilledRows] = {}
+    for index, (digest, file) in enumerate(fresh.items()):
         with suppress(EmptyLog) if len(fresh) > 1 else nullcontext():
-            results[digest] = read_events([file], plan, drop_duplicates=_drops(reading))
+            if database is None:
+                results[digest] = read_events([file], plan, drop_duplicates=_drops(reading))
+            else:
+                results[digest] = spill_events(database, f"file_{index}", file, plan, drop_duplicates=_drops(reading))
             too_many_bad(results[digest], share(reading.get("max_bad", "1%")))
     return results
 
 
-def _try_cut(
+def _database(
+    layout: Layout, dataset: str, files: list[RawFile]
+) -> "AbstractContextManager[DuckDBPyConnection | None]":
+    """Open a database on disk where the files, or the events already stored, are too much for memory."""
+    ingested = dataset in ingested_datasets(layout)
+    num_stored = int(history(layout, dataset)["num_accepted"].sum()) if ingested else 0
+    return spill.open_spill(layout) if spill.is_large(files, num_stored) else nullcontext()
+
+
+def _sorted_times(
     layout: Layout,
     dataset: str,
-    results: dict[str, ReadResult],
-    window: Window,
-    time_unit: Any,
-    check: Callable[[int], None] | None,
-) -> None:
-    """Cut the times of the stored and the new rows: what is wrong with the window, or the number, is said here."""
-    stored = [scan_events(layout, dataset).select("time").collect()] if dataset in ingested_datasets(layout) else []
-    times = pl.concat([*stored, *(result.events.select("time") for result in results.values())])
-    windows = cut(times["time"].sort().to_numpy(), window, time_unit)
+    results: dict[str, ReadResult | SpilledRows],
+    database: "DuckDBPyConnection | None",
+) -> NDArray[np.int64]:
+    """Put the times of the stored and the new rows in order."""
+    stored = [scan_events(layout, dataset).select("time")] if dataset in ingested_datasets(layout) else []
+    if database is not None:
+        return times_of(database, stored, [rows for rows in results.values() if isinstance(rows, SpilledRows)])
+    new = [rows.events.select("time") for rows in results.values() if isinstance(rows, ReadResult)]
+    return pl.concat([*(rows.collect() for rows in stored), *new])["time"].sort().to_numpy()
+
+
+def _check_cut(time_R: NDArray[np.int64], window: Window, time_unit: Any, check: Callable[[int], None] | None) -> None:
+    """Cut sorted times: what is wrong with the window, or the number of snapshots, is said here."""
+    windows = cut(time_R, window, time_unit)
     if check is not None:
         check(len(windows.start_time_T))
 

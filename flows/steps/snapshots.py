@@ -7,10 +7,12 @@ import polars as pl
 
 from dyformer.datasets import DATASETS, Window
 from dyformer.snapshots import DynamicGraph, build_snapshots, from_tables, prefix, summary, to_tables
+from storage import spill
 from storage.declarations import declaration
-from storage.events_table import max_event_time, newest_version, read_events
+from storage.events_table import history, max_event_time, newest_version, read_events, scan_events
 from storage.layout import Layout
-from storage.queries import snapshot_faults
+from storage.queries import faults_in, snapshot_faults
+from storage.spilled_snapshots import cut_events
 from storage.tables import Lineage, digest, is_current, lineage_of, read_table, write_artifact
 
 TABLES = ("edges", "steps", "nodes")
@@ -70,13 +72,25 @@ def cut_snapshots(dataset: str, version: int | None = None) -> str:
     address = layout.snapshots(dataset, version=version, settings=lineage.settings_hash)
     if is_current(address, lineage):
         return address
-    graph = build_snapshots(
-        read_events(layout, dataset, version), Window.parse(settings["window"]), settings["time_unit"]
-    )
-    tables = to_tables(graph)
-    problems = snapshot_faults(tables)
+    tables, problems = _tables(layout, dataset, version, settings)
     assert not problems, f"snapshots of {dataset} are inconsistent: {'; '.join(problems)}"
     return write_artifact(address, tables, lineage)
+
+
+def _tables(
+    layout: Layout, dataset: str, version: int, settings: dict[str, Any]
+) -> tuple[dict[str, pl.DataFrame], list[str]]:
+    """Cut the events, in memory or on disk, into the tables of a graph; and what is wrong with these."""
+    window, time_unit = Window.parse(settings["window"]), settings["time_unit"]
+    commits = history(layout, dataset).filter(pl.col("version") <= version)
+    if not spill.is_large([], int(commits["num_accepted"].sum())):
+        tables = to_tables(build_snapshots(read_events(layout, dataset, version), window, time_unit))
+        return tables, snapshot_faults(tables)
+    with spill.open_spill(layout) as database:
+        tables = to_tables(cut_events(database, scan_events(layout, dataset, version), window, time_unit))
+        for name, table in tables.items():
+            spill.create(database, name, table.select(pl.exclude(pl.List)))
+        return tables, faults_in(database)
 
 
 def open_snapshots(address: str) -> Snapshots:

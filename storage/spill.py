@@ -1,0 +1,106 @@
+"""A DuckDB database on this machine's disk, for logs larger than memory; it is gone when it is closed.
+
+A log is large when reading it in memory would take more than DYFORMER_MEMORY (MiB, 4096 where it is not set): when its
+text has more than an eighth of that, or its events are so many that cutting them into snapshots would.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.raw_logs.raw_log import RawFile
+from storage.layout import Layout
+from storage.raw_streams import pieces
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MEMORY_VARIABLE = "DYFORMER_MEMORY"
+DEFAULT_MEMORY = 4096  # MiB
+TEXT_TIMES = 8  # what a log takes in memory, in times of its text
+EVENT_BYTES = 160  # what an event takes while snapshots are cut
+DUCKDB_SHARE = 5  # DuckDB may use one part in so many: beside it there are the program, the nodes and the result
+NUM_THREADS = 2  # each needs memory of its own
+BATCH_ROWS = 1 << 16
+CREATE = "CREATE OR REPLACE TABLE {table} AS SELECT * FROM block"
+INSERT = "INSERT INTO {table} BY NAME SELECT * FROM block"
+
+
+def memory_bytes() -> int:
+    """Memory that reading a log may take; raises ValueError where the variable holds no whole number of 512 or more."""
+    text = os.environ.get(MEMORY_VARIABLE) or str(DEFAULT_MEMORY)
+    if not text.isdecimal() or int(text) < 512:
+        raise ValueError(f"{MEMORY_VARIABLE}={text!r}: expected a whole number of MiB, 512 or more")
+    return int(text) << 20
+
+
+def is_large(files: Sequence[RawFile], num_events: int = 0) -> bool:
+    """Say whether files, or a number of stored events, are too much to be read in memory."""
+    if num_events > memory_bytes() // EVENT_BYTES:
+        return True
+    sizes = accumulate(len(part) for file in files for part in pieces(file.open()))
+    return any(size > memory_bytes() // TEXT_TIMES for size in sizes)
+
+
+@contextmanager
+def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
+    """Open an empty database in a folder of its own below the layout's state; both are removed in the end."""
+    import duckdb
+
+    Path(layout.state).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".spill-", dir=layout.state) as folder:
+        settings = {
+            "memory_limit": f"{memory_bytes() // DUCKDB_SHARE >> 20}MiB",
+            "threads": NUM_THREADS,
+            "temp_directory": f"{folder}/overflow",
+        }
+        with duckdb.connect(f"{folder}/spill.duckdb", config=settings) as connection:
+            yield connection
+
+
+def insert(connection: "DuckDBPyConnection", table: str, blocks: Iterable[pl.DataFrame]) -> int:
+    """Append blocks of rows to a table, columns by name; gives their number."""
+    num_rows = 0
+    for block in blocks:
+        connection.register("block", block.to_arrow())
+        connection.execute(INSERT.format(table=table))
+        connection.unregister("block")
+        num_rows += block.height
+    return num_rows
+
+
+def create(connection: "DuckDBPyConnection", table: str, rows: pl.DataFrame) -> None:
+    """Copy rows to a new table."""
+    connection.register("block", rows.head(0).to_arrow())
+    connection.execute(CREATE.format(table=table))
+    insert(connection, table, rows.iter_slices(BATCH_ROWS))
+
+
+def batches(connection: "DuckDBPyConnection", query: str) -> Iterator[pl.DataFrame]:
+    """Give the rows of a query batch by batch; the connection stays free for other queries."""
+    for batch in connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS):
+        yield pl.DataFrame(batch)
+
+
+def one_row(connection: "DuckDBPyConnection", query: str) -> tuple[Any, ...]:
+    """Give the one row that a query answers with."""
+    (row,) = connection.execute(query).fetchall()
+    return row
+
+
+def sorted_times(connection: "DuckDBPyConnection", query: str) -> NDArray[np.int64]:
+    """Sort the only column of a query; the array is a file of the spill, of which only what is looked at is read."""
+    (overflow,) = one_row(connection, "SELECT current_setting('temp_directory')")
+    path = Path(overflow).with_name("times")
+    with path.open("wb") as stream:
+        for batch in batches(connection, f"{query} ORDER BY 1"):
+            batch.to_series().to_numpy().tofile(stream)
+    return np.memmap(path, dtype=np.int64, mode="r")

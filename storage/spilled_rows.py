@@ -1,0 +1,143 @@
+"""Rows of one source that stay on disk: read block by block, counted, compared and numbered by DuckDB.
+
+What is done in memory is the same as in `HeldRows`: the rejected rows and the ids of the nodes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.events import RawFile, ReadPlan, check_usable, event_blocks
+from storage import spill
+from storage.event_rows import QUARANTINE_COLUMNS
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+EVENTS = """
+CREATE TABLE {table} (
+    source VARCHAR NOT NULL, target VARCHAR NOT NULL, time BIGINT NOT NULL,
+    weight DOUBLE NOT NULL CHECK (isfinite(weight)), label TINYINT, line BIGINT NOT NULL
+)
+"""
+CONTENT = ("source", "target", "time", "weight", "label")
+NUM_DISTINCT = "SELECT count(*) FROM (SELECT DISTINCT source, target, time, weight, label FROM {table})"
+FIRST_OF_EACH = """
+CREATE TABLE {table}_kept AS
+SELECT source, target, time, weight, label, min(line) AS line FROM {table} GROUP BY source, target, time, weight, label
+"""
+NUM_EVENTS = "SELECT count(*) FROM {table}"
+TIME_RANGE = "SELECT min(time), max(time) FROM {table}"
+TIMES = "SELECT time FROM {table}"
+UNKNOWN = """
+CREATE OR REPLACE TABLE {table}_unknown AS SELECT * FROM {table} e WHERE NOT EXISTS (
+    SELECT 1 FROM known k WHERE k.source = e.source AND k.target = e.target AND k.time = e.time
+    AND k.weight = e.weight AND k.label IS NOT DISTINCT FROM e.label
+)
+"""
+IN_TIME = "CREATE OR REPLACE TABLE in_time AS SELECT source, target FROM {table} ORDER BY time, line"
+NEW_NODES = """
+SELECT side, id FROM (
+    SELECT 0::TINYINT AS side, source AS id, 2 * rowid AS place FROM in_time
+    UNION ALL SELECT {target_side}::TINYINT, target, 2 * rowid + 1 FROM in_time
+) ANTI JOIN nodes USING (side, id)
+GROUP BY side, id ORDER BY min(place)
+"""
+NUMBERED = """
+SELECT e.*, s.node AS source_node, t.node AS target_node
+FROM {table} e JOIN nodes s ON s.id = e.source AND s.side = 0
+JOIN nodes t ON t.id = e.target AND t.side = {target_side}
+ORDER BY e.line
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpilledRows:
+    """Like `HeldRows`, with the events in a table of a database that outlives it."""
+
+    connection: "DuckDBPyConnection"
+    table: str
+    file: str
+    quarantine: pl.DataFrame
+    num_read: int
+    num_events: int
+    num_dropped: int
+    num_duplicates: int
+
+    @property
+    def num_quarantined(self) -> int:
+        """Rejected rows."""
+        return self.quarantine.height
+
+    def time_range(self) -> tuple[int, int]:
+        """Time of the first and of the last event."""
+        first, last = spill.one_row(self.connection, TIME_RANGE.format(table=self.table))
+        return first, last
+
+    def without(self, known: pl.LazyFrame) -> "SpilledRows":
+        """Leave out the events that others have, by content."""
+        self.connection.execute(
+            "CREATE OR REPLACE TABLE known (source VARCHAR, target VARCHAR, time BIGINT, weight DOUBLE, label TINYINT)"
+        )
+        spill.insert(self.connection, "known", known.select(CONTENT).collect_batches())
+        self.connection.execute(UNKNOWN.format(table=self.table))
+        table = f"{self.table}_unknown"
+        (num_events,) = spill.one_row(self.connection, NUM_EVENTS.format(table=table))
+        num_dropped = self.num_dropped + self.num_events - num_events
+        return replace(self, table=table, num_events=num_events, num_dropped=num_dropped)
+
+    def numbered(self, known: pl.DataFrame, target_side: int) -> tuple[Iterator[pl.DataFrame], pl.DataFrame]:
+        """Number the nodes as `node_numbers.numbered` does; the events come in log order, block by block."""
+        self._set_nodes(known)
+        self.connection.execute(IN_TIME.format(table=self.table))
+        new = self.connection.sql(NEW_NODES.format(target_side=target_side)).pl()
+        nodes = new.select(node=pl.int_range(known.height, known.height + pl.len()), side="side", id="id")
+        self._set_nodes(pl.concat([known.select(nodes.columns), nodes]))
+        query = NUMBERED.format(table=self.table, target_side=target_side)
+        blocks = spill.batches(self.connection, query)
+        return (block.with_columns(file=pl.lit(self.file)) for block in blocks), nodes
+
+    def _set_nodes(self, nodes: pl.DataFrame) -> None:
+        spill.create(self.connection, "nodes", nodes.select("node", "side", "id"))
+
+
+def spill_events(
+    connection: "DuckDBPyConnection", table: str, file: RawFile, plan: ReadPlan, *, drop_duplicates: bool = False
+) -> SpilledRows:
+    """Read a file as `dyformer.events.read_events` does, its events into a new table; raises what that raises."""
+    connection.execute(EVENTS.format(table=table))
+    rejected = [pl.DataFrame(schema=QUARANTINE_COLUMNS)]
+    num_usable = 0
+    for events, quarantine in event_blocks(file, plan):
+        rejected.append(quarantine)
+        num_usable += spill.insert(connection, table, [events.drop("file")])
+    quarantine = pl.concat(rejected)
+    check_usable(num_usable, quarantine, [file], plan)
+    (num_distinct,) = spill.one_row(connection, NUM_DISTINCT.format(table=table))
+    if drop_duplicates:
+        connection.execute(FIRST_OF_EACH.format(table=table))
+    return SpilledRows(
+        connection=connection,
+        table=f"{table}_kept" if drop_duplicates else table,
+        file=file.name,
+        quarantine=quarantine,
+        num_read=num_usable + quarantine.height,
+        num_events=num_distinct if drop_duplicates else num_usable,
+        num_dropped=num_usable - num_distinct if drop_duplicates else 0,
+        num_duplicates=num_usable - num_distinct,
+    )
+
+
+def times_of(
+    connection: "DuckDBPyConnection", stored: Sequence[pl.LazyFrame], rows: Sequence[SpilledRows]
+) -> NDArray[np.int64]:
+    """Put the times of stored events (their only column) and of spilled ones in order."""
+    connection.execute("CREATE OR REPLACE TABLE stored (time BIGINT)")
+    for times in stored:
+        spill.insert(connection, "stored", times.collect_batches())
+    tables = ["stored", *(each.table for each in rows)]
+    return spill.sorted_times(connection, " UNION ALL ".join(TIMES.format(table=table) for table in tables))

@@ -1,0 +1,85 @@
+"""Events on disk -> the snapshots that `dyformer.snapshots.build_snapshots` makes of them, one window at a time.
+
+V permanent node numbers    N nodes of the graph    E edges of one snapshot
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.datasets import TimeUnit, Window
+from dyformer.snapshots import DynamicGraph, Snapshot
+from dyformer.windows import Windows, cut
+from storage import spill
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+COLUMNS = {
+    "ingest": "ingest",
+    "row": "row",
+    "source": "source_node",
+    "target": "target_node",
+    "side": "target_side",
+    "time": "time",
+}
+ROWS = "CREATE TABLE rows (ingest BIGINT, row BIGINT, source BIGINT, target BIGINT, side TINYINT, time BIGINT)"
+IN_TIME = "CREATE TABLE in_time AS SELECT source, target, side, time FROM rows ORDER BY time, ingest, row"
+NODES = """
+SELECT node, side, min(place) // 2 AS first_row FROM (
+    SELECT source AS node, 0::TINYINT AS side, 2 * rowid AS place FROM in_time WHERE rowid >= $first AND rowid < $end
+    UNION ALL
+    SELECT target, side, 2 * rowid + 1 FROM in_time WHERE rowid >= $first AND rowid < $end
+) GROUP BY node, side ORDER BY min(place)
+"""
+PAIRS = """
+SELECT least(source, target) AS source, greatest(source, target) AS target, count(*)::DOUBLE AS weight
+FROM in_time WHERE rowid >= $first AND rowid < $end GROUP BY 1, 2
+"""
+
+
+def cut_events(
+    connection: "DuckDBPyConnection", events: pl.LazyFrame, window: Window, time_unit: TimeUnit
+) -> DynamicGraph:
+    """Cut the stored events (`events_table.scan_events`) into snapshots; raises WindowError."""
+    connection.execute(ROWS)
+    spill.insert(connection, "rows", events.select(**COLUMNS).collect_batches(chunk_size=spill.BATCH_ROWS))
+    connection.execute(IN_TIME)
+    connection.execute("DROP TABLE rows")
+    windows = cut(spill.sorted_times(connection, "SELECT time FROM in_time"), window, time_unit)
+    rows = {"first": int(windows.first_row_T[0]), "end": int(windows.end_row_T[-1])}
+    nodes = connection.sql(NODES, params=rows).pl()
+    node_N, first_N = nodes["node"].to_numpy(), nodes["first_row"].to_numpy()
+    number_V = np.zeros(int(node_N.max()) + 1, dtype=np.int64)
+    number_V[node_N] = np.arange(len(node_N))
+    snapshots = [
+        _snapshot(connection, windows, index, number_V, int(np.searchsorted(first_N, windows.end_row_T[index])))
+        for index in range(len(windows.first_row_T))
+    ]
+    return DynamicGraph(snapshots=tuple(snapshots), node_N=node_N, side_N=nodes["side"].to_numpy())
+
+
+def _snapshot(
+    connection: "DuckDBPyConnection", windows: Windows, index: int, number_V: NDArray[np.int64], num_nodes: int
+) -> Snapshot:
+    rows = {"first": int(windows.first_row_T[index]), "end": int(windows.end_row_T[index])}
+    pairs = connection.sql(PAIRS, params=rows).pl()
+    one_E, other_E = number_V[pairs["source"].to_numpy()], number_V[pairs["target"].to_numpy()]
+    key_E = np.minimum(one_E, other_E) * max(num_nodes, 1) + np.maximum(one_E, other_E)
+    order_E = np.argsort(key_E)
+    order_E, loop_L = order_E[(one_E != other_E)[order_E]], order_E[(one_E == other_E)[order_E]]
+    weight_E = pairs["weight"].to_numpy()
+    return Snapshot(
+        step=index + 1,
+        start_time=int(windows.start_time_T[index]),
+        end_time=int(windows.end_time_T[index]),
+        source_E=np.minimum(one_E, other_E)[order_E],
+        target_E=np.maximum(one_E, other_E)[order_E],
+        weight_E=weight_E[order_E],
+        num_interactions=rows["end"] - rows["first"],
+        num_self_loops=int(weight_E[loop_L].sum()),
+        num_nodes=num_nodes,
+        self_loop_node_L=one_E[loop_L],
+    )
