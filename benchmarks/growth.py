@@ -7,6 +7,7 @@ connections) and the step of training on it (loss, gradients, update) are timed 
 import measure  # isort: skip
 
 import argparse
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -19,11 +20,12 @@ from dyformer.optimizer import Optimizer
 from dyformer.pair_batches import PairBatch, reconstruction_tasks
 from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.stage_config import PretrainConfig
-from dyformer.training import pair_source, pretraining_loss, started_model
+from dyformer.training import embed, pair_source, pretraining_loss, started_model
 
 LAGS, LAGS_GRAPH = (10, 100, 1_000), "s100k"
 GRAPHS, GRAPHS_LAGS = ("s10k", "s100k", "s1m"), 16
 ROUNDS = 7
+NUM_WANTED = 1_024  # nodes whose vectors are asked for when memory is measured
 Works = dict[str, Callable[[], object]]
 
 
@@ -66,13 +68,36 @@ def table(cases: dict[str, PreparedGraph]) -> dict[str, dict[str, float]]:
     return found
 
 
+def print_memory(graph: PreparedGraph) -> None:
+    """Print the most memory of arrays that `embed` holds at once, and how much of it the vectors are.
+
+    The rest is that of a few batches: numbers of single nodes, to find a context, and of pairs within a batch.
+    """
+    model_config, num_nodes = ModelConfig(), len(graph.history.node_N)
+    weights = started_model(graph, model_config, None, seed=0).state_dict()
+    wanted_B = np.arange(min(NUM_WANTED, num_nodes))
+    embed(graph, weights, model_config, wanted_B=wanted_B)  # what is made once is there
+    tracemalloc.start()
+    vector_ND = embed(graph, weights, model_config, wanted_B=wanted_B)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    rest = most - vector_ND.nbytes
+    print(
+        f"embed, {num_nodes} nodes: {most / 2**20:.1f} MiB of arrays at most, {vector_ND.nbytes / 2**20:.1f} of them "
+        f"vectors; the rest is {rest / num_nodes:.0f} bytes a node"
+    )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--s10m", action="store_true", help="measure on a million nodes too")
     torch.set_num_threads(1)
     graphs = (*GRAPHS, "s10m") if parser.parse_args().s10m else GRAPHS
     by_lags = table({f"T = {num_lags}": prepared(LAGS_GRAPH, num_lags) for num_lags in LAGS})
-    by_graph = table({name: prepared(name, GRAPHS_LAGS) for name in graphs})
+    graphs_by_name = {name: prepared(name, GRAPHS_LAGS) for name in graphs}
+    by_graph = table(graphs_by_name)
+    for graph in graphs_by_name.values():
+        print_memory(graph)
     few, many, most = (by_lags[f"T = {num_lags}"]["step"] for num_lags in LAGS)
     print(f"a step at T = {LAGS[2]} takes {most / few:.2f} times as long as at T = {LAGS[0]}")
     measure.verdict("step_T100_over_T10", many / few, 1.2, at_most=True)

@@ -4,6 +4,7 @@ N nodes    D width
 """
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -137,6 +138,25 @@ def test_vector_does_not_depend_on_who_is_asked_with_whom():
     assert all_ND.shape == (40, 8)
     assert all_ND.dtype == np.float32
     assert np.isfinite(all_ND).all()
+
+
+def embed_bytes(num_nodes: int) -> int:
+    """The most memory of arrays that `embed` holds at once beside the vectors."""
+    graph = random_graph(np.random.default_rng(0), num_nodes=num_nodes, num_steps=3, num_edges=2 * num_nodes)
+    prepared_graph = prepared(graph, until=3)
+    weights = started_model(prepared_graph, MODEL, None, seed=0).state_dict()
+    wanted_B = np.arange(60)
+    embed(prepared_graph, weights, MODEL, wanted_B=wanted_B)
+    tracemalloc.start()
+    vector_ND = embed(prepared_graph, weights, MODEL, wanted_B=wanted_B)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most - vector_ND.nbytes
+
+
+def test_memory_of_embedding_beside_the_vectors_is_a_few_numbers_for_each_node():
+    few, many = embed_bytes(500), embed_bytes(2_000)
+    assert (many - few) / 1_500 < 300  # bytes for each node more; a table of pairs has at least as many as nodes
 
 
 def test_each_vector_stands_in_its_nodes_row():
