@@ -27,7 +27,11 @@ class _HeadByHead(torch.autograd.Function):
         ctx.num_heads = len(bias_HQK)
         query_HQW, key_HKW, value_HKW = (_heads(row, ctx.num_heads) for row in (query_QD, key_KD, value_KD))
         ctx.scale = query_HQW.shape[-1] ** -0.5
-        weight_HQK, told_QD = torch.empty_like(bias_HQK), torch.empty_like(query_QD)
+        told_QD = torch.empty_like(query_QD)
+        if any(ctx.needs_input_grad):
+            weight_HQK = torch.empty_like(bias_HQK)
+        else:  # nobody comes back for them: all heads write to the same place
+            weight_HQK = torch.empty_like(bias_HQK[0]).expand_as(bias_HQK)
         for head, told_QW in enumerate(_heads(told_QD, ctx.num_heads)):
             weight_QK = weight_HQK[head]
             torch.addmm(bias_HQK[head], query_HQW[head], key_HKW[head].T, alpha=ctx.scale, out=weight_QK)

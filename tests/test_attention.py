@@ -38,6 +38,12 @@ def test_attention_head_by_head_is_the_fused_one():
         torch.testing.assert_close(form(*inputs()), expected_QD, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", [exact, turned])
+def test_attention_is_the_same_where_no_gradient_is_asked_for(form: Callable[..., Tensor]):
+    found_QD = form(*(tensor.detach() for tensor in inputs()))
+    assert torch.equal(found_QD, form(*inputs()).detach())
+
+
 @pytest.mark.parametrize("num_answering", [1, 5])
 @pytest.mark.parametrize("form", [exact, turned])
 def test_gradients_equal_finite_differences(form: Callable[..., Tensor], num_answering: int):
