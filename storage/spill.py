@@ -27,7 +27,7 @@ MEMORY_VARIABLE = "DYFORMER_MEMORY"
 DEFAULT_MEMORY = 4096  # MiB
 TEXT_TIMES = 8  # what a log takes in memory, in times of its text
 EVENT_BYTES = 160  # what an event takes while snapshots are cut
-DUCKDB_SHARE = 5  # DuckDB may use one part in so many: beside it there are the program, the nodes and the result
+DUCKDB_SHARE = 8  # DuckDB may use one part in so many: beside it there are the program, the nodes and the result
 NUM_THREADS = 2  # each needs memory of its own
 BATCH_ROWS = 1 << 16
 CREATE = "CREATE OR REPLACE TABLE {table} AS SELECT * FROM block"
@@ -86,7 +86,7 @@ def create(connection: "DuckDBPyConnection", table: str, rows: pl.DataFrame) -> 
 
 def batches(connection: "DuckDBPyConnection", query: str) -> Iterator[pl.DataFrame]:
     """Give the rows of a query batch by batch; the connection stays free for other queries."""
-    for batch in connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS):
+    for batch in connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS // 4):
         yield pl.DataFrame(batch)
 
 

@@ -136,7 +136,7 @@ def test_the_database_is_bounded_and_gone_in_the_end(tmp_path: Path, monkeypatch
     layout = Layout(str(tmp_path / "store"))
     with spill.open_spill(layout) as database:
         (limit,) = spill.one_row(database, "SELECT current_setting('memory_limit')")
-        assert limit == "204.0 MiB"
+        assert limit == "128.0 MiB"
         spill.create(database, "numbers", pl.DataFrame({"x": [3, 1, 2]}))
         assert spill.sorted_times(database, "SELECT x FROM numbers").tolist() == [1, 2, 3]
     assert not list((tmp_path / "store").iterdir())
