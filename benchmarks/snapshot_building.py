@@ -107,7 +107,7 @@ def main() -> None:
     del graph, union
     works = {
         "snapshots alone": partial(build_snapshots, events, Window.parse(str(LENGTH)), "step"),
-        "dyformer": partial(ours, events),
+        "dyformer": lambda: columns_of(*ours(events)),
         "duckdb": partial(with_duckdb, events),
         "three-column group-by": partial(with_group_by, events),
     }
