@@ -88,8 +88,3 @@ def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
     history = prefix(graph, prepared.until + 1)
     union = extend_union_graph(prepared.union, history.snapshots[-1])
     return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, union=union)
-
-
-def as_of(prepared: PreparedGraph, until: int) -> PreparedGraph:
-    """Show a prepared graph as it was at an earlier step. Raises ValueError for a step that it does not hold."""
-    return prepare_graph(prepared.history, until=until, config=prepared.config)

@@ -84,11 +84,6 @@ class TemporalUnionGraph:
             first_step_E[word_E & np.uint64(1 << lag % LAGS_PER_WORD) != 0] = self.until - lag
         return first_step_E
 
-    @property
-    def count_E(self) -> Int64s:
-        """Number of the window's steps with the edge."""
-        return np.bitwise_count(self.presence_EW).sum(axis=1, dtype=np.int64)
-
     @cached_property
     def matrix(self) -> sparse.csr_array:
         """Symmetric 0/1 adjacency [N, N], made once for all solves."""

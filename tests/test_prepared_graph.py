@@ -8,7 +8,7 @@ from toy_graphs import toy_graph
 from dyformer.datasets import DATASETS
 from dyformer.distances import distance_table
 from dyformer.pagerank import joint_context, pagerank_table
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, as_of, one_step_on, prepare_graph
+from dyformer.prepared_graph import GraphConfig, PreparedGraph, one_step_on, prepare_graph
 from dyformer.snapshots import build_snapshots, to_tables
 
 STEPS = [[(0, 1), (1, 2)], [(0, 2)], [(2, 3), (0, 1)], [(4, 5)]]
@@ -18,7 +18,7 @@ def assert_same(one: PreparedGraph, other: PreparedGraph) -> None:
     assert (one.config, one.until) == (other.config, other.until)
     for name, table in to_tables(one.history).items():
         assert table.equals(to_tables(other.history)[name]), name
-    for name in ("source_E", "target_E", "edge_first_step_E", "presence_EW", "count_E", "neighbor_M"):
+    for name in ("source_E", "target_E", "edge_first_step_E", "presence_EW", "neighbor_M"):
         assert_array_equal(getattr(one.union, name), getattr(other.union, name), err_msg=name)
     assert one.union.num_nodes == other.union.num_nodes
 
@@ -41,17 +41,6 @@ def test_the_window_bounds_the_union_and_not_the_history():
     ]
     whole = prepare_graph(toy_graph(*STEPS), until=4, config=GraphConfig(history_window=None))
     assert (whole.union.first_step, len(whole.union.source_E)) == (1, 5)
-
-
-def test_an_earlier_cut_equals_one_prepared_then():
-    graph = toy_graph(*STEPS)
-    for window in (1, 2, None):
-        config = GraphConfig(history_window=window)
-        latest = prepare_graph(graph, until=4, config=config)
-        for until in (1, 2, 3, 4):
-            assert_same(as_of(latest, until), prepare_graph(graph, until=until, config=config))
-    with pytest.raises(ValueError, match="step 3 is out of range: expected a step from 1 to 2"):
-        as_of(prepare_graph(graph, until=2, config=GraphConfig()), 3)
 
 
 def test_step_by_step_equals_prepared_at_once():

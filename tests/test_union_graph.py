@@ -24,7 +24,7 @@ def _loops(request, monkeypatch):
 
 
 def assert_equal_unions(one: TemporalUnionGraph, other: TemporalUnionGraph) -> None:
-    for name in (*(field.name for field in fields(one)), "source_E", "target_E", "edge_first_step_E", "count_E"):
+    for name in (*(field.name for field in fields(one)), "source_E", "target_E", "edge_first_step_E"):
         found, expected = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
         assert found.dtype == expected.dtype, name
         assert_array_equal(found, expected, err_msg=name)
@@ -70,7 +70,6 @@ def test_union_equals_a_plain_count_of_the_snapshots():
         pairs = sorted(steps)
         assert list(zip(union.source_E.tolist(), union.target_E.tolist(), strict=True)) == pairs
         assert union.edge_first_step_E.tolist() == [steps[pair][0] for pair in pairs]
-        assert union.count_E.tolist() == [len(steps[pair]) for pair in pairs]
         assert [lags_of(union, edge) for edge in range(len(pairs))] == [{until - s for s in steps[p]} for p in pairs]
         assert (union.num_nodes, union.first_step) == (graph.snapshots[until - 1].num_nodes, first_step)
         assert_array_equal(adjacency(union).toarray(), dense_adjacency(graph, first_step, until))
