@@ -5,8 +5,10 @@ E connected target-context pairs    T lags (0 = newest step of the view)    F no
 A edges of these pairs, one for each lag with an edge    K words of 64 lags with an edge
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +37,18 @@ class SubgraphBatch:
 
     def to(self, device: torch.device) -> "SubgraphBatch":
         """Copy to a device."""
-        return SubgraphBatch(**{name: tensor.to(device, non_blocking=True) for name, tensor in vars(self).items()})
+        return with_each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def with_each_tensor(record: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Give a record like this one with every tensor in it changed, in the records that it holds too."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return change(value)
+        return with_each_tensor(value, change) if is_dataclass(value) else value
+
+    return replace(record, **{field.name: changed(getattr(record, field.name)) for field in fields(record)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +68,6 @@ class GraphView:
     def known_N(self) -> NDArray[np.bool_]:
         """Nodes with an edge at a visible step."""
         return self.first_step_N <= self.until
-
-    @property
-    def feature_NF(self) -> NDArray[np.float32]:
-        """Features of all nodes."""
-        return node_features(self, np.arange(len(self.first_step_N)))
 
 
 def num_lags(graph: PreparedGraph) -> int:

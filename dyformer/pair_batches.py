@@ -4,17 +4,16 @@ P linked pairs    M unlinked pairs    G target nodes    E edges of one step    N
 A edges with an end in a pool
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch
+from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch, with_each_tensor
 from dyformer.history_links import HistoryLinks, history_links
 from dyformer.kept import Kept
 from dyformer.links import Pairs, sample_unlinked
@@ -77,22 +76,11 @@ class PairBatch:
 
     def to(self, device: torch.device) -> "PairBatch":
         """Copy to a device; from pinned memory the copy goes on while the caller does."""
-        return self._with_each_tensor(lambda tensor: tensor.to(device, non_blocking=True))
+        return with_each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> "PairBatch":
         """Copy to memory from which a GPU reads without waiting."""
-        return self._with_each_tensor(Tensor.pin_memory)
-
-    def _with_each_tensor(self, change: Callable[[Tensor], Tensor]) -> "PairBatch":
-        return PairBatch(**{name: _with_each_tensor(value, change) for name, value in vars(self).items()})
-
-
-def _with_each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, SubgraphBatch | LabelledPairs):
-        return type(value)(**{name: _with_each_tensor(part, change) for name, part in vars(value).items()})
-    return value
+        return with_each_tensor(self, Tensor.pin_memory)
 
 
 def forecast_tasks(until: int) -> list[LinkTask]:

@@ -79,11 +79,12 @@ def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> Pr
 
 
 def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
-    """Show the graph that was prepared as it is one step later; a union of all steps takes that step in.
+    """Show the graph that was prepared as it is one step later; a union that loses no step takes the new one in.
 
     Raises ValueError where the graph has no later step.
     """
-    if prepared.config.history_window is not None:
+    window = prepared.config.history_window
+    if window is not None and prepared.until >= window:
         return prepare_graph(graph, until=prepared.until + 1, config=prepared.config)
     history = prefix(graph, prepared.until + 1)
     union = extend_union_graph(prepared.union, history.snapshots[-1])

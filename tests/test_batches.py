@@ -67,10 +67,12 @@ def test_node_features_are_degrees_recency_and_age():
     view = graph_view(prepared(toy_graph(*STEPS, sides=[0, 1, 0, 1, 0, 1])), until=4)
     # Node 2: no edge at step 4, one at step 3, one at step 2; first active at step 1.
     expected = [0, np.log(2), np.log(2), np.log(3), np.log1p(0.75), np.exp(-1), np.log(5), 0]
-    assert view.feature_NF[2] == pytest.approx(expected, rel=1e-6)
+    assert node_features(view, np.array([2]))[0] == pytest.approx(expected, rel=1e-6)
     # Node 5: first active at the last step.
-    assert view.feature_NF[5] == pytest.approx([np.log(2), 0, 0, np.log(2), np.log(2), 1, np.log(2), 1], rel=1e-6)
-    assert view.feature_NF.shape[1] == num_features(prepared(toy_graph(*STEPS)))
+    assert node_features(view, np.array([5]))[0] == pytest.approx(
+        [np.log(2), 0, 0, np.log(2), np.log(2), 1, np.log(2), 1], rel=1e-6
+    )
+    assert node_features(view, np.array([0, 3])).shape[1] == num_features(prepared(toy_graph(*STEPS)))
 
 
 def plain_features(graph: DynamicGraph, node: int, lags: list[int], until: int, num_lags: int) -> list[float]:
@@ -111,7 +113,9 @@ def test_views_share_what_is_made_once():
 
 def test_node_that_was_never_active_in_the_window_has_no_recency():
     graph = prepared(toy_graph([(0, 1)], [(2, 3)], [(2, 3)]), window=2)
-    assert graph_view(graph, until=3).feature_NF[0] == pytest.approx([0, 0, 0, 0, 0, np.log(4), 0], rel=1e-6)
+    assert node_features(graph_view(graph, until=3), np.array([0]))[0] == pytest.approx(
+        [0, 0, 0, 0, 0, np.log(4), 0], rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("hidden_step", [2, 3, 4])

@@ -255,7 +255,7 @@ def test_gradients_equal_finite_differences(case: Case) -> None:
 def small_model(case: Case, view: GraphView, num_lags: int) -> DyFormer:
     sizes = ModelSizes(
         num_nodes=len(view.known_N),
-        num_features=view.feature_NF.shape[1],
+        num_features=num_lags + 5,
         num_lags=num_lags,
         max_distance=view.max_distance,
     )

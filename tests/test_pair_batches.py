@@ -1,5 +1,7 @@
 """Which pairs training sees."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -213,3 +215,13 @@ def test_targets_are_at_most_half_of_the_nodes():
         assert len(batch.subgraph.target_G) <= 15
         assert batch.second_view is not None
         assert batch.second_view.target_G.tolist() == batch.subgraph.target_G.tolist()
+
+
+def test_a_batch_moves_as_a_whole():
+    source = PairSource(example_graph(), replace(SIZES, num_history_links=5), validation_share=0.1, seed=1)
+    task = LinkTask(until=4, step=3, hidden=True)
+    (batch,) = source.batches([task], np.random.default_rng(0), held_out=False, two_views=True)
+    moved = batch.to(torch.device("meta"))
+    assert moved.task == task
+    for part in (moved.subgraph, moved.second_view, moved.pairs, moved.history):
+        assert {tensor.device.type for tensor in vars(part).values()} == {"meta"}

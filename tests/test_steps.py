@@ -11,9 +11,12 @@ import polars as pl
 import pytest
 from own_log import own_log
 
+from flows.steps.evaluate import judge_model
 from flows.steps.ingest import ingest_log
+from flows.steps.predict import read_vectors, write_forecasts, write_vectors
 from flows.steps.snapshots import StepOutOfRange, check_range, cut_snapshots
-from flows.steps.train import WEIGHTS, train_model
+from flows.steps.train import WEIGHTS, open_model, train_model
+from storage.tables import read_table
 
 CHANGES = {
     "pretrain.epochs": 6,
@@ -94,6 +97,19 @@ def test_finished_training_is_not_repeated(tmp_path: Path):
     with patch("flows.steps.train.pretrain", side_effect=AssertionError("trained again")):
         assert trained(tmp_path / "store", snapshots) == first
     assert time.monotonic() - started < 5
+
+
+def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps(tmp_path: Path):
+    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        model = train_model(snapshots, UNTIL, {**CHANGES, "graph.history_window": None, "finetune.epochs": 1})
+        assert open_model(model)[1].graph.history_window == UNTIL
+        vectors, later = (read_vectors(write_vectors(snapshots, model, step)) for step in (UNTIL, UNTIL + 1))
+        assert len(vectors) <= len(later)
+        assert read_table(write_forecasts(snapshots, model, UNTIL + 1, k=2), "forecasts")[
+            "step"
+        ].unique().to_list() == [UNTIL + 2]
+        assert read_table(judge_model(snapshots, model, UNTIL + 1), "pairs").height
 
 
 def test_training_needs_a_history(tmp_path: Path):

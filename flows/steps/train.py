@@ -48,7 +48,7 @@ def train_model(snapshots: str, until: int, changes: dict[str, Any] | None = Non
     opened = open_snapshots(snapshots)
     if until < 2:
         raise StepOutOfRange(f"training needs at least 2 steps of history; until = {until}")
-    experiment = experiment_of(opened.dataset, changes)
+    experiment = _with_lags(experiment_of(opened.dataset, changes), until)
     lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
     address = _address(opened, "model", lineage, seed)
     with alone(opened.layout, f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"):
@@ -56,6 +56,13 @@ def train_model(snapshots: str, until: int, changes: dict[str, Any] | None = Non
             return address
         graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
         return _train(opened, graph, experiment, lineage, address, seed)
+
+
+def _with_lags(experiment: Experiment, until: int) -> Experiment:
+    """Settle a window of the whole history as its steps at the training: a model tells no more lags apart later on."""
+    if experiment.graph.history_window is not None:
+        return experiment
+    return experiment.changed({"graph.history_window": until})
 
 
 def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
