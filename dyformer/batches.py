@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dyformer.distances import distance_block
-from dyformer.pagerank import joint_context
+from dyformer.pagerank import joint_context, two_joint_contexts
 from dyformer.prepared_graph import Activity, PreparedGraph
 from dyformer.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build_union_graph, connections
 
@@ -142,21 +142,28 @@ def node_features(view: GraphView, node_B: NDArray[np.int64]) -> NDArray[np.floa
     return feature_BF
 
 
-def make_batch(
-    view: GraphView,
-    target_G: NDArray[np.int64],
-    *,
-    num_context: int,
-    generator: np.random.Generator | None = None,
-) -> SubgraphBatch:
+def make_batch(view: GraphView, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
     """Choose the context of distinct targets and look up everything between the two.
 
-    The context is the top `num_context` of the joint PageRank, or, with a generator, a sample in proportion to it (the
-    second view of pre-training). It may be shorter, and empty where the targets have no neighbour.
+    The context is the top `num_context` of the joint PageRank. It may be shorter, and empty where the targets have no
+    neighbour.
     """
-    context_C = joint_context(
+    context_C = joint_context(view.union, target_G, num_context=num_context, teleport=view.teleport)
+    return _subgraph(view, target_G, context_C)
+
+
+def make_two_views(
+    view: GraphView, target_G: NDArray[np.int64], *, num_context: int, generator: np.random.Generator
+) -> tuple[SubgraphBatch, SubgraphBatch]:
+    """Make the batch of `make_batch` and one whose context is drawn in proportion to the joint PageRank."""
+    contexts = two_joint_contexts(
         view.union, target_G, num_context=num_context, teleport=view.teleport, generator=generator
     )
+    first, second = (_subgraph(view, target_G, context_C) for context_C in contexts)
+    return first, second
+
+
+def _subgraph(view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> SubgraphBatch:
     edge_target_E, edge_context_E, edge_E = connections(view.union, target_G, context_C)
     pair_A, lag_A = _lags(view.union.presence_EW[edge_E])
     return SubgraphBatch(

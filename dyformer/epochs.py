@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dyformer.loading import loaded
+from dyformer.loading import NUM_AHEAD, NUM_THREADS, loaded
 from dyformer.model import DyFormer
 from dyformer.optimizer import Optimizer
 from dyformer.pair_batches import LinkTask, PairBatch, PairSource
@@ -21,7 +21,6 @@ from dyformer.stage_config import StageConfig
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
 TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of one epoch; every batch has one of its own
-BATCHES_AHEAD = 4
 BATCHES_PER_VIEW = 4  # of a large graph
 
 Work = Callable[[], PairBatch]
@@ -40,7 +39,7 @@ class Stage:
     config: StageConfig
     seed: int
     device: torch.device
-    num_threads: int = 2  # that make batches; the result is the same whatever their number
+    num_threads: int = NUM_THREADS  # that make batches; the result is the same whatever their number
 
     def generator(self, epoch: int, stream: int) -> np.random.Generator:
         """One stream of random numbers of an epoch, whatever came before it."""
@@ -121,7 +120,7 @@ def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Gene
         return
     held_out = held_out_works(stage)
     works = chain(held_out, *(epoch_works(stage, epoch) for epoch in range(state.epoch + 1, stage.config.epochs + 1)))
-    with closing(loaded(works, num_threads=stage.num_threads, num_ahead=BATCHES_AHEAD)) as batches:
+    with closing(loaded(works, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
         validation = [next(batches).to(stage.device) for _ in held_out]
         while not state.is_done(stage.config):
             yield one_epoch(stage, state, batches, validation)

@@ -1,11 +1,15 @@
 """Works -> their results in order, computed in background threads while earlier results are used."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+NUM_THREADS = max(2, min(16, os.cpu_count() or 2))  # a GPU is done with a batch sooner than two threads with the next
+NUM_AHEAD = 2 * NUM_THREADS
 
 
 def loaded(works: Iterable[Callable[[], Item]], *, num_threads: int, num_ahead: int) -> Generator[Item, None, None]:

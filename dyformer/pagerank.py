@@ -75,8 +75,29 @@ def joint_context(
     With a generator, nodes are drawn without replacement, each draw in proportion to the scores (Gumbel top-K).
     Targets and nodes that no target reaches are never chosen: the context may be shorter, and empty.
     """
+    return _chosen(_scores_of_others(union, targets_G, teleport), num_context, generator)
+
+
+def two_joint_contexts(
+    union: TemporalUnionGraph,
+    targets_G: Int64s,
+    *,
+    num_context: int,
+    teleport: float = 0.15,
+    generator: np.random.Generator,
+) -> tuple[Int64s, Int64s]:
+    """Choose the best context and a drawn one, as `joint_context` does, with a single solve."""
+    score_N = _scores_of_others(union, targets_G, teleport)
+    return _chosen(score_N, num_context, None), _chosen(score_N, num_context, generator)
+
+
+def _scores_of_others(union: TemporalUnionGraph, targets_G: Int64s, teleport: float) -> Float64s:
     score_N = joint_scores(union, targets_G, teleport=teleport)
     score_N[targets_G] = 0
+    return score_N
+
+
+def _chosen(score_N: Float64s, num_context: int, generator: np.random.Generator | None) -> Int64s:
     if generator is None:
         return _best(score_N, num_context, TIE * score_N.max())
     candidate_A = np.flatnonzero(score_N > 0)

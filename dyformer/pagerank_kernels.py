@@ -16,6 +16,8 @@ from dyformer.union_graph import TemporalUnionGraph
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
+PUSHED_SHARE = 0.25  # of all slots: while nodes that hold anything have fewer, pushing is faster than pulling
+
 
 def chebyshev_scores(union: TemporalUnionGraph, targets_G: Int64s, teleport: float, num_iterations: int) -> Float64s:
     """Give the mean PageRank [N] of the targets, as `pagerank_solvers.chebyshev` does from their averaged seeds."""
@@ -27,13 +29,17 @@ def chebyshev_scores(union: TemporalUnionGraph, targets_G: Int64s, teleport: flo
 @njit(nogil=True, cache=True)
 def _chebyshev(indptr_N1, neighbor_M, number_N, target_G, teleport, num_iterations):
     # Solves for D^-1 pi, so that a step adds up neighbours as they are; the older of two iterates is overwritten.
-    before_N, now_N = np.zeros(len(number_N)), np.zeros(len(number_N))
+    before_N, now_N, total_N = np.zeros(len(number_N)), np.zeros(len(number_N)), np.zeros(len(number_N))
     start = teleport / len(target_G)
     _restart(now_N, indptr_N1, target_G, start)
-    weight = 2.0
+    weight, is_pushed = 2.0, True
     for _ in range(num_iterations):
         weight = 1 / (1 - (1 - teleport) ** 2 * weight / 4)
-        _chebyshev_step(indptr_N1, neighbor_M, before_N, now_N, weight, 1 - teleport)
+        is_pushed = is_pushed and _num_read(indptr_N1, now_N) < PUSHED_SHARE * len(neighbor_M)
+        if is_pushed:
+            _push_step(indptr_N1, neighbor_M, before_N, now_N, total_N, weight, 1 - teleport)
+        else:
+            _pull_step(indptr_N1, neighbor_M, before_N, now_N, weight, 1 - teleport)
         _restart(before_N, indptr_N1, target_G, weight * start)
         before_N, now_N = now_N, before_N
     for node in range(len(number_N)):
@@ -53,7 +59,29 @@ def _restart(share_N, indptr_N1, target_G, mass):
 
 
 @njit(nogil=True, cache=True)
-def _chebyshev_step(indptr_N1, neighbor_M, before_N, now_N, weight, walk):
+def _num_read(indptr_N1, now_N):
+    """Count the slots of the nodes that hold anything."""
+    num_slots = 0
+    for node in range(len(now_N)):
+        if now_N[node] != 0.0:
+            num_slots += indptr_N1[node + 1] - indptr_N1[node]
+    return num_slots
+
+
+@njit(nogil=True, cache=True)
+def _push_step(indptr_N1, neighbor_M, before_N, now_N, total_N, weight, walk):
+    """Step from the few nodes that hold anything: neighbours are added up in the same order as by pulling."""
+    total_N[:] = 0.0
+    for node in range(len(now_N)):
+        if now_N[node] != 0.0:
+            for slot in range(indptr_N1[node], indptr_N1[node + 1]):
+                total_N[neighbor_M[slot]] += now_N[node]
+    for node in range(len(before_N)):
+        before_N[node] += weight * (walk * total_N[node] / _degree(indptr_N1, node) - before_N[node])
+
+
+@njit(nogil=True, cache=True)
+def _pull_step(indptr_N1, neighbor_M, before_N, now_N, weight, walk):
     for node in range(len(before_N)):
         total = 0.0
         for slot in range(indptr_N1[node], indptr_N1[node + 1]):

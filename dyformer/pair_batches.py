@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch, with_each_tensor
+from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch, make_two_views, with_each_tensor
 from dyformer.history_links import HistoryLinks, history_links
 from dyformer.kept import Kept
 from dyformer.links import Pairs, sample_unlinked
@@ -125,15 +125,21 @@ class PairSource:
         pool_G = draw_pool(view, most_ends, generator)
         unlinked = draw_unlinked(pool_G, self._step_edges(task), self.sizes.num_negatives * len(linked[0]), generator)
         target_G = np.unique(np.concatenate([*linked, pool_G]))
+        first, second = self._subgraphs(view, target_G, generator if two_views else None)
         return PairBatch(
             task=task,
-            subgraph=make_batch(view, target_G, num_context=self.sizes.num_context),
-            second_view=make_batch(view, target_G, num_context=self.sizes.num_context, generator=generator)
-            if two_views
-            else None,
+            subgraph=first,
+            second_view=second,
             pairs=labelled(*(np.searchsorted(target_G, node_P) for node_P in (*linked, *unlinked))),
             history=None if held_out else self._history_pairs(generator),
         )
+
+    def _subgraphs(
+        self, view: GraphView, target_G: NDArray[np.int64], generator: np.random.Generator | None
+    ) -> tuple[SubgraphBatch, SubgraphBatch | None]:
+        if generator is None:
+            return make_batch(view, target_G, num_context=self.sizes.num_context), None
+        return make_two_views(view, target_G, num_context=self.sizes.num_context, generator=generator)
 
     def _history_pairs(self, generator: np.random.Generator) -> LabelledPairs | None:
         if self._history is None or not len(self._history.source_L):

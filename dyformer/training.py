@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dyformer.batches import graph_view, make_batch, node_batches, num_features, num_lags
 from dyformer.embedder import Embed
-from dyformer.epochs import BATCHES_AHEAD, Stage, run_epochs
-from dyformer.loading import loaded
+from dyformer.epochs import Stage, run_epochs
+from dyformer.loading import NUM_AHEAD, NUM_THREADS, loaded
 from dyformer.losses import link_loss, normalised_view_loss, view_loss
 from dyformer.model import DyFormer, ModelConfig, ModelSizes
 from dyformer.pair_batches import LabelledPairs, PairBatch, PairSizes, PairSource, forecast_tasks, reconstruction_tasks
@@ -242,7 +242,7 @@ def embed(
     batches = [nodes_G for nodes_G in node_batches(num_nodes, model_config.num_targets) if is_wanted_N[nodes_G].any()]
     works = [partial(make_batch, view, target_G, num_context=model_config.num_context) for target_G in batches]
     vector_ND = np.zeros((num_nodes, model_config.width), dtype=np.float32)
-    with torch.no_grad(), closing(loaded(works, num_threads=2, num_ahead=BATCHES_AHEAD)) as made:
+    with torch.no_grad(), closing(loaded(works, num_threads=NUM_THREADS, num_ahead=NUM_AHEAD)) as made:
         for target_G, batch in zip(batches, made, strict=True):
             vector_ND[target_G] = model(batch.to(torch.device(device))).cpu().numpy()
     return vector_ND

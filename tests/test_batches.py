@@ -10,7 +10,15 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.batches import SubgraphBatch, graph_view, make_batch, node_batches, node_features, num_features
+from dyformer.batches import (
+    SubgraphBatch,
+    graph_view,
+    make_batch,
+    make_two_views,
+    node_batches,
+    node_features,
+    num_features,
+)
 from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.snapshots import DynamicGraph
 
@@ -146,9 +154,16 @@ def test_second_view_is_another_sample_of_the_same_candidates():
     graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=3, num_edges=60)
     view = graph_view(prepared(graph), until=3)
     first = make_batch(view, np.arange(4), num_context=6)
-    drawn = [make_batch(view, np.arange(4), num_context=6, generator=np.random.default_rng(k)) for k in range(5)]
+    drawn = [make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(k))[1] for k in range(5)]
     assert len({tuple(sorted(batch.context_C.tolist())) for batch in [first, *drawn]}) > 3
     assert all(len(set(batch.context_C.tolist())) == 6 for batch in drawn)
+
+
+def test_the_first_of_two_views_is_the_batch_of_one():
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=3, num_edges=60)
+    view = graph_view(prepared(graph), until=3)
+    first, _ = make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(0))
+    assert same(first, make_batch(view, np.arange(4), num_context=6))
 
 
 def test_target_without_neighbours_has_no_context():

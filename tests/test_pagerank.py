@@ -12,9 +12,10 @@ from published_logs import published_events
 from scipy import sparse
 from toy_graphs import toy_graph
 
-from dyformer import pagerank
+from dyformer import pagerank, pagerank_kernels
+from dyformer.block_search import hub_first_graph
 from dyformer.datasets import DATASETS
-from dyformer.pagerank import joint_context, joint_scores, pagerank_table
+from dyformer.pagerank import joint_context, joint_scores, pagerank_table, two_joint_contexts
 from dyformer.pagerank_solvers import chebyshev, power_iteration, pushed_rows
 from dyformer.snapshots import build_snapshots
 from dyformer.union_graph import build_union_graph
@@ -118,6 +119,28 @@ def test_draws_follow_the_scores_without_replacement():
     assert_allclose(np.bincount(draws[:, 0], minlength=8) / len(draws), share_N, atol=0.025)
     second_N = np.array([sum(share_N[a] * share_N[b] / (1 - share_N[a]) for a in range(8) if a != b) for b in range(8)])
     assert_allclose(np.bincount(draws[:, 1], minlength=8) / len(draws), second_N, atol=0.025)
+
+
+def test_two_contexts_of_one_solve_are_those_of_two_solves():
+    for graph, generator in random_graphs(20, seed=9):
+        union = build_union_graph(graph, until=graph.num_steps)
+        targets, seed = generator.permutation(union.num_nodes)[:2], int(generator.integers(1_000))
+        best, drawn = two_joint_contexts(union, targets, num_context=4, generator=np.random.default_rng(seed))
+        assert best.tolist() == joint_context(union, targets, num_context=4).tolist()
+        alone = joint_context(union, targets, num_context=4, generator=np.random.default_rng(seed))
+        assert drawn.tolist() == alone.tolist()
+
+
+def test_pushing_and_pulling_are_the_same_step_to_the_last_bit():
+    for graph, generator in random_graphs(50, seed=10):
+        union = build_union_graph(graph, until=graph.num_steps)
+        lists = hub_first_graph(union).lists[:2]
+        before_N, now_N = generator.random((2, union.num_nodes))
+        now_N[generator.random(union.num_nodes) < 0.7] = 0
+        pulled_N = before_N.copy()
+        pagerank_kernels._pull_step(*lists, pulled_N, now_N, 1.2, 0.85)
+        pagerank_kernels._push_step(*lists, before_N, now_N, generator.random(union.num_nodes), 1.2, 0.85)
+        assert_array_equal(before_N, pulled_N)
 
 
 def test_a_draw_holds_each_reached_node_once_at_most():
