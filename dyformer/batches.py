@@ -2,7 +2,7 @@
 
 G target nodes    C context nodes   N nodes known    B targets, then context
 E connected target-context pairs    T lags (0 = newest step of the view)    F node features    V visible lags
-A edges of these pairs, one for each lag with an edge    K words of 64 lags with an edge
+A edges of these pairs, one for each lag with an edge    K words of 64 lags with an edge    U nodes of two contexts
 """
 
 from collections.abc import Callable
@@ -149,7 +149,7 @@ def make_batch(view: GraphView, target_G: NDArray[np.int64], *, num_context: int
     neighbour.
     """
     context_C = joint_context(view.union, target_G, num_context=num_context, teleport=view.teleport)
-    return _subgraph(view, target_G, context_C)
+    return _subgraph(view, target_G, context_C, _distances(view, target_G, context_C))
 
 
 def make_two_views(
@@ -159,11 +159,22 @@ def make_two_views(
     contexts = two_joint_contexts(
         view.union, target_G, num_context=num_context, teleport=view.teleport, generator=generator
     )
-    first, second = (_subgraph(view, target_G, context_C) for context_C in contexts)
+    either_U = np.union1d(*contexts)
+    distance_GU = _distances(view, target_G, either_U)  # what is around the targets is searched once
+    first, second = (
+        _subgraph(view, target_G, context_C, np.take(distance_GU, np.searchsorted(either_U, context_C), axis=1))
+        for context_C in contexts
+    )
     return first, second
 
 
-def _subgraph(view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> SubgraphBatch:
+def _distances(view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return distance_block(view.union, target_G, context_C, max_distance=view.max_distance)
+
+
+def _subgraph(
+    view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64], distance_GC: NDArray[np.uint8]
+) -> SubgraphBatch:
     edge_target_E, edge_context_E, edge_E = connections(view.union, target_G, context_C)
     pair_A, lag_A = _lags(view.union.presence_EW[edge_E])
     return SubgraphBatch(
@@ -171,7 +182,7 @@ def _subgraph(view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[n
         context_C=torch.from_numpy(context_C),
         target_feature_GF=torch.from_numpy(node_features(view, target_G)),
         context_feature_CF=torch.from_numpy(node_features(view, context_C)),
-        distance_GC=torch.from_numpy(distance_block(view.union, target_G, context_C, max_distance=view.max_distance)),
+        distance_GC=torch.from_numpy(distance_GC),
         edge_target_A=torch.from_numpy(edge_target_E[pair_A]),
         edge_context_A=torch.from_numpy(edge_context_E[pair_A]),
         edge_lag_A=torch.from_numpy(lag_A),

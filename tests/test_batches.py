@@ -19,6 +19,7 @@ from dyformer.batches import (
     node_features,
     num_features,
 )
+from dyformer.distances import distance_block
 from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.snapshots import DynamicGraph
 
@@ -164,6 +165,14 @@ def test_the_first_of_two_views_is_the_batch_of_one():
     view = graph_view(prepared(graph), until=3)
     first, _ = make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(0))
     assert same(first, make_batch(view, np.arange(4), num_context=6))
+
+
+def test_distances_of_either_view_are_those_of_its_context():
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=3, num_edges=60)
+    view = graph_view(prepared(graph), until=3)
+    for batch in make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(1)):
+        expected = distance_block(view.union, np.arange(4), batch.context_C.numpy(), max_distance=view.max_distance)
+        assert batch.distance_GC.tolist() == expected.tolist()
 
 
 def test_target_without_neighbours_has_no_context():
