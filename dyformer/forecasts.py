@@ -10,9 +10,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit
+from threadpoolctl import threadpool_limits
 
 from dyformer.batches import node_batches
-from dyformer.decoder import LinkDecoder, decoder_inputs, hadamard, logit
+from dyformer.decoder import LinkDecoder, slopes
 from dyformer.links import Pairs, distinct, known_edges, nodes_known_before, pair_keys
 from dyformer.pair_features import (
     FEATURE_NAMES,
@@ -39,6 +40,7 @@ DECODER_LINKS = 10_000
 LINKS_SCHEMA = pl.Schema({"node": pl.Int64(), "rank": pl.Int64(), "partner": pl.Int64(), "score": pl.Float64()})
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # as for fit_decoder
 def top_links(
     vectors_ND: NDArray[np.floating],
     decoder: LinkDecoder,
@@ -62,7 +64,7 @@ def top_links(
     edges = union_edges(history)
     if candidates is not None:
         pairs = _admissible(candidates, edges, history.side_N)
-        return _best_of_pairs(pairs, _pair_scores(vectors_ND, decoder, features, pairs), k, asked_N)
+        return _best_of_pairs(pairs, _pair_logits(vectors_ND, decoder, features, pairs), k, asked_N)
     if len(vectors_ND) > MAX_NODES:
         raise ValueError(
             f"{len(vectors_ND)} nodes are too many to score all pairs (up to {MAX_NODES}): give candidates"
@@ -152,9 +154,8 @@ def _block_logits(
     row_S: NDArray[np.int64],
     column_C: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    # sum_d w_d (x_d y_d - m_d) / s_d is a product of matrices: the products of a pair's vectors are never written out.
-    slope_F = decoder.coefficient_F / decoder.scale_F
-    offset = decoder.intercept - decoder.mean_F @ slope_F
+    # sum_d slope_d x_d y_d is a product of matrices: the products of a pair's vectors are never written out.
+    slope_F, offset = slopes(decoder)
     width = vectors_ND.shape[1]
     logit_SC = (vectors_ND[row_S] * slope_F[:width]) @ vectors_ND[column_C].T.astype(np.float64) + offset
     if features is not None:
@@ -197,18 +198,20 @@ def _admissible(candidates: Pairs, edges: UnionEdges, side_N: NDArray[np.int8]) 
     return key_P // edges.num_nodes, key_P % edges.num_nodes
 
 
-def _pair_scores(
+def _pair_logits(
     vectors_ND: NDArray[np.floating], decoder: LinkDecoder, features: PairFeatures | None, pairs: Pairs
 ) -> NDArray[np.float64]:
     order_P = np.arange(len(pairs[0]))
     if features is not None:  # a busy end's walks are dear: its pairs are asked together
         order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
-    score_P = np.empty(len(order_P))
+    logit_P, (slope_F, offset), width = np.empty(len(order_P)), slopes(decoder), vectors_ND.shape[1]
     for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):
         source_P, target_P = pairs[0][block_P], pairs[1][block_P]
-        table_PF = None if features is None else features.table(source_P, target_P)
-        score_P[block_P] = logit(decoder, decoder_inputs(hadamard(vectors_ND, source_P, target_P), table_PF))
-    return score_P
+        slope_PD = vectors_ND[source_P] * slope_F[:width]
+        logit_P[block_P] = np.einsum("pd,pd->p", slope_PD, vectors_ND[target_P]) + offset
+        if features is not None:
+            logit_P[block_P] += features.table(source_P, target_P) @ slope_F[width:]
+    return logit_P
 
 
 def _best_of_pairs(pairs: Pairs, logit_P: NDArray[np.float64], k: int, asked_N: NDArray[np.bool_]) -> pl.DataFrame:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_info, threadpool_limits
 
+import dyformer.decoder
 from dyformer.decoder import STRENGTHS, LinkDecoder, decoder_inputs, fit_decoder, hadamard, logit, score
 from dyformer.metrics import auc
 
@@ -48,6 +50,29 @@ def test_regularisation_is_the_one_with_the_best_validation_auc():
     assert len(set(scores.values())) > 1
     asked_PF, _ = examples(2, 30, 40)
     np.testing.assert_allclose(score(decoder, asked_PF), plain(inputs_PF, linked_P, asked_PF, best), atol=1e-6)
+
+
+def test_fits_are_at_their_optimum_also_where_inputs_resemble_each_other():
+    inputs_PF, linked_P = examples(0, 400, 6, signal=3.0)
+    inputs_PF[:, 5] = inputs_PF[:, :5].sum(axis=1) + 0.01 * inputs_PF[:, 5]
+    for strength, decoder in zip(
+        STRENGTHS, dyformer.decoder._fits(inputs_PF, linked_P, STRENGTHS, "paper"), strict=True
+    ):
+        standard_PF = (inputs_PF - decoder.mean_F) / decoder.scale_F
+        gradient_F = standard_PF.T @ (score(decoder, inputs_PF) - linked_P) + decoder.coefficient_F / strength
+        assert np.abs(gradient_F).max() / len(linked_P) < 1e-6
+
+
+def test_a_fit_runs_on_one_thread_of_blas_and_leaves_the_others_to_the_caller(monkeypatch):
+    def threads_of_blas() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    during = []
+    monkeypatch.setattr(dyformer.decoder, "auc", lambda *_: during.append(threads_of_blas()) or 0.5)
+    with threadpool_limits(2, user_api="blas"):
+        fit_decoder(*examples(0, 60, 4), examples(1, 60, 4))
+        assert threads_of_blas() == {2}
+    assert during == [{1}] * len(STRENGTHS)
 
 
 @pytest.mark.parametrize("seed", range(5))
