@@ -52,6 +52,7 @@ class PreparedGraph:
     @cached_property
     def activity(self) -> Activity:
         """When each node has edges, counted once for the features of all views."""
+        # Batches ask for it before their threads start: two at once would count twice, and views would hold on to both.
         return count_activity(self.history)
 
 

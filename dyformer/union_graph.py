@@ -87,6 +87,7 @@ class TemporalUnionGraph:
     @cached_property
     def matrix(self) -> sparse.csr_array:
         """Symmetric 0/1 adjacency [N, N], made once for all solves."""
+        # Threads that ask at once may each make one: all are equal, and one stays.
         ones_M = np.ones(len(self.neighbor_M))
         return sparse.csr_array((ones_M, self.neighbor_M, self.indptr_N1), shape=(self.num_nodes, self.num_nodes))
 
