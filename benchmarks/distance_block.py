@@ -1,12 +1,10 @@
-"""Distance blocks of 512 x 512 nodes: as fast as igraph times what, and how they grow with the graph.
+"""Distance blocks of 512 x 512 nodes: as fast as igraph times what.
 
-Two kinds of blocks: random nodes, and random targets with their joint context, which is what training asks for. With
-`--s10m` the largest graph is measured too (40 s to make, 3 GB).
+Two kinds of blocks: random nodes, and random targets with their joint context, which is what training asks for.
 
 G rows    C columns    X nodes of either
 """
 
-import sys
 from collections.abc import Callable
 
 import measure
@@ -24,9 +22,7 @@ NUM_NODES = 512
 MAX_DISTANCES = (2, 3, 5)
 TARGETS = {"uci": 40, "ml-10m": 80, "s1m": 250}
 FALLBACK_TARGET = 8
-GROWTH_TARGET = 12
 ROUNDS = {"uci": 25, "ml-10m": 15, "s1m": 2}
-OUR_ROUNDS = 15
 
 Block = tuple[NDArray[np.int64], NDArray[np.int64]]
 Work = Callable[[], object]
@@ -99,30 +95,18 @@ def say(name: str, kind: str, union: TemporalUnionGraph, seconds: dict[str, floa
     print(f"{name} ({union.num_nodes:,} nodes, {union.num_edges:,} edges) {kind}: {times}", flush=True)
 
 
-def measure_growth(small: dict[str, float]) -> None:
-    """Time the blocks of s10m, and judge them by those of s1m."""
-    union = union_of("s10m")
-    for kind, block in blocks_of(union).items():
-        seconds = measure.median_cpu_seconds(our_works(union, block), rounds=OUR_ROUNDS)
-        say("s10m", kind, union, seconds)
-        growth = seconds[f"D_max {MAX_DISTANCES[-1]}"] / small[kind]
-        measure.verdict(f"distances-s10m-over-s1m-{kind}", growth, GROWTH_TARGET, at_most=True)
-
-
 def main() -> None:
     """Judge by the blocks of the largest D_max."""
-    judged, ours = [], {}
+    judged = []
     for name, target in TARGETS.items():
         union = union_of(name)
         for kind, block in blocks_of(union).items():
             seconds = compare(name, kind, union, block)
-            ours[kind] = seconds[f"D_max {MAX_DISTANCES[-1]}"]
-            judged.append((f"distances-{name}-{kind}", seconds["igraph"] / ours[kind], target))
+            ours = seconds[f"D_max {MAX_DISTANCES[-1]}"]
+            judged.append((f"distances-{name}-{kind}", seconds["igraph"] / ours, target))
             judged.append((f"distances-{name}-{kind}-numpy", seconds["igraph"] / seconds["numpy"], FALLBACK_TARGET))
     for verdict in judged:
         measure.verdict(*verdict)
-    if "--s10m" in sys.argv:
-        measure_growth(ours)
 
 
 if __name__ == "__main__":
