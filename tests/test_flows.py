@@ -16,6 +16,8 @@ from own_log import own_log
 from prefect.client.orchestration import get_client
 
 import flows.cli
+from storage.files import write_bytes
+from storage.tables import read_table
 
 SMALL = {
     "pretrain.epochs": 1,
@@ -148,6 +150,28 @@ def test_benchmark_writes_one_row_a_figure(run: Run, store: Path, capsys: pytest
     assert {"DyFormer", "DyFormer without pre-training", "edgebank_ever", "preferential_attachment", "l3"} <= methods
     assert len({tuple(row[key] for key in keys[:-1]) for row in rows}) == len(rows)
     assert "running on the Prefect server at http://127.0.0.1" in capsys.readouterr().out
+
+
+def test_a_whole_run_lives_in_an_object_store(
+    server: str, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import mlflow
+
+    root, log = f"{s3_bucket}/{tmp_path.name}/store", f"{s3_bucket}/{tmp_path.name}/mylog.csv"
+    monkeypatch.setenv("DYFORMER_STORAGE", root)
+    monkeypatch.setenv("DYFORMER_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    write_bytes(log, own_log(tmp_path / "mylog.csv").read_bytes())
+    asked = ("mylog", "--log", log, *READING, *SETTINGS)
+    assert command("run", *asked, "--json", str(tmp_path / "run.json")) == 0
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert all(address.startswith(f"{root}/") for address in (run["report"], run["addresses"]["model"]))
+    assert read_table(run["addresses"]["forecasts"], "forecasts")["step"].unique().to_list() == [13]
+    assert run["tracking"]["problem"] is None
+    tracked = mlflow.MlflowClient(run["tracking"]["tracker"]).get_run(run["tracking"]["run"])
+    assert str(tracked.info.artifact_uri).startswith(f"{root}/mlflow/")
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["locks", "mlflow.db"]
+    assert command("retrain", *asked) == 3
 
 
 SCRIPT = """
