@@ -45,7 +45,7 @@ class ModelConfig:
         0.3  # share of nodes shown without their id in training, as a new node is; 0.5 hides communities
     )
     inputs: Inputs = "id+structure"
-    num_targets: int = 256  # targets of one batch of `embed`
+    num_targets: int = 1024  # of one batch of `embed`, which has to look at the whole graph, however many they are
     num_context: int = 256  # K
     gpu_precision: Precision = "bfloat16"  # of the layers' products on a GPU; without one they are of float32
 
