@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from dyformer.raw_logs.log_ids import ENDS
 from storage import node_numbers
 
 EVENT_COLUMNS = {
@@ -39,7 +40,7 @@ class RowsRead(Protocol):
 
     @property
     def events(self) -> pl.DataFrame:
-        """Accepted rows: EVENT_COLUMNS, texts as String or Categorical."""
+        """Accepted rows: EVENT_COLUMNS; texts as String or Categorical, ids also as integers that stand for texts."""
         ...
 
     @property
@@ -133,10 +134,15 @@ def check_rows(dataset: str, result: RowsRead) -> None:
 
 
 def _check_columns(dataset: str, name: str, frame: pl.DataFrame, columns: Mapping[str, Any]) -> None:
-    # Delta casts silently: a wrong type must not get that far. Categorical is one way to hold text.
-    schema = frame.schema
-    found = {name: pl.String if isinstance(dtype, pl.Categorical) else dtype for name, dtype in schema.items()}
-    found = {column: found.get(column) for column in columns}
+    # Delta casts silently: a wrong type must not get that far.
+    found = {column: _stored_as(column, frame.schema.get(column)) for column in columns}
     wrong = [f"{key} is {found[key]} instead of {dtype}" for key, dtype in columns.items() if found[key] != dtype]
     if wrong:
         raise ValueError(f"dataset {dataset!r}: columns of {name}: {'; '.join(wrong)}")
+
+
+def _stored_as(column: str, dtype: pl.DataType | None) -> Any:
+    """Give the type that a column has in the table: Categorical, and integers for ids, are ways to hold text."""
+    if isinstance(dtype, pl.Categorical) or (column in ENDS and dtype is not None and dtype.is_integer()):
+        return pl.String
+    return dtype

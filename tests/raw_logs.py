@@ -2,6 +2,8 @@
 
 import io
 
+import polars as pl
+
 from dyformer.events import (
     Declared,
     RawFile,
@@ -36,8 +38,12 @@ def read(*contents, drop_duplicates=False, **declared):
     return result
 
 
+def texts(result, *columns):
+    return result.events.select(columns).cast({pl.selectors.by_name("source", "target", require_all=False): pl.String})
+
+
 def ends(result):
-    return result.events.select("source", "target", "time").rows()
+    return texts(result, "source", "target", "time").rows()
 
 
 def reasons(result):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raw_logs import EPOCH, GOOD, SECOND, as_bytes, raw, read, reasons
+from raw_logs import EPOCH, GOOD, SECOND, as_bytes, raw, read, reasons, texts
 
 from dyformer.datasets import DATASETS
 from dyformer.events import (
@@ -93,7 +93,7 @@ def test_exact_duplicates_are_kept_and_counted_or_dropped_over_all_files():
 
 
 def test_duplicates_far_apart_are_found(monkeypatch):
-    monkeypatch.setattr("dyformer.events.HASHED_ROWS", 3)
+    monkeypatch.setattr("dyformer.raw_logs.repeats.BLOCK_ROWS", 3)
     text = "".join(f"a,b,{EPOCH + row}\n" for row in (0, 1, 2, 3, 4, 0, 5, 6, 4, 0))
     result = read(text, drop_duplicates=True)
     assert result.events["line"].to_list() == [1, 2, 3, 4, 5, 7, 8]
@@ -148,7 +148,7 @@ def test_what_is_written_is_read_back(rows, kind, end, block_bytes):
     result = read_events(files, plan)
     assert result.num_quarantined == 0
     expected = [(source, target, time * SECOND, weight) for source, target, time, weight in rows]
-    assert result.events.select("source", "target", "time", "weight").rows() == expected
+    assert texts(result, "source", "target", "time", "weight").rows() == expected
     if kind[0] != "parquet":
         pieces = pl.concat(raw_rows(files[0], plan, block_bytes=block_bytes), how="diagonal")
         assert pieces["source"].to_list() == [row[0] for row in expected]

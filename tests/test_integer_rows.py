@@ -1,4 +1,3 @@
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,7 +5,6 @@ from raw_logs import EPOCH, SECOND, ends, raw, read, reasons
 
 from dyformer.events import Declared, read_events, sniff_plan
 from dyformer.raw_logs import raw_rows
-from dyformer.raw_logs.id_texts import ID, IdTexts
 from dyformer.raw_logs.integer_rows import integer_rows
 
 AT = {"source": 0, "target": 1, "time": 2}
@@ -94,11 +92,3 @@ def test_a_rejected_row_of_numbers_is_kept_as_it_stands(monkeypatch):
     assert reasons(result) == {11: "negative weight"}
     assert result.quarantine["raw"].to_list() == [f"5,6,{EPOCH},-1,note"]
     assert ends(result)[8] == ("8", "9", (EPOCH + 8) * SECOND)
-
-
-def test_ids_too_large_for_a_table_keep_their_texts():
-    values = pl.Series("source", [5, 2**40, 5, 10**17])
-    texts = IdTexts()
-    assert texts.of(values).equals(values.cast(pl.String).cast(ID))
-    assert texts.of(values.head(1)).to_list() == ["5"]
-    assert texts.of(pl.Series("source", [9, 5, 0])).to_list() == ["9", "5", "0"]

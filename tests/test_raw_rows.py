@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons
+from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons, texts
 
 from dyformer.datasets import DATASETS
 from dyformer.events import (
@@ -49,7 +49,7 @@ def test_jodie_rows_may_have_more_values_than_the_header_has_names():
     text += "0,0,0.0,0,-0.17,0.3,0.9\n1,0,36.5,1,0.1,0.2,0.3,0.4\n1,0,77.0,0\n"
     text += "2,0,99.0,0,0.1,0.2,0.3\n"
     result = read(text)
-    assert result.events.select("source", "target", "time", "label").rows() == [
+    assert texts(result, "source", "target", "time", "label").rows() == [
         ("0", "0", 0, 0),
         ("1", "0", 36_500_000, 1),
         ("2", "0", 99_000_000, 0),
@@ -78,7 +78,7 @@ def test_many_undecodable_lines_each_cost_one_row():
 def test_a_known_log_without_its_header_loses_no_row():
     text = "0,8227,0,0\r\n1,8228,36,0\r\n"
     result = read_events(raw(text), sniff_plan(raw(text), declared_by(DATASETS["snap-wikipedia"])))
-    assert result.events.select("source", "time", "label").rows() == [("0", 0, 0), ("1", 36 * SECOND, 0)]
+    assert texts(result, "source", "time", "label").rows() == [("0", 0, 0), ("1", 36 * SECOND, 0)]
 
 
 def test_json_lines_read_like_text():

@@ -1,6 +1,6 @@
 import polars as pl
 import pytest
-from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons
+from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons, texts
 
 from dyformer.events import (
     describe,
@@ -69,7 +69,7 @@ def test_values_alone_tell_the_columns_of_a_headless_log():
     time_first = read(f"{EPOCH},1,2\n{EPOCH + 1},2,3\n")
     assert ends(time_first) == [("1", "2", EPOCH * SECOND), ("2", "3", (EPOCH + 1) * SECOND)]
     large_ids = read(f"123456789,223456789,2,{EPOCH}\n323456789,123456789,3,{EPOCH}\n")
-    assert large_ids.events.select("source", "weight").rows() == [("123456789", 2.0), ("323456789", 3.0)]
+    assert texts(large_ids, "source", "weight").rows() == [("123456789", 2.0), ("323456789", 3.0)]
 
 
 def test_the_plan_is_described_in_words():

@@ -1,17 +1,15 @@
 """A block of text whose ids are plain integers -> its rows as numbers, all at once.
 
-`007` or `+7` is another id than `7`: a number stands for the text it was read from only where writing it again gives
-that text. No text is shorter than the number read from it, so one comparison shows this for a whole block: the fields
-written again, with their separators and line ends, must be as long as the block.
+A number stands for the text it was read from only where writing it again gives that text (`log_ids`). One comparison
+shows this for a whole block: the fields written again, with their separators and line ends, must be as long as it.
 """
 
 import io
 
-import numpy as np
 import polars as pl
 
-MAX_DIGITS = 18
-TEN = np.int64(10)
+from dyformer.raw_logs.log_ids import num_digits
+
 NOT_PLAIN = -1 << 62
 
 
@@ -58,10 +56,5 @@ def _num_bytes(column: pl.Series) -> int:
     """Count the bytes of a column as it is written; far too few where a value is missing or no plain number."""
     if column.dtype == pl.String:
         return int(column.str.len_bytes().sum())
-    if column.null_count():  # an empty field has no bytes to be missed
-        return NOT_PLAIN
-    value_R = column.to_numpy()
-    smallest, largest = int(value_R.min(initial=0)), int(value_R.max(initial=0))
-    if smallest < 0 or largest >= TEN**MAX_DIGITS:
-        return NOT_PLAIN
-    return len(value_R) + sum(int(np.count_nonzero(value_R >= TEN**digits)) for digits in range(1, len(str(largest))))
+    digits = num_digits(column)
+    return NOT_PLAIN if digits is None else digits
