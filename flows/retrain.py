@@ -51,7 +51,7 @@ def retrain(
         made = predict(dataset, changes, seed, version)
     seat = promote_task(snapshots, model, scores, seed)
     with _timed(seconds, "track"):
-        tracked = track_task(snapshots, model, scores, earlier, made, seed, seat["champion"] == model)
+        tracked = track_task(snapshots, model, scores, earlier, made, seat["champion"] == model)
     summary = {
         "dataset": dataset,
         "counts": counts,

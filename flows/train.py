@@ -5,10 +5,12 @@ from typing import Any
 from prefect import flow, task
 
 from flows.steps.snapshots import cut_snapshots, newest_cut
+from flows.steps.track import train_and_tell
 from flows.steps.train import train_model
 
 # A retry goes on from the training's own checkpoint.
-train_task = task(name="train model", task_run_name="train until step {until}", retries=1)(train_model)
+training = task(name="train model", task_run_name="train until step {until}", retries=1)
+train_task, told_task = training(train_model), training(train_and_tell)
 
 
 @flow(flow_run_name="train {dataset}")
@@ -21,4 +23,4 @@ def train(
 ) -> str:
     """Pre-train and fine-tune on the steps up to `until`, the last but one by default; returns the model's address."""
     snapshots = cut_snapshots(dataset, version)
-    return train_task(snapshots, newest_cut(snapshots) if until is None else until, changes, seed)
+    return told_task(snapshots, newest_cut(snapshots) if until is None else until, changes, seed)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mlflow import MlflowClient
 
-FLUSH_SECONDS = 2.0
+FLUSH_SECONDS = 2.0  # between two sendings of numbers, and FLUSH_PAUSE times what the last one took
+FLUSH_PAUSE = 20
 FLUSH_METRICS = 1000
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -156,7 +157,7 @@ class TrackedRun:
     problem: str | None = None
     _spool: SpoolWriter | None = field(default=None, repr=False)
     _buffer: list[tuple[str, float, int, int]] = field(default_factory=list, repr=False)
-    _flushed: float = field(default_factory=time.monotonic, repr=False)
+    _next_flush: float = field(default_factory=lambda: time.monotonic() + FLUSH_SECONDS, repr=False)
 
     def params(self, params: Mapping[str, object]) -> None:
         """Track settings; nested mappings get dotted names."""
@@ -167,18 +168,23 @@ class TrackedRun:
         self.send({**_record("tags"), "tags": _texts(tags)})
 
     def metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
-        """Track numbers of one step or epoch; they are sent together, every two seconds and at the end of the run."""
+        """Track numbers of one step or epoch; they are sent together, every few seconds and at the end of the run.
+
+        In a run with a key, a number of a name and a step that is tracked already is left as it is.
+        """
         moment = _now()
         self._buffer += [(_legal(name), float(value), moment, step) for name, value in metrics.items()]
-        if time.monotonic() - self._flushed > FLUSH_SECONDS or len(self._buffer) >= FLUSH_METRICS:
+        if time.monotonic() > self._next_flush or len(self._buffer) >= FLUSH_METRICS:
             self.flush()
 
     def flush(self) -> None:
         """Send the numbers that wait."""
         waiting, self._buffer = self._buffer, []
-        self._flushed = time.monotonic()
+        started = time.monotonic()
         if waiting:
             self._deliver({**_record("metrics"), "metrics": waiting, "once": self.start["keyed"]}, None)
+        now = time.monotonic()
+        self._next_flush = now + max(FLUSH_SECONDS, FLUSH_PAUSE * (now - started))
 
     def figure(self, path: str, figure: "Figure") -> None:
         """Track a figure as the artifact `path`, such as `figures/auc_per_step.png`."""

@@ -172,16 +172,16 @@ def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | 
     from mlflow.entities import Metric
 
     known = _known_points(client, run_id, record["metrics"]) if record["once"] else set()
-    points = [point for point in record["metrics"] if (point[0], point[3], point[1]) not in known]
+    points = [point for point in record["metrics"] if (point[0], point[3]) not in known]
     metrics = [Metric(name, value, moment, step) for name, value, moment, step in points]
     for first in range(0, len(metrics), 1000):  # MLflow takes no more at once
         client.log_batch(run_id, metrics=metrics[first : first + 1000])
 
 
-def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> set[tuple[str, int, float]]:
-    """Give the points (name, step, value) that an earlier, interrupted run of the same key has sent."""
+def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> set[tuple[str, int]]:
+    """Give the points (name, step) that the run has: an interrupted training may have sent other values of them."""
     histories = [client.get_metric_history(run_id, name) for name in sorted({point[0] for point in points})]
-    return {(metric.key, metric.step, metric.value) for history in histories for metric in history}
+    return {(metric.key, metric.step) for history in histories for metric in history}
 
 
 def _tags(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:

@@ -105,6 +105,8 @@ def test_run_is_tracked_and_its_model_answers_with_the_ids_of_the_log(run: Run, 
     assert found.info.status == "FINISHED"
     assert found.data.params["model.width"] == "16"
     assert {"test/auc", "test/macro_auc", "pretrain/link", "pretrain/waiting_share"} <= set(found.data.metrics)
+    history = mlflow.MlflowClient(tracked["tracker"]).get_metric_history(tracked["run"], "pretrain/link")
+    assert [point.step for point in history] == [1]  # told while it was trained, and not again at the end
     model = mlflow.pyfunc.load_model(f"models:/dyformer-mylog/{tracked['model_version']}")
     vectors = model.predict(pd.DataFrame({"node": ["user-0", "item/1"]}))
     kept = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")

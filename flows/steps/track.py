@@ -1,9 +1,13 @@
-"""A finished run -> MLflow: settings, losses, scores, figures, files and the registered model.
+"""A run -> MLflow: losses as they come, and at its end scores, figures, files and the registered model.
 
 The tracker is never on the critical path: what it does not take now goes to the spool and is handed over later.
 """
 
 import hashlib
+import json
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import polars as pl
@@ -13,12 +17,34 @@ from dyformer.experiments.tables import METHOD_TITLES, score_table
 from flows.steps.evaluate import PROTOCOL, figures
 from flows.steps.predict import DECODER
 from flows.steps.snapshots import Snapshots, open_snapshots, snapshot_counts
-from flows.steps.train import WEIGHTS, model_losses, model_times
+from flows.steps.train import WEIGHTS, Told, model_losses, model_times, planned, train_model
 from storage.model_package import packed_model
-from storage.tables import digest, lineage_of, names, read_bytes, read_table
+from storage.tables import Lineage, digest, lineage_of, names, read_bytes, read_table
 from storage.tracking import TrackedRun, Tracker, experiment_name, open_tracker
 
 METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
+
+
+def train_and_tell(snapshots: str, until: int, changes: dict[str, Any] | None = None, seed: int = 0) -> str:
+    """Train, and track every epoch as it ends, in the run that `track_run` completes; gives the model's address.
+
+    A training that is finished already tells nothing, and one that goes on after a crash goes on with its run.
+    """
+    opened = open_snapshots(snapshots)
+    _, lineage = planned(opened, until, changes, seed)
+    with ExitStack() as ending:
+
+        @cache
+        def run() -> TrackedRun:
+            begun = ending.enter_context(_training_run(open_tracker(opened.layout), opened, lineage))
+            begun.params(lineage.settings)
+            return begun
+
+        def tell(told: list[Told]) -> None:
+            for stage, epoch, name, value in told:
+                run().metrics({f"{stage}/{name}": value}, step=epoch)
+
+        return train_model(snapshots, until, changes, seed, tell)
 
 
 def track_run(
@@ -27,7 +53,6 @@ def track_run(
     scores: list[str],
     earlier: list[str],
     made: dict[str, str],
-    seed: int = 0,
     is_champion: bool = False,
 ) -> dict[str, Any]:
     """Track a retraining: one run for the model, with everything it made, and one for each rival.
@@ -38,7 +63,6 @@ def track_run(
         scores: addresses of the pairs of the newest step, judged by the model and by the rivals.
         earlier: addresses of the pairs of all judged steps by the rivals alone, for the curve.
         made: addresses of the vectors and the forecasts, by kind.
-        seed: seed of the training and the split.
         is_champion: whether the model holds the dataset's seat: MLflow's alias `champion` follows, by the spool too.
 
     Returns:
@@ -50,10 +74,8 @@ def track_run(
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # what an earlier run had to keep back
     trained = lineage_of(model)
-    tags = {**_tags(opened, seed), "stage": "retrain", "until": trained.until, "settings": trained.settings_hash[:12]}
-    _track_methods(tracker, opened, table, {**tags, "stage": "evaluate"}, digest(scores[-1]))
-    key = _key("retrain", *(digest(address) for address in (model, *made.values(), *scores)))
-    with tracker.run(dataset=opened.dataset, name="DyFormer", tags={**tags, "method": "DyFormer"}, key=key) as run:
+    _track_methods(tracker, opened, table, _training_tags(opened, trained, "evaluate"), digest(scores[-1]))
+    with _training_run(tracker, opened, trained) as run:
         run.params(trained.settings)
         _track_data(run, opened)
         for table_of_epochs in (model_losses(model), model_times(opened, model)):
@@ -84,6 +106,18 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
         run.table("scores.csv", score_table(table, opened.dataset))
         run.table("figures.csv", table)
     return _outcome(tracker, run, None)
+
+
+def _training_run(tracker: Tracker, opened: Snapshots, trained: Lineage) -> AbstractContextManager[TrackedRun]:
+    """Begin the run of a training, or go on with it."""
+    tags = {**_training_tags(opened, trained, "retrain"), "method": "DyFormer"}
+    key = _key("training", json.dumps(asdict(trained), sort_keys=True))
+    return tracker.run(dataset=opened.dataset, name="DyFormer", tags=tags, key=key)
+
+
+def _training_tags(opened: Snapshots, trained: Lineage, stage: str) -> dict[str, Any]:
+    tags = {"stage": stage, "until": trained.until, "settings": trained.settings_hash[:12]}
+    return {**_tags(opened, trained.settings["seed"]), **tags}
 
 
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:

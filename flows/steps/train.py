@@ -1,7 +1,7 @@
 """Snapshots up to a cut -> trained weights; a crash loses at most the seconds since the last checkpoint."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +33,22 @@ TIMES = ("seconds", "waiting_share")  # of an epoch, and of that the share for w
 Told = tuple[str, int, str, float]
 """Stage, epoch, name of a loss or of a time, value."""
 
+Tell = Callable[[list[Told]], None]
+"""Is told every epoch as it ends; where a training goes on from a checkpoint, first all that came before it."""
+
 
 def experiment_of(dataset: str, changes: Mapping[str, Any] | None) -> Experiment:
     """Settings of a dataset with the user's changes; raises a ValueError that lists what is allowed."""
     return experiment_for(dataset).changed(changes or {})
 
 
-def train_model(snapshots: str, until: int, changes: dict[str, Any] | None = None, seed: int = 0) -> str:
+def tell_nobody(told: list[Told]) -> None:
+    """Keep the numbers of an epoch for the tables alone."""
+
+
+def train_model(
+    snapshots: str, until: int, changes: dict[str, Any] | None = None, seed: int = 0, tell: Tell = tell_nobody
+) -> str:
     """Pre-train and fine-tune on the steps up to `until` and give the address of the weights.
 
     A finished training of the same key (snapshots, until, settings, seed) is not repeated, an interrupted one goes
@@ -48,14 +57,19 @@ def train_model(snapshots: str, until: int, changes: dict[str, Any] | None = Non
     opened = open_snapshots(snapshots)
     if until < 2:
         raise StepOutOfRange(f"training needs at least 2 steps of history; until = {until}")
-    experiment = _with_lags(experiment_of(opened.dataset, changes), until)
-    lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
+    experiment, lineage = planned(opened, until, changes, seed)
     address = _address(opened, "model", lineage, seed)
     with alone(opened.layout, f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"):
         if is_current(address, lineage):
             return address
         graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
-        return _train(opened, graph, experiment, lineage, address, seed)
+        return _train(opened, graph, experiment, lineage, address, tell)
+
+
+def planned(opened: Snapshots, until: int, changes: Mapping[str, Any] | None, seed: int) -> tuple[Experiment, Lineage]:
+    """Give the settings of a training and the lineage that its weights will have."""
+    experiment = _with_lags(experiment_of(opened.dataset, changes), until)
+    return experiment, opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
 
 
 def _with_lags(experiment: Experiment, until: int) -> Experiment:
@@ -94,15 +108,16 @@ def device() -> str:
 
 
 def _train(
-    opened: Snapshots, graph: PreparedGraph, experiment: Experiment, lineage: Lineage, address: str, seed: int
+    opened: Snapshots, graph: PreparedGraph, experiment: Experiment, lineage: Lineage, address: str, tell: Tell
 ) -> str:
     """Run both stages and publish the weights once."""
+    seed = lineage.settings["seed"]
     key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
     stages = {name: _address(opened, name, lineage, seed) for name in ("pretrain", "finetune")}
     weights, told = None, []
     for name, folder in stages.items():
         if getattr(experiment, name) is not None:
-            weights, stage_told = _run_stage(name, folder, graph, experiment, weights, {**key, "stage": name})
+            weights, stage_told = _run_stage(name, folder, graph, experiment, weights, {**key, "stage": name}, tell)
             told += stage_told
     assert weights is not None
     losses, times = _table(told, "loss"), _table(told, "time")
@@ -130,9 +145,11 @@ def _run_stage(
     experiment: Experiment,
     weights: Weights | None,
     key: dict[str, Any],
+    tell: Tell,
 ) -> tuple[Weights, list[Told]]:
     """Run a stage, or what is left of it, to its end."""
     resume, told = _last_checkpoint(folder, key)
+    tell(told)
     common = {"seed": key["seed"], "device": device(), "resume": resume}
     if name == "pretrain" and experiment.pretrain is not None:
         epochs = pretrain(graph, experiment.model, experiment.pretrain, **common)
@@ -143,7 +160,9 @@ def _run_stage(
     for progress in tracked(epochs, title, getattr(experiment, name).epochs):
         times = (progress.seconds, progress.seconds_waiting / progress.seconds)
         values = {**progress.losses, **dict(zip(TIMES, times, strict=True))}
-        told += [(name, progress.epoch, what, value) for what, value in values.items()]
+        newest = [(name, progress.epoch, what, value) for what, value in values.items()]
+        told += newest
+        tell(newest)
         if progress.is_last or time.monotonic() - saved > pause:
             started = time.monotonic()
             best = _saved(folder, progress, {**key, "told": told})
