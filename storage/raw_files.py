@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -27,6 +28,14 @@ FETCH_TIMEOUT = 30  # seconds without a byte
 
 class ChecksumMismatch(LogError):
     """Fetched bytes that are not the published ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What one pass over a file's decompressed bytes tells."""
+
+    sha256: str
+    num_bytes: int
 
 
 def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -> list[RawFile]:
@@ -61,15 +70,17 @@ def source_sha256(files: Sequence[RawFile]) -> str:
 
     Of one file it is the file's own SHA-256; of several that of their digests, in reading order.
     """
-    digests = [_sha256(file) for file in files]
+    digests = [content_of(file).sha256 for file in files]
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _sha256(file: RawFile) -> str:
-    digest = hashlib.sha256()
+def content_of(file: RawFile) -> Content:
+    """Read a file to its end, and give the checksum and the number of its decompressed bytes."""
+    digest, num_bytes = hashlib.sha256(), 0
     for part in pieces(file.open()):
         digest.update(part)
-    return digest.hexdigest()
+        num_bytes += len(part)
+    return Content(sha256=digest.hexdigest(), num_bytes=num_bytes)
 
 
 def _named(spec: str) -> list[str]:
@@ -199,7 +210,7 @@ def _download(url: str, path: Path) -> None:
 def _check(dataset: Dataset, path: Path) -> None:
     """Read the fetched file to its end: what breaks off or differs from the published bytes is not kept."""
     try:
-        found = _sha256(RawFile(name=path.name, open=lambda: open_raw(str(path), dataset.archive_member)))
+        found = content_of(RawFile(name=path.name, open=lambda: open_raw(str(path), dataset.archive_member))).sha256
     except DamagedLog as error:
         raise ChecksumMismatch(
             _where_to_get(dataset, f"what {dataset.origin} gave cannot be read ({error})")

@@ -4,11 +4,12 @@ A log is large when reading it in memory would take more than DYFORMER_MEMORY (M
 text has more than an eighth of that, or its events are so many that cutting them into snapshots would.
 """
 
+import fcntl
 import os
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import accumulate
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.raw_logs.raw_log import RawFile
 from storage.layout import Layout
-from storage.raw_streams import pieces
+from storage.locks import alone
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -30,6 +30,7 @@ EVENT_BYTES = 160  # what an event takes while snapshots are cut
 DUCKDB_SHARE = 8  # DuckDB may use one part in so many: beside it there are the program, the nodes and the result
 NUM_THREADS = 2  # each needs memory of its own
 BATCH_ROWS = 1 << 16
+PREFIX, LOCK = ".spill-", "lock"
 CREATE = "CREATE OR REPLACE TABLE {table} AS SELECT * FROM block"
 INSERT = "INSERT INTO {table} BY NAME SELECT * FROM block"
 
@@ -42,21 +43,25 @@ def memory_bytes() -> int:
     return int(text) << 20
 
 
-def is_large(files: Sequence[RawFile], num_events: int = 0) -> bool:
-    """Say whether files, or a number of stored events, are too much to be read in memory."""
-    if num_events > memory_bytes() // EVENT_BYTES:
-        return True
-    sizes = accumulate(len(part) for file in files for part in pieces(file.open()))
-    return any(size > memory_bytes() // TEXT_TIMES for size in sizes)
+def is_large(num_bytes: int, num_events: int = 0) -> bool:
+    """Say whether a log's text, or a number of stored events, is too much to be held in memory."""
+    return num_bytes > memory_bytes() // TEXT_TIMES or num_events > memory_bytes() // EVENT_BYTES
 
 
 @contextmanager
 def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
-    """Open an empty database in a folder of its own below the layout's state; both are removed in the end."""
+    """Open an empty database in a folder of its own below the layout's state; both are removed in the end.
+
+    The folders of killed processes are removed first: the kernel lets go of the lock that each living one holds.
+    """
     import duckdb
 
-    Path(layout.state).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".spill-", dir=layout.state) as folder:
+    with ExitStack() as ending:
+        with alone(layout, "spill"):  # nobody sees a folder between its making and its locking
+            for left in Path(layout.state).glob(f"{PREFIX}*"):
+                _remove_if_left(left)
+            folder = ending.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=layout.state))
+            fcntl.flock(ending.enter_context((Path(folder) / LOCK).open("w")), fcntl.LOCK_EX)
         settings = {
             "memory_limit": f"{memory_bytes() // DUCKDB_SHARE >> 20}MiB",
             "threads": NUM_THREADS,
@@ -64,6 +69,14 @@ def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
         }
         with duckdb.connect(f"{folder}/spill.duckdb", config=settings) as connection:
             yield connection
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder that no living process holds; one without a lock was being removed already."""
+    with suppress(BlockingIOError):
+        with suppress(FileNotFoundError), (folder / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def insert(connection: "DuckDBPyConnection", table: str, blocks: Iterable[pl.DataFrame]) -> int:

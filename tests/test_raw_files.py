@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dyformer.datasets import DATASETS, UnknownDataset
 from dyformer.events import Declared, read_events, sniff_plan
 from dyformer.raw_logs.raw_log import DamagedLog, LogError
-from storage.raw_files import ChecksumMismatch, LogNotFound, find_logs, source_sha256
+from storage.raw_files import ChecksumMismatch, LogNotFound, content_of, find_logs, source_sha256
 from storage.raw_streams import object_store
 
 LOG = b"".join(b"u%d,v%d,%d\n" % (i, i % 3, 1_700_000_000 + i) for i in range(2_000))
@@ -214,6 +214,7 @@ def test_a_file_that_the_user_names_is_never_refused_for_its_checksum(tmp_path):
 def test_the_checksum_is_of_the_bytes_alone(tmp_path, shared_log):
     for name, raw in (("a", LOG), ("b.gz", gzip.compress(LOG)), ("c", OTHER)):
         (tmp_path / name).write_bytes(raw)
+    assert content_of(find_logs(str(tmp_path / "b.gz"), "mylog", "")[0]).num_bytes == len(LOG)
     digest = {name: source_sha256(find_logs(str(tmp_path / name), "mylog", "")) for name in ("a", "b.gz", "c")}
     assert digest["a"] == digest["b.gz"] == hashlib.sha256(LOG).hexdigest()
     assert digest["c"] != digest["a"]

@@ -1,6 +1,9 @@
 """A log larger than memory goes over the disk, and everything comes out as from one that fits."""
 
 import gzip
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,6 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from dyformer.events import RawFile
 from dyformer.raw_logs.raw_log import EmptyLog, NoUsableRows, TooManyBadRows
 from flows.steps.ingest import ingest_log
 from flows.steps.snapshots import cut_snapshots
@@ -112,16 +114,25 @@ def test_what_cannot_be_used_leaves_no_trace(
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-def test_large_is_what_takes_more_than_the_memory_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "log"
-    path.write_bytes(bytes(600))
-    files = [RawFile(name="log", open=lambda: path.open("rb"))]
+def test_large_is_what_takes_more_than_the_memory_given(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(spill.MEMORY_VARIABLE, "512")
-    assert not spill.is_large(files)
-    assert spill.is_large([], (512 << 20) // spill.EVENT_BYTES + 1)
-    monkeypatch.setattr(spill, "memory_bytes", lambda: 1000 * spill.TEXT_TIMES)
-    assert not spill.is_large(files)
-    assert spill.is_large(files * 2)
+    text, events = (512 << 20) // spill.TEXT_TIMES, (512 << 20) // spill.EVENT_BYTES
+    assert not spill.is_large(text, events)
+    assert spill.is_large(text + 1)
+    assert spill.is_large(0, events + 1)
+
+
+def test_the_text_of_all_new_files_together_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    one, two = (write_log(tmp_path / f"{seed}.csv.gz", seed=seed) for seed in (1, 2))
+    size = {path: len(gzip.decompress(Path(path).read_bytes())) for path in (one, two)}
+    judged: list[int] = []
+    monkeypatch.setattr(spill, "is_large", lambda num_bytes, _: bool(judged.append(num_bytes)))
+    copy = shutil.copy(one, tmp_path / "copy.csv.gz")
+    for log in ([one], [one, two, copy], [two]):
+        reading = {"log": [str(path) for path in log], "time_unit": "s", "window": "3d", "max_bad": "5%"}
+        ingest_log("mine", reading, say=lambda text: None)
+    assert judged == [size[one], size[two], 0]
 
 
 @pytest.mark.parametrize("text", ["4 GB", "100", "-1"])
@@ -139,4 +150,40 @@ def test_the_database_is_bounded_and_gone_in_the_end(tmp_path: Path, monkeypatch
         assert limit == "128.0 MiB"
         spill.create(database, "numbers", pl.DataFrame({"x": [3, 1, 2]}))
         assert spill.sorted_times(database, "SELECT x FROM numbers").tolist() == [1, 2, 3]
-    assert not list((tmp_path / "store").iterdir())
+        assert spills(layout)
+    assert not spills(layout)
+
+
+def spills(layout: Layout) -> set[Path]:
+    return set(Path(layout.state).glob(".spill-*"))
+
+
+KILLED = """
+import sys, time
+from storage import spill
+from storage.layout import Layout
+with spill.open_spill(Layout(sys.argv[1])) as database:
+    database.execute("CREATE TABLE numbers AS SELECT range AS x FROM range(100000)")
+    print("open", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(tmp_path: Path):
+    layout = Layout(str(tmp_path / "store"))
+    (tmp_path / "store" / ".spill-half-removed").mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", KILLED, layout.root], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        (other,) = spills(layout)
+        with spill.open_spill(layout) as database:
+            assert len(spills(layout)) == 2
+            process.kill()
+            process.wait()
+            (mine,) = spills(layout) - {other}
+            with spill.open_spill(layout):
+                assert other not in spills(layout)
+                assert mine in spills(layout)
+            assert spills(layout) == {mine}
+            spill.create(database, "numbers", pl.DataFrame({"x": [1]}))
+    assert not spills(layout)

@@ -28,7 +28,7 @@ from storage import spill
 from storage.declarations import declaration, declare
 from storage.events_table import append, history, ingested_datasets, newest_version, scan_events
 from storage.layout import Layout
-from storage.raw_files import find_logs, source_sha256
+from storage.raw_files import content_of, find_logs
 from storage.spilled_rows import SpilledRows, spill_events, times_of
 
 if TYPE_CHECKING:
@@ -68,15 +68,17 @@ def ingest_log(
     declared, window = declared_log(layout, dataset, reading)
     ingested = dataset in ingested_datasets(layout)
     if "log" not in reading and (ingested or dataset not in DATASETS):
-        with _database(layout, dataset, []) as database:
+        with _database(layout, dataset, 0) as database:
             _check_cut(_sorted_times(layout, dataset, {}, database), window, declared.time_unit, check)
         declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
         return _outcome(layout, dataset, history(layout, dataset).to_dicts(), changed=False)
-    files = {source_sha256([file]): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
+    found = {content_of(file): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
+    files = {content.sha256: file for content, file in found.items()}
     known = history(layout, dataset).filter(pl.col("batch").is_in(list(files))).to_dicts() if ingested else []
     fresh = {digest: file for digest, file in files.items() if digest not in {row["batch"] for row in known}}
     results: dict[str, ReadResult | SpilledRows] = {}
-    with _database(layout, dataset, list(fresh.values())) as database:
+    num_bytes = sum(content.num_bytes for content in found if content.sha256 in fresh)
+    with _database(layout, dataset, num_bytes) as database:
         if fresh:
             plan = sniff_plan(list(fresh.values()), declared)
             say(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
@@ -114,13 +116,11 @@ def read_files(
     return results
 
 
-def _database(
-    layout: Layout, dataset: str, files: list[RawFile]
-) -> "AbstractContextManager[DuckDBPyConnection | None]":
-    """Open a database on disk where the files, or the events already stored, are too much for memory."""
+def _database(layout: Layout, dataset: str, num_bytes: int) -> "AbstractContextManager[DuckDBPyConnection | None]":
+    """Open a database on disk where the files' text, or the events already stored, are too much for memory."""
     ingested = dataset in ingested_datasets(layout)
     num_stored = int(history(layout, dataset)["num_accepted"].sum()) if ingested else 0
-    return spill.open_spill(layout) if spill.is_large(files, num_stored) else nullcontext()
+    return spill.open_spill(layout) if spill.is_large(num_bytes, num_stored) else nullcontext()
 
 
 def _sorted_times(

@@ -83,7 +83,7 @@ def _tables(
     """Cut the events, in memory or on disk, into the tables of a graph; and what is wrong with these."""
     window, time_unit = Window.parse(settings["window"]), settings["time_unit"]
     commits = history(layout, dataset).filter(pl.col("version") <= version)
-    if not spill.is_large([], int(commits["num_accepted"].sum())):
+    if not spill.is_large(0, int(commits["num_accepted"].sum())):
         tables = to_tables(build_snapshots(read_events(layout, dataset, version), window, time_unit))
         return tables, snapshot_faults(tables)
     with spill.open_spill(layout) as database:
