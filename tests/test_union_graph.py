@@ -159,6 +159,20 @@ def test_connections_of_a_busy_row_come_in_order_of_the_columns_nodes():
     assert union.target_E[edge_P].tolist() == [5, 5, 7, 64, 128, 292, 299, 299]
 
 
+def test_connections_to_more_columns_than_the_least_hash_table_has_fields():
+    path = build_union_graph(toy_graph([(node, node + 1) for node in range(999)]), until=1)
+    columns = np.arange(0, 1000, 2)[::-1].copy()
+    row_P, column_P, edge_P = connections(path, np.array([0, 1, 500, 999]), columns)
+    found = list(zip(row_P.tolist(), columns[column_P].tolist(), edge_P.tolist(), strict=True))
+    assert found == [(1, 0, 0), (1, 2, 1), (3, 998, 998)]
+
+
+def test_a_union_of_edges_that_recur_holds_on_to_no_array_of_all_of_them():
+    presence_EW = build_union_graph(toy_graph(*[[(0, 1), (1, 2)]] * 50), until=50).presence_EW
+    held = presence_EW if presence_EW.base is None else presence_EW.base
+    assert memoryview(held).nbytes == 2 * 8
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_awkward_graphs_have_a_union(name):
     union = named_union(name)
