@@ -1,4 +1,5 @@
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_connections_to_more_columns_than_the_least_hash_table_has_fields():
 
 def test_a_union_of_edges_that_recur_holds_on_to_no_array_of_all_of_them():
     presence_EW = build_union_graph(toy_graph(*[[(0, 1), (1, 2)]] * 50), until=50).presence_EW
-    held = presence_EW if presence_EW.base is None else presence_EW.base
+    held: Any = presence_EW if presence_EW.base is None else presence_EW.base
     assert memoryview(held).nbytes == 2 * 8
 
 
