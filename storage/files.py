@@ -20,8 +20,12 @@ def read_bytes(address: str) -> bytes:
     """Content of a file or an object; FileNotFoundError when there is none."""
     if not is_remote(address):
         return Path(address).read_bytes()
-    with _s3().open_input_file(_key(address)) as stream:
-        return stream.read()
+    while True:
+        with _s3().open_input_file(_key(address)) as stream:
+            content = stream.read()
+        # The length is asked first and the content read after it: between the two the object may be replaced.
+        if len(content) == size(address):
+            return content
 
 
 def write_bytes(address: str, content: bytes) -> None:

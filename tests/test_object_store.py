@@ -126,6 +126,15 @@ def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, reque
     assert read_table(address, "edges").equals(EDGES)
 
 
+def test_an_object_that_was_replaced_while_it_was_read_is_read_again(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    address = f"{layout.root}/replaced"
+    files.write_bytes(address, b"one")
+    lengths = iter([5, 3])
+    monkeypatch.setattr(files, "size", lambda address: next(lengths))
+    assert files.read_bytes(address) == b"one"
+    assert list(lengths) == []
+
+
 def test_a_tampered_object_is_refused(layout: Layout):
     address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     location = file_address(address, "edges")

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from dyformer.evaluation import ScoredPairs, from_table, to_table
 from dyformer.metrics import auc
 from dyformer.promotion import NotTheSamePairs, new_pairs, paired_difference, weighted_auc
-from flows.steps import promote
+from flows.steps import promote, train
 from flows.steps.evaluate import judge_model, judge_rivals
 from flows.steps.ingest import ingest_log
 from flows.steps.promote import NotJudged, champion_of, promote_if_better
@@ -427,7 +427,9 @@ def test_a_real_champion_of_another_shape_leaves(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     ingest_log("generated", None, lambda text: None)
     snapshots = cut_snapshots("generated")
-    whole = TINY | {"graph.history_window": None}  # the model tells as many lags apart as the history has steps
+    # As written before a whole history was settled at training: as many lags as steps, at judging too.
+    monkeypatch.setattr(train, "_with_lags", lambda experiment, until: experiment)
+    whole = TINY | {"graph.history_window": None}
     earlier, later = (train_model(snapshots, until, whole) for until in (3, 4))
     promote_if_better(snapshots, earlier, [judge_model(snapshots, earlier, 4)])
     outcome = promote_if_better(snapshots, later, [judge_model(snapshots, later, 5)])
