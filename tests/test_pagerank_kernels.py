@@ -1,0 +1,40 @@
+"""The compiled push and its choice of the best, on numbers that a computer holds exactly."""
+
+import numpy as np
+import pytest
+from toy_graphs import toy_graph
+
+from dyformer.pagerank_kernels import _take_best, pushed_best
+from dyformer.pagerank_solvers import pushed_rows
+from dyformer.union_graph import build_union_graph
+
+TIE = 2.0**-40
+
+
+def test_a_residual_that_just_reaches_its_threshold_is_pushed():
+    # A quarter of node 1's two neighbours is the half that node 0 gives it; what comes on to node 2 is less than its.
+    path = build_union_graph(toy_graph([(0, 1), (1, 2)]), until=1)
+    best, scores, num_best = pushed_best(path, np.array([0]), top_k=3, teleport=0.5, epsilon=0.25, tie=TIE)
+    assert num_best.tolist() == [2]
+    assert best[0, :2].tolist() == [1, 2]
+    assert scores[0, :2].tolist() == [0.25, 0.0625]
+    assert pushed_rows(path.matrix, np.array([0]), 0.5, 0.25).toarray().tolist() == [[0.5625, 0.25, 0.0625]]
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([0.5, 0.25, 0.25], [9, 3]),
+        ([0.5, 0.25, 0.25 - TIE / 4], [9, 3]),  # as good as the last of the best, and of a lower number
+        ([0.5, 0.25, 0.25 - 1.5 * TIE], [9, 5]),
+        ([0.5, 0.25, 0.25 - 4 * TIE], [9, 5]),
+        ([0.25, 0.25 + TIE / 4, 0.25], [3, 5]),
+        ([0.25, 0.5, 0.75], [3, 5]),
+    ],
+)
+def test_of_scores_that_round_alike_the_lower_numbers_are_taken(scores: list[float], expected: list[int]):
+    best_K, score_K = np.empty(2, dtype=np.int64), np.empty(2)
+    node_N, entries = np.array([9, 5, 3]), (np.arange(3, dtype=np.uint32), np.array(scores))
+    assert _take_best(node_N, entries, best_K, score_K, TIE) == 2
+    assert best_K.tolist() == expected
+    assert score_K.tolist() == [scores[[9, 5, 3].index(node)] for node in expected]
