@@ -3,6 +3,7 @@ import math
 import numpy as np
 import polars as pl
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 from toy_graphs import random_graph, toy_graph
 
 import dyformer.forecasts as module
@@ -106,6 +107,20 @@ def test_named_candidates_of_one_side_are_dropped_where_a_log_has_two():
     candidates = (np.array([0, 2, 1]), np.array([2, 1, 3]))
     links = top_links(vectors_of(history), decoder_of(history, "paper"), history, k=3, candidates=candidates)
     assert links.select("node", "partner").rows() == [(1, 2), (2, 1)]
+
+
+def test_forecasts_are_made_on_one_thread_of_blas(monkeypatch: pytest.MonkeyPatch):
+    history = random_graph(np.random.default_rng(3), num_nodes=12, num_steps=3, num_edges=8)
+    during, real = [], module.union_edges
+
+    def watched(asked: DynamicGraph) -> object:
+        during.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        return real(asked)
+
+    monkeypatch.setattr(module, "union_edges", watched)
+    with threadpool_limits(2, user_api="blas"):
+        top_links(vectors_of(history), decoder_of(history, "paper"), history, k=2)
+    assert set(during) == {1}
 
 
 def test_no_candidate_gives_an_empty_table():
