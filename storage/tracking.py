@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
 from storage.spool import Apply, Record, Refused, SpoolWriter, open_spool, read_records, replay_run, spooled_runs
-from storage.tracking_server import apply_record, connect, ensure_run, failures, find_finished_run, probe
+from storage.tracking_server import apply_record, connect, ensure_run, failures, find_finished_run, probe, reason
 
 if TYPE_CHECKING:
     import polars as pl
@@ -98,7 +98,7 @@ class Tracker:
         try:
             return find_finished_run(self.client(), experiment_name(dataset), wanted)
         except failures() as error:
-            self.problem = str(error)
+            self.problem = reason(error)
             return None
 
     def set_alias(self, *, dataset: str, version: str, alias: Literal["champion", "challenger"]) -> bool:
@@ -106,7 +106,7 @@ class Tracker:
         try:
             self.client().set_registered_model_alias(experiment_name(dataset), alias, version)
         except failures() as error:
-            self.problem = str(error)
+            self.problem = reason(error)
             return False
         return True
 
@@ -118,7 +118,7 @@ class Tracker:
             for folder in spooled_runs(self.spool):
                 num_records += replay_run(folder, self._begin_replay)
         except failures() as error:
-            self.problem = str(error)
+            self.problem = reason(error)
         return Replay(num_records=num_records, num_waiting=len(spooled_runs(self.spool)), problem=self.problem)
 
     def _begin_replay(self, start: Record) -> Apply:
@@ -257,7 +257,7 @@ class TrackedRun:
         return apply_record(client, self.run_id, record, files)
 
     def _go_to_spool(self, error: Exception) -> None:
-        self.problem = str(error)
+        self.problem = reason(error)
         if not isinstance(error, Refused):
             self.tracker.problem = self.problem
 

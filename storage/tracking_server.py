@@ -62,6 +62,11 @@ def failures() -> tuple[type[Exception], ...]:
     return (*mlflow, HTTPError, OSError, sqlite3.Error, ImportError, *_s3_failures())
 
 
+def reason(error: Exception) -> str:
+    """Say what went wrong, and for a driver that is not installed what brings it."""
+    return f"{error}: pip install 'dyformer[server]'" if isinstance(error, ImportError) else str(error)
+
+
 def _s3_failures() -> tuple[type[Exception], ...]:
     try:
         from boto3.exceptions import Boto3Error

@@ -218,6 +218,7 @@ def test_missing_driver_of_the_artifact_store_sends_the_run_to_the_spool(
     with tracker.run(dataset="driver", name="a") as run:
         run.artifact("a.txt", b"a")
     assert run.problem is not None
+    assert "pip install 'dyformer[server]'" in run.problem
     assert len(spooled_runs(tracker.spool)) == 1
 
 
