@@ -47,10 +47,9 @@ def ours(path: Path) -> Output:
     result = read_events(files, plan, drop_duplicates=True)
     rows, nodes = numbered(result.events, pl.DataFrame(schema=NODE_COLUMNS), 0)
     del result
-    columns = [rows[name].to_numpy() for name in ("source_node", "target_node", "time")]
-    del rows
-    order_R = time_order(columns[2])
-    return *(column_R[order_R] for column_R in columns), nodes["id"].to_list()
+    rows = rows.select("source_node", "target_node", "time")
+    rows = rows[time_order(rows["time"].to_numpy())]
+    return *(column.to_numpy() for column in rows), nodes["id"].to_list()
 
 
 def with_duckdb(path: Path) -> Output:

@@ -20,7 +20,7 @@ from dyformer.raw_logs.raw_log import EmptyLog, NoUsableRows, RawFile, TooManyBa
 from dyformer.raw_logs.raw_rows import raw_rows
 from dyformer.raw_logs.read_plan import Declared, ReadPlan, declared_by, describe
 from dyformer.raw_logs.repeats import repeats
-from dyformer.raw_logs.row_blocks import in_large_blocks, in_one
+from dyformer.raw_logs.row_blocks import in_pieces
 from dyformer.raw_logs.sniffing import sniff_plan
 
 __all__ = [
@@ -86,15 +86,13 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
 
     Raises EmptyLog, DamagedLog and ColumnNotFound with the file; UnreadableTime or NoUsableRows where no row is usable.
     """
-    per_file = [_file_rows(file, plan) for file in files]
-    blocks = [block for file_blocks, _ in per_file for block in file_blocks]
-    quarantine = pl.concat([QUARANTINE_SCHEMA.to_frame(), *(quarantine for _, quarantine in per_file)])
-    num_usable = sum(block.height for block in blocks)
-    check_usable(num_usable, quarantine, files, plan)
-    content = [name for name in CONTENT if getattr(plan.columns, name) is not None]
-    is_repeat_R = repeats(pl.concat([block.select(content) for block in united(blocks)], rechunk=False))
-    is_kept_R = ~is_repeat_R if drop_duplicates and is_repeat_R.any() else None
-    events = _events(files, plan, [file_blocks for file_blocks, _ in per_file], is_kept_R)
+    events, quarantine = _all_rows(files, plan)
+    is_repeat_R = repeats(events.select(name for name in CONTENT if getattr(plan.columns, name) is not None))
+    num_usable, num_duplicates = events.height, int(is_repeat_R.sum())
+    if drop_duplicates and num_duplicates:
+        columns = [events.select(name) for name in EVENT_COLUMNS]
+        del events
+        events = _kept(columns, ~is_repeat_R)
     return ReadResult(
         events=events,
         quarantine=quarantine,
@@ -102,7 +100,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
         num_accepted=events.height,
         num_quarantined=quarantine.height,
         num_dropped=num_usable - events.height,
-        num_duplicates=int(is_repeat_R.sum()),
+        num_duplicates=num_duplicates,
     )
 
 
@@ -128,31 +126,32 @@ def too_many_bad(result: RowCounts, max_bad: float) -> None:
     )
 
 
-def _file_rows(file: RawFile, plan: ReadPlan) -> tuple[list[pl.DataFrame], pl.DataFrame]:
-    """Read one file: its events, without what is the same in all, in blocks; and its quarantined rows."""
-    columns = [name for name in EVENT_COLUMNS if name not in _constants(file, plan)]
+def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Read all files: their events, and their quarantined rows; raises where no row is usable."""
+    good: list[pl.DataFrame] = []
     bad = [QUARANTINE_SCHEMA.to_frame()]
 
-    def good() -> Iterator[pl.DataFrame]:
-        for events, quarantine in _judged_blocks(file, plan, columns):
+    def usable(blocks: Iterator[tuple[pl.DataFrame, pl.DataFrame]]) -> Iterator[pl.DataFrame]:
+        for events, quarantine in blocks:
             bad.append(quarantine)
-            yield compact(events)
+            if events.height:
+                yield compact(events)
 
-    return list(in_large_blocks(good())), pl.concat(bad)
+    for file in files:
+        constants = _constants(file, plan)
+        columns = [name for name in EVENT_COLUMNS if name not in constants]
+        pieces = in_pieces(usable(_judged_blocks(file, plan, columns)))
+        good += [piece.with_columns(**constants).select(EVENT_COLUMNS) for piece in pieces]
+    quarantine = pl.concat(bad)
+    check_usable(sum(piece.height for piece in good), quarantine, files, plan)
+    return pl.concat(united(good), rechunk=False), quarantine
 
 
-def _events(
-    files: Sequence[RawFile], plan: ReadPlan, blocks: list[list[pl.DataFrame]], is_kept_R: NDArray[np.bool_] | None
-) -> pl.DataFrame:
-    """Put the rows of all files together, those that are kept."""
-    parts, first = [], 0
-    for file, file_blocks in zip(files, blocks, strict=True):
-        if file_blocks:
-            end = first + sum(block.height for block in file_blocks)
-            rows = in_one(file_blocks, None if is_kept_R is None else is_kept_R[first:end])
-            parts.append(rows.with_columns(**_constants(file, plan)).select(EVENT_COLUMNS))
-            first = end
-    return parts[0] if len(parts) == 1 else pl.concat(united(parts), rechunk=False)
+def _kept(columns: list[pl.DataFrame], is_kept_R: NDArray[np.bool_]) -> pl.DataFrame:
+    """Filter frames of one column each, in place, so that what was in one is free before the next is made."""
+    for index in range(len(columns)):
+        columns[index] = columns[index].filter(is_kept_R)
+    return pl.concat(columns, how="horizontal")
 
 
 def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:

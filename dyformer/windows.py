@@ -19,6 +19,7 @@ MAX_WINDOWS = 100_000
 """More windows than this are taken for a mistaken length."""
 
 BLOCK_ROWS = 1 << 17
+KEY_BITS = 62
 MICROSECOND = timedelta(microseconds=1)
 DAY = 86_400_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,27 +44,41 @@ class Windows:
 
 def time_order(time_R: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give the positions of the rows in order of time; of equal times the earlier row comes first."""
-    num_rows = len(time_R)
     if bool((time_R[1:] >= time_R[:-1]).all()):
-        return np.arange(num_rows)
-    first, last = int(time_R.min()), int(time_R.max())
-    row_bits = num_rows.bit_length()
-    if last - first < 2**62:
-        key_R = time_R - first
-        unit = 1_000_000 if _are_multiples(key_R, 1_000_000) else 1
-        if ((last - first) // unit).bit_length() + row_bits < 64:
-            # Time and row in one key: keys are sorted several times faster than positions are.
-            key_R //= unit
-            key_R <<= row_bits
-            key_R |= np.arange(num_rows)
-            key_R.sort()
-            key_R &= (1 << row_bits) - 1
-            return key_R
-    return np.argsort(time_R, kind="stable")
+        return np.arange(len(time_R))
+    key_R, row_bits = time_keys(time_R)
+    key_R.sort()  # several times faster than sorting positions
+    key_R &= (1 << row_bits) - 1
+    return key_R
+
+
+def time_keys(time_R: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Give each row a key from 0 to 2^62, ascending by time and then by row; and how many of its last bits are the row.
+
+    A key is the time above the row. Where that does not fit, it is the time's place among all times.
+    """
+    row_bits = len(time_R).bit_length()
+    key_R = _short_times(time_R, KEY_BITS - row_bits)
+    key_R <<= row_bits
+    for first in range(0, len(key_R), BLOCK_ROWS):  # what is made on the way stays small
+        key_B = key_R[first : first + BLOCK_ROWS]
+        key_B |= np.arange(first, first + len(key_B))
+    return key_R, row_bits
+
+
+def _short_times(time_R: NDArray[np.int64], num_bits: int) -> NDArray[np.int64]:
+    """Shift and scale times to numbers of few bits, in the same order."""
+    first, last = (int(time_R.min()), int(time_R.max())) if len(time_R) else (0, 0)
+    if last - first < 1 << KEY_BITS:
+        since_R = time_R - first
+        unit = 1_000_000 if _are_multiples(since_R, 1_000_000) else 1
+        if ((last - first) // unit).bit_length() <= num_bits:
+            since_R //= unit
+            return since_R
+    return np.unique(time_R, return_inverse=True)[1]
 
 
 def _are_multiples(since_R: NDArray[np.int64], unit: int) -> bool:
-    # Block by block: what is made on the way stays small.
     blocks = (since_R[first : first + BLOCK_ROWS] for first in range(0, len(since_R), BLOCK_ROWS))
     return all(np.array_equal(since_B // unit * unit, since_B) for since_B in blocks)
 

@@ -4,7 +4,7 @@ Order: commit, time, file, line, source before target. A number, once given, nev
 source changes the number of a node that appeared before it. The numbers are committed with the events; the Delta
 table kept here only saves looking through all events, and whoever appends brings it up to date.
 
-R rows    S ends of rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
+R rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
 """
 
 import numpy as np
@@ -12,14 +12,15 @@ import polars as pl
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from dyformer.raw_logs.log_ids import are_integers, as_texts, dense
-from dyformer.windows import time_order
+from dyformer.raw_logs.log_ids import ENDS, ID, are_integers, as_texts, dense
+from dyformer.windows import time_keys
 from storage import delta_tables
 
 NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}
-BLOCK_ROWS = 1 << 20
+BLOCK_ROWS = 1 << 17
 TABLE_SIZE = 1 << 24  # ids below this are their own places in a table, however few there are
 UNKNOWN = -1
+NEVER = np.iinfo(np.int64).max
 APPLICATION = "nodes"  # its recorded version: the event table version up to which the dictionary is kept
 
 
@@ -54,22 +55,25 @@ def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> tup
     Returns:
         The events with `source_node` and `target_node` (UInt32), and the new nodes by number: node, side, id.
     """
-    source, target, known_K = _coded(events, known)
+    ends = _ends(events)
+    source, target, known_K = _coded(ends, known)
     num_codes = 1 + max(int(code.to_numpy().max(initial=0)) for code in (source, target, known_K["code"]))
     number_V = np.full(num_codes * (1 + target_side), UNKNOWN, dtype=np.int64)
     number_V[known_K["code"].to_numpy() + known_K["side"].to_numpy() * np.int64(num_codes)] = known_K["node"].to_numpy()
-    order_R = time_order(events["time"].to_numpy())
-    place_V = _first_places(source.to_numpy(), target.to_numpy(), order_R, target_side * num_codes, len(number_V))
-    new_N = np.flatnonzero((place_V != UNKNOWN) & (number_V == UNKNOWN))
-    new_N = new_N[np.argsort(place_V[new_N])]
+    key_R, row_bits = time_keys(events["time"].to_numpy())
+    first_V = np.full(len(number_V), NEVER, dtype=np.int64)
+    _set_first(first_V, source.to_numpy(), key_R, is_target=False)
+    _set_first(first_V[target_side * num_codes :], target.to_numpy(), key_R, is_target=True)
+    new_N = np.flatnonzero((first_V != NEVER) & (number_V == UNKNOWN))
+    new_N = new_N[np.argsort(first_V[new_N])]
     number_V[new_N] = known.height + np.arange(len(new_N))
-    row_N, is_target_N = order_R[place_V[new_N] // 2], place_V[new_N] % 2 == 1
-    ids = (events[name].gather(row_N).cast(pl.String) for name in ("target", "source"))
-    id_N = next(ids).zip_with(pl.Series(is_target_N), next(ids))
+    row_N, is_target_N = first_V[new_N] >> 1 & (1 << row_bits) - 1, first_V[new_N] % 2 == 1
+    source_N, target_N = (ids.gather(row_N) for ids in ends)
+    id_N = target_N.zip_with(pl.Series(is_target_N), source_N).cast(pl.String)
     nodes = {"node": number_V[new_N], "side": (is_target_N * target_side).astype(np.int8), "id": id_N}
-    number_V = number_V.astype(np.uint32)
+    number = pl.Series(number_V.astype(np.uint32))
     return events.with_columns(
-        source_node=number_V[source.to_numpy()], target_node=number_V[target_side * num_codes :][target.to_numpy()]
+        source_node=number.gather(source), target_node=number.slice(target_side * num_codes).gather(target)
     ), pl.DataFrame(nodes)
 
 
@@ -80,36 +84,37 @@ def ids_are_integers(nodes: pl.DataFrame) -> bool:
     ).item()
 
 
-def _coded(events: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.DataFrame]:
+def _ends(events: pl.DataFrame) -> list[pl.Series]:
+    """Give the sources and the targets, both as integers or both as Categorical."""
+    ends = [events[name].rechunk() for name in ENDS]
+    if not are_integers(*ends):
+        return [as_texts(ids) for ids in ends]
+    return ends if ends[0].dtype == ends[1].dtype else [ids.cast(pl.Int64) for ids in ends]
+
+
+def _coded(ends: list[pl.Series], known: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.DataFrame]:
     """Put small numbers (UInt32) for ids: the sources, the targets, and known nodes that may be among them (`code`)."""
-    source, target = events["source"].rechunk(), events["target"].rechunk()
-    if not are_integers(source, target):
-        # All are held until all are coded: codes that no column holds are given anew.
-        texts = [as_texts(ids) for ids in (source, target, known["id"])]
-        source, target, code = (ids.to_physical() for ids in texts)
-        return source, target, known.with_columns(code=code)
-    largest = max(int(ids.to_numpy().max(initial=0)) for ids in (source, target))
+    source, target = ends
+    if source.dtype == ID:
+        code = pl.Series("code", as_texts(known["id"])).to_physical()
+        return source.to_physical(), target.to_physical(), known.with_columns(code)
+    largest = max(int(ids.to_numpy().max(initial=0)) for ids in ends)
     known = known.with_columns(code=pl.col("id").cast(pl.Int64, strict=False))
     known = known.filter((pl.col("code").cast(pl.String) == pl.col("id")) & pl.col("code").is_between(0, largest))
-    if largest < max(TABLE_SIZE, events.height):
+    if largest < max(TABLE_SIZE, source.len()):
         return source.cast(pl.UInt32), target.cast(pl.UInt32), known
-    code = dense(pl.concat([ids.cast(pl.Int64) for ids in (source, target, known["code"])]))
-    source, target = code.head(events.height), code.slice(events.height, events.height)
+    code = dense(pl.concat([ids.cast(pl.Int64) for ids in (*ends, known["code"])]))
+    source, target = code.head(source.len()), code.slice(source.len(), target.len())
     return source, target, known.with_columns(code=code.tail(known.height))
 
 
-def _first_places(
-    source_R: NDArray[np.uint32], target_R: NDArray[np.uint32], order_R: NDArray[np.int64], shift: int, num_values: int
-) -> NDArray[np.int64]:
-    """Where each node first appears among the ends in order of time, source before target: [V], UNKNOWN for never."""
-    pair_R = np.column_stack([source_R, target_R]).view(np.uint64).ravel()  # what is fetched together costs once
-    place_V = np.full(num_values, UNKNOWN, dtype=np.int64)
-    for stop in range(len(order_R), 0, -BLOCK_ROWS):  # of several assignments the last one stays, so the earliest
-        row_B = order_R[max(stop - BLOCK_ROWS, 0) : stop]
-        end_S = pair_R[row_B].view(np.uint32).astype(np.int64)
-        end_S[1::2] += shift
-        place_V[end_S[::-1]] = np.arange(2 * stop - 1, 2 * (stop - len(row_B)) - 1, -1)
-    return place_V
+def _set_first(
+    first_V: NDArray[np.int64], code_R: NDArray[np.uint32], key_R: NDArray[np.int64], *, is_target: bool
+) -> None:
+    """Lower the key at which each id is first met: twice that of the row, a target right after its source."""
+    for first in range(0, len(key_R), BLOCK_ROWS):
+        rows = slice(first, first + BLOCK_ROWS)
+        np.minimum.at(first_V, code_R[rows].astype(np.intp), 2 * key_R[rows] + is_target)
 
 
 def _nodes_since(interactions: DeltaTable, kept: DeltaTable | None) -> pl.DataFrame:

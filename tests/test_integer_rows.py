@@ -43,6 +43,19 @@ def test_what_writing_again_would_change_is_no_plain_integer(odd):
     assert integer_rows(f"1,2,3\n{odd}\n4,5,6\n".encode(), ",", AT) is None
 
 
+@pytest.mark.parametrize(
+    ("block", "mark"), [(b"1,2,3\n7,5,6\n", b"7"), (b"1,2,3\n4,5,6\n", b"4,5,6"), (b"1,2,3,x\n4,5,6,y%\n", b"%")]
+)
+def test_a_mark_among_the_numbers_is_seen(block, mark):
+    assert integer_rows(block, ",", AT, (b'"', mark)) is None
+    assert integer_rows(block, ",", AT, (b'"', b"9")) is not None
+
+
+def test_text_beside_the_numbers_is_ascii():
+    assert integer_rows("1,2,3,é\n".encode(), ",", AT) is None
+    assert integer_rows(b"1,2,3,e\n", ",", AT) is not None
+
+
 FIELDS = st.one_of(
     st.integers(-20, 10**7).map(str),
     st.sampled_from(

@@ -13,18 +13,32 @@ from dyformer.raw_logs.log_ids import num_digits
 NOT_PLAIN = -1 << 62
 
 
-def integer_rows(block: bytes, separator: str, at: dict[str, int]) -> pl.DataFrame | None:
-    """Read lines of ASCII text without quotes: ids as Int64, times too where the first one is an integer.
+def integer_rows(
+    block: bytes, separator: str, at: dict[str, int], marks: tuple[bytes, ...] = ()
+) -> pl.DataFrame | None:
+    """Read lines of text: ids as Int64, times too where the first one is an integer.
+
+    Args:
+        block: whole lines that end in a line feed alone.
+        separator: one character.
+        at: position of each wanted role.
+        marks: what makes a line more than its fields, as quotes and comment marks do.
 
     Returns:
         The wanted roles, ids and times as Int64 and the others as stripped texts, and all fields as they stand in
-        `field_0, field_1, ...`. None where a line has another number of fields than the first, or an id or time is not
-        a plain integer of up to 18 digits.
+        `field_0, field_1, ...`. None where a line has another number of fields than the first, an id or time is not
+        a plain integer of up to 18 digits, a mark is met, or a text that is not ASCII.
     """
     first = io.BytesIO(block).readline().decode().rstrip("\n").split(separator)
     if len(first) <= max(at.values()) or not first[at["source"]].isdecimal() or not first[at["target"]].isdecimal():
         return None
     numbers = {role: at[role] for role in ("source", "target", "time") if first[at[role]].isdecimal()}
+    if len(numbers) == len(first):  # no byte of the block can be anything else
+        marks = tuple(mark for mark in marks if not mark.strip(f"0123456789{separator}".encode()))
+    elif not block.isascii():
+        return None
+    if any(mark in block for mark in marks):
+        return None
     fields = _fields(block, separator, len(first), frozenset(numbers.values()))
     num_bytes = fields.height * len(first) - (not block.endswith(b"\n"))
     for column in fields:

@@ -77,10 +77,8 @@ def _delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator
 def _integer_rows(lines: Lines, plan: ReadPlan, places: Places) -> pl.DataFrame | None:
     """Read a block as numbers, where it is nothing but rows of plain fields."""
     block = lines.block.replace(b"\r\n", b"\n") if b"\r" in lines.block else lines.block
-    special = (mark.encode() in block for mark in ('"', "\0", "\r", *plan.comment_marks))
-    if not block.isascii() or any(special) or (places.header and places.header.encode() in block):
-        return None
-    rows = integer_rows(block, str(plan.separator), places.at)
+    marks = ('"', "\0", "\r", *plan.comment_marks, *([places.header] if places.header else []))
+    rows = integer_rows(block, str(plan.separator), places.at, tuple(mark.encode() for mark in marks))
     if rows is None or rows.width - len(places.at) not in places.num_fields:
         return None
     nothing = pl.lit(None, pl.String)

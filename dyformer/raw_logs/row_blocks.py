@@ -1,48 +1,38 @@
-"""Blocks of rows -> few large ones, or one frame with each column in one piece.
+"""Blocks of rows, as they come -> few frames, each column in one piece."""
 
-R rows of all blocks
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from dyformer.raw_logs.log_ids import united
-
-LARGE_BLOCK_ROWS = 1 << 20
+NUMBERS = {pl.UInt32: np.uint32, pl.Int64: np.int64, pl.Float64: np.float64}
+"""Types of columns that miss no value in an event."""
 
 
-def in_large_blocks(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Put small blocks of events together, so that what each of them took is soon free for the next."""
-    waiting: list[pl.DataFrame] = []
+def in_pieces(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Put every run of blocks of the same types together; what a block took is free for the next one."""
+    for _, run in groupby(blocks, key=lambda block: block.schema):
+        yield _in_one(run)
+
+
+def _in_one(blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    # A bytearray grows where it is, and so takes no more memory than what is in it.
+    numbers, others, dtypes = defaultdict(bytearray), defaultdict(list), {}
     for block in blocks:
-        waiting.append(block)
-        if sum(each.height for each in waiting) >= LARGE_BLOCK_ROWS:
-            yield in_one(waiting)
-            waiting.clear()
-    if waiting:
-        yield in_one(waiting)
-
-
-def in_one(blocks: Sequence[pl.DataFrame], is_kept_R: NDArray[np.bool_] | None = None) -> pl.DataFrame:
-    """Put blocks of events together, or those of their rows that are kept; the ids get one type."""
-    blocks = united(blocks)
-    is_kept = None if is_kept_R is None else pl.Series(is_kept_R)
-    return pl.DataFrame([_in_one([block[name] for block in blocks], is_kept) for name in blocks[0].columns])
-
-
-def _in_one(parts: Sequence[pl.Series], is_kept: pl.Series | None) -> pl.Series:
-    if not all(part.dtype.is_numeric() and not part.null_count() for part in parts):
-        whole = pl.concat(parts, rechunk=False)
-        return (whole if is_kept is None else whole.filter(is_kept)).rechunk()
-    num_rows = sum(part.len() for part in parts) if is_kept is None else int(is_kept.sum())
-    # Numpy asks for large pages: fetching memory in small ones would take longer than filling it.
-    value_R = np.empty(num_rows, dtype=parts[0].to_numpy().dtype)
-    first = row = 0
-    for part in parts:
-        kept = part if is_kept is None else part.filter(is_kept.slice(row, part.len()))
-        value_R[first : first + kept.len()] = kept.to_numpy()
-        row, first = row + part.len(), first + kept.len()
-    return pl.from_numpy(value_R, schema=[parts[0].name]).to_series()
+        dtypes = block.schema
+        for column in block:
+            if column.dtype in NUMBERS:
+                assert not column.null_count()
+                numbers[column.name] += column.to_numpy().data.cast("B")
+            else:
+                others[column.name].append(column)
+    return pl.DataFrame(
+        [
+            pl.concat(others[name], rechunk=True).alias(name)
+            if name in others
+            else pl.from_numpy(np.frombuffer(numbers[name], NUMBERS[dtype]), schema=[name]).to_series()
+            for name, dtype in dtypes.items()
+        ]
+    )
