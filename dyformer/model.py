@@ -6,6 +6,7 @@ N known nodes      B both towers' nodes   A connections: edges of pairs, once fo
 O width of a node's own vector
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,7 +99,8 @@ class AttentionBias(nn.Module):
 class TwoTowerLayer(nn.Module):
     """Targets ask the context and the context asks the targets, with the same weights (paper, section 3.4).
 
-    Rows of both towers stand in one tensor, targets first, so that what treats rows alike is done once.
+    Rows of both towers and of several batches stand in one tensor, all targets first and then all contexts, so that
+    what treats rows alike is done once.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -117,35 +119,29 @@ class TwoTowerLayer(nn.Module):
         for linear in (self.value, self.out):  # torch's own start is a third of this, and neighbours are hardly heard
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
-    def forward(self, row_BD: Tensor, bias_HGC: Tensor) -> Tensor:
+    def forward(self, row_BD: Tensor, biases: Sequence[Tensor]) -> Tensor:
         """Update both towers `[B, D]` from the rows that they had before the layer: each hears no row of its own."""
-        sizes = list(bias_HGC.shape[1:])
         normed_BD = self.attention_norm(row_BD)
-        query_GD, query_CD = self.query(normed_BD).split(sizes)
-        key_GD, key_CD = self.key(normed_BD).split(sizes)
-        value_GD, value_CD = self.value(normed_BD).split(sizes)
-        told_GD = self.told(query_GD, key_CD, value_CD, bias_HGC)
-        told_CD = self.told(query_CD, key_GD, value_GD, bias_HGC.transpose(1, 2))
-        return self.updated(row_BD, torch.cat([told_GD, told_CD]), heard=bias_HGC.numel() > 0)
+        return self.updated(row_BD, self.told(normed_BD, normed_BD, biases))
 
-    def targets(self, row_BD: Tensor, bias_HGC: Tensor) -> Tensor:
+    def targets(self, row_BD: Tensor, biases: Sequence[Tensor]) -> Tensor:
         """Update the targets `[G, D]` alone."""
-        sizes = list(bias_HGC.shape[1:])
-        normed_GD, normed_CD = self.attention_norm(row_BD).split(sizes)
-        told_GD = self.told(self.query(normed_GD), self.key(normed_CD), self.value(normed_CD), bias_HGC)
-        return self.updated(row_BD[: sizes[0]], told_GD, heard=bias_HGC.numel() > 0)
+        num_targets = sum(bias_HGC.shape[1] for bias_HGC in biases)
+        normed_GD, normed_CD = self.attention_norm(row_BD).tensor_split([num_targets])
+        return self.updated(row_BD[:num_targets], self.told(normed_GD, normed_CD, biases))
 
-    def told(self, query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
-        """What attention brings to each asking row, head beside head; nothing, if there is nobody to ask."""
-        if not bias_HQK.numel():
-            return torch.zeros_like(query_QD)
-        return attention(query_QD, key_KD, value_KD, bias_HQK, dropout=self.attention_dropout if self.training else 0.0)
+    def told(self, asking_QD: Tensor, answering_KD: Tensor, biases: Sequence[Tensor]) -> Tensor | None:
+        """What attention brings to each asking row, of all heads together; None, if there is nobody to ask."""
+        if not biases[0].numel():
+            return None
+        rows = self.query(asking_QD), self.key(answering_KD), self.value(answering_KD)
+        return self.out(attention(*rows, biases, dropout=self.attention_dropout if self.training else 0.0))
 
-    def updated(self, row_BD: Tensor, told_BD: Tensor, *, heard: bool) -> Tensor:
+    def updated(self, row_BD: Tensor, told_BD: Tensor | None) -> Tensor:
         """Add what attention told, if there was anybody to hear, and what the feed-forward layer makes of it."""
         share = self.residual_dropout if self.training else 0.0
-        if heard:
-            row_BD = add_dropped(row_BD, self.out(told_BD), share)
+        if told_BD is not None:
+            row_BD = add_dropped(row_BD, told_BD, share)
         return add_dropped(row_BD, self.feed_forward(self.feed_forward_norm(row_BD)), share)
 
 
@@ -225,10 +221,6 @@ class LinkScore(nn.Module):
         """Scores `[P]` of pairs of positions."""
         return pair_scores(vector_GD, self.weight_D, first_P, second_P) + self.offset
 
-    def of_rows(self, first_PD: Tensor, second_PD: Tensor) -> Tensor:
-        """Scores `[P]` of pairs of vectors."""
-        return (first_PD * second_PD) @ self.weight_D + self.offset
-
 
 class TemporalDecoder(nn.Module):
     """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) say who was linked then (paper, L_recon).
@@ -282,21 +274,27 @@ class DyFormer(nn.Module):
         )  # predicts one view from the other, where views are normalised
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
-        """Vectors `[G, D]` of the targets: H_tgt of the last layer, normalised, beside the targets' own vectors.
+        """Vectors `[G, D]` of the targets."""
+        return self.views([batch])[0]
+
+    def views(self, batches: Sequence[SubgraphBatch]) -> tuple[Tensor, ...]:
+        """Vectors `[G, D]` of each batch's targets: H_tgt of the last layer, normalised, beside their own vectors.
 
         What the layers make of a node's own vector is replaced by that vector itself, which pre-training makes say
-        with whom the node is linked.
+        with whom the node is linked. Batches hear nothing of each other; all have a context, or none.
         """
-        num_targets = batch.target_G.shape[0]
-        structure_BS, own_BO = self.inputs(
-            torch.cat([batch.target_G, batch.context_C]), torch.cat([batch.target_feature_GF, batch.context_feature_CF])
-        )
+        assert len({len(batch.context_C) > 0 for batch in batches}) == 1
+        sizes = [len(batch.target_G) for batch in batches]
+        nodes = [batch.target_G for batch in batches] + [batch.context_C for batch in batches]
+        features = [batch.target_feature_GF for batch in batches] + [batch.context_feature_CF for batch in batches]
+        structure_BS, own_BO = self.inputs(torch.cat(nodes), torch.cat(features))
         row_BD = torch.cat([structure_BS, own_BO], dim=1)
-        bias_HGC = self.bias(batch)
+        biases = [self.bias(batch) for batch in batches]
         *layers, last = self.layers
         with mixed_precision(row_BD.device, self.gpu_precision):
             for layer in layers:
-                row_BD = layer(row_BD, bias_HGC)
+                row_BD = layer(row_BD, biases)
             assert isinstance(last, TwoTowerLayer)
-            target_GD = last.targets(row_BD, bias_HGC)  # nobody reads the context any more
-        return torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), own_BO[:num_targets]], dim=1)
+            target_GD = last.targets(row_BD, biases)  # nobody reads the context any more
+        vector_GD = torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), own_BO[: len(target_GD)]], dim=1)
+        return vector_GD.split(sizes)

@@ -44,9 +44,9 @@ class Optimizer:
             part.zero_grad()
         loss.backward()
         gradients = list(self._gradients())
-        scale = self.clip_norm / (nn.utils.get_total_norm(gradients) + 1e-6)
+        scale = (self.clip_norm / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
-            gradient.mul_(scale.clamp(max=1.0))
+            gradient.mul_(scale)
         for part in self.parts.values():
             part.step()
 

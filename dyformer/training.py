@@ -1,6 +1,7 @@
 """PreparedGraph -> trained weights -> vectors: the stages of DyFormer (paper, section 4).
 
 N nodes    D width    B nodes wanted    G targets of a batch
+P, M pairs    A all of their ends    U different nodes among these    O width of a node's own vector
 """
 
 from collections.abc import Iterator
@@ -121,12 +122,13 @@ def pair_source(
 
 def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) -> dict[str, Tensor]:
     """L_recon + gamma x L_view (paper, section 4.1); without a second view, L_recon of the first."""
-    first_GD = model(batch.subgraph)
-    link = loss = reconstruction_loss(model, batch, first_GD, config)
     losses: dict[str, Tensor] = {}
-    if batch.second_view is not None:
-        second_GD = model(batch.second_view)
-        link = (link + reconstruction_loss(model, batch, second_GD, config)) / 2
+    if batch.second_view is None:
+        link = loss = reconstruction_loss(model, batch, model(batch.subgraph), config)
+    else:
+        first_GD, second_GD = model.views([batch.subgraph, batch.second_view])
+        links = [reconstruction_loss(model, batch, vector_GD, config) for vector_GD in (first_GD, second_GD)]
+        link = (links[0] + links[1]) / 2
         losses["view"] = two_view_loss(model, first_GD, second_GD, config)
         loss = link + config.view_weight * losses["view"]
     if batch.history is not None:
@@ -153,13 +155,16 @@ def own_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> T
     (Johnson 2014).
     """
     node_lists = [pairs.linked_first_P, pairs.linked_second_P, pairs.unlinked_first_M, pairs.unlinked_second_M]
-    row_lists = model.inputs.rows(torch.cat(node_lists)).split([len(nodes) for nodes in node_lists])
+    node_U, place_A = torch.cat(node_lists).unique(return_inverse=True)  # to add up gradients of rows costs more later
+    row_UO = model.inputs.rows(node_U)
+    places = place_A.split([len(nodes) for nodes in node_lists])
     link = link_loss(
-        model.own_link.of_rows(row_lists[0], row_lists[1]),
-        model.own_link.of_rows(row_lists[2], row_lists[3]),
+        model.own_link(row_UO, places[0], places[1]),
+        model.own_link(row_UO, places[2], places[3]),
         negative_weight=config.negative_weight,
     )
-    square = torch.stack([row_PO.square().sum() / max(len(row_PO), 1) for row_PO in row_lists]).sum()
+    square_U = row_UO.square().sum(dim=1)
+    square = torch.stack([square_U.index_select(0, place_P).sum() / max(len(place_P), 1) for place_P in places]).sum()
     return link + config.own_penalty * square
 
 

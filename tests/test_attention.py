@@ -3,7 +3,7 @@
 Q asking nodes    K answering nodes    H heads    D width of all heads
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def inputs(num_asking: int = 3, num_answering: int = 5) -> tuple[Tensor, Tensor,
 
 
 def exact(query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
-    return attention(query_QD, key_KD, value_KD, bias_HQK, dropout=0.0)
+    return attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=0.0)
 
 
 def turned(query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
@@ -58,5 +58,65 @@ def test_rows_may_be_parts_of_wider_ones():
 
 
 def test_dropout_hides_answers():
-    assert attention(*inputs(), dropout=1.0).abs().sum() == 0
-    torch.testing.assert_close(attention(*inputs(), dropout=1e-12), exact(*inputs()), rtol=1e-9, atol=1e-9)
+    query_QD, key_KD, value_KD, bias_HQK = inputs()
+    assert attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=1.0).abs().sum() == 0
+    shown_QD = attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=1e-12)
+    torch.testing.assert_close(shown_QD, exact(*inputs()), rtol=1e-9, atol=1e-9)
+
+
+def batches(*sizes: tuple[int, int]) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor]]:
+    """Queries, keys and values of all targets and then all context of batches, and the batches' biases."""
+    generator = torch.Generator().manual_seed(4)
+    num_rows = sum(map(sum, sizes))
+    shapes = [(num_rows, 8)] * 3 + [(2, num_targets, num_context) for num_targets, num_context in sizes]
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+    return (drawn[0], drawn[1], drawn[2]), drawn[3:]
+
+
+def one_by_one(rows: Sequence[Tensor], biases: list[Tensor]) -> Tensor:
+    """Targets of each batch ask its context and the other way round, each by torch's own attention."""
+    sizes = [bias.shape[1] for bias in biases] + [bias.shape[2] for bias in biases]
+    query, key, value = (row.reshape(len(row), 2, 4).transpose(0, 1).split(sizes, dim=1) for row in rows)
+    num = len(biases)
+    told = [
+        functional.scaled_dot_product_attention(query[i], key[i + num], value[i + num], attn_mask=biases[i])
+        for i in range(num)
+    ] + [
+        functional.scaled_dot_product_attention(query[i + num], key[i], value[i], attn_mask=biases[i].transpose(1, 2))
+        for i in range(num)
+    ]
+    return torch.cat([told_HQW.transpose(0, 1).flatten(1) for told_HQW in told])
+
+
+BATCHES = [((3, 5),), ((3, 5), (2, 4)), ((4, 2), (1, 1), (2, 3))]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 1e-12])  # one that hides nothing takes the way of a GPU
+@pytest.mark.parametrize("sizes", BATCHES)
+def test_both_towers_of_several_batches_are_each_on_its_own(sizes: tuple[tuple[int, int], ...], dropout: float):
+    rows, biases = batches(*sizes)
+    found_BD, expected_BD = attention(*rows, biases, dropout=dropout), one_by_one(rows, biases)
+    torch.testing.assert_close(found_BD, expected_BD, rtol=1e-9, atol=1e-9)
+    grad_BD = torch.randn(found_BD.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found, expected = (torch.autograd.grad(told, [*rows, *biases], grad_BD) for told in (found_BD, expected_BD))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 1e-12])
+@pytest.mark.parametrize("sizes", BATCHES)
+def test_targets_alone_are_told_what_both_towers_tell_them(sizes: tuple[tuple[int, int], ...], dropout: float):
+    (query_BD, key_BD, value_BD), biases = batches(*sizes)
+    num = sum(num_targets for num_targets, _ in sizes)
+    found_GD = attention(query_BD[:num], key_BD[num:], value_BD[num:], biases, dropout=dropout)
+    expected_BD = one_by_one([query_BD, key_BD, value_BD], biases)
+    torch.testing.assert_close(found_GD, expected_BD[:num], rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_of_both_towers_equal_finite_differences():
+    rows, biases = batches((3, 5), (2, 4))
+
+    def told(query_BD: Tensor, key_BD: Tensor, value_BD: Tensor, *biases: Tensor) -> Tensor:
+        return attention(query_BD, key_BD, value_BD, biases, dropout=0.0)
+
+    assert torch.autograd.gradcheck(told, (*rows, *biases))

@@ -133,7 +133,7 @@ def test_bias_follows_the_encodings():
 
 
 def both_towers(layer: TwoTowerLayer, target_GD: Tensor, context_CD: Tensor, bias_HGC: Tensor) -> list[Tensor]:
-    return list(layer(torch.cat([target_GD, context_CD]), bias_HGC).split([len(target_GD), len(context_CD)]))
+    return list(layer(torch.cat([target_GD, context_CD]), [bias_HGC]).split([len(target_GD), len(context_CD)]))
 
 
 def test_layer_follows_the_equations():
@@ -145,7 +145,7 @@ def test_layer_follows_the_equations():
     expected_GD = plain_update(layer, target_GD, context_CD, bias_HGC)
     torch.testing.assert_close(new_context_CD, expected_CD, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(new_target_GD, expected_GD, rtol=1e-11, atol=1e-11)
-    targets_GD = layer.targets(torch.cat([target_GD, context_CD]), bias_HGC)
+    targets_GD = layer.targets(torch.cat([target_GD, context_CD]), [bias_HGC])
     torch.testing.assert_close(targets_GD, expected_GD, rtol=1e-11, atol=1e-11)
 
 
@@ -190,6 +190,32 @@ def test_model_is_its_input_its_layers_and_a_norm():
         [torch.cat([plain_norm(row[:5], model.norm), own]) for row, own in zip(target_GD, own_GO, strict=True)]
     )
     torch.testing.assert_close(model(batch), expected_GD, rtol=1e-10, atol=1e-10)
+
+
+def other_batch() -> SubgraphBatch:
+    """Two targets and three nodes of context, and an edge."""
+    return SubgraphBatch(
+        target_G=torch.tensor([4, 6]),
+        context_C=torch.tensor([0, 1, 2]),
+        target_feature_GF=torch.randn(2, 3),
+        context_feature_CF=torch.randn(3, 3),
+        distance_GC=torch.tensor([[1, 2, 4], [3, 1, 2]], dtype=torch.uint8),
+        edge_target_A=torch.tensor([0]),
+        edge_context_A=torch.tensor([0]),
+        edge_lag_A=torch.tensor([2]),
+        visible_T=torch.tensor([True, False, True]),
+    )
+
+
+def test_batches_given_together_have_the_vectors_that_each_has_alone():
+    model = DyFormer(CONFIG, SIZES).eval()
+    randomised(model)
+    model.inputs.trained_N.fill_(True)
+    batches = [example_batch(), other_batch(), no_context(example_batch())]
+    found = model.views(batches[:2])
+    for vector_GD, batch in zip(found, batches, strict=False):
+        torch.testing.assert_close(vector_GD, model(batch), rtol=1e-11, atol=1e-11)
+    assert [vector_GD.shape for vector_GD in model.views([batches[2], batches[2]])] == [(3, 6), (3, 6)]
 
 
 def test_hidden_lag_leaves_no_trace_in_the_encoding():
@@ -274,9 +300,9 @@ def test_layer_keeps_its_rows_in_single_precision_where_products_have_half():
     # A dropout that hides nothing takes the way of a GPU.
     layer = TwoTowerLayer(replace(CONFIG, width=16, attention_dropout=1e-12)).float()
     row_BD, bias_HGC = torch.randn(7, 16).float(), torch.randn(2, 3, 4).float()
-    exact = layer(row_BD, bias_HGC), layer.targets(row_BD, bias_HGC)
+    exact = layer(row_BD, [bias_HGC]), layer.targets(row_BD, [bias_HGC])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = layer(row_BD, bias_HGC), layer.targets(row_BD, bias_HGC)
+        found = layer(row_BD, [bias_HGC]), layer.targets(row_BD, [bias_HGC])
     for one, other in zip(found, exact, strict=True):
         assert one.dtype == torch.float32
         assert not torch.equal(one, other)
@@ -313,7 +339,7 @@ def test_no_tensor_of_a_training_step_holds_pairs_times_lags():
     num_targets, num_context = batch.subgraph.distance_GC.shape
     assert min(num_targets, num_context) > 32
     of_pairs = max(model_config.num_heads, 6) * num_targets * num_context  # a number for each head, or distance
-    of_nodes = (num_targets + num_context) * batch.subgraph.target_feature_GF.shape[1]
+    of_nodes = 2 * (num_targets + num_context) * batch.subgraph.target_feature_GF.shape[1]  # of both views
     assert largest.numel <= max(of_pairs, of_nodes, len(prepared.history.node_N) * 8)
     assert largest.numel < num_targets * num_context * num_lags / 10
 
