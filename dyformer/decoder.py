@@ -61,16 +61,21 @@ def fit_decoder(
     validation: Examples | None = None,
     *,
     kind: DecoderKind = "features",
+    num_products: int = 0,
 ) -> LinkDecoder:
     """Fit a logistic regression, standardised with the mean and deviation of the inputs given.
 
     With `validation`, the C of STRENGTHS with the best AUC there is taken (the strongest regularisation among equals);
-    without, C = 1. Raises ValueError without a linked and an unlinked pair, and for inputs that are not finite.
+    without, C = 1. The first `num_products` inputs have the prior variance of one input between them: beside a few
+    features that say much, a hundred products of vectors would otherwise be fitted to the noise of few pairs. Raises
+    ValueError without a linked and an unlinked pair, and for inputs that are not finite.
     """
     _check(inputs_PF, linked_P)
+    share_F = np.ones(inputs_PF.shape[1])
+    share_F[:num_products] = 1 / max(num_products, 1)
     if validation is None:
-        return next(_fits(inputs_PF, linked_P, (1.0,), kind))
-    decoders = _fits(inputs_PF, linked_P, STRENGTHS, kind)
+        return next(_fits(inputs_PF, linked_P, (1.0,), kind, share_F))
+    decoders = _fits(inputs_PF, linked_P, STRENGTHS, kind, share_F)
     return max(decoders, key=lambda decoder: auc(validation[1], logit(decoder, validation[0])))
 
 
@@ -94,14 +99,18 @@ def score(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.f
 
 
 def _fits(
-    inputs_PF: NDArray[np.floating], linked_P: NDArray[np.bool_], strengths: Sequence[float], kind: DecoderKind
+    inputs_PF: NDArray[np.floating],
+    linked_P: NDArray[np.bool_],
+    strengths: Sequence[float],
+    kind: DecoderKind,
+    share_F: NDArray[np.float64],
 ) -> Iterator[LinkDecoder]:
-    """Fit with one strength after the other, each from where the one before ended."""
+    """Fit with one strength after the other, each from where the one before ended; inputs have variance `share_F`."""
     mean_F = inputs_PF.mean(axis=0, dtype=np.float64)
     deviation_F = inputs_PF.std(axis=0, dtype=np.float64)
     # A constant input says nothing; rounding may leave it a tiny deviation that would blow up.
     constant_F = deviation_F <= 1e-9 * np.abs(mean_F)
-    scale_F = np.where(constant_F, 1.0, deviation_F)
+    scale_F = np.where(constant_F, 1.0, deviation_F) / np.sqrt(share_F)
     standard_PF = (inputs_PF - mean_F) / scale_F
     regression = LogisticRegression(solver="newton-cholesky", tol=TOLERANCE, max_iter=200, warm_start=True)
     for strength in strengths:

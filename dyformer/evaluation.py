@@ -86,6 +86,7 @@ def judge_embedding(
         split.train.linked_P,
         (inputs_of(split.validation), split.validation.linked_P),
         kind=decoder,
+        num_products=_num_products(vectors_ND, decoder),
     )
     return _scored(method, step, seed, split.test, score(fitted, inputs_of(split.test)))
 
@@ -113,7 +114,13 @@ def forecast_decoder(
         np.concatenate([train.linked_P, test.linked_P]),
         (inputs_of(validation), validation.linked_P),
         kind=decoder,
+        num_products=_num_products(vectors_ND, decoder),
     )
+
+
+def _num_products(vectors_ND: NDArray[np.floating], decoder: DecoderKind) -> int:
+    """Give how many inputs have to share one prior: none where the decoder reads nothing else."""
+    return vectors_ND.shape[1] if decoder == "features" else 0
 
 
 def _among(examples: LinkExamples, node_B: NDArray[np.int64] | None) -> LinkExamples:

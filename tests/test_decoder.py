@@ -56,11 +56,38 @@ def test_fits_are_at_their_optimum_also_where_inputs_resemble_each_other():
     inputs_PF, linked_P = examples(0, 400, 6, signal=3.0)
     inputs_PF[:, 5] = inputs_PF[:, :5].sum(axis=1) + 0.01 * inputs_PF[:, 5]
     for strength, decoder in zip(
-        STRENGTHS, dyformer.decoder._fits(inputs_PF, linked_P, STRENGTHS, "paper"), strict=True
+        STRENGTHS, dyformer.decoder._fits(inputs_PF, linked_P, STRENGTHS, "paper", np.ones(6)), strict=True
     ):
         standard_PF = (inputs_PF - decoder.mean_F) / decoder.scale_F
         gradient_F = standard_PF.T @ (score(decoder, inputs_PF) - linked_P) + decoder.coefficient_F / strength
         assert np.abs(gradient_F).max() / len(linked_P) < 1e-6
+
+
+def test_products_share_the_prior_of_one_input():
+    inputs_PF, linked_P = examples(0, 400, 6, signal=3.0)
+    decoder = fit_decoder(inputs_PF, linked_P, num_products=4)
+    # The optimum of the loss whose penalty counts each of the four products' slopes, of inputs of variance 1, fourfold.
+    slope_F = decoder.coefficient_F / decoder.scale_F * inputs_PF.std(axis=0)
+    standard_PF = (inputs_PF - inputs_PF.mean(axis=0)) / inputs_PF.std(axis=0)
+    gradient_F = standard_PF.T @ (score(decoder, inputs_PF) - linked_P) + slope_F * [4, 4, 4, 4, 1, 1]
+    assert np.abs(gradient_F).max() / len(linked_P) < 1e-6
+
+
+def test_many_products_without_meaning_do_not_drown_a_feature_that_has_one():
+    generator = np.random.default_rng(0)
+    linked_P = np.arange(600) % 2 == 0
+    feature_P1 = (linked_P + generator.normal(size=600))[:, None]
+    inputs_PF = decoder_inputs(generator.normal(size=(600, 100)), feature_P1)
+    train, validation, asked = (slice(0, 100), slice(100, 140), slice(140, 600))
+
+    def auc_with(num_products: int) -> float:
+        chosen_by = inputs_PF[validation], linked_P[validation]
+        decoder = fit_decoder(inputs_PF[train], linked_P[train], chosen_by, num_products=num_products)
+        return auc(linked_P[asked], score(decoder, inputs_PF[asked]))
+
+    alone = auc(linked_P[asked], feature_P1[asked, 0])
+    assert auc_with(100) > alone - 0.03
+    assert auc_with(0) < alone - 0.06
 
 
 def test_a_fit_runs_on_one_thread_of_blas_and_leaves_the_others_to_the_caller(monkeypatch):

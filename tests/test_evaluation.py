@@ -169,6 +169,17 @@ def test_the_features_decoder_reads_the_pair_features():
     assert step_auc(judge_embedding("noise", noise, graph, 4, 0, "paper")) < 0.9
 
 
+def test_wide_vectors_without_meaning_hardly_harm_the_pair_features():
+    generator = np.random.default_rng(0)
+    popularity = 1 / np.arange(1, 201)
+    ends = generator.choice(200, size=(1500, 2), p=popularity / popularity.sum())
+    pairs = [(int(a), int(b)) for a, b in ends if a != b]
+    graph = toy_graph([*pairs[:500], (0, 199)], pairs[300:800], pairs[500:1000], pairs[1000:1400])
+    noise = generator.normal(size=(200, 128))
+    features_alone, _ = judge_classifiers(graph, 4, 0)
+    assert step_auc(judge_embedding("noise", noise, graph, 4, 0, "features")) > step_auc(features_alone) - 0.01
+
+
 def test_vectors_must_cover_exactly_the_nodes_known_before():
     graph = toy_graph([(0, 1), (1, 2)], [(3, 4)], [(5, 6), (0, 2)])
     with pytest.raises(ValueError, match=r"found vectors of shape \(7, 2\): expected one row for each of the 5 nodes"):
@@ -186,6 +197,8 @@ def test_the_forecast_decoder_reads_the_past_of_a_pair_and_not_the_step_that_tel
     fitted = forecast_decoder(vectors, graph, 5, 0, "features")
     past_PF = pair_feature_table(prefix(graph, 4), source_P, target_P)
     np.testing.assert_allclose(fitted.mean_F[3:], past_PF.mean(axis=0))
+    products_PD = vectors[source_P] * vectors[target_P]
+    np.testing.assert_allclose(fitted.scale_F[:3], products_PD.std(axis=0) * 3**0.5)  # they share one prior
 
 
 def test_a_decoder_fitted_among_some_nodes_reads_no_other_vector():
