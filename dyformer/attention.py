@@ -82,7 +82,8 @@ class _HeadByHead(torch.autograd.Function):
         (grad_QD,) = grad_outputs
         query_QD, key_KD, value_KD, told_QD, *weights = ctx.saved_tensors
         rows = (query_QD, key_KD, value_KD, grad_QD)
-        mean_HQ = (grad_QD * told_QD).unflatten(1, (ctx.num_heads, -1)).sum(dim=2).T.contiguous()
+        mean_QH = (grad_QD * told_QD).unflatten(1, (ctx.num_heads, -1)).sum(dim=2)
+        mean_HQ = mean_QH.T.contiguous()  # read with a stride, it would take as long as a product
         found = tuple(torch.empty(row.shape, dtype=row.dtype) for row in rows[:3])
         scores: list[Tensor] = []  # gradients of biases: a tower that asks the other way round adds to what is there
         for tower, weight_HQK in zip(ctx.towers, weights, strict=True):

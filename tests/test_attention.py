@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dyformer.attention import attention
 
@@ -42,6 +44,28 @@ def test_attention_head_by_head_is_the_fused_one():
 def test_attention_is_the_same_where_no_gradient_is_asked_for(form: Callable[..., Tensor]):
     found_QD = form(*(tensor.detach() for tensor in inputs()))
     assert torch.equal(found_QD, form(*inputs()).detach())
+
+
+class LargestMemory(TorchDispatchMode):
+    """Remembers the most numbers that any tensor asked memory for, beside one that was there."""
+
+    def __init__(self, known: Tensor) -> None:
+        super().__init__()
+        self.known, self.numel = known.untyped_storage().data_ptr(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        storages = [leaf.untyped_storage() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        sizes = [storage.nbytes() // 4 for storage in storages if storage.data_ptr() != self.known]
+        self.numel = max(self.numel, *sizes, 0)
+        return made
+
+
+def test_attention_without_gradients_keeps_the_weights_of_one_head():
+    query_QD, key_KD, value_KD, bias_HQK = torch.randn(40, 16), *torch.randn(2, 50, 16), torch.randn(8, 40, 50)
+    with LargestMemory(bias_HQK) as largest:
+        attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=0.0)
+    assert largest.numel == 40 * 50
 
 
 @pytest.mark.parametrize("num_answering", [1, 5])

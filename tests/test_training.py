@@ -13,13 +13,25 @@ import torch
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.batches import graph_view, make_batch, node_batches
+from dyformer.losses import view_loss
 from dyformer.model import DyFormer, ModelConfig, ModelSizes
-from dyformer.pair_batches import labelled
+from dyformer.pair_batches import labelled, reconstruction_tasks
 from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.progress import Checkpoint, Progress, Weights
 from dyformer.snapshots import DynamicGraph
 from dyformer.stage_config import FinetuneConfig, PretrainConfig
-from dyformer.training import DyFormerEmbedder, embed, finetune, last_weights, own_loss, pretrain, started_model
+from dyformer.training import (
+    DyFormerEmbedder,
+    embed,
+    finetune,
+    last_weights,
+    own_loss,
+    pair_source,
+    pretrain,
+    pretraining_loss,
+    reconstruction_loss,
+    started_model,
+)
 
 MODEL = ModelConfig(width=8, num_layers=2, num_heads=2, feed_forward_width=8, num_targets=6, num_context=8)
 PRETRAIN = PretrainConfig(epochs=4, batches_per_epoch=3, validation_batches=2, num_linked=8, num_targets=12)
@@ -308,6 +320,26 @@ def test_loss_of_own_vectors_is_that_of_their_inner_products_and_their_length():
     assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
     found.backward()
     assert model.inputs.trained_N.all()
+
+
+def test_loss_of_two_views_is_the_mean_of_both_with_their_distance_and_that_of_own_vectors():
+    graph, config = prepared(example_graph()), replace(PRETRAIN, view_weight=0.7, own_weight=0.3)
+    tasks = reconstruction_tasks(4, 3, hidden=True)[-1:]
+    source = pair_source(graph, MODEL, config, seed=0)
+    batch = next(source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=True))
+    assert batch.second_view is not None
+    assert batch.history is not None
+    model = started_model(graph, MODEL, None, seed=0).eval()
+    views = model(batch.subgraph), model(batch.second_view)
+    assert not torch.allclose(*views)
+    links = [reconstruction_loss(model, batch, vector_GD, config) for vector_GD in views]
+    alone = pretraining_loss(model, replace(batch, second_view=None, history=None), config)
+    assert float(alone["loss"].detach()) == pytest.approx(float(links[0].detach()), rel=1e-5)
+    found = {name: float(value.detach()) for name, value in pretraining_loss(model, batch, config).items()}
+    view, own = view_loss(*views), own_loss(model, batch.history, config)
+    link = (links[0] + links[1]) / 2
+    expected = {"loss": link + 0.7 * view + 0.3 * own, "link": link, "view": view, "own": own}
+    assert found == pytest.approx({name: float(value.detach()) for name, value in expected.items()}, rel=1e-5)
 
 
 def test_pretraining_asks_own_vectors_alone_as_much_as_its_weight_says():
