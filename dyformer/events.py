@@ -164,7 +164,7 @@ def _judged_blocks(file: RawFile, plan: ReadPlan, columns: list[str]) -> Iterato
     """Part the usable rows, of which some columns are wanted, from the rejected ones."""
     for texts in raw_rows(file, plan):
         rows = judged(texts, plan)
-        is_bad = rows["reason"].is_not_null()
+        is_bad = rows.select(pl.col("reason").is_not_null()).to_series()
         events, quarantine = rows.select(columns), QUARANTINE_SCHEMA.to_frame()
         if is_bad.any():
             quarantine = quarantined(rows.filter(is_bad).with_columns(file=pl.lit(file.name)), plan)

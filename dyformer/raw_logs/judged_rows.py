@@ -5,12 +5,15 @@ import polars as pl
 from dyformer.raw_logs.event_times import read_times
 from dyformer.raw_logs.read_plan import ReadPlan
 
+TEXTS = {"weight", "label"}
 QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String})
 
 
 def judged(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     """Turn the texts of `raw_rows` into values, and give each row that cannot be used its `reason`."""
     times = read_times(rows["time"], plan.time_unit)
+    if rows.schema["source"] == pl.Int64 and not TEXTS & set(rows.columns) and not times["time"].null_count():
+        return rows.with_columns(times["time"])  # nothing but numbers, and all of use
     texts = {
         name: value for name, value in (("weight", _weight_value()), ("label", _label_value())) if name in rows.columns
     }
