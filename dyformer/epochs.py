@@ -211,5 +211,5 @@ def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]
 def held_out_loss(stage: Stage, model: DyFormer, batches: Sequence[PairBatch]) -> float:
     """Mean link loss over pairs that are never trained on."""
     model.eval()
-    with torch.no_grad():
+    with torch.inference_mode():
         return float(torch.stack([stage.loss(model, batch)["link"] for batch in batches]).mean())
