@@ -216,6 +216,17 @@ def test_batches_given_together_have_the_vectors_that_each_has_alone():
     for vector_GD, batch in zip(found, batches, strict=False):
         torch.testing.assert_close(vector_GD, model(batch), rtol=1e-11, atol=1e-11)
     assert [vector_GD.shape for vector_GD in model.views([batches[2], batches[2]])] == [(3, 6), (3, 6)]
+    with pytest.raises(AssertionError):
+        model.views(batches)
+
+
+def test_rows_that_have_nobody_to_ask_pass_through_the_feed_forward_layer_alone():
+    layer = randomised(TwoTowerLayer(CONFIG))
+    assert isinstance(layer, TwoTowerLayer)
+    row_GD, nothing_HGC = torch.randn(3, 6), torch.randn(2, 3, 0)
+    expected_GD = row_GD + layer.feed_forward(layer.feed_forward_norm(row_GD))
+    assert torch.equal(layer(row_GD, [nothing_HGC]), expected_GD)
+    assert torch.equal(layer.targets(row_GD, [nothing_HGC]), expected_GD)
 
 
 def test_hidden_lag_leaves_no_trace_in_the_encoding():
