@@ -87,9 +87,7 @@ def ids_are_integers(nodes: pl.DataFrame) -> bool:
 def _ends(events: pl.DataFrame) -> list[pl.Series]:
     """Give the sources and the targets, both as integers or both as Categorical."""
     ends = [events[name].rechunk() for name in ENDS]
-    if not are_integers(*ends):
-        return [as_texts(ids) for ids in ends]
-    return ends if ends[0].dtype == ends[1].dtype else [ids.cast(pl.Int64) for ids in ends]
+    return ends if are_integers(*ends) else [as_texts(ids) for ids in ends]
 
 
 def _coded(ends: list[pl.Series], known: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.DataFrame]:

@@ -56,8 +56,19 @@ def test_nodes_are_numbered_as_they_are_met(ends, kind, known, target_side, tabl
     assert result.drop("source_node", "target_node").equals(events)
 
 
-def test_ends_may_be_held_in_different_ways():
-    events = pl.DataFrame({"source": np.array([7, 8]), "target": ["8", "x"], "time": [1, 2]})
+@pytest.mark.parametrize(
+    "targets", [pl.Series(["8", "x"]), pl.Series([8, 2**40]), pl.Series([8, 9], dtype=pl.UInt32), pl.Series([8, -1])]
+)
+def test_ends_may_be_held_in_different_ways(targets):
+    events = pl.DataFrame({"source": np.array([7, 8]), "target": targets, "time": [1, 2]})
     result, new = numbered(events, pl.DataFrame(schema=node_numbers.NODE_COLUMNS), 0)
     assert result.select("source_node", "target_node").rows() == [(0, 1), (1, 2)]
-    assert new["id"].to_list() == ["7", "8", "x"]
+    assert new["id"].to_list() == ["7", "8", str(targets[1])]
+
+
+def test_a_known_text_that_is_no_usual_integer_is_another_node():
+    known = pl.DataFrame({"node": [0, 1], "side": [0, 0], "id": ["07", "8"]}).cast({"side": pl.Int8})
+    events = pl.DataFrame({"source": [7, 8], "target": [8, 7], "time": [1, 2]})
+    result, new = numbered(events, known, 0)
+    assert result.select("source_node", "target_node").rows() == [(2, 1), (1, 2)]
+    assert new.rows() == [(2, 0, "7")]
