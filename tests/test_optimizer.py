@@ -68,10 +68,11 @@ def test_a_node_that_is_not_in_the_batch_does_not_move():
     assert moved_N.tolist() == [False, False, True, False, False, True]
 
 
-def test_gradients_of_all_weights_and_of_both_views_share_one_norm():
+@pytest.mark.parametrize("clip_norm", [0.5, 1e9])  # a gradient within the norm is left as it is
+def test_gradients_of_all_weights_and_of_both_views_share_one_norm(clip_norm: float):
     """A node in both views has one gradient, the sum: Adam's second moment after one step is its square."""
     model = toy()
-    optimizer = Optimizer(model, PretrainConfig(learning_rate=0.01, weight_decay=0.0, clip_norm=0.5))
+    optimizer = Optimizer(model, PretrainConfig(learning_rate=0.01, weight_decay=0.0, clip_norm=clip_norm))
     node_B = torch.tensor([0, 3])
     gradients = torch.autograd.grad(2 * model(node_B), list(model.parameters()))
     dense = [gradient.to_dense() for gradient in gradients]
@@ -81,7 +82,7 @@ def test_gradients_of_all_weights_and_of_both_views_share_one_norm():
     state = optimizer.state()
     second = {"id_NO": "rows/0", "linear.weight": "adam/0", "linear.bias": "adam/1", "offset": "adam/2"}
     for (name, _), gradient in zip(model.named_parameters(), dense, strict=True):
-        expected = 0.001 * (gradient * 0.5 / norm) ** 2
+        expected = 0.001 * (gradient * min(1.0, clip_norm / float(norm))) ** 2
         torch.testing.assert_close(state[f"{second[name]}/exp_avg_sq"].reshape(expected.shape), expected)
 
 
