@@ -51,6 +51,15 @@ def test_a_mark_among_the_numbers_is_seen(block, mark):
     assert integer_rows(block, ",", AT, (b'"', b"9")) is not None
 
 
+def test_a_short_line_is_not_made_up_for_by_a_longer_one():
+    assert integer_rows(b"1,2,-3\n1,2\n0,+7,-5\n", ",", AT) is None
+    assert integer_rows(b"1,2,3,x\n1,2,3\n1,+2,3,x\n", ",", AT) is None
+
+
+def test_undecodable_bytes_are_no_plain_integers():
+    assert integer_rows(b"\x8b,2,3\n", ",", AT) is None
+
+
 def test_text_beside_the_numbers_is_ascii():
     assert integer_rows("1,2,3,é\n".encode(), ",", AT) is None
     assert integer_rows(b"1,2,3,e\n", ",", AT) is not None

@@ -29,7 +29,7 @@ def integer_rows(
         `field_0, field_1, ...`. None where a line has another number of fields than the first, an id or time is not
         a plain integer of up to 18 digits, a mark is met, or a text that is not ASCII.
     """
-    first = io.BytesIO(block).readline().decode().rstrip("\n").split(separator)
+    first = io.BytesIO(block).readline().decode("latin-1").rstrip("\n").split(separator)
     if len(first) <= max(at.values()) or not first[at["source"]].isdecimal() or not first[at["target"]].isdecimal():
         return None
     numbers = {role: at[role] for role in ("source", "target", "time") if first[at[role]].isdecimal()}
@@ -40,6 +40,8 @@ def integer_rows(
     if any(mark in block for mark in marks):
         return None
     fields = _fields(block, separator, len(first), frozenset(numbers.values()))
+    if fields.to_series(-1).null_count():  # a line may be short of fields, which others' bytes would make up for
+        return None
     num_bytes = fields.height * len(first) - (not block.endswith(b"\n"))
     for column in fields:
         num_bytes += _num_bytes(column)
