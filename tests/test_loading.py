@@ -140,6 +140,15 @@ def test_a_work_that_has_not_begun_is_never_called():
     assert late == []
 
 
+@pytest.fixture
+def heeds_control_c() -> Iterator[None]:
+    """A process that a shell started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_control_c")
 def test_control_c_while_waiting_leaves_no_thread():
     main = threading.main_thread().ident
     assert main is not None
