@@ -16,6 +16,7 @@ from dyformer.union_graph import TemporalUnionGraph
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
+PUSHED = 1e-300  # what a push leaves: no residual that counts, yet not the 0 of a node that was never touched
 PUSHED_SHARE = 0.25  # of all slots: while nodes that hold anything have fewer, pushing is faster than pulling
 
 
@@ -131,7 +132,7 @@ def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport
             node = front_N[entry]
             pushed_N[entry] = residual_N[node]
             settled_N[node] += teleport * residual_N[node]
-            residual_N[node] = 0.0
+            residual_N[node] = PUSHED
         num_next = 0
         for entry in range(num_front):
             first, end = indptr_N1[front_N[entry]], indptr_N1[front_N[entry] + 1]
@@ -140,7 +141,7 @@ def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport
                 neighbor = neighbor_M[slot]
                 before = residual_N[neighbor]
                 residual_N[neighbor] = before + share
-                if before == 0.0 and settled_N[neighbor] == 0.0:
+                if before == 0.0:
                     touched_N[num_touched] = neighbor
                     num_touched += 1
                 if before < threshold_N[neighbor] <= before + share:
