@@ -130,6 +130,11 @@ class Layout:
         """Folder of this machine that keeps what the tracker did not take yet."""
         return str(Path(self.state) / "spool")
 
+    @property
+    def spills(self) -> str:
+        """Folder of this machine whose children hold what running steps cannot hold in memory."""
+        return str(Path(self.state) / "spills")
+
     def lock(self, name: str) -> str:
         """File of this machine whose lock says that somebody works on `name`."""
         return str(Path(self.state) / "locks" / f"{_safe(name)}.lock")

@@ -30,7 +30,7 @@ EVENT_BYTES = 160  # what an event takes while snapshots are cut
 DUCKDB_SHARE = 8  # DuckDB may use one part in so many: beside it there are the program, the nodes and the result
 NUM_THREADS = 2  # each needs memory of its own
 BATCH_ROWS = 1 << 16
-PREFIX, LOCK = ".spill-", "lock"
+LOCK = "lock"
 CREATE = "CREATE OR REPLACE TABLE {table} AS SELECT * FROM block"
 INSERT = "INSERT INTO {table} BY NAME SELECT * FROM block"
 
@@ -50,7 +50,7 @@ def is_large(num_bytes: int, num_events: int = 0) -> bool:
 
 @contextmanager
 def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
-    """Open an empty database in a folder of its own below the layout's state; both are removed in the end.
+    """Open an empty database in a folder of its own below the layout's `spills`; both are removed in the end.
 
     The folders of killed processes are removed first: the kernel lets go of the lock that each living one holds.
     """
@@ -58,9 +58,10 @@ def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
 
     with ExitStack() as ending:
         with alone(layout, "spill"):  # nobody sees a folder between its making and its locking
-            for left in Path(layout.state).glob(f"{PREFIX}*"):
+            Path(layout.spills).mkdir(parents=True, exist_ok=True)
+            for left in Path(layout.spills).iterdir():
                 _remove_if_left(left)
-            folder = ending.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=layout.state))
+            folder = ending.enter_context(tempfile.TemporaryDirectory(dir=layout.spills))
             fcntl.flock(ending.enter_context((Path(folder) / LOCK).open("w")), fcntl.LOCK_EX)
         settings = {
             "memory_limit": f"{memory_bytes() // DUCKDB_SHARE >> 20}MiB",

@@ -25,6 +25,7 @@ def test_every_kind_has_an_address_of_its_own(tmp_path: Path):
         layout.forecasts("uci", **RUN),
         layout.scores("uci", **RUN),
         layout.spool,
+        layout.spills,
         layout.lock("train-uci"),
     ]
     assert len(set(addresses)) == len(addresses)

@@ -73,7 +73,7 @@ def test_over_the_disk_everything_is_the_same(reading: dict[str, Any], tmp_path:
     assert held_counts[0]["num_duplicates"] >= 100
     for name, table in held.items():
         assert_frame_equal(table, spilled[name])
-    assert not list((tmp_path / "spilled").glob(".spill-*"))
+    assert not spills(Layout(str(tmp_path / "spilled")))
 
 
 def test_rows_already_stored_are_dropped_over_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -155,7 +155,7 @@ def test_the_database_is_bounded_and_gone_in_the_end(tmp_path: Path, monkeypatch
 
 
 def spills(layout: Layout) -> set[Path]:
-    return set(Path(layout.state).glob(".spill-*"))
+    return set(Path(layout.spills).iterdir())
 
 
 KILLED = """
@@ -171,7 +171,7 @@ with spill.open_spill(Layout(sys.argv[1])) as database:
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(tmp_path: Path):
     layout = Layout(str(tmp_path / "store"))
-    (tmp_path / "store" / ".spill-half-removed").mkdir(parents=True)
+    (Path(layout.spills) / "half-removed").mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", KILLED, layout.root], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
