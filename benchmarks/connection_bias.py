@@ -13,9 +13,9 @@ import torch
 from graphs import power_law_graph
 from torch import Tensor
 
-from dyformer.attention_bias import add_connections, distance_bias
-from dyformer.batches import SubgraphBatch, graph_view, make_batch
-from dyformer.prepared_graph import GraphConfig, prepare_graph
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.model.encodings import add_connections, distance_bias
+from dyformer.sampling.subgraphs import SubgraphBatch, graph_view, make_batch
 
 NUM_NODES, NUM_HEADS, MAX_DISTANCE = 512, 8, 5
 TARGETS = {16: 20, 100: 70}  # lags, and how many times faster than the dense product

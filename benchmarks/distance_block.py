@@ -13,10 +13,10 @@ from graphs import power_law_graph, published_graph
 from igraph import Graph
 from numpy.typing import NDArray
 
-from dyformer.block_search import hub_first_graph
-from dyformer.distances import distance_block, swept_block
-from dyformer.pagerank import joint_context
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.graphs.distances import distance_block, swept_block
+from dyformer.graphs.kernels.block_search import hub_first_graph
+from dyformer.graphs.pagerank import joint_context
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 NUM_NODES = 512
 MAX_DISTANCES = (2, 3, 5)

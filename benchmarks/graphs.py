@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.snapshots import DynamicGraph, Snapshot
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from flows.steps.ingest import ingest_log
 from flows.steps.snapshots import cut_snapshots, open_snapshots
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from graphs import power_law_graph
 
-from dyformer.batches import num_lags
-from dyformer.model import ModelConfig
-from dyformer.optimizer import Optimizer
-from dyformer.pair_batches import PairBatch, reconstruction_tasks
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.stage_config import PretrainConfig
-from dyformer.training import embed, pair_source, pretraining_loss, started_model
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.model.config import ModelConfig
+from dyformer.sampling.link_batches import PairBatch, reconstruction_tasks
+from dyformer.sampling.subgraphs import num_lags
+from dyformer.training.config import PretrainConfig
+from dyformer.training.optimizer import Optimizer
+from dyformer.training.stages import embed, pair_source, pretraining_loss, started_model
 
 LAGS, LAGS_GRAPH = (10, 100, 1_000), "s100k"
 GRAPHS, GRAPHS_LAGS = ("s10k", "s100k", "s1m", "s10m"), 16

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.events import Declared, RawFile, read_events, sniff_plan
-from dyformer.windows import time_order
+from dyformer.graphs.windows import time_order
+from dyformer.logs.events import Declared, RawFile, read_events, sniff_plan
 from storage.node_numbers import NODE_COLUMNS, numbered
 
 NUM_ROWS = 10_000_000

@@ -13,9 +13,9 @@ import numpy as np
 from graphs import power_law_graph, published_graph
 from numpy.typing import NDArray
 
-from dyformer.block_search import hub_first_graph
-from dyformer.pagerank import joint_context
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.graphs.kernels.block_search import hub_first_graph
+from dyformer.graphs.pagerank import joint_context
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 NUM_NODES = 512
 TELEPORT = 0.15

@@ -10,11 +10,11 @@ from functools import partial
 import measure
 from graphs import published_graph  # settles the environment of a training, before torch is imported
 
-from dyformer import training
-from dyformer.epochs import Stage
 from dyformer.experiments.settings import Experiment
-from dyformer.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.progress import Progress
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.training.checkpoint import Progress
+from dyformer.training.loop import Stage
+from dyformer.training.stages import stages as training
 
 TARGET = 0.05
 ROUNDS = 2

@@ -13,9 +13,9 @@ import polars as pl
 from graphs import power_law_graph
 from numpy.typing import NDArray
 
-from dyformer.block_search import hub_first_graph
-from dyformer.pagerank import EPSILON, pagerank_table
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.graphs.kernels.block_search import hub_first_graph
+from dyformer.graphs.pagerank import EPSILON, pagerank_table
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 TELEPORT = 0.15
 TOP_K = 64

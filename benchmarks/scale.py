@@ -101,7 +101,7 @@ def snapshots(size: str, folder: Path) -> str:
 
 def union_graph(size: str, folder: Path) -> str:
     """Read the snapshots and unite them all."""
-    from dyformer.prepared_graph import prepare_graph
+    from dyformer.graphs.prepared_graph import prepare_graph
     from flows.steps.snapshots import cut_snapshots, open_snapshots
     from flows.steps.train import experiment_of
 

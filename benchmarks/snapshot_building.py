@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.datasets import Window
-from dyformer.snapshots import DynamicGraph, build_snapshots
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.logs.datasets import Window
 
 NUM_ROWS = 9_800_000
 NUM_NODES = 1_000_000

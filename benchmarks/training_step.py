@@ -18,13 +18,14 @@ import torch
 from graphs import published_graph
 from torch import Tensor, nn
 
-from dyformer.batches import SubgraphBatch, num_lags
-from dyformer.model import AttentionBias, DyFormer, ModelConfig
-from dyformer.optimizer import Optimizer
-from dyformer.pair_batches import PairBatch, reconstruction_tasks
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.stage_config import PretrainConfig
-from dyformer.training import pair_source, pretrain, pretraining_loss, started_model
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.model.config import ModelConfig
+from dyformer.model.transformer import AttentionBias, DyFormer
+from dyformer.sampling.link_batches import PairBatch, reconstruction_tasks
+from dyformer.sampling.subgraphs import SubgraphBatch, num_lags
+from dyformer.training.config import PretrainConfig
+from dyformer.training.optimizer import Optimizer
+from dyformer.training.stages import pair_source, pretrain, pretraining_loss, started_model
 
 UNTIL, NUM_NODES = 2, 975
 PUBLISHED_CPU_SECONDS, PUBLISHED_GB = 12.0, 2.8  # documented: 12 to 16 s, one thread

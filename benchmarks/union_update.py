@@ -14,10 +14,10 @@ import numpy as np
 from graphs import power_law_graph, published_graph
 from numpy.typing import NDArray
 
-from dyformer import union_arrays
-from dyformer.pagerank import joint_context
-from dyformer.snapshots import DynamicGraph, Snapshot
-from dyformer.union_graph import (
+from dyformer.graphs.kernels import union_numpy as union_arrays
+from dyformer.graphs.pagerank import joint_context
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
+from dyformer.graphs.union_graph import (
     TemporalUnionGraph,
     build_union_graph,
     connections,

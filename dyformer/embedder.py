@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.prepared_graph import PreparedGraph
+from dyformer.graphs.prepared_graph import PreparedGraph
 
 Embed = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """Node ids `[n]` of the fitted graph -> vectors `[n, width]`, the same whoever is asked together."""

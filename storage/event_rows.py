@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from dyformer.raw_logs.log_ids import ENDS
+from dyformer.logs.ids import ENDS
 from storage import node_numbers
 
 EVENT_COLUMNS = {
@@ -36,7 +36,7 @@ BLOCK_ROWS = 1 << 17
 
 
 class RowsRead(Protocol):
-    """What a reader made of a source: `dyformer.events.ReadResult`."""
+    """What a reader made of a source: `dyformer.logs.events.ReadResult`."""
 
     @property
     def events(self) -> pl.DataFrame:

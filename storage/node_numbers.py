@@ -12,8 +12,8 @@ import polars as pl
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from dyformer.raw_logs.log_ids import ENDS, ID, are_integers, as_texts, dense
-from dyformer.windows import time_keys
+from dyformer.graphs.windows import time_keys
+from dyformer.logs.ids import ENDS, ID, are_integers, as_texts, dense
 from storage import delta_tables
 
 NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}

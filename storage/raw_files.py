@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 
-from dyformer.datasets import Dataset, dataset_named
-from dyformer.raw_logs.raw_log import DamagedLog, LogError, LogNotFound, RawFile
-from dyformer.synthetic import generated_log
+from dyformer.logs.datasets import Dataset, dataset_named
+from dyformer.logs.log_file import DamagedLog, LogError, LogNotFound, RawFile
+from dyformer.logs.synthetic import generated_log
 from storage import files
 from storage.raw_streams import object_store, open_raw, pieces
 

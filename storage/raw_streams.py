@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from dyformer.raw_logs.raw_log import ByteStream, DamagedLog, LogNotFound
+from dyformer.logs.log_file import ByteStream, DamagedLog, LogNotFound
 from storage import files
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.events import RawFile, ReadPlan, check_usable, event_blocks
+from dyformer.logs.events import RawFile, ReadPlan, check_usable, event_blocks
 from storage import spill
 from storage.event_rows import QUARANTINE_COLUMNS
 
@@ -108,7 +108,7 @@ class SpilledRows:
 def spill_events(
     connection: "DuckDBPyConnection", table: str, file: RawFile, plan: ReadPlan, *, drop_duplicates: bool = False
 ) -> SpilledRows:
-    """Read a file as `dyformer.events.read_events` does, its events into a new table; raises what that raises."""
+    """Read a file as `dyformer.logs.events.read_events` does, its events into a new table; raises what that raises."""
     connection.execute(EVENTS.format(table=table))
     rejected = [pl.DataFrame(schema=QUARANTINE_COLUMNS)]
     num_usable = 0

@@ -1,4 +1,4 @@
-"""Events on disk -> the snapshots that `dyformer.snapshots.build_snapshots` makes of them, one window at a time.
+"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes of them, one window at a time.
 
 V permanent node numbers    N nodes of the graph    E edges of one snapshot
 """
@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.datasets import TimeUnit, Window
-from dyformer.snapshots import DynamicGraph, Snapshot
-from dyformer.windows import Windows, cut
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
+from dyformer.graphs.windows import Windows, cut
+from dyformer.logs.datasets import TimeUnit, Window
 from storage import spill
 
 if TYPE_CHECKING:

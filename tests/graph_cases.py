@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from toy_graphs import Edges, toy_graph
 
-from dyformer.snapshots import DynamicGraph
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 STAR: Edges = [(0, node) for node in range(1, 9)]
 PATH: Edges = [(node, node + 1) for node in range(9)]

@@ -4,7 +4,7 @@ import io
 
 import polars as pl
 
-from dyformer.events import (
+from dyformer.logs.events import (
     Declared,
     RawFile,
     read_events,

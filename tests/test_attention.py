@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dyformer.attention import attention
+from dyformer.model.attention import attention
 
 
 def inputs(num_asking: int = 3, num_answering: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dyformer.attention_bias import TemporalConnectionEncoding, add_connections, distance_bias
+from dyformer.model.encodings import TemporalConnectionEncoding, add_connections, distance_bias
 
 NUM_PAIRS, NUM_LAGS, NUM_HEADS, MAX_DISTANCE = 30, 7, 3, 4
 CONNECTIONS = [(0, 0), (0, 6), (4, 3), (29, 1), (4, 0), (17, 5)]  # pair and lag

@@ -10,18 +10,18 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.batches import (
+from dyformer.graphs.distances import distance_block
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import node_batches
+from dyformer.sampling.subgraphs import (
     SubgraphBatch,
     graph_view,
     make_batch,
     make_two_views,
-    node_batches,
     node_features,
     num_features,
 )
-from dyformer.distances import distance_block
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.snapshots import DynamicGraph
 
 STEPS = [[(0, 1), (1, 2)], [(0, 1), (2, 3)], [(3, 4), (1, 4), (1, 2)], [(4, 5), (0, 1)]]
 

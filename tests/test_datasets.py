@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from dyformer.datasets import (
+from dyformer.logs.datasets import (
     DATASETS,
     UnknownDataset,
     Window,

@@ -6,9 +6,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_info, threadpool_limits
 
-import dyformer.decoder
-from dyformer.decoder import STRENGTHS, LinkDecoder, decoder_inputs, fit_decoder, hadamard, logit, score
-from dyformer.metrics import auc
+import dyformer.scoring.decoder
+from dyformer.scoring.decoder import STRENGTHS, LinkDecoder, decoder_inputs, fit_decoder, hadamard, logit, score
+from dyformer.scoring.metrics import auc
 
 
 def examples(seed: int, num_pairs: int, width: int, signal: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ def test_fits_are_at_their_optimum_also_where_inputs_resemble_each_other():
     inputs_PF, linked_P = examples(0, 400, 6, signal=3.0)
     inputs_PF[:, 5] = inputs_PF[:, :5].sum(axis=1) + 0.01 * inputs_PF[:, 5]
     for strength, decoder in zip(
-        STRENGTHS, dyformer.decoder._fits(inputs_PF, linked_P, STRENGTHS, "paper", np.ones(6)), strict=True
+        STRENGTHS, dyformer.scoring.decoder._fits(inputs_PF, linked_P, STRENGTHS, "paper", np.ones(6)), strict=True
     ):
         standard_PF = (inputs_PF - decoder.mean_F) / decoder.scale_F
         gradient_F = standard_PF.T @ (score(decoder, inputs_PF) - linked_P) + decoder.coefficient_F / strength
@@ -95,7 +95,7 @@ def test_a_fit_runs_on_one_thread_of_blas_and_leaves_the_others_to_the_caller(mo
         return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
     during = []
-    monkeypatch.setattr(dyformer.decoder, "auc", lambda *_: during.append(threads_of_blas()) or 0.5)
+    monkeypatch.setattr(dyformer.scoring.decoder, "auc", lambda *_: during.append(threads_of_blas()) or 0.5)
     with threadpool_limits(2, user_api="blas"):
         fit_decoder(*examples(0, 60, 4), examples(1, 60, 4))
         assert threads_of_blas() == {2}

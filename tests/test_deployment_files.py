@@ -16,7 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from dyformer.datasets import DATASETS
+from dyformer.logs.datasets import DATASETS
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = re.compile(r"password|secret|access_?key", re.IGNORECASE)

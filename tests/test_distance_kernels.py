@@ -6,7 +6,7 @@ N nodes    X nodes asked about    R rows    W words of a row    K components
 import numpy as np
 import pytest
 
-from dyformer.distance_kernels import (
+from dyformer.graphs.kernels.bfs import (
     NUM_WORDS,
     complete_rows,
     components,

@@ -10,10 +10,11 @@ from numpy.testing import assert_array_equal
 from scipy.sparse.csgraph import shortest_path
 from toy_graphs import Edges, toy_graph
 
-from dyformer import block_search, distances
-from dyformer.block_search import hub_first_graph, searched_block
-from dyformer.distances import distance_block, distance_table, swept_block
-from dyformer.union_graph import TemporalUnionGraph, build_union_graph
+from dyformer.graphs import distances
+from dyformer.graphs.distances import distance_block, distance_table, swept_block
+from dyformer.graphs.kernels import block_search
+from dyformer.graphs.kernels.block_search import hub_first_graph, searched_block
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 
 @pytest.fixture(params=["numpy", "all nodes are hubs", "three hubs", "no hubs"])
@@ -144,11 +145,11 @@ def test_a_graph_is_numbered_hubs_first_once():
 
 def test_without_numba_the_graph_is_swept(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "dyformer.block_search")
+    monkeypatch.delitem(sys.modules, "dyformer.graphs.kernels.block_search")
     monkeypatch.setattr(distances, "_block_engine", distances._block_engine.__wrapped__)  # as asked for the first time
     union = named_union("path")
     assert distance_block(union, np.array([0]), np.array([4]), max_distance=9).tolist() == [[4]]
-    assert "dyformer.block_search" not in sys.modules
+    assert "dyformer.graphs.kernels.block_search" not in sys.modules
 
 
 def test_a_cap_that_does_not_fit_is_refused():

@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 from toy_graphs import random_graph
 
-from dyformer import epochs, pair_batches
-from dyformer.batches import num_lags
-from dyformer.epochs import Stage, draw_tasks, run_epochs
-from dyformer.model import DyFormer, ModelConfig
-from dyformer.pair_batches import PairBatch, reconstruction_tasks
-from dyformer.prepared_graph import GraphConfig, prepare_graph
-from dyformer.progress import Weights
-from dyformer.stage_config import PretrainConfig
-from dyformer.training import pair_source, pretraining_loss, started_model
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.model.config import ModelConfig
+from dyformer.model.transformer import DyFormer
+from dyformer.sampling import link_batches as pair_batches
+from dyformer.sampling.link_batches import PairBatch, reconstruction_tasks
+from dyformer.sampling.subgraphs import num_lags
+from dyformer.training import loop as epochs
+from dyformer.training.checkpoint import Weights
+from dyformer.training.config import PretrainConfig
+from dyformer.training.loop import Stage, draw_tasks, run_epochs
+from dyformer.training.stages import pair_source, pretraining_loss, started_model
 
 GRAPH = prepare_graph(
     random_graph(np.random.default_rng(3), num_nodes=40, num_steps=6, num_edges=60),

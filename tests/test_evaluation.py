@@ -7,11 +7,10 @@ import pytest
 from published_logs import published_events
 from toy_graphs import random_graph, toy_graph
 
-import dyformer.evaluation as module
+import dyformer.evaluation.protocols as module
 from dyformer.baselines.heuristics import SCORERS
-from dyformer.datasets import DATASETS
 from dyformer.embedder import Embed
-from dyformer.evaluation import (
+from dyformer.evaluation.protocols import (
     FIGURES_SCHEMA,
     PAIRS_SCHEMA,
     ScoredPairs,
@@ -26,11 +25,12 @@ from dyformer.evaluation import (
     rival_scores,
     to_table,
 )
-from dyformer.links import TooFewLinks, judged_steps, paper_examples
-from dyformer.metrics import auc, average_precision
-from dyformer.pair_features import pair_feature_table
-from dyformer.prepared_graph import GraphConfig, PreparedGraph
-from dyformer.snapshots import DynamicGraph, build_snapshots, prefix
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix
+from dyformer.logs.datasets import DATASETS
+from dyformer.sampling.pairs import TooFewLinks, judged_steps, paper_examples
+from dyformer.scoring.metrics import auc, average_precision
+from dyformer.scoring.pair_features import pair_feature_table
 
 
 def graph_of(seed: int = 0, num_nodes: int = 40, num_edges: int = 60) -> DynamicGraph:

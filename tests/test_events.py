@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_logs import EPOCH, GOOD, SECOND, as_bytes, raw, read, reasons, texts
 
-from dyformer.datasets import DATASETS
-from dyformer.events import (
+from dyformer.logs.datasets import DATASETS
+from dyformer.logs.events import (
     Declared,
     RawFile,
     declared_by,
@@ -21,10 +21,10 @@ from dyformer.events import (
     sniff_plan,
     too_many_bad,
 )
-from dyformer.raw_logs.raw_log import (
+from dyformer.logs.log_file import (
     TooManyBadRows,
 )
-from dyformer.raw_logs.raw_rows import raw_rows
+from dyformer.logs.reader import raw_rows
 
 
 def test_each_kind_of_broken_row_has_its_reason_and_place():
@@ -93,7 +93,7 @@ def test_exact_duplicates_are_kept_and_counted_or_dropped_over_all_files():
 
 
 def test_duplicates_far_apart_are_found(monkeypatch):
-    monkeypatch.setattr("dyformer.raw_logs.repeats.BLOCK_ROWS", 3)
+    monkeypatch.setattr("dyformer.logs.duplicates.BLOCK_ROWS", 3)
     text = "".join(f"a,b,{EPOCH + row}\n" for row in (0, 1, 2, 3, 4, 0, 5, 6, 4, 0))
     result = read(text, drop_duplicates=True)
     assert result.events["line"].to_list() == [1, 2, 3, 4, 5, 7, 8]

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from dyformer.events import ReadResult
+from dyformer.logs.events import ReadResult
 from storage import delta_tables, node_numbers
 from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events_table import (

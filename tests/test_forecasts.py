@@ -6,11 +6,11 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 from toy_graphs import random_graph, toy_graph
 
-import dyformer.forecasts as module
-from dyformer.decoder import LinkDecoder, decoder_inputs, fit_decoder, hadamard
-from dyformer.forecasts import LINKS_SCHEMA, decoder_nodes, linked_last, top_links
-from dyformer.pair_features import pair_feature_table
-from dyformer.snapshots import DynamicGraph
+import dyformer.scoring.top_links as module
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.decoder import LinkDecoder, decoder_inputs, fit_decoder, hadamard
+from dyformer.scoring.pair_features import pair_feature_table
+from dyformer.scoring.top_links import LINKS_SCHEMA, decoder_nodes, linked_last, top_links
 
 WIDTH = 5
 

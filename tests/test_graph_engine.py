@@ -17,15 +17,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse.csgraph import connected_components, shortest_path
 from torch.func import functional_call
 
-from dyformer import block_search, distances, pagerank, union_graph
-from dyformer.batches import GraphView, SubgraphBatch, graph_view, make_batch, node_batches
-from dyformer.datasets import Window
-from dyformer.distances import distance_block
-from dyformer.model import AttentionBias, DyFormer, ModelConfig, ModelSizes
-from dyformer.pagerank import joint_context
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.snapshots import DynamicGraph, build_snapshots
-from dyformer.training import embed, started_model
+from dyformer.graphs import distances, pagerank, union_graph
+from dyformer.graphs.distances import distance_block
+from dyformer.graphs.kernels import block_search
+from dyformer.graphs.pagerank import joint_context
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
+from dyformer.logs.datasets import Window
+from dyformer.model.config import ModelConfig
+from dyformer.model.transformer import AttentionBias, DyFormer, ModelSizes
+from dyformer.sampling.pairs import node_batches
+from dyformer.sampling.subgraphs import GraphView, SubgraphBatch, graph_view, make_batch
+from dyformer.training.stages import embed, started_model
 
 MOST_NODES = 60
 WIDTH, HEADS = 4, 2

@@ -11,8 +11,8 @@ from sklearn.preprocessing import StandardScaler
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.baselines.heuristics import CLASSIFIERS, SCORERS
-from dyformer.pair_features import pair_feature_table
-from dyformer.snapshots import DynamicGraph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.pair_features import pair_feature_table
 
 # 0-1 in steps 1, 2 and 3; 1-2 in step 1; 2-3 in step 3
 HISTORY = toy_graph([(0, 1), (1, 2), (3, 4)], [(0, 1)], [(0, 1), (2, 3)])

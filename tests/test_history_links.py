@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_array_equal
 from toy_graphs import toy_graph
 
-from dyformer.history_links import HistoryLinks, history_links
-from dyformer.pair_batches import LinkTask, PairSizes, PairSource
-from dyformer.prepared_graph import GraphConfig, prepare_graph
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.sampling.history_links import HistoryLinks, history_links
+from dyformer.sampling.link_batches import LinkTask, PairSizes, PairSource
 
 STEPS = ([(0, 1), (1, 2)], [(0, 1), (2, 3), (3, 4)], [(4, 5)])
 NONE_LEFT_OUT = [np.zeros(len(edges), dtype=np.bool_) for edges in STEPS]

@@ -3,9 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_logs import EPOCH, SECOND, ends, raw, read, reasons
 
-from dyformer.events import Declared, read_events, sniff_plan
-from dyformer.raw_logs import raw_rows
-from dyformer.raw_logs.integer_rows import integer_rows
+from dyformer.logs import reader as raw_rows
+from dyformer.logs.events import Declared, read_events, sniff_plan
+from dyformer.logs.integers import integer_rows
 
 AT = {"source": 0, "target": 1, "time": 2}
 

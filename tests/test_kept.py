@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dyformer.kept import Kept
+from dyformer.sampling.cache import Kept
 
 
 def recorded(most: int) -> tuple[Kept[int, str], list[int]]:

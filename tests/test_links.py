@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import chisquare
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.links import (
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import (
     LinkExamples,
     LinkSplit,
     TooFewLinks,
@@ -14,7 +15,6 @@ from dyformer.links import (
     past_pair_keys,
     sample_unlinked,
 )
-from dyformer.snapshots import DynamicGraph
 
 NO_LINKS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 

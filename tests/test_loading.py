@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from dyformer.loading import loaded
+from dyformer.sampling.prefetch import loaded
 
 SECONDS = 10.0  # until a test that hangs fails
 

@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dyformer.raw_logs.log_ids import ID, as_texts, compact, num_digits, united
+from dyformer.logs.ids import ID, as_texts, compact, num_digits, united
 
 
 def block(*ends):

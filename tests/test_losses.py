@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dyformer.losses import link_loss, normalised_view_loss, view_loss
+from dyformer.model.losses import link_loss, normalised_view_loss, view_loss
 
 
 def log_sigmoid(value: float) -> float:

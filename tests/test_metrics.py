@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dyformer.metrics import auc, average_precision, hits, mrr, rank_of_true
+from dyformer.scoring.metrics import auc, average_precision, hits, mrr, rank_of_true
 
 
 def scored(seed: int, num_pairs: int, num_levels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,13 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from toy_graphs import random_graph
 
-from dyformer.batches import SubgraphBatch
-from dyformer.model import AttentionBias, DyFormer, ModelConfig, ModelSizes, NodeInput, TwoTowerLayer
-from dyformer.optimizer import Optimizer
-from dyformer.pair_batches import reconstruction_tasks
-from dyformer.prepared_graph import GraphConfig, prepare_graph
-from dyformer.stage_config import PretrainConfig
-from dyformer.training import pair_source, pretraining_loss, started_model
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.model.config import ModelConfig
+from dyformer.model.transformer import AttentionBias, DyFormer, ModelSizes, NodeInput, TwoTowerLayer
+from dyformer.sampling.link_batches import reconstruction_tasks
+from dyformer.sampling.subgraphs import SubgraphBatch
+from dyformer.training.config import PretrainConfig
+from dyformer.training.optimizer import Optimizer
+from dyformer.training.stages import pair_source, pretraining_loss, started_model
 
 CONFIG = ModelConfig(
     width=6,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dyformer.raw_logs.log_ids import ID
+from dyformer.logs.ids import ID
 from storage import node_numbers
 from storage.node_numbers import numbered
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dyformer.optimizer import Optimizer
-from dyformer.stage_config import PretrainConfig
+from dyformer.training.config import PretrainConfig
+from dyformer.training.optimizer import Optimizer
 
 CONFIG = PretrainConfig(learning_rate=0.01, own_learning_rate=0.1, weight_decay=0.1, clip_norm=1e9)
 

@@ -12,13 +12,14 @@ from published_logs import published_events
 from scipy import sparse
 from toy_graphs import toy_graph
 
-from dyformer import pagerank, pagerank_kernels
-from dyformer.block_search import hub_first_graph
-from dyformer.datasets import DATASETS
-from dyformer.pagerank import joint_context, joint_scores, pagerank_table, two_joint_contexts
-from dyformer.pagerank_solvers import chebyshev, power_iteration, pushed_rows
-from dyformer.snapshots import build_snapshots
-from dyformer.union_graph import build_union_graph
+from dyformer.graphs import pagerank
+from dyformer.graphs.kernels import pagerank as pagerank_kernels
+from dyformer.graphs.kernels.block_search import hub_first_graph
+from dyformer.graphs.pagerank import joint_context, joint_scores, pagerank_table, two_joint_contexts
+from dyformer.graphs.pagerank_solvers import chebyshev, power_iteration, pushed_rows
+from dyformer.graphs.snapshots import build_snapshots
+from dyformer.graphs.union_graph import build_union_graph
+from dyformer.logs.datasets import DATASETS
 
 
 @pytest.fixture(params=["compiled", "scipy"])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from toy_graphs import toy_graph
 
-from dyformer.pagerank_kernels import _take_best, pushed_best
-from dyformer.pagerank_solvers import pushed_rows
-from dyformer.union_graph import build_union_graph
+from dyformer.graphs.kernels.pagerank import _take_best, pushed_best
+from dyformer.graphs.pagerank_solvers import pushed_rows
+from dyformer.graphs.union_graph import build_union_graph
 
 TIE = 2.0**-40
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer import pair_batches
-from dyformer.batches import GraphView, graph_view
-from dyformer.pair_batches import (
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.sampling import link_batches as pair_batches
+from dyformer.sampling.link_batches import (
     LinkTask,
     PairBatch,
     PairSizes,
@@ -19,7 +19,7 @@ from dyformer.pair_batches import (
     forecast_tasks,
     reconstruction_tasks,
 )
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.sampling.subgraphs import GraphView, graph_view
 
 SIZES = PairSizes(num_linked=8, num_negatives=3, num_targets=14, num_context=10)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from toy_graphs import random_graph, toy_graph
 
-import dyformer.pair_features as module
-from dyformer.pair_features import FEATURE_NAMES, pair_feature_table, path_scores, prepare_pair_features
-from dyformer.snapshots import DynamicGraph
+import dyformer.scoring.pair_features as module
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.pair_features import FEATURE_NAMES, pair_feature_table, path_scores, prepare_pair_features
 
 #  0-1-2-3-4 and 5 alone; 0-1 came back, 3-4 is only in the first snapshot
 HISTORY = toy_graph([(0, 1), (3, 4), (2, 5)], [(1, 2)], [(0, 1), (2, 3)])

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from raw_logs import EPOCH, SECOND, parquet, read, reasons
 
-from dyformer.raw_logs.raw_log import (
+from dyformer.logs.log_file import (
     DamagedLog,
 )
 

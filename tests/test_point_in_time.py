@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 from poisons import POISONS, SplitLog, poisoned, split_generated, split_uci
 
-from dyformer.links import judged_steps, paper_examples
-from dyformer.pair_batches import PairSizes, PairSource, forecast_tasks, reconstruction_tasks
-from dyformer.prepared_graph import prepare_graph
-from dyformer.snapshots import DynamicGraph, to_tables
-from dyformer.synthetic import generated_log
+from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, to_tables
+from dyformer.logs.synthetic import generated_log
+from dyformer.sampling.link_batches import PairSizes, PairSource, forecast_tasks, reconstruction_tasks
+from dyformer.sampling.pairs import judged_steps, paper_examples
 from flows.steps.evaluate import judge_model, judge_rivals
 from flows.steps.ingest import ingest_log
 from flows.steps.predict import write_forecasts, write_vectors

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dyformer.prepared_graph import GraphConfig, prepare_graph
-from dyformer.snapshots import DynamicGraph, Snapshot
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from flows.steps.predict import candidate_pairs
 
 

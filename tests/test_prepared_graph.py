@@ -5,11 +5,11 @@ from numpy.testing import assert_array_equal
 from published_logs import published_events
 from toy_graphs import toy_graph
 
-from dyformer.datasets import DATASETS
-from dyformer.distances import distance_table
-from dyformer.pagerank import joint_context, pagerank_table
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, one_step_on, prepare_graph
-from dyformer.snapshots import build_snapshots, to_tables
+from dyformer.graphs.distances import distance_table
+from dyformer.graphs.pagerank import joint_context, pagerank_table
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, one_step_on, prepare_graph
+from dyformer.graphs.snapshots import build_snapshots, to_tables
+from dyformer.logs.datasets import DATASETS
 
 STEPS = [[(0, 1), (1, 2)], [(0, 2)], [(2, 3), (0, 1)], [(4, 5)]]
 

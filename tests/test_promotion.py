@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from dyformer.evaluation import ScoredPairs, from_table, to_table
-from dyformer.metrics import auc
-from dyformer.promotion import NotTheSamePairs, new_pairs, paired_difference, weighted_auc
+from dyformer.evaluation.protocols import ScoredPairs, from_table, to_table
+from dyformer.evaluation.significance import NotTheSamePairs, new_pairs, paired_difference, weighted_auc
+from dyformer.scoring.metrics import auc
 from flows.steps import promote, train
 from flows.steps.evaluate import judge_model, judge_rivals
 from flows.steps.ingest import ingest_log

@@ -3,9 +3,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from dyformer.datasets import Window
-from dyformer.events import ReadResult
-from dyformer.snapshots import build_snapshots, to_tables
+from dyformer.graphs.snapshots import build_snapshots, to_tables
+from dyformer.logs.datasets import Window
+from dyformer.logs.events import ReadResult
 from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events_table import append
 from storage.layout import Layout

@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons
 
-from dyformer.events import (
+from dyformer.logs.events import (
     Declared,
     read_events,
     sniff_plan,
 )
-from dyformer.raw_logs.raw_rows import raw_rows
+from dyformer.logs.reader import raw_rows
 
 
 def test_quoted_fields_keep_separators_quotes_and_line_ends():

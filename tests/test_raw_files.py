@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dyformer.datasets import DATASETS, UnknownDataset
-from dyformer.events import Declared, read_events, sniff_plan
-from dyformer.raw_logs.raw_log import DamagedLog, LogError
+from dyformer.logs.datasets import DATASETS, UnknownDataset
+from dyformer.logs.events import Declared, read_events, sniff_plan
+from dyformer.logs.log_file import DamagedLog, LogError
 from storage.raw_files import ChecksumMismatch, LogNotFound, content_of, find_logs, source_sha256
 from storage.raw_streams import object_store
 

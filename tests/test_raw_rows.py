@@ -3,13 +3,13 @@ import json
 import pytest
 from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons, texts
 
-from dyformer.datasets import DATASETS
-from dyformer.events import (
+from dyformer.logs.datasets import DATASETS
+from dyformer.logs.events import (
     declared_by,
     read_events,
     sniff_plan,
 )
-from dyformer.raw_logs.raw_log import (
+from dyformer.logs.log_file import (
     ColumnNotFound,
 )
 

@@ -1,7 +1,7 @@
 import polars as pl
 
-from dyformer.raw_logs.log_ids import ID
-from dyformer.raw_logs.row_blocks import in_pieces
+from dyformer.logs.ids import ID
+from dyformer.logs.row_blocks import in_pieces
 
 
 def block(ids, labels, dtype):

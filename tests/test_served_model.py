@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from mlflow.pyfunc.model import PythonModelContext
 
-from dyformer.decoder import LinkDecoder, hadamard, score
+from dyformer.scoring.decoder import LinkDecoder, hadamard, score
 from storage.layout import Layout
 from storage.model_package import packed_model
 from storage.served_model import ServedModel

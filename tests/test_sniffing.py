@@ -2,11 +2,11 @@ import polars as pl
 import pytest
 from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons, texts
 
-from dyformer.events import (
+from dyformer.logs.events import (
     describe,
     sniff_plan,
 )
-from dyformer.raw_logs.raw_log import (
+from dyformer.logs.log_file import (
     AmbiguousLog,
     ColumnNotFound,
     DamagedLog,

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from dyformer.raw_logs.raw_log import EmptyLog, NoUsableRows, TooManyBadRows
+from dyformer.logs.log_file import EmptyLog, NoUsableRows, TooManyBadRows
 from flows.steps.ingest import ingest_log
 from flows.steps.snapshots import cut_snapshots
 from storage import spill

@@ -6,9 +6,9 @@ from itertools import pairwise
 import networkx as nx
 import pytest
 
-from dyformer.datasets import DATASETS
-from dyformer.events import RawFile, declared_by, read_events, sniff_plan
-from dyformer.synthetic import generated_log
+from dyformer.logs.datasets import DATASETS
+from dyformer.logs.events import RawFile, declared_by, read_events, sniff_plan
+from dyformer.logs.synthetic import generated_log
 
 WEEK = 7 * 86_400_000_000
 

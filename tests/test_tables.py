@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from dyformer.evaluation import FIGURES_SCHEMA
+from dyformer.evaluation.protocols import FIGURES_SCHEMA
 from dyformer.experiments.tables import METHOD_TITLES, PAPER_FIGURES, TABLE_SCHEMA, score_table
 
 

@@ -12,15 +12,17 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.batches import graph_view, make_batch, node_batches
-from dyformer.losses import view_loss
-from dyformer.model import DyFormer, ModelConfig, ModelSizes
-from dyformer.pair_batches import labelled, reconstruction_tasks
-from dyformer.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.progress import Checkpoint, Progress, Weights
-from dyformer.snapshots import DynamicGraph
-from dyformer.stage_config import FinetuneConfig, PretrainConfig
-from dyformer.training import (
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.model.config import ModelConfig
+from dyformer.model.losses import view_loss
+from dyformer.model.transformer import DyFormer, ModelSizes
+from dyformer.sampling.link_batches import labelled, reconstruction_tasks
+from dyformer.sampling.pairs import node_batches
+from dyformer.sampling.subgraphs import graph_view, make_batch
+from dyformer.training.checkpoint import Checkpoint, Progress, Weights
+from dyformer.training.config import FinetuneConfig, PretrainConfig
+from dyformer.training.stages import (
     DyFormerEmbedder,
     embed,
     finetune,

@@ -7,9 +7,9 @@ from graph_cases import NAMED, dense_adjacency, dense_union, named_union, random
 from numpy.testing import assert_array_equal
 from toy_graphs import toy_graph
 
-from dyformer import union_graph as module
-from dyformer.snapshots import DynamicGraph
-from dyformer.union_graph import (
+from dyformer.graphs import union_graph as module
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.graphs.union_graph import (
     TemporalUnionGraph,
     adjacency,
     build_union_graph,

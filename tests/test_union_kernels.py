@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from dyformer.union_kernels import _copy, _field_of
+from dyformer.graphs.kernels.union import _copy, _field_of
 
 
 @pytest.mark.parametrize("length", [0, 1, 14, 15, 16, 17, 31, 32, 47])

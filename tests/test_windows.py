@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dyformer import windows
-from dyformer.datasets import Window, WindowError
-from dyformer.windows import Windows, cut, time_order
+from dyformer.graphs import windows
+from dyformer.graphs.windows import Windows, cut, time_order
+from dyformer.logs.datasets import Window, WindowError
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

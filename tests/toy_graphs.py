@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dyformer.snapshots import DynamicGraph, Snapshot
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 Edges = list[tuple[int, int]]
 

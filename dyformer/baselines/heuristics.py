@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from dyformer.decoder import fit_decoder, score
-from dyformer.pair_features import (
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.decoder import fit_decoder, score
+from dyformer.scoring.pair_features import (
     edge_degree,
     edge_values,
     path_scores,
     prepare_pair_features,
     union_edges,
 )
-from dyformer.snapshots import DynamicGraph
 
 Nodes = NDArray[np.int64]
 Scores = NDArray[np.float64]

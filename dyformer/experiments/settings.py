@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from dyformer.model import ModelConfig
-from dyformer.prepared_graph import GraphConfig
-from dyformer.training import FinetuneConfig, PretrainConfig
+from dyformer.graphs.prepared_graph import GraphConfig
+from dyformer.model.config import ModelConfig
+from dyformer.training.config import FinetuneConfig, PretrainConfig
 
 
 class UnknownSetting(ValueError):

@@ -2,10 +2,10 @@
 
 import polars as pl
 
-from dyformer.evaluation import figures_of, from_table, judge_embedding, log_figures, rival_scores, to_table
-from dyformer.links import judged_steps
-from dyformer.prepared_graph import prepare_graph
-from dyformer.training import embed
+from dyformer.evaluation.protocols import figures_of, from_table, judge_embedding, log_figures, rival_scores, to_table
+from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.sampling.pairs import judged_steps
+from dyformer.training.stages import embed
 from flows.steps.snapshots import FIRST_JUDGED_STEP, Snapshots, StepOutOfRange, first_judged_step, open_snapshots
 from flows.steps.train import device, open_model
 from storage.tables import Lineage, is_current, read_table, write_artifact

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
-from dyformer.events import (
+from dyformer.graphs.windows import cut
+from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
+from dyformer.logs.events import (
     Declared,
     RawFile,
     ReadPlan,
@@ -22,8 +23,7 @@ from dyformer.events import (
     sniff_plan,
     too_many_bad,
 )
-from dyformer.raw_logs.raw_log import EmptyLog
-from dyformer.windows import cut
+from dyformer.logs.log_file import EmptyLog
 from storage import spill
 from storage.declarations import declaration, declare
 from storage.events_table import append, history, ingested_datasets, newest_version, scan_events

@@ -8,16 +8,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.decoder import LinkDecoder
-from dyformer.evaluation import forecast_decoder
+from dyformer.evaluation.protocols import forecast_decoder
 from dyformer.experiments.settings import Experiment
-from dyformer.forecasts import MAX_NODES, decoder_nodes, linked_last, top_links
-from dyformer.links import Pairs
-from dyformer.pagerank import pagerank_table
-from dyformer.prepared_graph import PreparedGraph, one_step_on, prepare_graph
-from dyformer.progress import Weights
-from dyformer.snapshots import DynamicGraph, to_tables
-from dyformer.training import embed
+from dyformer.graphs.pagerank import pagerank_table
+from dyformer.graphs.prepared_graph import PreparedGraph, one_step_on, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, to_tables
+from dyformer.sampling.pairs import Pairs
+from dyformer.scoring.decoder import LinkDecoder
+from dyformer.scoring.top_links import MAX_NODES, decoder_nodes, linked_last, top_links
+from dyformer.training.checkpoint import Weights
+from dyformer.training.stages import embed
 from flows.steps.prepare import TABLE_TOP_K
 from flows.steps.snapshots import Snapshots, open_snapshots
 from flows.steps.train import WEIGHTS, device, open_model

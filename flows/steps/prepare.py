@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dyformer.distances import distance_table
 from dyformer.experiments.settings import as_record
-from dyformer.pagerank import pagerank_table
-from dyformer.prepared_graph import prepare_graph
+from dyformer.graphs.distances import distance_table
+from dyformer.graphs.pagerank import pagerank_table
+from dyformer.graphs.prepared_graph import prepare_graph
 from flows.steps.snapshots import open_snapshots
 from flows.steps.train import experiment_of
 from storage.tables import is_current, write_artifact

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dyformer.evaluation import METRICS, ScoredPairs, from_table
-from dyformer.promotion import new_pairs, paired_difference
-from dyformer.training import WeightsDoNotFit
+from dyformer.evaluation.protocols import METRICS, ScoredPairs, from_table
+from dyformer.evaluation.significance import new_pairs, paired_difference
+from dyformer.training.stages import WeightsDoNotFit
 from flows.steps.evaluate import has_seen, judge_model
 from flows.steps.predict import space_of
 from flows.steps.snapshots import Snapshots, open_snapshots

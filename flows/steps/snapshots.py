@@ -5,8 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.datasets import DATASETS, Window
-from dyformer.snapshots import DynamicGraph, build_snapshots, from_tables, prefix, summary, to_tables
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, prefix, summary, to_tables
+from dyformer.logs.datasets import DATASETS, Window
 from storage import spill
 from storage.declarations import declaration
 from storage.events_table import history, max_event_time, newest_version, read_events, scan_events

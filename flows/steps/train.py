@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from dyformer.experiments.settings import Experiment, as_record, experiment_for, from_record
-from dyformer.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.progress import Checkpoint, Progress, Weights
-from dyformer.training import finetune, pretrain
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.training.checkpoint import Checkpoint, Progress, Weights
+from dyformer.training.stages import finetune, pretrain
 from flows.progress import tracked
 from flows.steps.snapshots import Snapshots, StepOutOfRange, open_snapshots
 from storage.checkpoints import (

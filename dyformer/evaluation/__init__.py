@@ -1,0 +1,1 @@
+"""Scores of labelled pairs -> metrics and the comparison of two methods."""

@@ -1,0 +1,92 @@
+"""PreparedGraph: everything that a method may know up to one step.
+
+N nodes    T steps
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig:
+    """How the history of a graph is prepared."""
+
+    history_window: int | None = 5  # newest steps that methods read; None: the whole history
+    max_distance: int = 5  # D_max
+    teleport: float = 0.15  # restart probability of Personalized PageRank
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for settings out of range."""
+        if self.history_window is not None and self.history_window < 1:
+            raise ValueError(f"graph.history_window must be at least 1, or none; got {self.history_window}")
+        if not 1 <= self.max_distance <= 255:
+            raise ValueError(f"graph.max_distance must be 1 to 255; got {self.max_distance}")
+        if not 0 < self.teleport < 1:
+            raise ValueError(f"graph.teleport must lie between 0 and 1; got {self.teleport}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """When the nodes of a history have edges; a step after the last one stands for never."""
+
+    degree_TN: NDArray[np.int32]  # edges of each node at the steps 1 .. T
+    first_step_N: NDArray[np.int32]  # first step with an edge
+    second_step_N: NDArray[np.int32]  # first one after that: the first step, where that one is hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedGraph:
+    """A graph as of the step `until`: no later step, and no node that came later, is in it."""
+
+    config: GraphConfig
+    until: int
+    history: DynamicGraph  # steps 1 .. until
+    union: TemporalUnionGraph  # of the newest `history_window` steps
+
+    @cached_property
+    def activity(self) -> Activity:
+        """When each node has edges, counted once for the features of all views."""
+        # Batches ask for it before their threads start: two at once would count twice, and views would hold on to both.
+        return count_activity(self.history)
+
+
+def count_activity(history: DynamicGraph) -> Activity:
+    """Count the edges of each node at each step."""
+    num_steps, num_nodes = history.num_steps, len(history.node_N)
+    degree_TN = np.empty((num_steps, num_nodes), dtype=np.int32)
+    first_step_N = np.full(num_nodes, num_steps + 1, dtype=np.int32)
+    second_step_N = first_step_N.copy()
+    for snapshot in reversed(history.snapshots):
+        degree_N = degree_TN[snapshot.step - 1]
+        degree_N[:] = np.bincount(snapshot.source_E, minlength=num_nodes)
+        degree_N += np.bincount(snapshot.target_E, minlength=num_nodes)
+        is_active_N = degree_N > 0
+        second_step_N[is_active_N] = first_step_N[is_active_N]
+        first_step_N[is_active_N] = snapshot.step
+    return Activity(degree_TN=degree_TN, first_step_N=first_step_N, second_step_N=second_step_N)
+
+
+def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
+    """Show a graph as it was at the step `until`. Raises ValueError where there is no such step."""
+    history = prefix(graph, until)
+    union = build_union_graph(history, until=until, window=config.history_window)
+    return PreparedGraph(config=config, until=until, history=history, union=union)
+
+
+def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
+    """Show the graph that was prepared as it is one step later; a union that loses no step takes the new one in.
+
+    Raises ValueError where the graph has no later step.
+    """
+    window = prepared.config.history_window
+    if window is not None and prepared.until >= window:
+        return prepare_graph(graph, until=prepared.until + 1, config=prepared.config)
+    history = prefix(graph, prepared.until + 1)
+    union = extend_union_graph(prepared.union, history.snapshots[-1])
+    return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, union=union)

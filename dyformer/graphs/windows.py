@@ -1,0 +1,217 @@
+"""Sorted times -> the windows that cut them into snapshots (paper, Table 1).
+
+R rows in order of time    T windows    B bounds: where each window starts, and where the last one ends
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dyformer.logs.datasets import TimeUnit, Window, WindowError, fixed_duration, parse_duration
+
+MAX_WINDOWS = 100_000
+"""More windows than this are taken for a mistaken length."""
+
+BLOCK_ROWS = 1 << 17
+KEY_BITS = 62
+MICROSECOND = timedelta(microseconds=1)
+DAY = 86_400_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_CLOCK_TIME = (datetime(2, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
+LAST_CLOCK_TIME = (datetime(9900, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`, in order and without a gap; trims fall outside.
+
+    A window by time ends where the next one starts. The last one may still be growing when it is built: its `end_time`
+    tells. Windows of equal count start at their first row and end right after their last row; where one moment's rows
+    fall on both sides of a border the two overlap by that moment.
+    """
+
+    start_time_T: NDArray[np.int64]
+    end_time_T: NDArray[np.int64]  # excluded
+    first_row_T: NDArray[np.int64]
+    end_row_T: NDArray[np.int64]  # excluded
+
+
+def time_order(time_R: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give the positions of the rows in order of time; of equal times the earlier row comes first."""
+    if bool((time_R[1:] >= time_R[:-1]).all()):
+        return np.arange(len(time_R))
+    key_R, row_bits = time_keys(time_R)
+    key_R.sort()  # several times faster than sorting positions
+    key_R &= (1 << row_bits) - 1
+    return key_R
+
+
+def time_keys(time_R: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Give each row a key from 0 to 2^62, ascending by time and then by row; and how many of its last bits are the row.
+
+    A key is the time above the row. Where that does not fit, it is the time's place among all times.
+    """
+    row_bits = len(time_R).bit_length()
+    key_R = _short_times(time_R, KEY_BITS - row_bits)
+    key_R <<= row_bits
+    for first in range(0, len(key_R), BLOCK_ROWS):  # what is made on the way stays small
+        key_B = key_R[first : first + BLOCK_ROWS]
+        key_B |= np.arange(first, first + len(key_B))
+    return key_R, row_bits
+
+
+def _short_times(time_R: NDArray[np.int64], num_bits: int) -> NDArray[np.int64]:
+    """Shift and scale times to numbers of few bits, in the same order."""
+    first, last = (int(time_R.min()), int(time_R.max())) if len(time_R) else (0, 0)
+    if last - first < 1 << KEY_BITS:
+        since_R = time_R - first
+        unit = 1_000_000 if _are_multiples(since_R, 1_000_000) else 1
+        if ((last - first) // unit).bit_length() <= num_bits:
+            since_R //= unit
+            return since_R
+    return np.unique(time_R, return_inverse=True)[1]
+
+
+def _are_multiples(since_R: NDArray[np.int64], unit: int) -> bool:
+    blocks = (since_R[first : first + BLOCK_ROWS] for first in range(0, len(since_R), BLOCK_ROWS))
+    return all(np.array_equal(since_B // unit * unit, since_B) for since_B in blocks)
+
+
+def cut(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit) -> Windows:
+    """Cut rows in order of time by the rule of `Window`.
+
+    Raises WindowError where the rule does not fit the log: no row left, too many windows, clock rules on steps.
+    """
+    _check_fit(window, time_unit)
+    if len(time_R) == 0:
+        raise WindowError("there is no interaction to cut into windows: the log is empty")
+    first = int(time_R[0]) + _trim(window.trim_start, time_unit)
+    last = int(time_R[-1]) - _trim(window.trim_end, time_unit)
+    begin, end = np.searchsorted(time_R, first, "left"), np.searchsorted(time_R, last, "right")
+    if begin >= end:
+        raise WindowError(
+            f"the trims {window.trim_start or 0} and {window.trim_end or 0} leave no interaction: make them shorter"
+        )
+    if window.rule == "equal_count":
+        return _equal_count(time_R[begin:end], int(begin), window.count or 1)
+    bound_B = _time_bounds(first, last, window, time_unit)
+    row_B = np.searchsorted(time_R, bound_B, "left")
+    row_B[-1] = end
+    return Windows(start_time_T=bound_B[:-1], end_time_T=bound_B[1:], first_row_T=row_B[:-1], end_row_T=row_B[1:])
+
+
+def _check_fit(window: Window, time_unit: TimeUnit) -> None:
+    if time_unit == "step" and (window.rule == "calendar" or window.time_zone != "UTC"):
+        raise WindowError(
+            f"the window {str(window)!r} needs clock times, and this log has integer steps: write a number of steps,"
+            ' as in "1", or a number of windows, as in "12 equal"'
+        )
+
+
+def _trim(text: str | None, time_unit: TimeUnit) -> int:
+    return 0 if text is None else fixed_duration(text, time_unit)
+
+
+def _equal_count(time_R: NDArray[np.int64], offset: int, num_windows: int) -> Windows:
+    if num_windows > len(time_R):
+        raise WindowError(f"{len(time_R)} interactions cannot fill {num_windows} windows of equal count: ask for fewer")
+    length, num_longer = divmod(len(time_R), num_windows)
+    index_B = np.arange(num_windows + 1)
+    row_B = index_B * length + np.minimum(index_B, num_longer)
+    return Windows(
+        start_time_T=time_R[row_B[:-1]],
+        end_time_T=time_R[row_B[1:] - 1] + 1,
+        first_row_T=row_B[:-1] + offset,
+        end_row_T=row_B[1:] + offset,
+    )
+
+
+def _time_bounds(first: int, last: int, window: Window, time_unit: TimeUnit) -> NDArray[np.int64]:
+    if window.count is not None:
+        return _equal_widths(first, last, window.count)
+    if window.rule == "equal_time" and window.time_zone == "UTC":
+        length = fixed_duration(window.length or "", time_unit)
+        num_windows = (last - first) // length + 1
+        _check_number(num_windows, window)
+        return first + length * np.arange(num_windows + 1)
+    return _clock_bounds(first, last, window)
+
+
+def _equal_widths(first: int, last: int, num_windows: int) -> NDArray[np.int64]:
+    # Bound k is the least integer with floor(num_windows (time - first) / (last - first)) >= k; the last row stays in.
+    if first == last:
+        raise WindowError(f"all interactions have the same time: it cannot be split into {num_windows} equal widths")
+    inner = [first - (-index * (last - first) // num_windows) for index in range(num_windows)]
+    return np.array([*inner, last + 1], dtype=np.int64)
+
+
+def _check_number(num_windows: int, window: Window) -> None:
+    if num_windows > MAX_WINDOWS:
+        raise WindowError(
+            f"the window {str(window)!r} cuts this log into {num_windows:,} windows, and at most {MAX_WINDOWS:,} are"
+            " allowed: make it longer, or check the unit of the log's times"
+        )
+
+
+def _clock_bounds(first: int, last: int, window: Window) -> NDArray[np.int64]:
+    """Bounds that are regular on the wall clock of the window's zone, as instants."""
+    if first < FIRST_CLOCK_TIME or last > LAST_CLOCK_TIME:
+        raise WindowError(f"the window {str(window)!r} needs times of the years 2 to 9900: check the unit of the times")
+    amount, unit = parse_duration(window.length or "")
+    zone = ZoneInfo(window.time_zone)
+    if window.rule == "calendar":
+        wall_bound, shortest = _calendar(_wall(first, zone), amount, unit)
+    else:
+        shortest = fixed_duration(window.length or "", "us")
+        wall_bound = _regular(_wall(first, zone), shortest)
+    _check_number((last - first) // shortest, window)
+    bounds = []
+    for index in count():
+        bounds.append(_instant(wall_bound(index), zone))
+        if bounds[-1] > last:
+            return np.array(bounds, dtype=np.int64)
+    raise AssertionError("bounds grow until they pass the last row")
+
+
+def _regular(first: int, length: int) -> Callable[[int], int]:
+    return lambda index: first + index * length
+
+
+def _calendar(first: int, amount: int, unit: str) -> tuple[Callable[[int], int], int]:
+    """Wall time of the bounds of calendar periods from the one that holds `first`, and the least length of a period."""
+    if unit in ("d", "w"):
+        monday = first - (first // DAY + 3) % 7 * DAY  # the epoch was a Thursday
+        length = amount * DAY * (7 if unit == "w" else 1)
+        start = (monday if unit == "w" else first) // DAY * DAY
+        return _regular(start, length), length
+    months = amount * (12 if unit == "y" else 1)
+    moment = EPOCH + first * MICROSECOND
+    start = moment.year * 12 + (moment.month - 1 if unit == "mo" else 0)
+
+    def bound(index: int) -> int:
+        year, month = divmod(start + index * months, 12)
+        return (datetime(year, month + 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
+
+    return bound, months * 28 * DAY
+
+
+def _wall(instant: int, zone: ZoneInfo) -> int:
+    """Time on a zone's wall clock, counted as if it were UTC."""
+    offset = (EPOCH + instant * MICROSECOND).astimezone(zone).utcoffset()
+    return instant + (offset or timedelta()) // MICROSECOND
+
+
+def _instant(wall: int, zone: ZoneInfo) -> int:
+    """First instant at which the wall clock shows `wall` or, where the clocks jump over it, more."""
+    offsets = sorted(_wall(near, zone) - near for near in (wall - DAY, wall + DAY))
+    late, early = wall - offsets[0], wall - offsets[1]
+    for instant in (early, late):
+        if _wall(instant, zone) == wall:
+            return instant
+    return early + bisect_left(range(late - early), wall, key=lambda past: _wall(early + past, zone))

@@ -1,0 +1,1 @@
+"""Raw bytes of an interaction log -> checked events."""

@@ -1,0 +1,123 @@
+"""A raw text file -> blocks of numbered lines, with undecodable and NUL bytes marked."""
+
+import codecs
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dyformer.logs.log_file import ByteStream, RawFile
+
+NEWLINE = 10
+FIRST_BYTES = 1 << 14  # a first block has a header, and is read line by line for its sake
+COUNTED_BYTES = 1 << 18
+DECODE_BYTES = 1 << 14
+HIGH_TO_QUESTION_MARK = bytes(range(128)) + b"?" * 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Consecutive whole lines of a file."""
+
+    block: bytes
+    first_line: int  # from 1
+    is_last: bool
+
+    @cached_property
+    def num_lines(self) -> int:
+        """Lines of the block; the last one may have no end."""
+        pieces = np.array_split(np.frombuffer(self.block, np.uint8), len(self.block) // COUNTED_BYTES + 1)
+        return sum(int(np.count_nonzero(piece == NEWLINE)) for piece in pieces) + (not self.block.endswith(b"\n"))
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """Their `line`, `raw` (the text without its line end) and `reason` (null for good text)."""
+        return _line_frame(self.block, self.first_line)
+
+
+def text_blocks(file: RawFile, block_bytes: int) -> Iterator[Lines]:
+    """Cut a file into blocks of whole lines, of about `block_bytes` after a short one; a byte-order mark is no text."""
+    with closing(file.open()) as stream:
+        first_line, rest = 1, b""
+        part = _filled(stream, min(block_bytes, FIRST_BYTES)).removeprefix(codecs.BOM_UTF8)
+        while part:
+            following = _filled(stream, block_bytes)
+            cut = part.rfind(b"\n") + 1 if following else len(part)
+            if cut:
+                block = b"".join((rest, memoryview(part)[:cut]))
+                lines = Lines(block=block, first_line=first_line, is_last=not following)
+                first_line += lines.num_lines
+                yield lines
+            rest = part[cut:] if cut else rest + part
+            part = following
+
+
+def _filled(stream: ByteStream, size: int) -> bytes:
+    """Read `size` bytes, fewer only at the end, though the stream may give them in pieces."""
+    parts, missing = [], size
+    while missing > 0 and (part := stream.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _line_frame(block: bytes, first_line: int) -> pl.DataFrame:
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == NEWLINE) + 1
+    if not block.endswith(b"\n"):
+        ends = np.append(ends, len(block))
+    bounds = np.concatenate([[0], ends]).astype(np.int64)
+    undecodable = _undecodable_lines(block, bounds)
+    text = _text_column(block, bounds, undecodable)
+    reason = pl.Series([None], dtype=pl.String).new_from_index(0, len(ends))
+    if undecodable:
+        reason = reason.scatter(undecodable, "not UTF-8 text")
+    frame = pl.DataFrame(
+        {"line": pl.int_range(first_line, first_line + len(ends), eager=True), "raw": text, "reason": reason}
+    )
+    return _nul_marked(frame) if b"\0" in block else frame
+
+
+def _text_column(block: bytes, bounds: NDArray[np.int64], undecodable: list[int]) -> pl.Series:
+    escaped = [block[bounds[at] : bounds[at + 1]].decode("utf-8", "backslashreplace") for at in undecodable]
+    if undecodable:
+        patched = bytearray(block)
+        for at in undecodable:
+            line = slice(bounds[at], bounds[at + 1])
+            patched[line] = patched[line].translate(HIGH_TO_QUESTION_MARK)
+        block = bytes(patched)
+    array = pa.LargeStringArray.from_buffers(len(bounds) - 1, pa.py_buffer(bounds), pa.py_buffer(block))
+    text = pl.Series("raw", array)
+    if undecodable:
+        text = text.scatter(undecodable, escaped)
+    return text.str.strip_chars_end("\r\n")
+
+
+def _undecodable_lines(block: bytes, bounds: NDArray[np.int64]) -> list[int]:
+    """Find the lines that are not UTF-8: decode on to the first error, note its line, go on after it."""
+    if block.isascii():
+        return []
+    found: list[int] = []
+    view, start = memoryview(block), 0
+    while start < len(block):
+        # a decoder makes room for all it is given: short pieces keep many errors from costing many times the block
+        stop = int(bounds[np.searchsorted(bounds, min(start + DECODE_BYTES, len(block)))])
+        try:
+            codecs.utf_8_decode(view[start:stop], "strict", True)
+        except UnicodeDecodeError as error:
+            found.append(int(np.searchsorted(bounds, start + error.start, side="right")) - 1)
+            stop = int(bounds[found[-1] + 1])
+        start = stop
+    return found
+
+
+def _nul_marked(frame: pl.DataFrame) -> pl.DataFrame:
+    has_nul = pl.col("raw").str.contains("\0", literal=True)
+    return frame.with_columns(
+        reason=pl.when(pl.col("reason").is_null() & has_nul).then(pl.lit("NUL byte")).otherwise("reason"),
+        raw=pl.col("raw").str.replace_all("\0", r"\x00", literal=True),
+    )

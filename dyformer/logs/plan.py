@@ -1,0 +1,120 @@
+"""How the rows of a log are to be read: what the user declares, and the plan that results."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dyformer.logs.datasets import Columns, Dataset, TimeUnit
+from dyformer.logs.log_file import ColumnNotFound
+
+LogFormat = Literal["delimited", "jsonl", "parquet"]
+
+SEPARATOR_NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "pipe", " ": "runs of spaces"}
+
+FORMAT_NAMES = {"delimited": "delimited text", "jsonl": "JSON lines", "parquet": "Parquet"}
+
+UNIT_NAMES = {
+    "s": "seconds since the epoch",
+    "ms": "milliseconds since the epoch",
+    "us": "microseconds since the epoch",
+    "ns": "nanoseconds since the epoch",
+    "iso": "ISO 8601, UTC where no zone is written",
+    "step": "integer steps",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the user says of a log; None leaves it to be guessed. Columns by name, or by position from 0."""
+
+    source: str | int | None = None
+    target: str | int | None = None
+    time: str | int | None = None
+    weight: str | int | None = None
+    label: str | int | None = None
+    format: LogFormat | None = None
+    separator: str | None = None  # " " stands for any run of spaces and tabs
+    has_header: bool | None = None
+    time_unit: TimeUnit | None = None
+    bipartite: bool | None = None  # two id spaces: source 7 and target 7 are different nodes
+    directed: bool | None = None
+    comment_marks: str = "%#"  # a line that starts with one of these is no row
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPlan:
+    """How every row of a log is read."""
+
+    format: LogFormat
+    columns: Columns
+    time_unit: TimeUnit
+    separator: str | None = None
+    has_header: bool = False
+    names: tuple[str, ...] = ()  # the columns found, where they have names
+    min_fields: int = 3
+    max_fields: int | None = None  # None: the last named column goes on (JODIE's features)
+    bipartite: bool = False
+    directed: bool = True
+    comment_marks: str = "%#"
+    notes: tuple[str, ...] = ()  # what was guessed, and from what
+
+
+def declared_by(dataset: Dataset) -> Declared:
+    """Say of a known log what is known of it."""
+    columns = dataset.columns
+    return Declared(
+        source=columns.source,
+        target=columns.target,
+        time=columns.time,
+        weight=columns.weight,
+        label=columns.label,
+        separator=dataset.separator,
+        has_header=None if dataset.has_header else False,  # a copy without its header loses no row
+        time_unit=dataset.time_unit,
+        bipartite=dataset.bipartite,
+        directed=dataset.directed,
+    )
+
+
+def describe(plan: ReadPlan) -> str:
+    """Write the plan for a reader, one property a line."""
+    separator = "" if plan.separator is None else f", separator {SEPARATOR_NAMES.get(plan.separator, plan.separator)}"
+    header = {True: ", header", False: ", no header"}[plan.has_header] if plan.format == "delimited" else ""
+    columns = plan.columns
+    roles = {
+        "source": columns.source,
+        "target": columns.target,
+        "time": columns.time,
+        "weight": columns.weight,
+        "label": columns.label,
+    }
+    spaces = "two id spaces" if plan.bipartite else "one id space"
+    lines = [
+        f"format   {FORMAT_NAMES[plan.format]}{separator}{header}",
+        "columns  " + ", ".join(f"{role} = {_place(at, plan.names)}" for role, at in roles.items() if at is not None),
+        f"time     {UNIT_NAMES[plan.time_unit]}",
+        f"nodes    {spaces}, {'directed' if plan.directed else 'undirected'}",
+    ]
+    return "\n".join(lines + [f"guessed  {note}" for note in plan.notes])
+
+
+def position(column: str | int, names: tuple[str, ...], num_fields: int, place: str) -> int:
+    """Find a declared column among those of a file: by name first, a number then as a position from 0.
+
+    Raises ColumnNotFound with the columns found.
+    """
+    if column in names:
+        return names.index(str(column))
+    if str(column).isdecimal() and int(column) < num_fields:
+        return int(column)
+    found = ", ".join(names) if names else f"positions 0 to {num_fields - 1} and no header"
+    raise ColumnNotFound(
+        f"{place} has no column {column!r}; found: {found}. Name one of these with --source, --target, --time,"
+        " --weight or --label"
+    )
+
+
+def _place(column: str | int, names: tuple[str, ...]) -> str:
+    if column in names or not str(column).isdecimal():
+        return str(column)
+    name = f" ({names[int(column)]})" if int(column) < len(names) else ""
+    return f"column {int(column) + 1}{name}"

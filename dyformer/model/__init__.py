@@ -1,0 +1,1 @@
+"""Batches -> vectors: the two-tower graph transformer (paper, section 3)."""

@@ -1,0 +1,1 @@
+"""Graphs -> pairs with labels, and batches of subgraphs."""

@@ -1,0 +1,198 @@
+"""Targets and their context -> SubgraphBatch (paper, section 3.2).
+
+G target nodes    C context nodes   N nodes known    B targets, then context
+E connected target-context pairs    T lags (0 = newest step of the view)    F node features    V visible lags
+A edges of these pairs, one for each lag with an edge    K words of 64 lags with an edge    U nodes of two contexts
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dyformer.graphs.distances import distance_block
+from dyformer.graphs.pagerank import joint_context, two_joint_contexts
+from dyformer.graphs.prepared_graph import Activity, PreparedGraph
+from dyformer.graphs.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build_union_graph, connections
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgraphBatch:
+    """All that the model reads about a set of targets: nothing of it grows with the graph or with pairs x lags."""
+
+    target_G: Tensor  # int64 node numbers
+    context_C: Tensor
+    target_feature_GF: Tensor  # float32
+    context_feature_CF: Tensor
+    distance_GC: Tensor  # uint8 codes of distances.py
+    edge_target_A: Tensor  # int64 positions among the targets and
+    edge_context_A: Tensor  # among the context, of the pairs with an edge,
+    edge_lag_A: Tensor  # at each visible lag with an edge
+    visible_T: Tensor  # bool: the lag lies in the history and is not hidden
+
+    def to(self, device: torch.device) -> "SubgraphBatch":
+        """Copy to a device."""
+        return with_each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def with_each_tensor(record: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Give a record like this one with every tensor in it changed, in the records that it holds too."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return change(value)
+        return with_each_tensor(value, change) if is_dataclass(value) else value
+
+    return replace(record, **{field.name: changed(getattr(record, field.name)) for field in fields(record)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphView:
+    """What batches are made of: a graph as of the step `until`, less a hidden step."""
+
+    until: int
+    union: TemporalUnionGraph
+    activity: Activity  # of the whole graph: only visible steps of it may be read
+    first_step_N: NDArray[np.int32]  # first visible step with an edge; until + 1 for a node without
+    side_N: NDArray[np.int8]
+    visible_T: NDArray[np.bool_]
+    max_distance: int
+    teleport: float
+
+    @cached_property
+    def known_N(self) -> NDArray[np.bool_]:
+        """Nodes with an edge at a visible step."""
+        return self.first_step_N <= self.until
+
+
+def num_lags(graph: PreparedGraph) -> int:
+    """Give T, the lags that a model of this graph can tell apart: its history window, else its whole history."""
+    return graph.config.history_window or graph.until
+
+
+def num_features(graph: PreparedGraph) -> int:
+    """Give F, the width of `node_features`."""
+    return num_lags(graph) + 5
+
+
+def graph_view(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> GraphView:
+    """See a graph as it was at the step `until`, as if `hidden_step` had brought no edge.
+
+    Distances, contexts and features are made without the hidden step too: hiding its lag from the encoding alone would
+    leave its edges legible in all of them. Raises ValueError where no step of the history would stay visible.
+    """
+    if not 1 <= until <= graph.until:
+        raise ValueError(f"the graph is prepared for steps 1 to {graph.until}; it cannot be seen as of step {until}")
+    visible_T = _visible_lags(num_lags(graph), until, hidden_step)
+    if not visible_T.any():
+        raise ValueError(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
+    num_nodes = graph.history.snapshots[until - 1].num_nodes
+    return GraphView(
+        until=until,
+        union=_visible_union(graph, until, hidden_step),
+        activity=graph.activity,
+        first_step_N=_first_visible_step(graph.activity, until, hidden_step, num_nodes),
+        side_N=graph.history.side_N[:num_nodes],
+        visible_T=visible_T,
+        max_distance=graph.config.max_distance,
+        teleport=graph.config.teleport,
+    )
+
+
+def _visible_lags(num_lags: int, until: int, hidden_step: int | None) -> NDArray[np.bool_]:
+    lag_T = np.arange(num_lags)
+    return (lag_T < until) & (lag_T != (until - hidden_step if hidden_step else -1))
+
+
+def _visible_union(graph: PreparedGraph, until: int, hidden_step: int | None) -> TemporalUnionGraph:
+    if until == graph.until and hidden_step is None:
+        return graph.union
+    return build_union_graph(graph.history, until=until, window=graph.config.history_window, hidden_step=hidden_step)
+
+
+def _first_visible_step(activity: Activity, until: int, hidden_step: int | None, num_nodes: int) -> NDArray[np.int32]:
+    first_N, second_N = activity.first_step_N[:num_nodes], activity.second_step_N[:num_nodes]
+    visible_N = first_N if hidden_step is None else np.where(first_N == hidden_step, second_N, first_N)
+    return np.minimum(visible_N, until + 1).astype(np.int32)
+
+
+def node_features(view: GraphView, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
+    """What the past says about single nodes `[B, F]`.
+
+    log(1 + degree) at each lag, of all lags together and decayed by half a step; recency e^-(steps since last active);
+    log(1 + steps since first active); side.
+    """
+    lag_V = np.flatnonzero(view.visible_T)
+    degree_BT = np.zeros((len(node_B), len(view.visible_T)))
+    degree_BT[:, lag_V] = view.activity.degree_TN[view.until - 1 - lag_V[:, None], node_B].T
+    is_active_BT = degree_BT > 0
+    recency_B = np.where(is_active_BT.any(axis=1), np.exp(-is_active_BT.argmax(axis=1)), 0.0)
+    feature_BF = np.empty((len(node_B), degree_BT.shape[1] + 5), dtype=np.float32)
+    feature_BF[:, :-5] = np.log1p(degree_BT)
+    feature_BF[:, -5] = np.log1p(degree_BT.sum(axis=1))
+    feature_BF[:, -4] = np.log1p(degree_BT @ 0.5 ** np.arange(degree_BT.shape[1]))
+    feature_BF[:, -3] = recency_B
+    feature_BF[:, -2] = np.log1p(view.until + 1 - view.first_step_N[node_B])
+    feature_BF[:, -1] = view.side_N[node_B]
+    return feature_BF
+
+
+def make_batch(view: GraphView, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
+    """Choose the context of distinct targets and look up everything between the two.
+
+    The context is the top `num_context` of the joint PageRank. It may be shorter, and empty where the targets have no
+    neighbour.
+    """
+    context_C = joint_context(view.union, target_G, num_context=num_context, teleport=view.teleport)
+    return _subgraph(view, target_G, context_C, _distances(view, target_G, context_C))
+
+
+def make_two_views(
+    view: GraphView, target_G: NDArray[np.int64], *, num_context: int, generator: np.random.Generator
+) -> tuple[SubgraphBatch, SubgraphBatch]:
+    """Make the batch of `make_batch` and one whose context is drawn in proportion to the joint PageRank."""
+    contexts = two_joint_contexts(
+        view.union, target_G, num_context=num_context, teleport=view.teleport, generator=generator
+    )
+    either_U = np.union1d(*contexts)
+    distance_GU = _distances(view, target_G, either_U)  # what is around the targets is searched once
+    first, second = (
+        _subgraph(view, target_G, context_C, np.take(distance_GU, np.searchsorted(either_U, context_C), axis=1))
+        for context_C in contexts
+    )
+    return first, second
+
+
+def _distances(view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return distance_block(view.union, target_G, context_C, max_distance=view.max_distance)
+
+
+def _subgraph(
+    view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64], distance_GC: NDArray[np.uint8]
+) -> SubgraphBatch:
+    edge_target_E, edge_context_E, edge_E = connections(view.union, target_G, context_C)
+    pair_A, lag_A = _lags(view.union.presence_EW[edge_E])
+    return SubgraphBatch(
+        target_G=torch.from_numpy(target_G),
+        context_C=torch.from_numpy(context_C),
+        target_feature_GF=torch.from_numpy(node_features(view, target_G)),
+        context_feature_CF=torch.from_numpy(node_features(view, context_C)),
+        distance_GC=torch.from_numpy(distance_GC),
+        edge_target_A=torch.from_numpy(edge_target_E[pair_A]),
+        edge_context_A=torch.from_numpy(edge_context_E[pair_A]),
+        edge_lag_A=torch.from_numpy(lag_A),
+        visible_T=torch.from_numpy(view.visible_T),
+    )
+
+
+def _lags(presence_EW: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Unpack presence bits: the pair `[A]` and the lag `[A]` of each."""
+    pair_K, word_K = np.nonzero(presence_EW)  # of the lags of a long history, few pairs have an edge at many
+    bytes_K8 = presence_EW[pair_K, word_K].astype("<u8").view(np.uint8).reshape(-1, 8)
+    place_A, bit_A = np.nonzero(np.unpackbits(bytes_K8, axis=1, bitorder="little"))
+    return pair_K[place_A], LAGS_PER_WORD * word_K[place_A] + bit_A

@@ -1,0 +1,1 @@
+"""Vectors and the past -> scores of pairs, metrics, top links."""

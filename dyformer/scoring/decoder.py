@@ -1,0 +1,131 @@
+"""Vectors and pair features -> the chance that a pair is linked (paper, section 5.1).
+
+N nodes    D width of a vector    P pairs    F inputs of the decoder
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+
+from dyformer.scoring.metrics import auc
+
+DecoderKind = Literal["paper", "features"]
+Examples = tuple[NDArray[np.floating], NDArray[np.bool_]]
+"""Decoder inputs [P, F] and whether each pair is linked [P]."""
+
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Inverse regularisation strengths C to choose from, the strongest regularisation first."""
+
+TOLERANCE = 1e-6
+"""Of the mean loss's gradient: chances are then within 1e-5 of the optimum's, also where inputs resemble each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkDecoder:
+    """A logistic regression on standardised inputs, as plain arrays.
+
+    `kind` "paper": the inputs are h_i * h_j; "features": h_i * h_j beside the features of the pair.
+    """
+
+    kind: DecoderKind
+    mean_F: NDArray[np.float64]
+    scale_F: NDArray[np.float64]
+    coefficient_F: NDArray[np.float64]
+    intercept: float
+
+
+def hadamard(
+    vectors_ND: NDArray[np.floating], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Multiply the vectors of a pair's two ends value by value, [P, D]."""
+    return vectors_ND[source_P].astype(np.float64) * vectors_ND[target_P]
+
+
+def decoder_inputs(hadamard_PD: NDArray[np.floating], features_PF: NDArray[np.floating] | None) -> NDArray[np.float64]:
+    """Put the decoder's inputs together: h_i * h_j, beside the pair features where the kind reads them."""
+    parts = [hadamard_PD] if features_PF is None else [hadamard_PD, features_PF]
+    return np.concatenate(parts, axis=1, dtype=np.float64)
+
+
+# OpenBLAS's threads spin while they wait: beside other work two of them took 15 times as long as one.
+@threadpool_limits.wrap(limits=1, user_api="blas")
+def fit_decoder(
+    inputs_PF: NDArray[np.floating],
+    linked_P: NDArray[np.bool_],
+    validation: Examples | None = None,
+    *,
+    kind: DecoderKind = "features",
+    num_products: int = 0,
+) -> LinkDecoder:
+    """Fit a logistic regression, standardised with the mean and deviation of the inputs given.
+
+    With `validation`, the C of STRENGTHS with the best AUC there is taken (the strongest regularisation among equals);
+    without, C = 1. The first `num_products` inputs have the prior variance of one input between them: beside a few
+    features that say much, a hundred products of vectors would otherwise be fitted to the noise of few pairs. Raises
+    ValueError without a linked and an unlinked pair, and for inputs that are not finite.
+    """
+    _check(inputs_PF, linked_P)
+    share_F = np.ones(inputs_PF.shape[1])
+    share_F[:num_products] = 1 / max(num_products, 1)
+    if validation is None:
+        return next(_fits(inputs_PF, linked_P, (1.0,), kind, share_F))
+    decoders = _fits(inputs_PF, linked_P, STRENGTHS, kind, share_F)
+    return max(decoders, key=lambda decoder: auc(validation[1], logit(decoder, validation[0])))
+
+
+def slopes(decoder: LinkDecoder) -> tuple[NDArray[np.float64], float]:
+    """Give what one unit of each input, not standardised, adds to the log-odds [F], and what they are at zero."""
+    slope_F = decoder.coefficient_F / decoder.scale_F
+    return slope_F, decoder.intercept - float(decoder.mean_F @ slope_F)
+
+
+def logit(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Give the log-odds [P] that each pair is linked."""
+    if inputs_PF.shape[1] != len(decoder.mean_F):
+        raise ValueError(f"the decoder reads {len(decoder.mean_F)} inputs of a pair, found {inputs_PF.shape[1]}")
+    slope_F, offset = slopes(decoder)
+    return inputs_PF @ slope_F + offset
+
+
+def score(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Give the chance [P] that each pair is linked, were linked and unlinked pairs as frequent as in the examples."""
+    return expit(logit(decoder, inputs_PF))
+
+
+def _fits(
+    inputs_PF: NDArray[np.floating],
+    linked_P: NDArray[np.bool_],
+    strengths: Sequence[float],
+    kind: DecoderKind,
+    share_F: NDArray[np.float64],
+) -> Iterator[LinkDecoder]:
+    """Fit with one strength after the other, each from where the one before ended; inputs have variance `share_F`."""
+    mean_F = inputs_PF.mean(axis=0, dtype=np.float64)
+    deviation_F = inputs_PF.std(axis=0, dtype=np.float64)
+    # A constant input says nothing; rounding may leave it a tiny deviation that would blow up.
+    constant_F = deviation_F <= 1e-9 * np.abs(mean_F)
+    scale_F = np.where(constant_F, 1.0, deviation_F) / np.sqrt(share_F)
+    standard_PF = (inputs_PF - mean_F) / scale_F
+    regression = LogisticRegression(solver="newton-cholesky", tol=TOLERANCE, max_iter=200, warm_start=True)
+    for strength in strengths:
+        regression.set_params(C=strength).fit(standard_PF, linked_P)
+        yield LinkDecoder(
+            kind=kind,
+            mean_F=mean_F,
+            scale_F=scale_F,
+            coefficient_F=np.where(constant_F, 0.0, regression.coef_[0]),
+            intercept=float(np.ravel(regression.intercept_)[0]),
+        )
+
+
+def _check(inputs_PF: NDArray[np.floating], linked_P: NDArray[np.bool_]) -> None:
+    if linked_P.all() or not linked_P.any():
+        raise ValueError(f"expected linked and unlinked pairs to fit on: all {len(linked_P)} are of one kind")
+    if not np.isfinite(inputs_PF).all():
+        raise ValueError("expected finite decoder inputs: some vector or pair feature is NaN or infinite")

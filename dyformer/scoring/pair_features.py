@@ -1,0 +1,308 @@
+"""History -> past-only features of pairs of nodes, for any number of pairs in bounded memory.
+
+N nodes             P pairs       F features    S nodes whose rows a block of pairs needs    C columns of a block
+E edges of a union  T snapshots   X edges of all snapshots    M neighbours of the pairs' other ends
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import pair_keys
+
+FEATURE_NAMES = (
+    "seen",
+    "num_steps_linked",
+    "inverse_steps_since_link",
+    "log_common_neighbors",
+    "adamic_adar",
+    "log_l3",
+    "sum_log_degree",
+    "product_log_degree",
+    "difference_log_degree",
+    "sum_log_last_degree",
+    "product_log_last_degree",
+    "sum_activity",
+    "product_activity",
+    "sum_log_step_degree",
+)
+
+BLOCK_SIZE = 4_000_000
+"""Values of one array while walks are counted: 32 MB, of which a handful live at once."""
+
+PathScores = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnionEdges:
+    """The distinct pairs of a history, sorted, and when they were linked."""
+
+    num_nodes: int
+    num_steps: int
+    source_E: NDArray[np.int64]
+    target_E: NDArray[np.int64]
+    key_E: NDArray[np.int64]
+    count_E: NDArray[np.float64]  # snapshots with the pair
+    decayed_E: NDArray[np.float64]  # sum over them of 0.5^age, age 0 in the newest snapshot
+    last_step_E: NDArray[np.int64]  # newest step with the pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFeatures:
+    """What the features of any pair are read from; its size grows with edges and nodes, not with pairs."""
+
+    edges: UnionEdges
+    union: sparse.csr_array  # [N, N] 0/1: linked in some snapshot
+    degree_N: NDArray[np.float64]  # in the union
+    last_degree_N: NDArray[np.float64]  # in the newest snapshot
+    step_degree_N: NDArray[np.float64]  # summed over snapshots
+    active_step_N: NDArray[np.int64]  # newest step with an edge; 0: none
+
+    @cached_property
+    def walk(self) -> sparse.csr_array:
+        """D^-1/2 A D^-1/2 of the union [N, N], on its slots: a slot means the same neighbour in both."""
+        row_M = np.repeat(np.arange(len(self.degree_N)), np.diff(self.union.indptr))
+        value_M = 1 / np.sqrt(self.degree_N[row_M] * self.degree_N[self.union.indices])
+        return sparse.csr_array((value_M, self.union.indices, self.union.indptr), shape=self.union.shape)
+
+    @cached_property
+    def end_terms(self) -> tuple[NDArray[np.float64], ...]:
+        """What a node brings to the features of its pairs, [N] each: three logarithms of degrees, and its recency."""
+        degrees = (self.degree_N, self.last_degree_N, self.step_degree_N)
+        recency_N = np.exp(self.active_step_N - float(self.edges.num_steps))
+        return (*(np.log1p(degree_N) for degree_N in degrees), recency_N)
+
+    def table(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the features [P, F] of pairs, in the order of FEATURE_NAMES; the direction of a pair does not matter.
+
+        Raises ValueError for a node that the history does not know.
+        """
+        paths = path_scores(self, source_P, target_P)
+        return np.column_stack(
+            [*_contact_features(self, source_P, target_P, paths), *_end_features(self, source_P, target_P)]
+        )
+
+    def block(self, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the features [F, S, C] of every row node with every column node: `table` for whole rows, faster.
+
+        The pair of a node with itself has no meaning here. Raises ValueError for a node that the history does not know.
+        """
+        source_P, target_P = np.repeat(row_S, len(column_C)), np.tile(column_C, len(row_S))
+        check_known(self.edges.num_nodes, source_P, target_P)
+        paths = _path_block(self, row_S, column_C)
+        parts = [*_contact_features(self, source_P, target_P, paths), *_end_features(self, source_P, target_P)]
+        return np.stack(parts).reshape(len(FEATURE_NAMES), len(row_S), len(column_C))
+
+
+def union_edges(history: DynamicGraph) -> UnionEdges:
+    """Merge the snapshots of a history into its distinct pairs."""
+    num_nodes = history.snapshots[-1].num_nodes
+    keys = [pair_keys(num_nodes, snapshot.source_E, snapshot.target_E) for snapshot in history.snapshots]
+    step_X = np.repeat([snapshot.step for snapshot in history.snapshots], [len(key) for key in keys])
+    key_E, edge_X = np.unique(np.concatenate(keys), return_inverse=True)
+    last_step_E = np.zeros(len(key_E), dtype=np.int64)
+    np.maximum.at(last_step_E, edge_X, step_X)
+    return UnionEdges(
+        num_nodes=num_nodes,
+        num_steps=history.num_steps,
+        source_E=key_E // num_nodes,
+        target_E=key_E % num_nodes,
+        key_E=key_E,
+        count_E=np.bincount(edge_X, minlength=len(key_E)).astype(np.float64),
+        decayed_E=np.bincount(edge_X, 0.5 ** (history.num_steps - step_X), len(key_E)).astype(np.float64),
+        last_step_E=last_step_E,
+    )
+
+
+def edge_values(
+    edges: UnionEdges, value_E: NDArray[np.generic], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Look up the value [P] of each pair among the union's edges; 0 where a pair was never linked."""
+    check_known(edges.num_nodes, source_P, target_P)
+    key_P = pair_keys(edges.num_nodes, source_P, target_P)
+    if not len(edges.key_E):
+        return np.zeros(len(key_P))
+    position_P = np.minimum(np.searchsorted(edges.key_E, key_P), len(edges.key_E) - 1)
+    return np.where(edges.key_E[position_P] == key_P, value_E[position_P], 0).astype(np.float64)
+
+
+def check_known(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> None:
+    """Raise ValueError for a pair with a node outside `range(num_nodes)`."""
+    for node_P in (source_P, target_P):
+        if len(node_P) and not 0 <= node_P.min() <= node_P.max() < num_nodes:
+            raise ValueError(
+                f"pairs name nodes {node_P.min()} to {node_P.max()}: expected nodes that the history knows, "
+                f"0 to {num_nodes - 1}"
+            )
+
+
+def edge_degree(edges: UnionEdges, value_E: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Sum a value of the edges over the edges of each node, [N]."""
+    ends = np.concatenate([edges.source_E, edges.target_E])
+    return np.bincount(ends, np.tile(value_E, 2), edges.num_nodes).astype(np.float64)
+
+
+def adjacency(edges: UnionEdges) -> sparse.csr_array:
+    """Give the union's symmetric 0/1 adjacency [N, N]."""
+    # In 32 bits the walks of pairs read half as much.
+    kind = np.int32 if edges.num_nodes < 2**31 else np.int64
+    source_E, target_E = edges.source_E.astype(kind), edges.target_E.astype(kind)
+    ends = (np.concatenate([source_E, target_E]), np.concatenate([target_E, source_E]))
+    shape = (edges.num_nodes, edges.num_nodes)
+    return sparse.csr_array((np.ones(len(ends[0])), ends), shape=shape)
+
+
+def prepare_pair_features(history: DynamicGraph) -> PairFeatures:
+    """Sum up a history (all snapshots before the predicted one), so that the features of any pair can be read off."""
+    edges = union_edges(history)
+    union = adjacency(edges)
+    degree_N = edge_degree(edges, np.ones(len(edges.key_E)))
+    active_step_N = np.zeros(edges.num_nodes, dtype=np.int64)
+    for end_E in (edges.source_E, edges.target_E):
+        np.maximum.at(active_step_N, end_E, edges.last_step_E)
+    return PairFeatures(
+        edges=edges,
+        union=union,
+        degree_N=degree_N,
+        last_degree_N=edge_degree(edges, edges.last_step_E == edges.num_steps),
+        step_degree_N=edge_degree(edges, edges.count_E),
+        active_step_N=active_step_N,
+    )
+
+
+def pair_feature_table(
+    history: DynamicGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Give the features [P, F] of pairs from a history; prepare_pair_features serves many questions to one history."""
+    return prepare_pair_features(history).table(source_P, target_P)
+
+
+def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> PathScores:
+    """Give common neighbours, Adamic-Adar (natural logarithm) and degree-normalised 3-paths (L3) of pairs, each [P].
+
+    L3 is the entry of the cubed D^-1/2 A D^-1/2 (Kovacs et al., 2019, with symmetric normalisation): rows of the
+    square are made for the asked nodes only, one after the other with numba, else block by block.
+    """
+    check_known(features.edges.num_nodes, source_P, target_P)
+    many_P, few_P = busier_end_first(features.degree_N, source_P, target_P)
+    scores_3P = (_compiled_scores if find_spec("numba") else _sparse_scores)(features, many_P, few_P)
+    return scores_3P[0], scores_3P[1], scores_3P[2]
+
+
+def _compiled_scores(
+    features: PairFeatures, many_P: NDArray[np.int64], few_P: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    from dyformer.graphs.kernels.paths import path_sums
+
+    order_P = np.argsort(many_P, kind="stable")
+    many_P, few_P = many_P[order_P], few_P[order_P]
+    degree_N, union = features.degree_N, features.union
+    scores_3P = np.empty((3, len(order_P)))
+    scores_3P[:, order_P] = path_sums(
+        union.indptr, union.indices, degree_N, _adamic_adar_weight(degree_N), many_P, few_P
+    )
+    # A node without neighbours has no walk to divide.
+    scores_3P[2, order_P] /= np.sqrt(np.maximum(degree_N[many_P] * degree_N[few_P], 1))
+    return scores_3P
+
+
+def _sparse_scores(features: PairFeatures, many_P: NDArray[np.int64], few_P: NDArray[np.int64]) -> NDArray[np.float64]:
+    weight_N = _adamic_adar_weight(features.degree_N)
+    scores = np.zeros((3, len(many_P)))
+    for block_P in _blocks(many_P, features.degree_N[few_P], features.edges.num_nodes):
+        row_S, row_P = np.unique(many_P[block_P], return_inverse=True)
+        slot_M, pair_M = _row_slots(features.union, few_P[block_P])
+        middle_M = features.union.indices[slot_M]
+        linked_M = features.union[row_S].toarray()[row_P[pair_M], middle_M]
+        walk_M = (features.walk[row_S] @ features.walk).toarray()[row_P[pair_M], middle_M]
+        for kind, value_M in enumerate((linked_M, linked_M * weight_N[middle_M], walk_M * features.walk.data[slot_M])):
+            scores[kind, block_P] = np.bincount(pair_M, value_M, len(block_P))
+    return scores
+
+
+def _path_block(features: PairFeatures, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> PathScores:
+    union_SN = features.union[row_S]
+    weighted_SN = union_SN.multiply(_adamic_adar_weight(features.degree_N)).tocsr()
+    products = (
+        union_SN @ features.union,
+        weighted_SN @ features.union,
+        features.walk[row_S] @ features.walk @ features.walk,
+    )
+    common_P, adamic_P, l3_P = (product.toarray()[:, column_C].ravel() for product in products)
+    return common_P, adamic_P, l3_P
+
+
+def _adamic_adar_weight(degree_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    # A node between two others has at least two neighbours.
+    return 1 / np.log(np.maximum(degree_N, 2))
+
+
+def _contact_features(
+    features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64], paths: PathScores
+) -> list[NDArray[np.float64]]:
+    edges = features.edges
+    common_P, adamic_P, l3_P = paths
+    last_step_P = edge_values(edges, edges.last_step_E, source_P, target_P)
+    seen_P = (last_step_P > 0).astype(np.float64)
+    return [
+        seen_P,
+        edge_values(edges, edges.count_E, source_P, target_P),
+        seen_P / (edges.num_steps + 1 - last_step_P),
+        np.log1p(common_P),
+        adamic_P,
+        np.log1p(1e4 * l3_P),
+    ]
+
+
+def _end_features(
+    features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> list[NDArray[np.float64]]:
+    degree_N, last_N, steps_N, active_N = features.end_terms
+    return [
+        degree_N[source_P] + degree_N[target_P],
+        degree_N[source_P] * degree_N[target_P],
+        np.abs(degree_N[source_P] - degree_N[target_P]),
+        last_N[source_P] + last_N[target_P],
+        last_N[source_P] * last_N[target_P],
+        active_N[source_P] + active_N[target_P],
+        active_N[source_P] * active_N[target_P],
+        steps_N[source_P] + steps_N[target_P],
+    ]
+
+
+def busier_end_first(
+    degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Turn pairs so that the end with more neighbours comes first; both directions of a pair are turned alike.
+
+    There are few different busy ends, whose rows are dear, and few neighbours to visit at the others.
+    """
+    low_P, high_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
+    swap_P = degree_N[high_P] > degree_N[low_P]
+    return np.where(swap_P, high_P, low_P), np.where(swap_P, low_P, high_P)
+
+
+def _blocks(row_P: NDArray[np.int64], size_P: NDArray[np.float64], num_nodes: int) -> Iterator[NDArray[np.int64]]:
+    """Cut pairs into runs with a bounded number of distinct rows and a bounded sum of sizes."""
+    order_P = np.argsort(row_P, kind="stable")
+    distinct_P = np.cumsum(np.diff(row_P[order_P], prepend=-1) > 0) - 1
+    part_P = distinct_P // max(1, BLOCK_SIZE // num_nodes)
+    fill_P = np.cumsum(size_P[order_P]) // BLOCK_SIZE
+    borders = np.flatnonzero((np.diff(part_P) > 0) | (np.diff(fill_P) > 0)) + 1
+    if len(order_P):
+        yield from np.split(order_P, borders)
+
+
+def _row_slots(matrix: sparse.csr_array, row_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the storage positions [M] of all entries of the asked rows, and which asked row each belongs to."""
+    start_P = matrix.indptr[row_P].astype(np.int64)
+    size_P = matrix.indptr[row_P + 1] - start_P
+    pair_M = np.repeat(np.arange(len(row_P)), size_P)
+    first_P = np.cumsum(size_P) - size_P
+    return np.arange(len(pair_M)) + (start_P - first_P)[pair_M], pair_M

@@ -1,0 +1,1 @@
+"""Batches and a fresh model -> trained weights (paper, section 4)."""

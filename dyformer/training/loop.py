@@ -1,0 +1,215 @@
+"""A model and its batches -> epochs, with early stopping and a state that can be taken up again."""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dyformer.model.transformer import DyFormer
+from dyformer.sampling.link_batches import LinkTask, PairBatch, PairSource
+from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
+from dyformer.training.checkpoint import Checkpoint, Progress, Weights, named
+from dyformer.training.config import StageConfig
+from dyformer.training.optimizer import Optimizer
+
+VALIDATION_EPOCH = 0  # epochs of training count from 1
+TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of one epoch; every batch has one of its own
+BATCHES_PER_VIEW = 4  # of a large graph
+
+Work = Callable[[], PairBatch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What is trained on what."""
+
+    name: str
+    number: int  # keeps the stages' random numbers apart
+    tasks: Sequence[LinkTask]
+    source: PairSource
+    two_views: bool
+    loss: Callable[[DyFormer, PairBatch], dict[str, Tensor]]  # "loss" is minimised, "link" decides when to stop
+    config: StageConfig
+    seed: int
+    device: torch.device
+    num_threads: int = NUM_THREADS  # that make batches; the result is the same whatever their number
+
+    def generator(self, epoch: int, stream: int) -> np.random.Generator:
+        """One stream of random numbers of an epoch, whatever came before it."""
+        return np.random.default_rng([self.seed, self.number, epoch, stream])
+
+
+class NothingToLearn(ValueError):
+    """A history without a single link to train on."""
+
+
+class TrainingState:
+    """Everything that an epoch changes."""
+
+    def __init__(self, model: DyFormer, optimizer: Optimizer) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.epoch, self.stale_epochs, self.best_loss = 0, 0, float("inf")
+        self.best: Weights = copied(model.state_dict())
+
+    def note(self, loss: float) -> None:
+        """End an epoch: keep its weights if they are the best so far."""
+        self.epoch += 1
+        self.stale_epochs += 1
+        if loss < self.best_loss:
+            self.best_loss, self.stale_epochs = loss, 0
+            self.best = copied(self.model.state_dict())
+
+    def is_done(self, config: StageConfig) -> bool:
+        """Say whether the stage has ended."""
+        return self.epoch >= config.epochs or self.stale_epochs >= config.patience
+
+    def checkpoint(self, stage: Stage) -> Checkpoint:
+        """Copy the state."""
+        return Checkpoint(
+            tensors={
+                **{f"model/{name}": tensor for name, tensor in copied(self.model.state_dict()).items()},
+                **{f"best/{name}": tensor for name, tensor in copied(self.best).items()},
+                **{f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()},
+            },
+            record={
+                **identity(stage),
+                "epoch": self.epoch,
+                "stale_epochs": self.stale_epochs,
+                "best_loss": self.best_loss if self.epoch else None,
+            },
+        )
+
+    def restore(self, checkpoint: Checkpoint, stage: Stage) -> None:
+        """Take up a checkpoint of the same stage; ValueError for one of another stage, seed, cut or settings."""
+        expected = identity(stage)
+        found = {name: checkpoint.record.get(name) for name in expected}
+        if found != expected:
+            raise ValueError(f"the checkpoint belongs to {found}, but {expected} is to be resumed: start afresh")
+        tensors, record = checkpoint.tensors, checkpoint.record
+        self.model.load_state_dict(named(tensors, "model/"))
+        self.optimizer.restore(named(tensors, "optimizer/"))
+        self.best = copied(checkpoint.weights())
+        self.epoch, self.stale_epochs = record["epoch"], record["stale_epochs"]
+        self.best_loss = float("inf") if record["best_loss"] is None else record["best_loss"]
+
+
+def identity(stage: Stage) -> dict[str, Any]:
+    """Name the run that a checkpoint belongs to; the number of epochs may grow between two parts of one run."""
+    settings = {name: value for name, value in asdict(stage.config).items() if name != "epochs"}
+    return {"stage": stage.name, "seed": stage.seed, "until": stage.source.graph.until, "settings": settings}
+
+
+def copied(weights: Weights) -> Weights:
+    """Copy to the processor's memory."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+
+
+def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:
+    """Train until the held-out loss has not improved for `patience` epochs, or `epochs` are done."""
+    state = TrainingState(model.to(stage.device), Optimizer(model, stage.config))
+    if resume is not None:
+        state.restore(resume, stage)
+    if state.is_done(stage.config):
+        return
+    held_out = held_out_works(stage)
+    works = chain(held_out, *(epoch_works(stage, epoch) for epoch in range(state.epoch + 1, stage.config.epochs + 1)))
+    with closing(loaded(works, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
+        validation = [next(batches).to(stage.device) for _ in held_out]
+        while not state.is_done(stage.config):
+            yield one_epoch(stage, state, batches, validation)
+
+
+def one_epoch(
+    stage: Stage, state: TrainingState, batches: Iterator[PairBatch], validation: Sequence[PairBatch]
+) -> Progress:
+    """Train, validate, and tell how it went."""
+    started = time.perf_counter()
+    losses, seconds_waiting = train_epoch(stage, state, batches)
+    if validation:
+        losses["validation"] = held_out_loss(stage, state.model, validation)
+    state.note(losses["validation"] if validation else losses["link"])
+    return Progress(
+        stage=stage.name,
+        epoch=state.epoch,
+        num_epochs=stage.config.epochs,
+        losses=losses,
+        seconds=time.perf_counter() - started,
+        seconds_waiting=seconds_waiting,
+        is_last=state.is_done(stage.config),
+        checkpoint=lambda: state.checkpoint(stage),
+    )
+
+
+def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[LinkTask]:
+    """Draw tasks that have links to tell; a step is half as likely as one that is `step_half_life` newer.
+
+    Where the graph is so large that not all views of it are kept, a view that was made serves several batches in a row.
+    """
+    tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out)]
+    if not tasks:
+        return []
+    in_a_row = 1 if stage.source.keeps_views(tasks) else BATCHES_PER_VIEW
+    age_K = np.array([stage.source.graph.until - task.step for task in tasks])
+    weight_K = 0.5 ** (age_K / stage.config.step_half_life)
+    places = stage.generator(epoch, TASKS).choice(len(tasks), size=-(-num // in_a_row), p=weight_K / weight_K.sum())
+    return [tasks[place] for place in np.repeat(places, in_a_row)[:num]]
+
+
+def held_out_works(stage: Stage) -> list[Work]:
+    """Make the batches that decide when to stop, the same after every epoch."""
+    tasks = draw_tasks(stage, VALIDATION_EPOCH, stage.config.validation_batches, held_out=True)
+    return works(stage, tasks, VALIDATION_EPOCH, held_out=True, two_views=False)
+
+
+def epoch_works(stage: Stage, epoch: int) -> Iterator[Work]:
+    """Make the batches of an epoch, which depend on nothing that came before it."""
+    tasks = draw_tasks(stage, epoch, stage.config.batches_per_epoch, held_out=False)
+    if not tasks:
+        raise NothingToLearn(
+            f"{stage.name}: steps 1 to {stage.source.graph.until} hold no link between nodes that other steps know; "
+            f"train until a later step, or choose longer windows"
+        )
+    yield from works(stage, tasks, epoch, held_out=False, two_views=stage.two_views)
+
+
+def works(stage: Stage, tasks: Sequence[LinkTask], epoch: int, *, held_out: bool, two_views: bool) -> list[Work]:
+    """One work for each task: a function that makes its batch, in whatever thread."""
+
+    def work(task: LinkTask, stream: int) -> PairBatch:
+        generator = stage.generator(epoch, stream)
+        batch = stage.source.batch(task, generator, held_out=held_out, two_views=two_views)
+        return batch.pinned() if stage.device.type == "cuda" else batch
+
+    return [partial(work, task, stream) for stream, task in enumerate(tasks, start=FIRST_BATCH)]
+
+
+def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]) -> tuple[dict[str, float], float]:
+    """Take one optimizer step for each batch; give the mean losses, and the seconds that batches were waited for."""
+    state.model.train()
+    found: list[dict[str, Tensor]] = []
+    seconds_waiting = 0.0
+    with torch.random.fork_rng(devices=[stage.device] if stage.device.type == "cuda" else []):
+        torch.manual_seed(int(stage.generator(state.epoch + 1, DROPOUT).integers(2**62)))
+        for _ in range(stage.config.batches_per_epoch):
+            started = time.perf_counter()
+            batch = next(batches)
+            seconds_waiting += time.perf_counter() - started
+            losses = stage.loss(state.model, batch.to(stage.device))
+            state.optimizer.step(losses["loss"])
+            found.append({name: value.detach() for name, value in losses.items()})
+    means = {name: float(torch.stack([losses[name] for losses in found]).mean()) for name in found[0]}
+    return means, seconds_waiting
+
+
+def held_out_loss(stage: Stage, model: DyFormer, batches: Sequence[PairBatch]) -> float:
+    """Mean link loss over pairs that are never trained on."""
+    model.eval()
+    with torch.inference_mode():
+        return float(torch.stack([stage.loss(model, batch)["link"] for batch in batches]).mean())
