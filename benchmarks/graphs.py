@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
-from flows.steps.ingest import ingest_log
-from flows.steps.snapshots import cut_snapshots, open_snapshots
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import cut_snapshots, open_snapshots
 
 EXPONENT = 2.5
 PUBLISHED = {"uci": "uci/out.opsahl-ucsocial.gz", "ml-10m": "ml-10m/ia-movielens-user2tags-10m.edges.gz"}

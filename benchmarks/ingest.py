@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.windows import time_order
 from dyformer.logs.events import Declared, RawFile, read_events, sniff_plan
-from storage.node_numbers import NODE_COLUMNS, numbered
+from storage.events.node_numbers import NODE_COLUMNS, numbered
 
 NUM_ROWS = 10_000_000
 NUM_NODES = 1_000_000

@@ -11,10 +11,10 @@ from pathlib import Path
 import measure
 from ingest import write_log
 
-from flows.steps.ingest import ingest_log
-from flows.steps.snapshots import cut_snapshots
-from storage.spill import MEMORY_VARIABLE
-from storage.tables import digest
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import cut_snapshots
+from storage.artifacts.artifact import digest
+from storage.events.scratch_database import MEMORY_VARIABLE
 
 MEMORY = 1024  # MiB
 WAYS = {"in memory": 16 * MEMORY, "over the disk": MEMORY}

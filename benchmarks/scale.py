@@ -85,7 +85,7 @@ def _unique_pairs(num_nodes: int, num_edges: int, generator: Any) -> Any:
 
 def ingest(size: str, folder: Path) -> str:
     """Commit the log's rows to the event table."""
-    from flows.steps.ingest import ingest_log
+    from flows.tasks.ingest import ingest_log
 
     log = {"log": str(folder / "log.csv"), "window": f"{NUM_STEPS} equal", "time_unit": "s"}
     counts = ingest_log(DATASET, log, say=lambda text: None)
@@ -94,7 +94,7 @@ def ingest(size: str, folder: Path) -> str:
 
 def snapshots(size: str, folder: Path) -> str:
     """Cut the table into snapshots."""
-    from flows.steps.snapshots import cut_snapshots, open_snapshots
+    from flows.tasks.snapshots import cut_snapshots, open_snapshots
 
     return f"{open_snapshots(cut_snapshots(DATASET)).num_steps} snapshots"
 
@@ -102,8 +102,8 @@ def snapshots(size: str, folder: Path) -> str:
 def union_graph(size: str, folder: Path) -> str:
     """Read the snapshots and unite them all."""
     from dyformer.graphs.prepared_graph import prepare_graph
-    from flows.steps.snapshots import cut_snapshots, open_snapshots
-    from flows.steps.train import experiment_of
+    from flows.tasks.snapshots import cut_snapshots, open_snapshots
+    from flows.tasks.train import experiment_of
 
     opened = open_snapshots(cut_snapshots(DATASET))
     graph = prepare_graph(opened.graph(NUM_STEPS), until=NUM_STEPS, config=experiment_of(DATASET, CHANGES).graph)
@@ -119,18 +119,18 @@ def train(size: str, folder: Path) -> str:
 
 def vectors(size: str, folder: Path) -> str:
     """Give every node its vector."""
-    from flows.steps.predict import write_vectors
-    from flows.steps.snapshots import cut_snapshots
-    from storage.tables import read_table
+    from flows.tasks.predict import write_vectors
+    from flows.tasks.snapshots import cut_snapshots
+    from storage.artifacts.artifact import read_table
 
     return f"{read_table(write_vectors(cut_snapshots(DATASET), _model()), 'vectors').height:,} vectors"
 
 
 def forecasts(size: str, folder: Path) -> str:
     """Rank new partners of the nodes that were active last."""
-    from flows.steps.predict import write_forecasts
-    from flows.steps.snapshots import cut_snapshots
-    from storage.tables import read_table
+    from flows.tasks.predict import write_forecasts
+    from flows.tasks.snapshots import cut_snapshots
+    from storage.artifacts.artifact import read_table
 
     num_nodes = SIZES[size][0] // FORECAST_SHARE
     address = write_forecasts(cut_snapshots(DATASET), _model(), num_nodes=num_nodes)
@@ -139,8 +139,8 @@ def forecasts(size: str, folder: Path) -> str:
 
 
 def _model() -> str:
-    from flows.steps.snapshots import cut_snapshots, newest_cut
-    from flows.steps.train import train_model
+    from flows.tasks.snapshots import cut_snapshots, newest_cut
+    from flows.tasks.train import train_model
 
     address = cut_snapshots(DATASET)
     return train_model(address, newest_cut(address), CHANGES)

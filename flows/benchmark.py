@@ -9,8 +9,8 @@ from flows.artifacts import show_table
 from flows.evaluate import judge_task, rivals_task
 from flows.ingest import ingest
 from flows.progress import tracked
-from flows.steps.evaluate import figures, steps_to_judge
-from flows.steps.track import track_benchmark
+from flows.tasks.evaluate import figures, steps_to_judge
+from flows.tasks.track import track_benchmark
 from flows.train import train_task
 
 track_task = task(name="track benchmark")(track_benchmark)

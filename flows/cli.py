@@ -53,7 +53,7 @@ def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")]
     import polars as pl
 
     from flows.console import print_frame, print_json
-    from flows.steps.ingest import known_and_ingested
+    from flows.tasks.ingest import known_and_ingested
 
     rows = known_and_ingested()
     print_json(rows) if as_json else print_frame(pl.DataFrame(rows, infer_schema_length=None))
@@ -64,7 +64,7 @@ def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")]
 def ingest(dataset: Name, reading: dict[str, Any]) -> None:
     """Commit the rows of a log; the same bytes again change nothing."""
     from flows.console import counts_line
-    from flows.steps.ingest import ingest_log
+    from flows.tasks.ingest import ingest_log
 
     print(counts_line(ingest_log(dataset, reading)))
 
@@ -78,7 +78,7 @@ def snapshots(
 ) -> None:
     """Cut a log into snapshots and count each; ingests the log first where it is not in the store."""
     from flows.console import print_frame, print_json
-    from flows.steps.snapshots import snapshot_counts
+    from flows.tasks.snapshots import snapshot_counts
 
     address, _ = _ingested(dataset, reading, say=_silent if as_json else print)
     counts = snapshot_counts(address)
@@ -96,9 +96,9 @@ def prepare(
     changes: Changes = None,
 ) -> None:
     """Write the PageRank and distance tables of the steps up to a cut."""
-    from flows.steps.prepare import prepare_tables
-    from flows.steps.snapshots import check_range, newest_cut
-    from flows.steps.train import experiment_of
+    from flows.tasks.prepare import prepare_tables
+    from flows.tasks.snapshots import check_range, newest_cut
+    from flows.tasks.train import experiment_of
 
     changed = _changed(changes)
     experiment_of(dataset, changed)
@@ -116,9 +116,9 @@ def predict(
     seed: Seed = 0,
 ) -> None:
     """Write node vectors and link forecasts as of the newest step, from the model trained for it."""
-    from flows.steps.predict import write_forecasts, write_vectors
-    from flows.steps.snapshots import cut_snapshots, newest_cut
-    from flows.steps.train import train_model
+    from flows.tasks.predict import write_forecasts, write_vectors
+    from flows.tasks.snapshots import cut_snapshots, newest_cut
+    from flows.tasks.train import train_model
 
     address = cut_snapshots(dataset)
     model = train_model(address, newest_cut(address), _changed(changes), seed)
@@ -184,9 +184,9 @@ def benchmark(
     """Judge every step of the paper's protocol: with and without pre-training, and the rivals beside them."""
     from dyformer.experiments.tables import score_table
     from flows.console import print_frame, write_json
-    from flows.steps.evaluate import figures, steps_to_judge, wanted_steps
-    from flows.steps.snapshots import FIRST_JUDGED_STEP, check_range
-    from flows.steps.train import experiment_of
+    from flows.tasks.evaluate import figures, steps_to_judge, wanted_steps
+    from flows.tasks.snapshots import FIRST_JUDGED_STEP, check_range
+    from flows.tasks.train import experiment_of
 
     # What is wrong is said before anything is committed and before a server starts.
     changed = _changed(changes)
@@ -223,8 +223,8 @@ def _ingested(
 ) -> tuple[str, float]:
     """Commit what is new in a log; give the address of its snapshots and the seconds it took."""
     from flows.console import counts_line
-    from flows.steps.ingest import ingest_log
-    from flows.steps.snapshots import cut_snapshots
+    from flows.tasks.ingest import ingest_log
+    from flows.tasks.snapshots import cut_snapshots
 
     started = time.monotonic()
     counts = ingest_log(dataset, reading, say, check)
@@ -235,9 +235,9 @@ def _ingested(
 
 def _finished(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> tuple[str | None, float]:
     """Commit what is new, and give the earlier run's report if nothing was; and the seconds it took."""
-    from flows.steps.report import finished_report
-    from flows.steps.snapshots import FIRST_JUDGED_STEP, check_range
-    from flows.steps.train import experiment_of
+    from flows.tasks.report import finished_report
+    from flows.tasks.snapshots import FIRST_JUDGED_STEP, check_range
+    from flows.tasks.train import experiment_of
 
     experiment_of(dataset, changes)
     newest = [FIRST_JUDGED_STEP]
@@ -263,7 +263,7 @@ def _announce() -> None:
 def _show(report: str, dataset: str, json_file: Path | None, ingest_seconds: float) -> None:
     from dyformer.experiments.tables import PAPER_FIGURES, score_table
     from flows.console import print_frame, tracked_line, write_json
-    from flows.steps.report import read_report
+    from flows.tasks.report import read_report
 
     figures, summary = read_report(report)
     summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested

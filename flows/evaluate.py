@@ -5,9 +5,9 @@ from typing import Any
 from prefect import flow, task
 
 from flows.artifacts import show_table
-from flows.steps.evaluate import figures, judge_model, judge_rivals, steps_to_judge
-from flows.steps.snapshots import cut_snapshots, newest_cut
-from flows.steps.train import train_model
+from flows.tasks.evaluate import figures, judge_model, judge_rivals, steps_to_judge
+from flows.tasks.snapshots import cut_snapshots, newest_cut
+from flows.tasks.train import train_model
 
 judge_task = task(name="judge model", task_run_name="{method} on step {step}")(judge_model)
 rivals_task = task(name="judge rivals", task_run_name="rivals on step {step}")(judge_rivals)

@@ -4,8 +4,8 @@ from typing import Any
 
 from prefect import flow, task
 
-from flows.steps.ingest import ingest_log
-from flows.steps.snapshots import cut_snapshots
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import cut_snapshots
 
 ingest_task = task(name="ingest log", task_run_name="ingest {dataset}")(ingest_log)
 snapshots_task = task(name="cut snapshots", task_run_name="snapshots of {dataset}")(cut_snapshots)

@@ -4,9 +4,9 @@ from typing import Any
 
 from prefect import flow, task
 
-from flows.steps.predict import write_forecasts, write_vectors
-from flows.steps.snapshots import cut_snapshots, newest_cut
-from flows.steps.train import train_model
+from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.snapshots import cut_snapshots, newest_cut
+from flows.tasks.train import train_model
 
 vectors_task = task(name="write vectors", task_run_name="vectors")(write_vectors)
 forecasts_task = task(name="write forecasts", task_run_name="forecasts")(write_forecasts)

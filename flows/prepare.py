@@ -4,8 +4,8 @@ from typing import Any
 
 from prefect import flow, task
 
-from flows.steps.prepare import prepare_tables
-from flows.steps.snapshots import cut_snapshots, newest_cut
+from flows.tasks.prepare import prepare_tables
+from flows.tasks.snapshots import cut_snapshots, newest_cut
 
 prepare_task = task(name="prepare tables", task_run_name="tables until step {until}")(prepare_tables)
 

@@ -12,11 +12,11 @@ from flows.evaluate import evaluate, rivals
 from flows.ingest import ingest
 from flows.predict import predict
 from flows.prepare import prepare
-from flows.steps.promote import promote_if_better
-from flows.steps.report import finished_report, write_report
-from flows.steps.snapshots import newest_cut
-from flows.steps.track import track_run
 from flows.summary import as_markdown
+from flows.tasks.promote import promote_if_better
+from flows.tasks.report import finished_report, write_report
+from flows.tasks.snapshots import newest_cut
+from flows.tasks.track import track_run
 from flows.train import train
 
 promote_task = task(name="promote if better")(promote_if_better)

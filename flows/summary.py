@@ -1,7 +1,7 @@
 """A report as Markdown, for Prefect's pages."""
 
 from dyformer.experiments.tables import score_table
-from flows.steps.report import read_report
+from flows.tasks.report import read_report
 
 
 def as_markdown(report: str) -> str:

@@ -4,9 +4,9 @@ from typing import Any
 
 from prefect import flow, task
 
-from flows.steps.snapshots import cut_snapshots, newest_cut
-from flows.steps.track import train_and_tell
-from flows.steps.train import train_model
+from flows.tasks.snapshots import cut_snapshots, newest_cut
+from flows.tasks.track import train_and_tell
+from flows.tasks.train import train_model
 
 # A retry goes on from the training's own checkpoint.
 training = task(name="train model", task_run_name="train until step {until}", retries=1)

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 import duckdb
 import polars as pl
 
-from storage import events_table, files, tables
+from storage import files
+from storage.artifacts import artifact as tables
+from storage.events import table as events_table
 from storage.layout import Layout
 
 KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}

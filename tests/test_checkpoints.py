@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from storage import files
-from storage.checkpoints import (
+from storage.artifacts.checkpoints import (
     CheckpointDamaged,
     CheckpointMismatch,
     CheckpointMissing,
@@ -144,5 +144,5 @@ def test_a_reader_never_meets_half_a_checkpoint(tmp_path: Path):
 
 
 def test_the_module_alone_does_not_load_torch():
-    program = "import sys, storage.checkpoints; raise SystemExit('torch' in sys.modules)"
+    program = "import sys, storage.artifacts.checkpoints; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -257,7 +257,7 @@ def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Answer], monkeypa
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flows.steps.ingest.known_and_ingested", interrupted)
+    monkeypatch.setattr("flows.tasks.ingest.known_and_ingested", interrupted)
     code, _, errors = dyformer("datasets")
     assert code == 130
     assert "Traceback" not in errors

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.declarations import DeclarationConflict, declaration, declare
+from storage.events.declarations import DeclarationConflict, declaration, declare
 from storage.layout import Layout
 
 RECORD = {"separator": "\t", "columns": {"source": 0, "target": "item"}, "bipartite": True, "window": "7d"}

@@ -10,9 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from dyformer.logs.events import ReadResult
-from storage import delta_tables, node_numbers
-from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
-from storage.events_table import (
+from storage.events import delta as delta_tables
+from storage.events import node_numbers
+from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
+from storage.events.table import (
     DatasetNotIngested,
     TableBusy,
     append,
@@ -272,7 +273,7 @@ def test_what_a_commit_brings_to_the_dictionary_is_what_its_rows_say(layout: Lay
 def test_rows_are_stored_alike_in_many_blocks(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     many = result([(f"n{row % 7}", f"n{row % 5}", 100 - row) for row in range(23)], bad=["x", "y", "z"])
     append(layout, "whole", many, "sha")
-    monkeypatch.setattr("storage.events_table.BLOCK_ROWS", 4)
+    monkeypatch.setattr("storage.events.table.BLOCK_ROWS", 4)
     monkeypatch.setattr(node_numbers, "BLOCK_ROWS", 3)
     append(layout, "blocks", many, "sha")
     for scan in (scan_events, scan_quarantine):
@@ -403,7 +404,7 @@ def test_a_writer_killed_in_the_middle_leaves_all_or_nothing(layout: Layout):
 
 def test_an_ingest_loads_nothing_heavy():
     program = (
-        "import sys, storage.events_table, storage.tables, storage.declarations; "
+        "import sys, storage.events.table, storage.artifacts.artifact, storage.events.declarations; "
         "raise SystemExit(' '.join({'torch', 'mlflow', 'prefect', 'duckdb', 'sklearn'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)

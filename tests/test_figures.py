@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from dyformer.experiments.figures import comparison_chart, loss_curve, step_curve
+from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 
 AUC = {"EdgeBank": (0.70, 0.72), "DyFormer": (0.88, 0.90), "L3": (0.80, 0.95)}
 

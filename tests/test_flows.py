@@ -16,8 +16,8 @@ from own_log import own_log
 from prefect.client.orchestration import get_client
 
 import flows.cli
+from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
-from storage.tables import read_table
 
 SMALL = {
     "pretrain.epochs": 1,

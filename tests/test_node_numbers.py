@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dyformer.logs.ids import ID
-from storage import node_numbers
-from storage.node_numbers import numbered
+from storage.events import node_numbers
+from storage.events.node_numbers import numbered
 
 TYPES = {
     "texts": pl.String,

@@ -14,12 +14,7 @@ from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batc
 from test_storage_tables import CONTENTS, EDGES, LINEAGE
 
 from storage import files
-from storage.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
-from storage.declarations import declaration, declare
-from storage.events_table import append, ingested_datasets, node_dictionary, quarantine, read_events
-from storage.layout import Layout
-from storage.queries import sql
-from storage.tables import (
+from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
     Lineage,
@@ -31,6 +26,11 @@ from storage.tables import (
     scan_table,
     write_artifact,
 )
+from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
+from storage.events.declarations import declaration, declare
+from storage.events.table import append, ingested_datasets, node_dictionary, quarantine, read_events
+from storage.layout import Layout
+from storage.queries import sql
 
 
 @pytest.fixture

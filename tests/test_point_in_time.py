@@ -18,14 +18,14 @@ from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.logs.synthetic import generated_log
 from dyformer.sampling.link_batches import PairSizes, PairSource, forecast_tasks, reconstruction_tasks
 from dyformer.sampling.pairs import judged_steps, paper_examples
-from flows.steps.evaluate import judge_model, judge_rivals
-from flows.steps.ingest import ingest_log
-from flows.steps.predict import write_forecasts, write_vectors
-from flows.steps.prepare import prepare_tables
-from flows.steps.snapshots import cut_snapshots, open_snapshots
-from flows.steps.train import experiment_of, train_model
-from storage.events_table import node_dictionary
-from storage.tables import Lineage, manifest, names, read_bytes
+from flows.tasks.evaluate import judge_model, judge_rivals
+from flows.tasks.ingest import ingest_log
+from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.prepare import prepare_tables
+from flows.tasks.snapshots import cut_snapshots, open_snapshots
+from flows.tasks.train import experiment_of, train_model
+from storage.artifacts.artifact import Lineage, manifest, names, read_bytes
+from storage.events.table import node_dictionary
 
 DAY = 86_400
 UNTIL = 4

@@ -4,7 +4,7 @@ import numpy as np
 
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
-from flows.steps.predict import candidate_pairs
+from flows.tasks.predict import candidate_pairs
 
 
 def path_graph(num_nodes: int) -> DynamicGraph:

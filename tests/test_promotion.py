@@ -12,15 +12,15 @@ from sklearn.metrics import roc_auc_score
 from dyformer.evaluation.protocols import ScoredPairs, from_table, to_table
 from dyformer.evaluation.significance import NotTheSamePairs, new_pairs, paired_difference, weighted_auc
 from dyformer.scoring.metrics import auc
-from flows.steps import promote, train
-from flows.steps.evaluate import judge_model, judge_rivals
-from flows.steps.ingest import ingest_log
-from flows.steps.promote import NotJudged, champion_of, promote_if_better
-from flows.steps.snapshots import StepOutOfRange, cut_snapshots, newest_cut, open_snapshots
-from flows.steps.train import train_model
-from storage.checkpoints import to_bytes
+from flows.tasks import promote, train
+from flows.tasks.evaluate import judge_model, judge_rivals
+from flows.tasks.ingest import ingest_log
+from flows.tasks.promote import NotJudged, champion_of, promote_if_better
+from flows.tasks.snapshots import StepOutOfRange, cut_snapshots, newest_cut, open_snapshots
+from flows.tasks.train import train_model
+from storage.artifacts.artifact import read_table, write_artifact
+from storage.artifacts.checkpoints import to_bytes
 from storage.layout import Layout
-from storage.tables import read_table, write_artifact
 
 
 def scored(

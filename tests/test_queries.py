@@ -6,11 +6,11 @@ import pytest
 from dyformer.graphs.snapshots import build_snapshots, to_tables
 from dyformer.logs.datasets import Window
 from dyformer.logs.events import ReadResult
-from storage.event_rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
-from storage.events_table import append
+from storage.artifacts.artifact import Lineage, write_artifact
+from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
+from storage.events.table import append
 from storage.layout import Layout
 from storage.queries import QueryFailed, candidates, open_views, snapshot_faults, sql, view_names
-from storage.tables import Lineage, write_artifact
 
 EVENTS = pl.DataFrame(
     {

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from dyformer.logs.datasets import DATASETS, UnknownDataset
 from dyformer.logs.events import Declared, read_events, sniff_plan
 from dyformer.logs.log_file import DamagedLog, LogError
-from storage.raw_files import ChecksumMismatch, LogNotFound, content_of, find_logs, source_sha256
-from storage.raw_streams import object_store
+from storage.raw.files import ChecksumMismatch, LogNotFound, content_of, find_logs, source_sha256
+from storage.raw.streams import object_store
 
 LOG = b"".join(b"u%d,v%d,%d\n" % (i, i % 3, 1_700_000_000 + i) for i in range(2_000))
 LOG_SHA256 = hashlib.sha256(LOG).hexdigest()

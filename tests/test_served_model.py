@@ -15,9 +15,9 @@ from mlflow.pyfunc.model import PythonModelContext
 
 from dyformer.scoring.decoder import LinkDecoder, hadamard, score
 from storage.layout import Layout
-from storage.model_package import packed_model
-from storage.served_model import ServedModel
-from storage.tracking import Tracker, open_tracker
+from storage.tracking.model_package import packed_model
+from storage.tracking.runs import Tracker, open_tracker
+from storage.tracking.served_model import ServedModel
 
 DECODER = LinkDecoder(
     kind="paper",

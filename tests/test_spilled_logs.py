@@ -13,12 +13,12 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from dyformer.logs.log_file import EmptyLog, NoUsableRows, TooManyBadRows
-from flows.steps.ingest import ingest_log
-from flows.steps.snapshots import cut_snapshots
-from storage import spill
-from storage.events_table import history, node_dictionary, quarantine, scan_events
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import cut_snapshots
+from storage.artifacts.artifact import read_table
+from storage.events import scratch_database as spill
+from storage.events.table import history, node_dictionary, quarantine, scan_events
 from storage.layout import Layout
-from storage.tables import read_table
 
 BAD = ["7,8,never", "7,8,-3", ",8,1600000000", "7,8"]
 
@@ -160,7 +160,7 @@ def spills(layout: Layout) -> set[Path]:
 
 KILLED = """
 import sys, time
-from storage import spill
+from storage.events import scratch_database as spill
 from storage.layout import Layout
 with spill.open_spill(Layout(sys.argv[1])) as database:
     database.execute("CREATE TABLE numbers AS SELECT range AS x FROM range(100000)")

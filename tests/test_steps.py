@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 from own_log import own_log
 
-from flows.steps.evaluate import judge_model
-from flows.steps.ingest import ingest_log
-from flows.steps.predict import read_vectors, write_forecasts, write_vectors
-from flows.steps.snapshots import StepOutOfRange, check_range, cut_snapshots
-from flows.steps.train import WEIGHTS, open_model, train_model
-from storage.tables import read_table
+from flows.tasks.evaluate import judge_model
+from flows.tasks.ingest import ingest_log
+from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
+from flows.tasks.snapshots import StepOutOfRange, check_range, cut_snapshots
+from flows.tasks.train import WEIGHTS, open_model, train_model
+from storage.artifacts.artifact import read_table
 
 CHANGES = {
     "pretrain.epochs": 6,
@@ -33,7 +33,7 @@ UNTIL = 8
 # A training that saves every epoch and stands still after a given number of them, to be killed there.
 TRAINING = """
 import sys, time
-import flows.steps.train as steps
+import flows.tasks.train as steps
 
 steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 save, saved = steps.save_checkpoint, 0
@@ -94,7 +94,7 @@ def test_finished_training_is_not_repeated(tmp_path: Path):
     snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
     first = trained(tmp_path / "store", snapshots)
     started = time.monotonic()
-    with patch("flows.steps.train.pretrain", side_effect=AssertionError("trained again")):
+    with patch("flows.tasks.train.pretrain", side_effect=AssertionError("trained again")):
         assert trained(tmp_path / "store", snapshots) == first
     assert time.monotonic() - started < 5
 

@@ -1,4 +1,4 @@
-"""Claims about storage/tables.py; tests/test_tables.py holds those about dyformer/experiments/tables.py."""
+"""Claims about storage/artifacts/artifact.py; tests/test_tables.py holds those about dyformer/experiments/tables.py."""
 
 import dataclasses
 import json
@@ -14,8 +14,9 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from storage import files, tables
-from storage.tables import (
+from storage import files
+from storage.artifacts import artifact as tables
+from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
     Lineage,
@@ -197,7 +198,7 @@ import os, sys
 import polars as pl
 from pathlib import Path
 from typing import Any
-from storage.tables import Lineage, write_artifact
+from storage.artifacts.artifact import Lineage, write_artifact
 
 Path.rename = lambda *_: os.kill(os.getpid(), 9)
 write_artifact(sys.argv[1], {"edges": pl.DataFrame({"a": [1]})}, Lineage(kind="x", dataset="uci", table_version=1))

@@ -9,20 +9,20 @@ import pytest
 from own_log import own_log
 from test_steps import CHANGES, UNTIL, snapshots_in
 
-import storage.tracking
-from flows.steps.track import train_and_tell
-from flows.steps.train import Tell, Told, model_losses, train_model
+import storage.tracking.runs
+from flows.tasks.track import train_and_tell
+from flows.tasks.train import Tell, Told, model_losses, train_model
 from storage.layout import Layout
-from storage.tracking import open_tracker
+from storage.tracking.runs import open_tracker
 
 # A training that is killed two epochs after its last checkpoint.
 TRAINING = """
 import time
-import flows.steps.train as steps
-import storage.tracking
-from flows.steps.track import train_and_tell
+import flows.tasks.train as steps
+import storage.tracking.runs
+from flows.tasks.track import train_and_tell
 
-storage.tracking.FLUSH_SECONDS, storage.tracking.FLUSH_PAUSE = {flush_seconds}, 0
+storage.tracking.runs.FLUSH_SECONDS, storage.tracking.runs.FLUSH_PAUSE = {flush_seconds}, 0
 steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 save, asked = steps.save_checkpoint, 0
 
@@ -74,9 +74,9 @@ def test_losses_are_there_while_the_training_runs(snapshots: str, monkeypatch: p
 
         return train_model(snapshots, until, changes, seed, tell_and_look)
 
-    monkeypatch.setattr(storage.tracking, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(storage.tracking, "FLUSH_PAUSE", 0)
-    monkeypatch.setattr("flows.steps.track.train_model", watched)
+    monkeypatch.setattr(storage.tracking.runs, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(storage.tracking.runs, "FLUSH_PAUSE", 0)
+    monkeypatch.setattr("flows.tasks.track.train_model", watched)
     train_and_tell(snapshots, UNTIL, {**CHANGES, "pretrain.epochs": 2, "finetune.epochs": 2}, seed=0)
     assert [place for place, _ in seen] == [("pretrain", 1), ("pretrain", 2), ("finetune", 1), ("finetune", 2)]
     for (_, epoch), (status, points) in seen:

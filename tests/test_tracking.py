@@ -16,9 +16,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from storage.layout import Layout
-from storage.spool import DONE, RECORDS, REFUSED, spooled_runs
-from storage.tracking import TrackedRun, Tracker, open_tracker
-from storage.tracking_server import RUN_KEY, ensure_run
+from storage.tracking.mlflow_client import RUN_KEY, ensure_run
+from storage.tracking.runs import TrackedRun, Tracker, open_tracker
+from storage.tracking.spool import DONE, RECORDS, REFUSED, spooled_runs
 
 TAGS = {"seed": 0, "method": "DyFormer"}
 
@@ -174,7 +174,7 @@ def test_tracker_that_goes_away_in_the_middle_gets_the_rest_later(tracker: Track
 def test_locked_database_sends_the_run_to_the_spool(
     tracker: Tracker, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.tracking_server.LOCKED_SECONDS", 0.2)
+    monkeypatch.setattr("storage.tracking.mlflow_client.LOCKED_SECONDS", 0.2)
     run = tracker.start_run(dataset="locked", name="a", tags=TAGS)
     holder = sqlite3.connect(database, isolation_level=None)
     holder.execute("begin immediate")
@@ -242,7 +242,7 @@ def test_replay_that_is_cut_goes_on_without_doubling(
 
 
 def _replay_until(tracker: Tracker, monkeypatch: pytest.MonkeyPatch, num_done: int) -> None:
-    import storage.tracking as tracking
+    import storage.tracking.runs as tracking
 
     left = [num_done]
 
@@ -334,5 +334,5 @@ def test_numbers_are_sent_together(tracker: Tracker, monkeypatch: pytest.MonkeyP
 
 
 def test_tracker_costs_nothing_before_its_first_use() -> None:
-    code = "import sys, storage.tracking, storage.model_package; sys.exit('mlflow' in sys.modules)"
+    code = "import sys, storage.tracking.runs, storage.tracking.model_package; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0

@@ -9,13 +9,13 @@ import numpy as np
 from dyformer.evaluation.protocols import METRICS, ScoredPairs, from_table
 from dyformer.evaluation.significance import new_pairs, paired_difference
 from dyformer.training.stages import WeightsDoNotFit
-from flows.steps.evaluate import has_seen, judge_model
-from flows.steps.predict import space_of
-from flows.steps.snapshots import Snapshots, open_snapshots
+from flows.tasks.evaluate import has_seen, judge_model
+from flows.tasks.predict import space_of
+from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
+from storage.artifacts.artifact import lineage_of, manifest, read_table
 from storage.layout import Layout
 from storage.locks import alone
-from storage.tables import lineage_of, manifest, read_table
 
 CHALLENGER, CHAMPION = "DyFormer", "champion"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.windows import time_keys
 from dyformer.logs.ids import ENDS, ID, are_integers, as_texts, dense
-from storage import delta_tables
+from storage.events import delta as delta_tables
 
 NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}
 BLOCK_ROWS = 1 << 17

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from storage.tracking_server import set_environment
+from storage.tracking.mlflow_client import set_environment
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature

@@ -14,10 +14,12 @@ from typing import Any
 import polars as pl
 from deltalake import DeltaTable
 
-from storage import delta_tables, files, node_numbers
-from storage.event_rows import BLOCK_ROWS, QUARANTINE_COLUMNS, STORED_COLUMNS, HeldRows, RowsRead, in_log_order
+from storage import files
+from storage.events import delta as delta_tables
+from storage.events import node_numbers
+from storage.events.disk_rows import SpilledRows
+from storage.events.rows import BLOCK_ROWS, QUARANTINE_COLUMNS, STORED_COLUMNS, HeldRows, RowsRead, in_log_order
 from storage.layout import Layout
-from storage.spilled_rows import SpilledRows
 
 ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 

@@ -6,9 +6,9 @@ from dyformer.experiments.settings import as_record
 from dyformer.graphs.distances import distance_table
 from dyformer.graphs.pagerank import pagerank_table
 from dyformer.graphs.prepared_graph import prepare_graph
-from flows.steps.snapshots import open_snapshots
-from flows.steps.train import experiment_of
-from storage.tables import is_current, write_artifact
+from flows.tasks.snapshots import open_snapshots
+from flows.tasks.train import experiment_of
+from storage.artifacts.artifact import is_current, write_artifact
 
 TABLE_TOP_K = 64
 SMALL_GRAPH = 3_000  # nodes up to which the distance table is written: it grows with their square

@@ -12,8 +12,17 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.stages import finetune, pretrain
 from flows.progress import tracked
-from flows.steps.snapshots import Snapshots, StepOutOfRange, open_snapshots
-from storage.checkpoints import (
+from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
+from storage.artifacts.artifact import (
+    Lineage,
+    is_complete,
+    is_current,
+    lineage_of,
+    read_bytes,
+    read_table,
+    write_artifact,
+)
+from storage.artifacts.checkpoints import (
     from_bytes,
     has_checkpoint,
     load_checkpoint,
@@ -22,7 +31,6 @@ from storage.checkpoints import (
     to_bytes,
 )
 from storage.locks import alone
-from storage.tables import Lineage, is_complete, is_current, lineage_of, read_bytes, read_table, write_artifact
 
 WEIGHTS = "weights.safetensors"
 PARTS = ("graph", "model", "pretrain", "finetune")  # of an experiment: what weights depend on

@@ -19,7 +19,7 @@ from dyformer.logs.datasets import Dataset, dataset_named
 from dyformer.logs.log_file import DamagedLog, LogError, LogNotFound, RawFile
 from dyformer.logs.synthetic import generated_log
 from storage import files
-from storage.raw_streams import object_store, open_raw, pieces
+from storage.raw.streams import object_store, open_raw, pieces
 
 LOGS_VARIABLE = "DYFORMER_LOGS"
 COMPRESSED = ("", ".gz", ".bz2", ".zst")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from storage.spool import Record, Refused
+from storage.tracking.spool import Record, Refused
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,13 +18,13 @@ from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.top_links import MAX_NODES, decoder_nodes, linked_last, top_links
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
-from flows.steps.prepare import TABLE_TOP_K
-from flows.steps.snapshots import Snapshots, open_snapshots
-from flows.steps.train import WEIGHTS, device, open_model
-from storage.events_table import node_dictionary
-from storage.node_numbers import ids_are_integers
+from flows.tasks.prepare import TABLE_TOP_K
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from flows.tasks.train import WEIGHTS, device, open_model
+from storage.artifacts.artifact import is_current, read_bytes, read_table, write_artifact
+from storage.events.node_numbers import ids_are_integers
+from storage.events.table import node_dictionary
 from storage.queries import candidates
-from storage.tables import is_current, read_bytes, read_table, write_artifact
 
 DECODER = "decoder.json"
 

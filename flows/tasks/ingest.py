@@ -24,12 +24,12 @@ from dyformer.logs.events import (
     too_many_bad,
 )
 from dyformer.logs.log_file import EmptyLog
-from storage import spill
-from storage.declarations import declaration, declare
-from storage.events_table import append, history, ingested_datasets, newest_version, scan_events
+from storage.events import scratch_database as spill
+from storage.events.declarations import declaration, declare
+from storage.events.disk_rows import SpilledRows, spill_events, times_of
+from storage.events.table import append, history, ingested_datasets, newest_version, scan_events
 from storage.layout import Layout
-from storage.raw_files import content_of, find_logs
-from storage.spilled_rows import SpilledRows, spill_events, times_of
+from storage.raw.files import content_of, find_logs
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -6,10 +6,10 @@ from typing import Any
 import polars as pl
 
 from dyformer.experiments.settings import as_record
-from flows.steps.evaluate import figures
-from flows.steps.snapshots import open_snapshots
-from flows.steps.train import experiment_of
-from storage.tables import Lineage, is_current, read_bytes, read_table, write_artifact
+from flows.tasks.evaluate import figures
+from flows.tasks.snapshots import open_snapshots
+from flows.tasks.train import experiment_of
+from storage.artifacts.artifact import Lineage, is_current, read_bytes, read_table, write_artifact
 
 SUMMARY = "summary.json"
 

@@ -7,13 +7,13 @@ import polars as pl
 
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, prefix, summary, to_tables
 from dyformer.logs.datasets import DATASETS, Window
-from storage import spill
-from storage.declarations import declaration
-from storage.events_table import history, max_event_time, newest_version, read_events, scan_events
+from storage.artifacts.artifact import Lineage, digest, is_current, lineage_of, read_table, write_artifact
+from storage.events import scratch_database as spill
+from storage.events.declarations import declaration
+from storage.events.disk_snapshots import cut_events
+from storage.events.table import history, max_event_time, newest_version, read_events, scan_events
 from storage.layout import Layout
 from storage.queries import faults_in, snapshot_faults
-from storage.spilled_snapshots import cut_events
-from storage.tables import Lineage, digest, is_current, lineage_of, read_table, write_artifact
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from dyformer.logs.ids import ENDS
-from storage import node_numbers
+from storage.events import node_numbers
 
 EVENT_COLUMNS = {
     "source": pl.String,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from dyformer.graphs.windows import Windows, cut
 from dyformer.logs.datasets import TimeUnit, Window
-from storage import spill
+from storage.events import scratch_database as spill
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -16,8 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
-from storage.spool import Apply, Record, Refused, SpoolWriter, open_spool, read_records, replay_run, spooled_runs
-from storage.tracking_server import apply_record, connect, ensure_run, failures, find_finished_run, probe, reason
+from storage.tracking.mlflow_client import apply_record, connect, ensure_run, failures, find_finished_run, probe, reason
+from storage.tracking.spool import (
+    Apply,
+    Record,
+    Refused,
+    SpoolWriter,
+    open_spool,
+    read_records,
+    replay_run,
+    spooled_runs,
+)
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,15 +12,15 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.experiments.figures import comparison_chart, loss_curve, step_curve
+from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 from dyformer.experiments.tables import METHOD_TITLES, score_table
-from flows.steps.evaluate import PROTOCOL, figures
-from flows.steps.predict import DECODER
-from flows.steps.snapshots import Snapshots, open_snapshots, snapshot_counts
-from flows.steps.train import WEIGHTS, Told, model_losses, model_times, planned, train_model
-from storage.model_package import packed_model
-from storage.tables import Lineage, digest, lineage_of, names, read_bytes, read_table
-from storage.tracking import TrackedRun, Tracker, experiment_name, open_tracker
+from flows.tasks.evaluate import PROTOCOL, figures
+from flows.tasks.predict import DECODER
+from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
+from flows.tasks.train import WEIGHTS, Told, model_losses, model_times, planned, train_model
+from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
+from storage.tracking.model_package import packed_model
+from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
 METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
 

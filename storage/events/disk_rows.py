@@ -12,8 +12,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.logs.events import RawFile, ReadPlan, check_usable, event_blocks
-from storage import spill
-from storage.event_rows import QUARANTINE_COLUMNS
+from storage.events import scratch_database as spill
+from storage.events.rows import QUARANTINE_COLUMNS
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

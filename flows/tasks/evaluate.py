@@ -6,9 +6,9 @@ from dyformer.evaluation.protocols import figures_of, from_table, judge_embeddin
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.pairs import judged_steps
 from dyformer.training.stages import embed
-from flows.steps.snapshots import FIRST_JUDGED_STEP, Snapshots, StepOutOfRange, first_judged_step, open_snapshots
-from flows.steps.train import device, open_model
-from storage.tables import Lineage, is_current, read_table, write_artifact
+from flows.tasks.snapshots import FIRST_JUDGED_STEP, Snapshots, StepOutOfRange, first_judged_step, open_snapshots
+from flows.tasks.train import device, open_model
+from storage.artifacts.artifact import Lineage, is_current, read_table, write_artifact
 
 PROTOCOL = "paper"
 FEATURES_SUFFIX = " + pair features"  # the same vectors, decoded together with the past of the pair

@@ -1,0 +1,1 @@
+"""Immutable folders of Parquet and safetensors with their lineage."""

@@ -1,0 +1,1 @@
+"""The transactional table of events, its quarantine and its node dictionary."""

@@ -1,0 +1,1 @@
+"""Addresses of raw logs -> bytes."""

@@ -1,0 +1,1 @@
+"""Runs, metrics and models in MLflow, or in the spool while it is away."""
