@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.model.encodings import add_connections, distance_bias
-from dyformer.sampling.subgraphs import SubgraphBatch, graph_view, make_batch
+from dyformer.sampling.subgraphs import SubgraphBatch, as_of_graph, make_batch
 
 NUM_NODES, NUM_HEADS, MAX_DISTANCE = 512, 8, 5
 TARGETS = {16: 20, 100: 70}  # lags, and how many times faster than the dense product
@@ -45,7 +45,7 @@ def batch_of(num_steps: int) -> SubgraphBatch:
     generator = np.random.default_rng(0)
     ends = generator.permutation(np.unique(np.concatenate([newest.source_E, newest.target_E])))
     target_G = np.sort(ends[:NUM_NODES]).astype(np.int64)
-    return make_batch(graph_view(graph, until=num_steps), target_G, num_context=NUM_NODES)
+    return make_batch(as_of_graph(graph, until=num_steps), target_G, num_context=NUM_NODES)
 
 
 def case_of(num_steps: int) -> Case:

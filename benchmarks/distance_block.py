@@ -97,15 +97,15 @@ def say(name: str, kind: str, union: TemporalUnionGraph, seconds: dict[str, floa
 
 def main() -> None:
     """Judge by the blocks of the largest D_max."""
-    judged = []
+    evaluated = []
     for name, target in TARGETS.items():
         union = union_of(name)
         for kind, block in blocks_of(union).items():
             seconds = compare(name, kind, union, block)
             ours = seconds[f"D_max {MAX_DISTANCES[-1]}"]
-            judged.append((f"distances-{name}-{kind}", seconds["igraph"] / ours, target))
-            judged.append((f"distances-{name}-{kind}-numpy", seconds["igraph"] / seconds["numpy"], FALLBACK_TARGET))
-    for verdict in judged:
+            evaluated.append((f"distances-{name}-{kind}", seconds["igraph"] / ours, target))
+            evaluated.append((f"distances-{name}-{kind}-numpy", seconds["igraph"] / seconds["numpy"], FALLBACK_TARGET))
+    for verdict in evaluated:
         measure.verdict(*verdict)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from flows.tasks.ingest import ingest_log
-from flows.tasks.snapshots import cut_snapshots, open_snapshots
+from flows.tasks.snapshots import make_snapshots, open_snapshots
 
 EXPONENT = 2.5
 PUBLISHED = {"uci": "uci/out.opsahl-ucsocial.gz", "ml-10m": "ml-10m/ia-movielens-user2tags-10m.edges.gz"}
@@ -35,7 +35,7 @@ def published_graph(name: str) -> DynamicGraph:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DYFORMER_STORAGE"] = folder
         ingest_log(name, {"log": str(published_log(name))}, say=lambda text: None)
-        snapshots = open_snapshots(cut_snapshots(name))
+        snapshots = open_snapshots(make_snapshots(name))
         return snapshots.graph(snapshots.num_steps)
 
 

@@ -74,10 +74,10 @@ def print_memory(graph: PreparedGraph) -> None:
     """
     model_config, num_nodes = ModelConfig(), len(graph.history.node_N)
     weights = started_model(graph, model_config, None, seed=0).state_dict()
-    wanted_B = np.arange(min(NUM_WANTED, num_nodes))
-    embed(graph, weights, model_config, wanted_B=wanted_B)  # what is made once is there
+    node_B = np.arange(min(NUM_WANTED, num_nodes))
+    embed(graph, weights, model_config, node_B=node_B)  # what is made once is there
     tracemalloc.start()
-    vector_ND = embed(graph, weights, model_config, wanted_B=wanted_B)
+    vector_ND = embed(graph, weights, model_config, node_B=node_B)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     rest = most - vector_ND.nbytes

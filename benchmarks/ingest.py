@@ -101,7 +101,7 @@ def check_equal(outputs: dict[str, Output]) -> None:
 
 
 def main() -> None:
-    """Check, time and judge all sides on one log."""
+    """Check, time and evaluate all sides on one log."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.csv"
         write_log(path)

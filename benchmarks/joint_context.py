@@ -119,7 +119,7 @@ def measured(name: str) -> tuple[float, float | None]:
 
 
 def main() -> None:
-    """Measure every graph, then judge."""
+    """Measure every graph, then evaluate."""
     results = {name: measured(name) for name in RECALL_TARGETS}
     for name, (found, ratio) in results.items():
         if ratio is not None:

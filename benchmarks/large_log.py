@@ -12,7 +12,7 @@ import measure
 from ingest import write_log
 
 from flows.tasks.ingest import ingest_log
-from flows.tasks.snapshots import cut_snapshots
+from flows.tasks.snapshots import make_snapshots
 from storage.artifacts.artifact import digest
 from storage.events.scratch_database import MEMORY_VARIABLE
 
@@ -25,11 +25,11 @@ def run(path: Path, memory: int, folder: Path) -> None:
     os.environ |= {"DYFORMER_STORAGE": str(folder / "store"), MEMORY_VARIABLE: str(memory)}
     reading = {"log": [str(path)], "time_unit": "s", "window": "16 equal", "drop_duplicates": True}
     counts = ingest_log("log", reading, say=lambda text: None)
-    (folder / "result").write_text(f"{digest(cut_snapshots('log'))} {counts}")
+    (folder / "result").write_text(f"{digest(make_snapshots('log'))} {counts}")
 
 
 def main() -> None:
-    """Check that both ways give the same bytes, and judge the memory of the one over the disk."""
+    """Check that both ways give the same bytes, and evaluate the memory of the one over the disk."""
     results, peaks = {}, {}
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "log.csv"

@@ -1,4 +1,4 @@
-"""Times of our work and of a peer's, taken in turn in one process on one thread, and the line that judges them.
+"""Times of our work and of a peer's, taken in turn in one process on one thread, and the line that evaluates them.
 
 Import this module before numpy, polars, torch or numba: it keeps each of them to one thread.
 """

@@ -86,7 +86,7 @@ def check(table: pl.DataFrame, graph: networkit.Graph, union: TemporalUnionGraph
 
 
 def main() -> None:
-    """Check, time and judge."""
+    """Check, time and evaluate."""
     networkit.setNumberOfThreads(1)
     graph = power_law_graph("s1m")
     union = build_union_graph(graph, until=graph.num_steps)

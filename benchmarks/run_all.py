@@ -33,7 +33,7 @@ def verdicts(output: str) -> list[dict[str, str]]:
 
 
 def run_script(script: Path, seconds: float) -> Outcome:
-    """Run one script; it fails by an error, by taking too long, or by judging nothing."""
+    """Run one script; it fails by an error, by taking too long, or by evaluating nothing."""
     started = time.monotonic()
     try:
         run = subprocess.run(
@@ -86,7 +86,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
 
 
 def _bound(line: dict[str, str]) -> str:
-    # A line does not say which way it is judged; value and outcome do.
+    # A line does not say which way it is evaluated; value and outcome do.
     least = (float(line["value"]) >= float(line["target"])) == (line["outcome"] == "met")
     return f"{'at least' if least else 'at most'} {line['target']}"
 

@@ -94,18 +94,18 @@ def ingest(size: str, folder: Path) -> str:
 
 def snapshots(size: str, folder: Path) -> str:
     """Cut the table into snapshots."""
-    from flows.tasks.snapshots import cut_snapshots, open_snapshots
+    from flows.tasks.snapshots import make_snapshots, open_snapshots
 
-    return f"{open_snapshots(cut_snapshots(DATASET)).num_steps} snapshots"
+    return f"{open_snapshots(make_snapshots(DATASET)).num_steps} snapshots"
 
 
 def union_graph(size: str, folder: Path) -> str:
     """Read the snapshots and unite them all."""
     from dyformer.graphs.prepared_graph import prepare_graph
-    from flows.tasks.snapshots import cut_snapshots, open_snapshots
+    from flows.tasks.snapshots import make_snapshots, open_snapshots
     from flows.tasks.train import experiment_of
 
-    opened = open_snapshots(cut_snapshots(DATASET))
+    opened = open_snapshots(make_snapshots(DATASET))
     graph = prepare_graph(opened.graph(NUM_STEPS), until=NUM_STEPS, config=experiment_of(DATASET, CHANGES).graph)
     assert len(graph.union.source_E) == SIZES[size][1], "every pair of the log is an edge"
     return f"{graph.union.num_nodes:,} nodes, {len(graph.union.source_E):,} edges"
@@ -120,30 +120,30 @@ def train(size: str, folder: Path) -> str:
 def vectors(size: str, folder: Path) -> str:
     """Give every node its vector."""
     from flows.tasks.predict import write_vectors
-    from flows.tasks.snapshots import cut_snapshots
+    from flows.tasks.snapshots import make_snapshots
     from storage.artifacts.artifact import read_table
 
-    return f"{read_table(write_vectors(cut_snapshots(DATASET), _model()), 'vectors').height:,} vectors"
+    return f"{read_table(write_vectors(make_snapshots(DATASET), _model()), 'vectors').height:,} vectors"
 
 
 def forecasts(size: str, folder: Path) -> str:
     """Rank new partners of the nodes that were active last."""
     from flows.tasks.predict import write_forecasts
-    from flows.tasks.snapshots import cut_snapshots
+    from flows.tasks.snapshots import make_snapshots
     from storage.artifacts.artifact import read_table
 
     num_nodes = SIZES[size][0] // FORECAST_SHARE
-    address = write_forecasts(cut_snapshots(DATASET), _model(), num_nodes=num_nodes)
+    address = write_forecasts(make_snapshots(DATASET), _model(), num_nodes=num_nodes)
     links = read_table(address, "forecasts")
     return f"{links.height:,} links of {links.select('side', 'id').n_unique():,} nodes"
 
 
 def _model() -> str:
-    from flows.tasks.snapshots import cut_snapshots, newest_cut
+    from flows.tasks.snapshots import make_snapshots, newest_until
     from flows.tasks.train import train_model
 
-    address = cut_snapshots(DATASET)
-    return train_model(address, newest_cut(address), CHANGES)
+    address = make_snapshots(DATASET)
+    return train_model(address, newest_until(address), CHANGES)
 
 
 STAGES = {
@@ -176,7 +176,7 @@ def run_stage(size: str, stage: str) -> dict[str, Any]:
 
 
 def report(size: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Write the section of RESULTS.md as far as the run has come; give the lines that judge a whole run."""
+    """Write the section of RESULTS.md as far as the run has come; give the lines that evaluate a whole run."""
     from results_page import surroundings, write_section
 
     num_nodes, num_edges = SIZES[size]
@@ -205,7 +205,7 @@ def _judged(name: str, unit: str, value: float, most: float) -> str:
 
 
 def run(size: str, store: Path) -> None:
-    """Run all stages, those that an earlier run finished left out, and judge the whole."""
+    """Run all stages, those that an earlier run finished left out, and evaluate the whole."""
     log = store / "stages.json"
     rows = json.loads(log.read_text()) if log.exists() else []
     for stage in list(STAGES)[len(rows) :]:

@@ -99,7 +99,7 @@ def check_equal(expected: Output, others: dict[str, Output]) -> None:
 
 
 def main() -> None:
-    """Check, time and judge all sides on one table."""
+    """Check, time and evaluate all sides on one table."""
     events = events_table()
     graph, union = ours(events)
     check_equal(columns_of(graph, union), {"duckdb": with_duckdb(events), "group-by": with_group_by(events)})

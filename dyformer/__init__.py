@@ -1,1 +1,1 @@
-"""dyformer computes: interaction logs to snapshots, graphs, node vectors and judged link forecasts."""
+"""dyformer computes: interaction logs to snapshots, graphs, node vectors and evaluated link forecasts."""

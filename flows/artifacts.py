@@ -9,10 +9,10 @@ from prefect.context import FlowRunContext
 from dyformer.experiments.tables import score_table
 
 
-def show_table(dataset: str, figures: pl.DataFrame) -> None:
+def show_table(dataset: str, metrics: pl.DataFrame) -> None:
     """Show the table of scores."""
     if FlowRunContext.get() is not None:
-        rows = score_table(figures, dataset).to_dicts()
+        rows = score_table(metrics, dataset).to_dicts()
         create_table_artifact(table=rows, key=_key("scores", dataset), description=f"AUC in percent, {dataset}")
 
 

@@ -1,4 +1,4 @@
-"""Flow: every step of the paper's protocol, with and without pre-training, and the rivals beside them."""
+"""Flow: every step of the paper's protocol, with and without pre-training, and the baselines beside them."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from prefect import flow, task
 
 from dyformer.experiments.settings import VARIATIONS
 from flows.artifacts import show_table
-from flows.evaluate import judge_task, rivals_task
+from flows.evaluate import baselines_task, evaluate_task
 from flows.ingest import ingest
 from flows.progress import tracked
-from flows.tasks.evaluate import figures, steps_to_judge
+from flows.tasks.evaluate import metrics, steps_to_evaluate
 from flows.tasks.track import track_benchmark
 from flows.train import train_task
 
@@ -24,21 +24,21 @@ def benchmark(
     seeds: int = 1,
     changes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train one model per step, variation and seed, judge all on the same pairs, and track one run per method.
+    """Train one model per step, variation and seed, evaluate all on the same pairs, and track one run per method.
 
-    What was trained and judged before, by whatever run, is not done again.
+    What was trained and evaluated before, by whatever run, is not done again.
 
     Returns:
-        snapshots: address; scores: addresses of the judged pairs.
+        snapshots: address; scores: addresses of the evaluated pairs.
     """
     snapshots = ingest(dataset, reading)["snapshots"]
-    jobs = [(step, seed) for seed in range(seeds) for step in steps_to_judge(snapshots, steps)]
+    jobs = [(step, seed) for seed in range(seeds) for step in steps_to_evaluate(snapshots, steps)]
     scores: list[str] = []
     for step, seed in tracked(jobs, f"benchmark {dataset}", len(jobs)):
-        scores.append(rivals_task(snapshots, step, seed))
+        scores.append(baselines_task(snapshots, step, seed))
         for method, variation in VARIATIONS.items():
             model = train_task(snapshots, step - 1, {**(changes or {}), **variation}, seed)
-            scores.append(judge_task(snapshots, model, step, method, seed))
-    show_table(dataset, figures(scores, snapshots))
+            scores.append(evaluate_task(snapshots, model, step, method, seed))
+    show_table(dataset, metrics(scores, snapshots))
     track_task(snapshots, scores)
     return {"snapshots": snapshots, "scores": scores}

@@ -13,7 +13,7 @@ from flows.environment import server_in_use
 from flows.options import with_reading
 
 app = typer.Typer(
-    help="From a growing interaction log to fresh node vectors and honestly judged link forecasts.",
+    help="From a growing interaction log to fresh node vectors and honestly evaluated link forecasts.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -97,14 +97,14 @@ def prepare(
 ) -> None:
     """Write the PageRank and distance tables of the steps up to a cut."""
     from flows.tasks.prepare import prepare_tables
-    from flows.tasks.snapshots import check_range, newest_cut
+    from flows.tasks.snapshots import check_range, newest_until
     from flows.tasks.train import experiment_of
 
     changed = _changed(changes)
     experiment_of(dataset, changed)
     last = 2 if until is None else until
     address, _ = _ingested(dataset, reading, lambda num_steps: check_range(dataset, [last], 1, num_steps))
-    for kind, table in prepare_tables(address, newest_cut(address) if until is None else until, changed).items():
+    for kind, table in prepare_tables(address, newest_until(address) if until is None else until, changed).items():
         print(f"{kind}: {table}")
 
 
@@ -117,11 +117,11 @@ def predict(
 ) -> None:
     """Write node vectors and link forecasts as of the newest step, from the model trained for it."""
     from flows.tasks.predict import write_forecasts, write_vectors
-    from flows.tasks.snapshots import cut_snapshots, newest_cut
+    from flows.tasks.snapshots import make_snapshots, newest_until
     from flows.tasks.train import train_model
 
-    address = cut_snapshots(dataset)
-    model = train_model(address, newest_cut(address), _changed(changes), seed)
+    address = make_snapshots(dataset)
+    model = train_model(address, newest_until(address), _changed(changes), seed)
     print(f"vectors: {write_vectors(address, model, seed=seed)}")
     print(f"forecasts: {write_forecasts(address, model, seed=seed, k=top)}")
 
@@ -145,7 +145,7 @@ def sql(
 def run(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
-    """Bring a log from raw rows to a judged, tracked model and its forecasts; a rerun does only what is new."""
+    """Bring a log from raw rows to a evaluated, tracked model and its forecasts; a rerun does only what is new."""
     report, seconds = _finished(dataset, reading, _changed(changes), seed)
     if report is None:
         report = _retrain(dataset, reading, _changed(changes), seed)
@@ -175,32 +175,32 @@ def benchmark(
     reading: dict[str, Any],
     steps: Annotated[
         str | None,
-        typer.Option(help='steps to judge, "3-13" or "5,7" (by default those of the paper)', show_default=False),
+        typer.Option(help='steps to evaluate, "3-13" or "5,7" (by default those of the paper)', show_default=False),
     ] = None,
     seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
     changes: Changes = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Judge every step of the paper's protocol: with and without pre-training, and the rivals beside them."""
+    """Judge every step of the paper's protocol: with and without pre-training, and the baselines beside them."""
     from dyformer.experiments.tables import score_table
     from flows.console import print_frame, write_json
-    from flows.tasks.evaluate import figures, steps_to_judge, wanted_steps
-    from flows.tasks.snapshots import FIRST_JUDGED_STEP, check_range
+    from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
+    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
     from flows.tasks.train import experiment_of
 
     # What is wrong is said before anything is committed and before a server starts.
     changed = _changed(changes)
     experiment_of(dataset, changed)
-    wanted = [FIRST_JUDGED_STEP] if steps is None else wanted_steps(steps)
+    wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
     address, _ = _ingested(
-        dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_JUDGED_STEP, num_steps)
+        dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
     )
-    steps_to_judge(address, steps)
+    steps_to_evaluate(address, steps)
     _announce()
     from flows.benchmark import benchmark as flow
 
     made = flow(dataset, reading, steps, seeds, changed)
-    rows = figures(made["scores"], made["snapshots"])
+    rows = metrics(made["scores"], made["snapshots"])
     print_frame(score_table(rows, dataset), f"{dataset}: AUC in percent, the paper's protocol")
     if json_file is not None:
         write_json(json_file, _plain_steps(rows))
@@ -224,11 +224,11 @@ def _ingested(
     """Commit what is new in a log; give the address of its snapshots and the seconds it took."""
     from flows.console import counts_line
     from flows.tasks.ingest import ingest_log
-    from flows.tasks.snapshots import cut_snapshots
+    from flows.tasks.snapshots import make_snapshots
 
     started = time.monotonic()
     counts = ingest_log(dataset, reading, say, check)
-    address = cut_snapshots(dataset, counts["version"])
+    address = make_snapshots(dataset, counts["version"])
     say(counts_line(counts))
     return address, round(time.monotonic() - started, 2)
 
@@ -236,13 +236,13 @@ def _ingested(
 def _finished(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> tuple[str | None, float]:
     """Commit what is new, and give the earlier run's report if nothing was; and the seconds it took."""
     from flows.tasks.report import finished_report
-    from flows.tasks.snapshots import FIRST_JUDGED_STEP, check_range
+    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
     from flows.tasks.train import experiment_of
 
     experiment_of(dataset, changes)
-    newest = [FIRST_JUDGED_STEP]
+    newest = [FIRST_EVALUATED_STEP]
     address, seconds = _ingested(
-        dataset, reading, lambda num_steps: check_range(dataset, newest, FIRST_JUDGED_STEP, num_steps)
+        dataset, reading, lambda num_steps: check_range(dataset, newest, FIRST_EVALUATED_STEP, num_steps)
     )
     return finished_report(address, changes, seed), seconds
 
@@ -261,25 +261,25 @@ def _announce() -> None:
 
 
 def _show(report: str, dataset: str, json_file: Path | None, ingest_seconds: float) -> None:
-    from dyformer.experiments.tables import PAPER_FIGURES, score_table
+    from dyformer.experiments.tables import PAPER_METRICS, score_table
     from flows.console import print_frame, tracked_line, write_json
     from flows.tasks.report import read_report
 
-    figures, summary = read_report(report)
+    metrics, summary = read_report(report)
     summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    paper = " (the paper's: over all its steps)" if dataset in PAPER_FIGURES else ""
-    print_frame(score_table(figures, dataset), f"{dataset}: AUC in percent on the newest step{paper}")
+    paper = " (the paper's: over all its steps)" if dataset in PAPER_METRICS else ""
+    print_frame(score_table(metrics, dataset), f"{dataset}: AUC in percent on the newest step{paper}")
     for kind in ("model", "vectors", "forecasts"):
         print(f"{kind}: {summary['addresses'][kind]}")
     print(tracked_line(summary["tracking"]))
     if json_file is not None:
-        write_json(json_file, {**summary, "scores": _plain_steps(figures), "report": report})
+        write_json(json_file, {**summary, "scores": _plain_steps(metrics), "report": report})
 
 
-def _plain_steps(figures: Any) -> list[dict[str, Any]]:
+def _plain_steps(metrics: Any) -> list[dict[str, Any]]:
     """One row a figure, the step a number, `micro` or `macro`."""
-    return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in figures.to_dicts()]
+    return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in metrics.to_dicts()]
 
 
 def _changed(changes: list[str] | None) -> dict[str, str]:

@@ -1,16 +1,16 @@
-"""Flow: a trained model and every simple rival -> figures of the step after the cut."""
+"""Flow: a trained model and every simple baseline -> metrics of the step after the cut."""
 
 from typing import Any
 
 from prefect import flow, task
 
 from flows.artifacts import show_table
-from flows.tasks.evaluate import figures, judge_model, judge_rivals, steps_to_judge
-from flows.tasks.snapshots import cut_snapshots, newest_cut
+from flows.tasks.evaluate import evaluate_baselines, evaluate_model, metrics, steps_to_evaluate
+from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.train import train_model
 
-judge_task = task(name="judge model", task_run_name="{method} on step {step}")(judge_model)
-rivals_task = task(name="judge rivals", task_run_name="rivals on step {step}")(judge_rivals)
+evaluate_task = task(name="evaluate model", task_run_name="{method} on step {step}")(evaluate_model)
+baselines_task = task(name="evaluate baselines", task_run_name="baselines on step {step}")(evaluate_baselines)
 
 
 @flow(flow_run_name="evaluate {dataset}")
@@ -21,17 +21,17 @@ def evaluate(
     seed: int = 0,
     version: int | None = None,
 ) -> list[str]:
-    """Judge the model of a cut, and the rivals beside it, on the next step; returns the scores' addresses."""
-    snapshots = cut_snapshots(dataset, version)
-    until = newest_cut(snapshots) if until is None else until
+    """Judge the model of a cut, and the baselines beside it, on the next step; returns the scores' addresses."""
+    snapshots = make_snapshots(dataset, version)
+    until = newest_until(snapshots) if until is None else until
     model = train_model(snapshots, until, changes, seed)  # at once where it is trained already
-    scores = [judge_task(snapshots, model, until + 1, seed=seed), rivals_task(snapshots, until + 1, seed)]
-    show_table(dataset, figures(scores, snapshots))
+    scores = [evaluate_task(snapshots, model, until + 1, seed=seed), baselines_task(snapshots, until + 1, seed)]
+    show_table(dataset, metrics(scores, snapshots))
     return scores
 
 
-@flow(flow_run_name="rivals on {dataset}")
-def rivals(dataset: str, seed: int = 0, version: int | None = None) -> list[str]:
-    """Judge the rivals on every step that the paper judges: what a model's figure is to be seen against."""
-    snapshots = cut_snapshots(dataset, version)
-    return [rivals_task(snapshots, step, seed) for step in steps_to_judge(snapshots)]
+@flow(flow_run_name="baselines on {dataset}")
+def baselines(dataset: str, seed: int = 0, version: int | None = None) -> list[str]:
+    """Judge the baselines on every step that the paper evaluates: what a model's figure is to be seen against."""
+    snapshots = make_snapshots(dataset, version)
+    return [baselines_task(snapshots, step, seed) for step in steps_to_evaluate(snapshots)]

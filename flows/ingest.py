@@ -5,10 +5,10 @@ from typing import Any
 from prefect import flow, task
 
 from flows.tasks.ingest import ingest_log
-from flows.tasks.snapshots import cut_snapshots
+from flows.tasks.snapshots import make_snapshots
 
 ingest_task = task(name="ingest log", task_run_name="ingest {dataset}")(ingest_log)
-snapshots_task = task(name="cut snapshots", task_run_name="snapshots of {dataset}")(cut_snapshots)
+snapshots_task = task(name="cut snapshots", task_run_name="snapshots of {dataset}")(make_snapshots)
 
 
 @flow(flow_run_name="ingest {dataset}")

@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow, task
 
 from flows.tasks.predict import write_forecasts, write_vectors
-from flows.tasks.snapshots import cut_snapshots, newest_cut
+from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.train import train_model
 
 vectors_task = task(name="write vectors", task_run_name="vectors")(write_vectors)
@@ -17,8 +17,8 @@ def predict(
     dataset: str, changes: dict[str, Any] | None = None, seed: int = 0, version: int | None = None
 ) -> dict[str, str]:
     """Write every node's vector and its most probable new links as of the newest step; returns the addresses."""
-    snapshots = cut_snapshots(dataset, version)
-    model = train_model(snapshots, newest_cut(snapshots), changes, seed)  # at once where it is trained already
+    snapshots = make_snapshots(dataset, version)
+    model = train_model(snapshots, newest_until(snapshots), changes, seed)  # at once where it is trained already
     return {
         "vectors": vectors_task(snapshots, model, seed=seed),
         "forecasts": forecasts_task(snapshots, model, seed=seed),

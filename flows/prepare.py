@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow, task
 
 from flows.tasks.prepare import prepare_tables
-from flows.tasks.snapshots import cut_snapshots, newest_cut
+from flows.tasks.snapshots import make_snapshots, newest_until
 
 prepare_task = task(name="prepare tables", task_run_name="tables until step {until}")(prepare_tables)
 
@@ -15,5 +15,5 @@ def prepare(
     dataset: str, until: int | None = None, changes: dict[str, Any] | None = None, version: int | None = None
 ) -> dict[str, str]:
     """Write the PageRank and distance tables of the steps up to `until`, the last but one by default."""
-    snapshots = cut_snapshots(dataset, version)
-    return prepare_task(snapshots, newest_cut(snapshots) if until is None else until, changes)
+    snapshots = make_snapshots(dataset, version)
+    return prepare_task(snapshots, newest_until(snapshots) if until is None else until, changes)

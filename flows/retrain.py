@@ -1,4 +1,4 @@
-"""Flow: one dataset from new interactions to a judged, tracked model and its forecasts."""
+"""Flow: one dataset from new interactions to a evaluated, tracked model and its forecasts."""
 
 import time
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from typing import Any
 from prefect import flow, task
 
 from flows.artifacts import show_summary
-from flows.evaluate import evaluate, rivals
+from flows.evaluate import baselines, evaluate
 from flows.ingest import ingest
 from flows.predict import predict
 from flows.prepare import prepare
 from flows.summary import as_markdown
 from flows.tasks.promote import promote_if_better
 from flows.tasks.report import finished_report, write_report
-from flows.tasks.snapshots import newest_cut
+from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run
 from flows.train import train
 
@@ -28,7 +28,7 @@ report_task = task(name="write report")(write_report)
 def retrain(
     dataset: str, reading: dict[str, Any] | None = None, changes: dict[str, Any] | None = None, seed: int = 0
 ) -> str:
-    """Bring a dataset from new interactions to judged forecasts; returns the address of the report.
+    """Bring a dataset from new interactions to evaluated forecasts; returns the address of the report.
 
     Where nothing is new, the report of the earlier run is the answer.
     """
@@ -39,14 +39,14 @@ def retrain(
     finished = finished_report(snapshots, changes, seed)
     if finished is not None:
         return finished
-    until = newest_cut(snapshots)
+    until = newest_until(snapshots)
     with _timed(seconds, "prepare"):
         tables = prepare(dataset, until, changes, version)
     with _timed(seconds, "train"):
         model = train(dataset, until, changes, seed, version)
     with _timed(seconds, "evaluate"):
         scores = evaluate(dataset, until, changes, seed, version)
-        earlier = rivals(dataset, seed, version)
+        earlier = baselines(dataset, seed, version)
     with _timed(seconds, "predict"):
         made = predict(dataset, changes, seed, version)
     seat = promote_task(snapshots, model, scores, seed)

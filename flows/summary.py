@@ -6,9 +6,9 @@ from flows.tasks.report import read_report
 
 def as_markdown(report: str) -> str:
     """Write counts, scores and addresses of a report."""
-    figures, summary = read_report(report)
+    metrics, summary = read_report(report)
     dataset, counts = summary["dataset"], summary["counts"]
-    table = score_table(figures, dataset)
+    table = score_table(metrics, dataset)
     rows = ["| " + " | ".join("" if value is None else str(value) for value in row) + " |" for row in table.rows()]
     kept = "{num_accepted:,} of {num_read:,} rows accepted, {num_quarantined:,} quarantined, {num_dropped:,} dropped."
     return "\n".join(

@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow, task
 
-from flows.tasks.snapshots import cut_snapshots, newest_cut
+from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.track import train_and_tell
 from flows.tasks.train import train_model
 
@@ -22,5 +22,5 @@ def train(
     version: int | None = None,
 ) -> str:
     """Pre-train and fine-tune on the steps up to `until`, the last but one by default; returns the model's address."""
-    snapshots = cut_snapshots(dataset, version)
-    return told_task(snapshots, newest_cut(snapshots) if until is None else until, changes, seed)
+    snapshots = make_snapshots(dataset, version)
+    return told_task(snapshots, newest_until(snapshots) if until is None else until, changes, seed)

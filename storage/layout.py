@@ -103,7 +103,7 @@ class Layout:
         return self._join(FORECASTS, "forecasts", _run(dataset, version, until, settings, seed))
 
     def scores(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the judged pairs and figures of step `until + 1`."""
+        """Artifact with the evaluated pairs and figures of step `until + 1`."""
         return self._join(FORECASTS, "scores", _run(dataset, version, until, settings, seed))
 
     def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:

@@ -1,4 +1,4 @@
-"""The simple rivals: past-only scores of a pair, one formula each, and two classifiers on the pair features.
+"""The simple baselines: past-only scores of a pair, one formula each, and two classifiers on the pair features.
 
 N nodes    P pairs    F features    T snapshots
 
@@ -92,15 +92,15 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def logistic_regression(features_PF: NDArray[np.float64], linked_P: NDArray[np.bool_]) -> FittedScorer:
+def logistic_regression(features_PF: NDArray[np.float64], positive_P: NDArray[np.bool_]) -> FittedScorer:
     """Fit a logistic regression (C = 1) on standardised pair features; give the scorer of further features."""
-    return partial(score, fit_decoder(features_PF, linked_P))
+    return partial(score, fit_decoder(features_PF, positive_P))
 
 
-def boosted_trees(features_PF: NDArray[np.float64], linked_P: NDArray[np.bool_]) -> FittedScorer:
+def boosted_trees(features_PF: NDArray[np.float64], positive_P: NDArray[np.bool_]) -> FittedScorer:
     """Fit gradient-boosted trees (80 rounds of at most 8 leaves) on pair features; give the scorer of further ones."""
     trees = HistGradientBoostingClassifier(max_iter=80, max_leaf_nodes=8, random_state=0)
-    trees.fit(features_PF, linked_P)
+    trees.fit(features_PF, positive_P)
     return lambda asked_PF: trees.predict_proba(asked_PF)[:, 1]
 
 

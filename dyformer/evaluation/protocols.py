@@ -1,4 +1,4 @@
-"""Forecasts against the next snapshot -> scored pairs -> figures (paper, section 5.1).
+"""Forecasts against the next snapshot -> scored pairs -> metrics (paper, section 5.1).
 
 N nodes known one step before    D width of a vector    P pairs    F features    B nodes that pairs are taken among
 """
@@ -36,13 +36,13 @@ PAIRS_SCHEMA = pl.Schema(
         "family": pl.String(),
         "source": pl.Int64(),
         "target": pl.Int64(),
-        "linked": pl.Boolean(),
+        "positive": pl.Boolean(),
         "new": pl.Boolean(),
         "score": pl.Float64(),
     }
 )
 
-FIGURES_SCHEMA = pl.Schema(
+METRICS_SCHEMA = pl.Schema(
     {
         "dataset": pl.String(),
         "protocol": pl.String(),
@@ -67,12 +67,12 @@ class ScoredPairs:
     family: str  # of the unlinked pairs: "random" in the paper's protocol
     source_P: NDArray[np.int64]
     target_P: NDArray[np.int64]
-    linked_P: NDArray[np.bool_]
+    positive_P: NDArray[np.bool_]
     new_P: NDArray[np.bool_]
     score_P: NDArray[np.float64]
 
 
-def judge_embedding(
+def evaluate_embedding(
     method: str,
     vectors_ND: NDArray[np.floating],
     graph: DynamicGraph,
@@ -90,8 +90,8 @@ def judge_embedding(
     inputs_of = _inputs_before(vectors_ND, graph, step, decoder)
     fitted = fit_decoder(
         inputs_of(split.train),
-        split.train.linked_P,
-        (inputs_of(split.validation), split.validation.linked_P),
+        split.train.positive_P,
+        (inputs_of(split.validation), split.validation.positive_P),
         kind=decoder,
         num_products=_num_products(vectors_ND, decoder),
     )
@@ -106,11 +106,11 @@ def forecast_decoder(
     decoder: DecoderKind,
     among_B: NDArray[np.int64] | None = None,
 ) -> LinkDecoder:
-    """Fit the decoder that forecasts what follows `step`: on all of its pairs that the protocol judges otherwise.
+    """Fit the decoder that forecasts what follows `step`: on all of its pairs that the protocol evaluates otherwise.
 
-    As in judge_embedding the vectors are made from the steps before `step`, and 20 % of the pairs choose the
+    As in evaluate_embedding the vectors are made from the steps before `step`, and 20 % of the pairs choose the
     regularisation. With `among_B`, only pairs of these nodes count, and no other vector is read. Raises what
-    judge_embedding raises.
+    evaluate_embedding raises.
     """
     _check_vectors("the forecast", vectors_ND, nodes_known_before(graph, step), step)
     split = paper_examples(graph, step, seed=seed)
@@ -118,8 +118,8 @@ def forecast_decoder(
     inputs_of = _inputs_before(vectors_ND, graph, step, decoder)
     return fit_decoder(
         np.concatenate([inputs_of(train), inputs_of(test)]),
-        np.concatenate([train.linked_P, test.linked_P]),
-        (inputs_of(validation), validation.linked_P),
+        np.concatenate([train.positive_P, test.positive_P]),
+        (inputs_of(validation), validation.positive_P),
         kind=decoder,
         num_products=_num_products(vectors_ND, decoder),
     )
@@ -150,7 +150,7 @@ def _inputs_before(
     return inputs_of
 
 
-def judge_method(
+def evaluate_method(
     method: str,
     embedder: Embedder,
     graph: DynamicGraph,
@@ -158,43 +158,43 @@ def judge_method(
     seed: int,
     config: GraphConfig,
 ) -> ScoredPairs:
-    """Train a method on the steps before `step` and nothing else; judge its vectors with the paper's decoder."""
+    """Train a method on the steps before `step` and nothing else; evaluate its vectors with the paper's decoder."""
     prepared = prepare_graph(graph, until=step - 1, config=config)
     embed = embedder.fit(prepared, seed=seed)
-    return judge_embedding(method, embed(np.arange(nodes_known_before(graph, step))), graph, step, seed)
+    return evaluate_embedding(method, embed(np.arange(nodes_known_before(graph, step))), graph, step, seed)
 
 
-def judge_scorer(method: str, scorer: Scorer, graph: DynamicGraph, step: int, seed: int) -> ScoredPairs:
+def evaluate_scorer(method: str, scorer: Scorer, graph: DynamicGraph, step: int, seed: int) -> ScoredPairs:
     """Judge a formula that is given the steps before `step` and nothing else."""
     test = paper_examples(graph, step, seed=seed).test
     return _scored(method, step, seed, test, scorer(prefix(graph, step - 1), test.source_P, test.target_P))
 
 
-def judge_classifiers(graph: DynamicGraph, step: int, seed: int) -> list[ScoredPairs]:
+def evaluate_classifiers(graph: DynamicGraph, step: int, seed: int) -> list[ScoredPairs]:
     """Judge the classifiers on pair features, fitted on the 20 % of the pairs that decoders are fitted on."""
     split = paper_examples(graph, step, seed=seed)
     features = _features_before(graph, step)
     train_PF = features.table(split.train.source_P, split.train.target_P)
     test_PF = features.table(split.test.source_P, split.test.target_P)
     return [
-        _scored(method, step, seed, split.test, fit(train_PF, split.train.linked_P)(test_PF))
+        _scored(method, step, seed, split.test, fit(train_PF, split.train.positive_P)(test_PF))
         for method, fit in CLASSIFIERS.items()
     ]
 
 
-def rival_scores(graph: DynamicGraph, step: int, seed: int) -> list[ScoredPairs]:
-    """Judge every simple rival on the split of `step` and `seed`."""
-    formulas = [judge_scorer(method, scorer, graph, step, seed) for method, scorer in SCORERS.items()]
-    return formulas + judge_classifiers(graph, step, seed)
+def baseline_scores(graph: DynamicGraph, step: int, seed: int) -> list[ScoredPairs]:
+    """Judge every simple baseline on the split of `step` and `seed`."""
+    formulas = [evaluate_scorer(method, scorer, graph, step, seed) for method, scorer in SCORERS.items()]
+    return formulas + evaluate_classifiers(graph, step, seed)
 
 
-def figures_of(scored: Sequence[ScoredPairs], dataset: str, protocol: str = "paper") -> pl.DataFrame:
-    """Sum up scored pairs as rows of FIGURES_SCHEMA, values 0..1: per step, `micro` and `macro`.
+def metrics_of(scored: Sequence[ScoredPairs], dataset: str, protocol: str = "paper") -> pl.DataFrame:
+    """Sum up scored pairs as rows of METRICS_SCHEMA, values 0..1: per step, `micro` and `macro`.
 
-    Micro pools the pairs of all steps, macro is the mean of the steps' figures. The slice `new` keeps the test pairs
+    Micro pools the pairs of all steps, macro is the mean of the steps' metrics. The slice `new` keeps the test pairs
     linked in no earlier snapshot, scored by the same decoder. A step without a linked and an unlinked pair of a slice
-    has no figure there and does not count in macro. Raises ValueError for a step judged twice, and where methods
-    were not judged on the same steps.
+    has no figure there and does not count in macro. Raises ValueError for a step evaluated twice, and where methods
+    were not evaluated on the same steps.
     """
     runs = _by_method_and_seed(scored)
     rows = [
@@ -202,13 +202,13 @@ def figures_of(scored: Sequence[ScoredPairs], dataset: str, protocol: str = "pap
         for (method, seed), pairs in runs.items()
         for metric in METRICS
         for part in ("all", "new")
-        for step, value in _step_figures(pairs, metric, part)
+        for step, value in _step_metrics(pairs, metric, part)
     ]
-    return pl.DataFrame(rows, schema=FIGURES_SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row")
 
 
-def log_figures(graph: DynamicGraph, steps: Iterable[int], dataset: str, protocol: str = "paper") -> pl.DataFrame:
-    """Give what the log itself allows, as rows of FIGURES_SCHEMA of the method `-` without a seed.
+def log_metrics(graph: DynamicGraph, steps: Iterable[int], dataset: str, protocol: str = "paper") -> pl.DataFrame:
+    """Give what the log itself allows, as rows of METRICS_SCHEMA of the method `-` without a seed.
 
     `coverage`: the share of a step's edges whose ends are both known before, so that they could be scored;
     `repeat_rate`: the share of its edges that were linked before. Micro pools the edges, macro averages the steps.
@@ -222,7 +222,7 @@ def log_figures(graph: DynamicGraph, steps: Iterable[int], dataset: str, protoco
             micro = sum(count[position] for count in counts.values()) / total
             shares |= {"micro": micro, "macro": float(np.mean(list(shares.values())))}
         rows += [(dataset, protocol, "-", None, step, metric, "-", "all", value) for step, value in shares.items()]
-    return pl.DataFrame(rows, schema=FIGURES_SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row")
 
 
 def to_table(scored: Iterable[ScoredPairs]) -> pl.DataFrame:
@@ -236,7 +236,7 @@ def to_table(scored: Iterable[ScoredPairs]) -> pl.DataFrame:
                 "family": pairs.family,
                 "source": pairs.source_P,
                 "target": pairs.target_P,
-                "linked": pairs.linked_P,
+                "positive": pairs.positive_P,
                 "new": pairs.new_P,
                 "score": pairs.score_P,
             },
@@ -258,7 +258,7 @@ def from_table(table: pl.DataFrame) -> list[ScoredPairs]:
             family=group["family"][0],
             source_P=group["source"].to_numpy(),
             target_P=group["target"].to_numpy(),
-            linked_P=group["linked"].to_numpy(),
+            positive_P=group["positive"].to_numpy(),
             new_P=group["new"].to_numpy(),
             score_P=group["score"].to_numpy(),
         )
@@ -289,7 +289,7 @@ def _scored(method: str, step: int, seed: int, test: LinkExamples, score_P: NDAr
         family="random",
         source_P=test.source_P,
         target_P=test.target_P,
-        linked_P=test.linked_P,
+        positive_P=test.positive_P,
         new_P=test.new_P,
         score_P=score_P,
     )
@@ -299,34 +299,36 @@ def _by_method_and_seed(scored: Sequence[ScoredPairs]) -> dict[tuple[str, int], 
     runs: dict[tuple[str, int], list[ScoredPairs]] = {}
     for pairs in sorted(scored, key=lambda pairs: pairs.step):
         runs.setdefault((pairs.method, pairs.seed), []).append(pairs)
-    steps = {run: [pairs.step for pairs in judged] for run, judged in runs.items()}
-    for (method, seed), judged in steps.items():
-        if len(set(judged)) < len(judged):
-            raise ValueError(f"{method}, seed {seed}: a step is judged twice in {judged}; give each step once")
+    steps = {run: [pairs.step for pairs in evaluated] for run, evaluated in runs.items()}
+    for (method, seed), evaluated in steps.items():
+        if len(set(evaluated)) < len(evaluated):
+            raise ValueError(f"{method}, seed {seed}: a step is evaluated twice in {evaluated}; give each step once")
         expected = next(iter(steps.values()))
-        if judged != expected:
+        if evaluated != expected:
             raise ValueError(
-                f"{method}, seed {seed}: judged on steps {judged}, others on {expected}; only figures over the same "
-                f"steps can be compared"
+                f"{method}, seed {seed}: evaluated on steps {evaluated}, others on {expected}; only metrics "
+                f"over the same steps can be compared"
             )
     return runs
 
 
-def _step_figures(judged: list[ScoredPairs], metric: str, part: str) -> list[tuple[str, float]]:
-    kept = [(pairs.step, pairs.new_P if part == "new" else np.ones_like(pairs.linked_P), pairs) for pairs in judged]
-    parts = [(str(step), pairs.linked_P[kept_P], pairs.score_P[kept_P]) for step, kept_P, pairs in kept]
-    figures = [
-        (step, METRICS[metric](linked_P, score_P))
-        for step, linked_P, score_P in parts
-        if linked_P.any() and not linked_P.all()
+def _step_metrics(evaluated: list[ScoredPairs], metric: str, part: str) -> list[tuple[str, float]]:
+    kept = [
+        (pairs.step, pairs.new_P if part == "new" else np.ones_like(pairs.positive_P), pairs) for pairs in evaluated
     ]
-    if not figures:
+    parts = [(str(step), pairs.positive_P[kept_P], pairs.score_P[kept_P]) for step, kept_P, pairs in kept]
+    metrics = [
+        (step, METRICS[metric](positive_P, score_P))
+        for step, positive_P, score_P in parts
+        if positive_P.any() and not positive_P.all()
+    ]
+    if not metrics:
         return []
     pooled = [np.concatenate(columns) for columns in list(zip(*parts, strict=True))[1:]]
     return [
-        *figures,
+        *metrics,
         ("micro", METRICS[metric](pooled[0], pooled[1])),
-        ("macro", float(np.mean([value for _, value in figures]))),
+        ("macro", float(np.mean([value for _, value in metrics]))),
     ]
 
 

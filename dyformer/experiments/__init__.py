@@ -1,1 +1,1 @@
-"""Settings, tables and figures of an experiment."""
+"""Settings, tables and metrics of an experiment."""

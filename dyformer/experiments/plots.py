@@ -1,6 +1,6 @@
 """Figures of a run and of a benchmark, drawn without a screen.
 
-The frame of figures has the rows dataset, protocol, method, seed, step, metric, family, slice, value, with step a
+The frame of metrics has the rows dataset, protocol, method, seed, step, metric, family, slice, value, with step a
 number, "micro" or "macro" and value between 0 and 1.
 """
 
@@ -16,13 +16,13 @@ MARKERS = "osD^vPX*<>"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
 
-def step_curve(figures: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
+def step_curve(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
     """Draw a metric per step, one line a method: mean over seeds, with a band of one standard deviation (Fig. 5).
 
     Raises ValueError when the frame has no per-step figure of this metric and slice.
     """
-    rows = _rows(figures, metric, slice_name).filter(~pl.col("step").is_in(["micro", "macro"]))
-    rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), figures, metric, slice_name)
+    rows = _rows(metrics, metric, slice_name).filter(~pl.col("step").is_in(["micro", "macro"]))
+    rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
     figure, axes = _empty(8.5, 4.8)
     for place, method in enumerate(_ranked(rows)):
         line = _over_seeds(rows.filter(pl.col("method") == method), "step").sort("step")
@@ -45,13 +45,13 @@ def step_curve(figures: pl.DataFrame, *, metric: str = "auc", slice_name: str = 
     return figure
 
 
-def comparison_chart(figures: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
+def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
     """Draw Micro and Macro of every method as bars, the best macro on top; whiskers are one standard deviation.
 
-    Raises ValueError when the frame has neither micro nor macro figures of this metric and slice.
+    Raises ValueError when the frame has neither micro nor macro metrics of this metric and slice.
     """
-    rows = _rows(figures, metric, slice_name).filter(pl.col("step").is_in(["micro", "macro"]))
-    rows = _not_empty(rows, figures, metric, slice_name)
+    rows = _rows(metrics, metric, slice_name).filter(pl.col("step").is_in(["micro", "macro"]))
+    rows = _not_empty(rows, metrics, metric, slice_name)
     ranked = _ranked(rows)[::-1]  # bars grow upwards
     figure, axes = _empty(8.5, 1.4 + 0.5 * len(ranked))
     for name, colour, shift in (("macro", COLOURS[0], 0.2), ("micro", COLOURS[5], -0.2)):
@@ -107,20 +107,20 @@ def _loss_panel(axes: Axes, stage: str, rows: pl.DataFrame) -> None:
     axes.legend(frameon=False, fontsize=9)
 
 
-def _rows(figures: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
+def _rows(metrics: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
     wanted = (pl.col("metric") == metric) & (pl.col("slice") == slice_name) & (pl.col("family") == "random")
-    return figures.with_columns(pl.col("step").cast(pl.String)).filter(wanted).drop_nulls("value")
+    return metrics.with_columns(pl.col("step").cast(pl.String)).filter(wanted).drop_nulls("value")
 
 
-def _not_empty(rows: pl.DataFrame, figures: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
+def _not_empty(rows: pl.DataFrame, metrics: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
     if rows.is_empty():
-        metrics, slices = figures["metric"].unique().sort().to_list(), figures["slice"].unique().sort().to_list()
-        raise ValueError(f"no figure of {metric}, slice {slice_name}; there are metrics {metrics} and slices {slices}")
+        names, slices = metrics["metric"].unique().sort().to_list(), metrics["slice"].unique().sort().to_list()
+        raise ValueError(f"no figure of {metric}, slice {slice_name}; there are metrics {names} and slices {slices}")
     return rows
 
 
 def _ranked(rows: pl.DataFrame) -> list[str]:
-    """Order methods by their mean, the best first; macro figures decide where there are some."""
+    """Order methods by their mean, the best first; macro metrics decide where there are some."""
     deciding = rows.filter(pl.col("step") == "macro") if rows["step"].dtype == pl.String else rows
     deciding = rows if deciding.is_empty() else deciding
     order = deciding.group_by("method").agg(pl.col("value").mean()).sort(["value", "method"], descending=[True, False])

@@ -114,7 +114,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "weight_decay": (0, 1),
     "clip_norm": (1e-6, math.inf),
     "step_half_life": (1e-3, math.inf),
-    "validation_share": (0.01, 0.9),
+    "validation_fraction": (0.01, 0.9),
     "teleport": (1e-6, 1 - 1e-6),
     "max_distance": (1, 255),
 }

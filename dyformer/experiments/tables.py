@@ -1,4 +1,4 @@
-"""Figures of a benchmark -> the table that is printed, the paper's own figures beside ours."""
+"""Figures of a benchmark -> the table that is printed, the paper's own metrics beside ours."""
 
 import polars as pl
 
@@ -16,7 +16,7 @@ METHOD_TITLES = {
     "boosted_trees": "Boosted trees on pair features",
 }
 
-PAPER_FIGURES: dict[str, dict[str, tuple[float, float, float, float]]] = {
+PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "rds": {
         "node2vec": (81.10, 82.85, 75.62, 76.25),
         "GraphSAGE": (85.49, 86.64, 80.21, 79.99),
@@ -68,19 +68,19 @@ TABLE_SCHEMA = pl.Schema(
 )
 
 
-def score_table(figures: pl.DataFrame, dataset: str) -> pl.DataFrame:
+def score_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     """Give one row per method with its AUC in percent, two decimals, averaged over seeds.
 
-    Columns as in TABLE_SCHEMA. The methods judged here come first, the best macro on top, then the paper's own as
+    Columns as in TABLE_SCHEMA. The methods evaluated here come first, the best macro on top, then the paper's own as
     "DyFormer (paper)" and so on, without a number of seeds. A figure that does not exist is null.
     """
     wanted = pl.col("step").is_in(["micro", "macro"]) & (pl.col("metric") == "auc") & (pl.col("dataset") == dataset)
     column = pl.when(pl.col("slice") == "new").then("new_" + pl.col("step")).otherwise(pl.col("step"))
-    judged = figures.filter(wanted & (pl.col("protocol") == "paper")).with_columns(
+    evaluated = metrics.filter(wanted & (pl.col("protocol") == "paper")).with_columns(
         column=column, method=pl.col("method").replace(METHOD_TITLES)
     )
     names = [name for name in TABLE_SCHEMA.names() if name not in ("method", "num_seeds")]
-    table = judged.group_by("method").agg(
+    table = evaluated.group_by("method").agg(
         *((100 * pl.col("value").filter(pl.col("column") == name).mean()).round(2).alias(name) for name in names),
         num_seeds=pl.col("seed").n_unique().cast(pl.Int64),
     )
@@ -89,5 +89,5 @@ def score_table(figures: pl.DataFrame, dataset: str) -> pl.DataFrame:
 
 
 def _published(dataset: str) -> pl.DataFrame:
-    rows = [(f"{method} (paper)", *values, None) for method, values in PAPER_FIGURES.get(dataset, {}).items()]
+    rows = [(f"{method} (paper)", *values, None) for method, values in PAPER_METRICS.get(dataset, {}).items()]
     return pl.DataFrame(rows, schema=TABLE_SCHEMA, orient="row")

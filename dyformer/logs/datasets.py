@@ -191,7 +191,7 @@ class Dataset:
     window: Window
     bipartite: bool = False  # two id spaces: source 7 and target 7 are different nodes
     directed: bool = True
-    first_judged_step: int = 3
+    first_evaluated_step: int = 3
     file_names: tuple[str, ...] = ()  # the publisher's names for the file, without a compression's ending
     sha256: str | None = None  # of the copy that the reference counts were made from
     origin: str | None = None  # the publisher's download address
@@ -220,7 +220,7 @@ _KNOWN = (
         has_header=False,
         time_unit="s",
         window=Window(rule="equal_count", count=100),
-        first_judged_step=86,
+        first_evaluated_step=86,
         file_names=("ia-radoslaw-email.edges",),
         sha256="0274206c6025d684739cc147d6eac8b2203403c222c08477e5158b0521bb3458",
         origin="https://nrvis.com/download/data/dynamic/ia-radoslaw-email.zip",
@@ -254,7 +254,7 @@ _KNOWN = (
         time_unit="step",
         window=Window(rule="equal_time", length="1"),
         directed=False,
-        first_judged_step=4,
+        first_evaluated_step=4,
         file_names=("Yelp_16.csv",),
         sha256="3b1076222ede52370bac933d484e66889afb342ff41452b1a76fc717bb2450da",
         homepage="https://www.yelp.com/dataset",
@@ -270,7 +270,7 @@ _KNOWN = (
         window=Window(rule="equal_time", length="90d", time_zone="America/Chicago"),
         bipartite=True,
         directed=False,
-        first_judged_step=4,
+        first_evaluated_step=4,
         file_names=("ia-movielens-user2tags-10m.edges",),
         sha256="82a3b31d9365b2565aa8d52c3ab881c094cb47b56aeea5ab8ba4ae923a7db623",
         homepage="https://networkrepository.com/ia-movielens-user2tags-10m.php",

@@ -21,7 +21,7 @@ from dyformer.logs.plan import Declared, ReadPlan, declared_by, describe
 from dyformer.logs.reader import raw_rows
 from dyformer.logs.row_blocks import in_pieces
 from dyformer.logs.sniffing import sniff_plan
-from dyformer.logs.validation import QUARANTINE_SCHEMA, judged, quarantined
+from dyformer.logs.validation import QUARANTINE_SCHEMA, quarantined, validated
 
 __all__ = [
     "Declared",
@@ -60,7 +60,7 @@ class ReadResult:
 
 
 class RowCounts(Protocol):
-    """What is to be known of a log's rows to judge them."""
+    """What is to be known of a log's rows to evaluate them."""
 
     @property
     def quarantine(self) -> pl.DataFrame:
@@ -163,7 +163,7 @@ def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:
 def _judged_blocks(file: RawFile, plan: ReadPlan, columns: list[str]) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
     """Part the usable rows, of which some columns are wanted, from the rejected ones."""
     for texts in raw_rows(file, plan):
-        rows = judged(texts, plan)
+        rows = validated(texts, plan)
         is_bad = rows.select(pl.col("reason").is_not_null()).to_series()
         events, quarantine = rows.select(columns), QUARANTINE_SCHEMA.to_frame()
         if is_bad.any():

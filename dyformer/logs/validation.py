@@ -9,7 +9,7 @@ TEXTS = {"weight", "label"}
 QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String})
 
 
-def judged(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
+def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     """Turn the texts of `raw_rows` into values, and give each row that cannot be used its `reason`."""
     times = read_times(rows["time"], plan.time_unit)
     if rows.schema["source"] == pl.Int64 and not TEXTS & set(rows.columns) and not times["time"].null_count():

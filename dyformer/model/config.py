@@ -26,7 +26,7 @@ class ModelConfig:
     gpu_precision: Precision = "bfloat16"  # of the layers' products on a GPU; without one they are of float32
 
     @property
-    def own_width(self) -> int:
+    def id_width(self) -> int:
         """O, the part of the width that holds what a node is called."""
         return self.width // 4 if "id" in self.inputs else 0
 

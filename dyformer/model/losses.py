@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def link_loss(linked_score_P: Tensor, unlinked_score_M: Tensor, *, negative_weight: float) -> Tensor:
+def link_loss(positive_score_P: Tensor, negative_score_M: Tensor, *, negative_weight: float) -> Tensor:
     """Mean of -log sigmoid(s) over linked pairs + `negative_weight` x mean of -log(1 - sigmoid(s)) over unlinked pairs.
 
     The paper sums over pairs and calls the weight its negative sampling ratio. A side without pairs adds nothing.
     """
-    linked = functional.softplus(-linked_score_P).sum() / max(linked_score_P.numel(), 1)
-    unlinked = functional.softplus(unlinked_score_M).sum() / max(unlinked_score_M.numel(), 1)
+    linked = functional.softplus(-positive_score_P).sum() / max(positive_score_P.numel(), 1)
+    unlinked = functional.softplus(negative_score_M).sum() / max(negative_score_M.numel(), 1)
     return linked + negative_weight * unlinked
 
 

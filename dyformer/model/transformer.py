@@ -3,7 +3,7 @@
 G target nodes     Q asking nodes         T lags    D width            P pairs of nodes
 C context nodes    K answering nodes      H heads   W width of a head  F node features
 N known nodes      B both towers' nodes   A connections: edges of pairs, once for each lag
-O width of a node's own vector
+O width of a node's id embedding
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from dyformer.sampling.subgraphs import SubgraphBatch
 
 LINK_SCALE = 5.0  # vectors are of about unit length: scores start within this much either way
 LINK_OFFSET = -LINK_SCALE / 2  # untrained vectors are much alike: their pairs start with a score of about 0
-OWN_DEVIATION = 0.02  # of nodes' own vectors before training: what is not learnt must not count
+ID_DEVIATION = 0.02  # of nodes' id embeddings before training: what is not learnt must not count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +116,11 @@ class NodeInput(nn.Module):
 
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
-        self.id_dropout, self.own_width = config.id_dropout, config.own_width
-        self.structure_width = config.width - config.own_width
+        self.id_dropout, self.id_width = config.id_dropout, config.id_width
+        self.structure_width = config.width - config.id_width
         self.has_structure = "structure" in config.inputs
-        if self.own_width:
-            self.id_NO = nn.Parameter(OWN_DEVIATION * torch.randn(sizes.num_nodes, self.own_width))
+        if self.id_width:
+            self.id_NO = nn.Parameter(ID_DEVIATION * torch.randn(sizes.num_nodes, self.id_width))
             self.register_buffer("trained_N", torch.zeros(sizes.num_nodes, dtype=torch.bool))
         if self.has_structure:
             self.linear_structure = nn.Linear(sizes.num_features, self.structure_width)
@@ -136,7 +136,7 @@ class NodeInput(nn.Module):
 
     def own(self, node_B: Tensor) -> Tensor:
         """In training all nodes count as trained, less those dropped."""
-        if not self.own_width:
+        if not self.id_width:
             return torch.zeros(node_B.shape[0], 0, device=node_B.device)
         if not self.training:
             return self.id_NO[node_B] * self.trained_N[node_B, None]
@@ -224,10 +224,10 @@ class DyFormer(nn.Module):
         self.inputs = NodeInput(config, sizes)
         self.bias = AttentionBias(config, sizes)
         self.layers = nn.ModuleList(TwoTowerLayer(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.width - config.own_width)
+        self.norm = nn.LayerNorm(config.width - config.id_width)
         nn.init.constant_(self.norm.weight, config.width**-0.5)  # vectors of about unit length
         self.link = LinkScore(config.width)
-        self.own_link = LinkScore(config.own_width)
+        self.id_link = LinkScore(config.id_width)
         self.temporal = TemporalDecoder(sizes.num_lags, config.width)
         self.view = nn.Linear(
             config.width, config.width
@@ -238,17 +238,17 @@ class DyFormer(nn.Module):
         return self.views([batch])[0]
 
     def views(self, batches: Sequence[SubgraphBatch]) -> tuple[Tensor, ...]:
-        """Vectors `[G, D]` of each batch's targets: H_tgt of the last layer, normalised, beside their own vectors.
+        """Vectors `[G, D]` of each batch's targets: H_tgt of the last layer, normalised, beside their id embeddings.
 
-        What the layers make of a node's own vector is replaced by that vector itself, which pre-training makes say
+        What the layers make of a node's id embedding is replaced by that vector itself, which pre-training makes say
         with whom the node is linked. Batches hear nothing of each other; all have a context, or none.
         """
         assert len({len(batch.context_C) > 0 for batch in batches}) == 1
         sizes = [len(batch.target_G) for batch in batches]
         nodes = [batch.target_G for batch in batches] + [batch.context_C for batch in batches]
         features = [batch.target_feature_GF for batch in batches] + [batch.context_feature_CF for batch in batches]
-        structure_BS, own_BO = self.inputs(torch.cat(nodes), torch.cat(features))
-        row_BD = torch.cat([structure_BS, own_BO], dim=1)
+        structure_BS, id_BO = self.inputs(torch.cat(nodes), torch.cat(features))
+        row_BD = torch.cat([structure_BS, id_BO], dim=1)
         biases = [self.bias(batch) for batch in batches]
         *layers, last = self.layers
         with mixed_precision(row_BD.device, self.gpu_precision):
@@ -256,5 +256,5 @@ class DyFormer(nn.Module):
                 row_BD = layer(row_BD, biases)
             assert isinstance(last, TwoTowerLayer)
             target_GD = last.targets(row_BD, biases)  # nobody reads the context any more
-        vector_GD = torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), own_BO[: len(target_GD)]], dim=1)
+        vector_GD = torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), id_BO[: len(target_GD)]], dim=1)
         return vector_GD.split(sizes)

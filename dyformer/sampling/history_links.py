@@ -1,4 +1,4 @@
-"""All links of a history, newer ones more often, to learn the nodes' own vectors from.
+"""All links of a history, newer ones more often, to learn the nodes' id embeddings from.
 
 L links of all steps    K pairs linked at some step    P linked pairs drawn    M unlinked pairs drawn
 """
@@ -23,16 +23,16 @@ class HistoryLinks:
     share_L: NDArray[np.float64]  # of all draws those up to and with each link
     linked_key_K: NDArray[np.int64]  # pairs that are never drawn as unlinked: those of links left out, too
 
-    def draw_linked(self, num: int, generator: np.random.Generator) -> Pairs:
+    def draw_positives(self, num: int, generator: np.random.Generator) -> Pairs:
         """Draw `num` links, each in proportion to its weight; a link may come twice."""
         place_P = np.searchsorted(self.share_L, generator.random(num), side="right")
         return self.source_L[place_P].astype(np.int64), self.target_L[place_P].astype(np.int64)
 
-    def draw_unlinked(self, num: int, generator: np.random.Generator) -> Pairs:
+    def draw_negatives(self, num: int, generator: np.random.Generator) -> Pairs:
         """Draw `num` pairs of known nodes, all equally likely, and leave out those that some step links."""
         source_M, target_M = generator.integers(self.num_nodes, size=(2, num))
-        is_linked_M = is_among(pair_keys(self.num_nodes, source_M, target_M), self.linked_key_K)
-        kept_M = ~is_linked_M & (source_M != target_M)
+        is_positive_M = is_among(pair_keys(self.num_nodes, source_M, target_M), self.linked_key_K)
+        kept_M = ~is_positive_M & (source_M != target_M)
         return source_M[kept_M], target_M[kept_M]
 
 

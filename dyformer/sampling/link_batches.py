@@ -16,11 +16,11 @@ from torch import Tensor
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.cache import Kept
 from dyformer.sampling.history_links import HistoryLinks, history_links
-from dyformer.sampling.pairs import Pairs, sample_unlinked
+from dyformer.sampling.pairs import Pairs, sample_negatives
 from dyformer.sampling.subgraphs import (
-    GraphView,
+    AsOfGraph,
     SubgraphBatch,
-    graph_view,
+    as_of_graph,
     make_batch,
     make_two_views,
     with_each_tensor,
@@ -53,11 +53,11 @@ class LinkTask:
 class PairSizes:
     """How much one batch holds."""
 
-    num_linked: int
+    num_positives: int
     num_negatives: int  # unlinked pairs per linked pair
     num_targets: int  # at most half of the nodes, whatever is asked for: targets are nobody's context
     num_context: int
-    num_history_links: int = 0  # links of any step, to learn the nodes' own vectors from
+    num_history_links: int = 0  # links of any step, to learn the nodes' id embeddings from
     half_life: float = 4.0  # such a link is drawn half as often as one so many steps newer
 
 
@@ -65,10 +65,10 @@ class PairSizes:
 class LabelledPairs:
     """Linked and unlinked pairs, int64."""
 
-    linked_first_P: Tensor
-    linked_second_P: Tensor
-    unlinked_first_M: Tensor
-    unlinked_second_M: Tensor
+    positive_first_P: Tensor
+    positive_second_P: Tensor
+    negative_first_M: Tensor
+    negative_second_M: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +110,8 @@ class PairSource:
     Any number of threads may draw at once.
     """
 
-    def __init__(self, graph: PreparedGraph, sizes: PairSizes, *, validation_share: float, seed: int) -> None:
-        self.graph, self.sizes, self.validation_share, self.seed = graph, sizes, validation_share, seed
+    def __init__(self, graph: PreparedGraph, sizes: PairSizes, *, validation_fraction: float, seed: int) -> None:
+        self.graph, self.sizes, self.validation_fraction, self.seed = graph, sizes, validation_fraction, seed
         self._history = self._history_links() if sizes.num_history_links else None
         self._views = Kept(self._view, size=_view_size, most=KEPT_VIEWS)
         self._links = Kept(self._linked_places, size=len, most=KEPT_LINKS)
@@ -128,9 +128,9 @@ class PairSource:
         """Draw the batch of a task."""
         view = self._views(task.view)
         most_ends = self._most_targets(view) // 2
-        linked = draw_linked(self._linked(task, held_out), most_ends, self.sizes, generator)
+        linked = draw_positives(self._linked(task, held_out), most_ends, self.sizes, generator)
         pool_G = draw_pool(view, most_ends, generator)
-        unlinked = draw_unlinked(pool_G, self._step_edges(task), self.sizes.num_negatives * len(linked[0]), generator)
+        unlinked = draw_negatives(pool_G, self._step_edges(task), self.sizes.num_negatives * len(linked[0]), generator)
         target_G = np.unique(np.concatenate([*linked, pool_G]))
         first, second = self._subgraphs(view, target_G, generator if two_views else None)
         return PairBatch(
@@ -142,7 +142,7 @@ class PairSource:
         )
 
     def _subgraphs(
-        self, view: GraphView, target_G: NDArray[np.int64], generator: np.random.Generator | None
+        self, view: AsOfGraph, target_G: NDArray[np.int64], generator: np.random.Generator | None
     ) -> tuple[SubgraphBatch, SubgraphBatch | None]:
         if generator is None:
             return make_batch(view, target_G, num_context=self.sizes.num_context), None
@@ -152,8 +152,8 @@ class PairSource:
         if self._history is None or not len(self._history.source_L):
             return None
         num = self.sizes.num_history_links
-        linked = self._history.draw_linked(num, generator)
-        return labelled(*linked, *self._history.draw_unlinked(num * self.sizes.num_negatives, generator))
+        linked = self._history.draw_positives(num, generator)
+        return labelled(*linked, *self._history.draw_negatives(num * self.sizes.num_negatives, generator))
 
     def _history_links(self) -> HistoryLinks:
         """Links to train on of the steps that a model of this graph can tell apart."""
@@ -164,7 +164,7 @@ class PairSource:
     def _is_held_out(self, step: int) -> NDArray[np.bool_]:
         """Say which edges of a step are never trained on."""
         num_edges = len(self.graph.history.snapshots[step - 1].source_E)
-        return np.random.default_rng([self.seed, step]).random(num_edges) < self.validation_share
+        return np.random.default_rng([self.seed, step]).random(num_edges) < self.validation_fraction
 
     def keeps_views(self, tasks: Sequence[LinkTask]) -> bool:
         """Say whether the views of all these tasks are kept at once."""
@@ -180,11 +180,11 @@ class PairSource:
         """Say whether the asked step has edges to train on (or held out) among nodes that the view knows."""
         return len(self._links((task, held_out))) > 0
 
-    def _view(self, asked: tuple[int, int | None]) -> GraphView:
+    def _view(self, asked: tuple[int, int | None]) -> AsOfGraph:
         until, hidden_step = asked
-        return graph_view(self.graph, until=until, hidden_step=hidden_step)
+        return as_of_graph(self.graph, until=until, hidden_step=hidden_step)
 
-    def _most_targets(self, view: GraphView) -> int:
+    def _most_targets(self, view: AsOfGraph) -> int:
         return max(2, min(self.sizes.num_targets, int(view.known_N.sum()) // 2))
 
     def _step_edges(self, task: LinkTask) -> Pairs:
@@ -222,14 +222,14 @@ def labelled(*node_P: NDArray[np.int64]) -> LabelledPairs:
     )
 
 
-def _view_size(view: GraphView) -> int:
+def _view_size(view: AsOfGraph) -> int:
     return view.union.num_nodes + view.union.num_edges
 
 
-def draw_linked(linked: Pairs, most_ends: int, sizes: PairSizes, generator: np.random.Generator) -> Pairs:
-    """Draw `num_linked` different pairs; fewer, where their ends would be more than `most_ends` nodes."""
+def draw_positives(linked: Pairs, most_ends: int, sizes: PairSizes, generator: np.random.Generator) -> Pairs:
+    """Draw `num_positives` different pairs; fewer, where their ends would be more than `most_ends` nodes."""
     num_pairs = len(linked[0])
-    order_P = generator.choice(num_pairs, size=min(sizes.num_linked, num_pairs), replace=False)
+    order_P = generator.choice(num_pairs, size=min(sizes.num_positives, num_pairs), replace=False)
     end_2P = np.stack([linked[0][order_P], linked[1][order_P]], axis=1).ravel()
     is_new_2P = np.zeros(len(end_2P), dtype=np.int64)
     is_new_2P[np.unique(end_2P, return_index=True)[1]] = 1
@@ -238,17 +238,17 @@ def draw_linked(linked: Pairs, most_ends: int, sizes: PairSizes, generator: np.r
     return linked[0][kept_P], linked[1][kept_P]
 
 
-def draw_pool(view: GraphView, num: int, generator: np.random.Generator) -> NDArray[np.int64]:
+def draw_pool(view: AsOfGraph, num: int, generator: np.random.Generator) -> NDArray[np.int64]:
     """Draw known nodes, all equally likely: unlinked pairs are drawn among them, as the paper's protocol does."""
     known_K = np.flatnonzero(view.known_N)
     return np.sort(generator.choice(known_K, size=min(max(2, num), len(known_K)), replace=False))
 
 
-def draw_unlinked(pool_G: NDArray[np.int64], edges: Pairs, num: int, generator: np.random.Generator) -> Pairs:
+def draw_negatives(pool_G: NDArray[np.int64], edges: Pairs, num: int, generator: np.random.Generator) -> Pairs:
     """Draw up to `num` distinct pairs of nodes of the pool without an edge among `edges`, which are sorted."""
     linked = edges_inside(pool_G, edges)
-    num_unlinked = len(pool_G) * (len(pool_G) - 1) // 2 - len(linked[0])
-    first_M, second_M = sample_unlinked(len(pool_G), linked, min(num, num_unlinked), generator)
+    num_negatives = len(pool_G) * (len(pool_G) - 1) // 2 - len(linked[0])
+    first_M, second_M = sample_negatives(len(pool_G), linked, min(num, num_negatives), generator)
     return pool_G[first_M], pool_G[second_M]
 
 

@@ -14,12 +14,12 @@ from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Two ends of undirected pairs: `source_P`, `target_P`."""
 
-TRAIN_SHARE = 0.2
-VALIDATION_SHARE = 0.2
+TRAIN_FRACTION = 0.2
+VALIDATION_FRACTION = 0.2
 
 
 class TooFewLinks(ValueError):
-    """A step holds too few pairs to train a decoder on some and to judge it on others."""
+    """A step holds too few pairs to train a decoder on some and to evaluate it on others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,13 @@ class LinkExamples:
 
     source_P: NDArray[np.int64]
     target_P: NDArray[np.int64]
-    linked_P: NDArray[np.bool_]
+    positive_P: NDArray[np.bool_]
     new_P: NDArray[np.bool_]  # in no earlier snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSplit:
-    """The examples of one step: a decoder is fitted on `train`, chosen on `validation` and judged on `test`."""
+    """The examples of one step: a decoder is fitted on `train`, chosen on `validation` and evaluated on `test`."""
 
     train: LinkExamples
     validation: LinkExamples
@@ -74,7 +74,7 @@ def nodes_known_before(graph: DynamicGraph, step: int) -> int:
     return graph.snapshots[step - 2].num_nodes
 
 
-def sample_unlinked(num_nodes: int, linked: Pairs, num: int, generator: np.random.Generator) -> Pairs:
+def sample_negatives(num_nodes: int, linked: Pairs, num: int, generator: np.random.Generator) -> Pairs:
     """Draw `num` distinct pairs of different nodes below `num_nodes`, uniform over those not in `linked`.
 
     `linked` may name a pair twice or in either direction. The drawn pairs have `source < target` and come in random
@@ -82,11 +82,11 @@ def sample_unlinked(num_nodes: int, linked: Pairs, num: int, generator: np.rando
     """
     linked_key_E = distinct(pair_keys(num_nodes, *linked))
     num_pairs = num_nodes * (num_nodes - 1) // 2
-    num_unlinked = num_pairs - len(linked_key_E)
-    if num > num_unlinked:
-        raise ValueError(f"{num} unlinked pairs wanted, but {num_nodes} nodes have only {num_unlinked}: ask for fewer")
+    num_negatives = num_pairs - len(linked_key_E)
+    if num > num_negatives:
+        raise ValueError(f"{num} unlinked pairs wanted, but {num_nodes} nodes have only {num_negatives}: ask for fewer")
     # Drawing and rejecting crawls where most pairs are linked or wanted; there a list of them all is no larger.
-    if 2 * num > num_unlinked or 4 * num_unlinked < num_pairs:
+    if 2 * num > num_negatives or 4 * num_negatives < num_pairs:
         key_P = generator.permutation(_unlinked_keys(num_nodes, linked_key_E))[:num]
     else:
         key_P = _rejection_sample(num_nodes, linked_key_E, num, generator)
@@ -94,23 +94,23 @@ def sample_unlinked(num_nodes: int, linked: Pairs, num: int, generator: np.rando
 
 
 def paper_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkSplit:
-    """Give the pairs on which a forecast of `step` is judged in the paper's protocol (section 5.1).
+    """Give the pairs on which a forecast of `step` is evaluated in the paper's protocol (section 5.1).
 
     Linked: the edges of `step` with both ends known one step before. Unlinked: as many (all there are, where a dense
     graph has fewer) uniform pairs of such nodes without an edge in `step`. Each kind is cut 20/20/60 at random.
-    Determined by the graph up to `step`, the step and the seed: every method is judged on the same split. Raises
+    Determined by the graph up to `step`, the step and the seed: every method is evaluated on the same split. Raises
     ValueError for a step out of range and TooFewLinks where a part would lack a kind.
     """
     num_nodes = nodes_known_before(graph, step)
     linked = known_edges(graph.snapshots[step - 1], num_nodes)
     generator = np.random.default_rng([seed, step])
-    num_unlinked = min(len(linked[0]), num_nodes * (num_nodes - 1) // 2 - len(linked[0]))
-    if not (can_be_split(len(linked[0])) and can_be_split(num_unlinked)):
+    num_negatives = min(len(linked[0]), num_nodes * (num_nodes - 1) // 2 - len(linked[0]))
+    if not (can_be_split(len(linked[0])) and can_be_split(num_negatives)):
         raise TooFewLinks(
-            f"step {step} has {len(linked[0])} linked and {num_unlinked} unlinked pairs of known nodes: expected at "
-            f"least 5 of each to fit on 20 % and judge on 60 %; choose longer windows"
+            f"step {step} has {len(linked[0])} linked and {num_negatives} unlinked pairs of known nodes: expected at "
+            f"least 5 of each to fit on 20 % and evaluate on 60 %; choose longer windows"
         )
-    unlinked = sample_unlinked(num_nodes, linked, num_unlinked, generator)
+    unlinked = sample_negatives(num_nodes, linked, num_negatives, generator)
     linked_parts = _cut(linked, generator)
     unlinked_parts = _cut(unlinked, generator)
     known_key_K = past_pair_keys(graph.snapshots[: step - 1], num_nodes)
@@ -120,20 +120,20 @@ def paper_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkSplit:
     return LinkSplit(train=train, validation=validation, test=test)
 
 
-def judged_steps(graph: DynamicGraph, *, first_step: int = 3) -> list[int]:
-    """Give the steps from `first_step` on that have enough pairs to be judged in the paper's protocol."""
+def evaluated_steps(graph: DynamicGraph, *, first_step: int = 3) -> list[int]:
+    """Give the steps from `first_step` on that have enough pairs to be evaluated in the paper's protocol."""
     steps = []
     for step in range(max(2, first_step), graph.num_steps + 1):
         num_nodes = nodes_known_before(graph, step)
-        num_linked = len(known_edges(graph.snapshots[step - 1], num_nodes)[0])
-        if can_be_split(min(num_linked, num_nodes * (num_nodes - 1) // 2 - num_linked)):
+        num_positives = len(known_edges(graph.snapshots[step - 1], num_nodes)[0])
+        if can_be_split(min(num_positives, num_nodes * (num_nodes - 1) // 2 - num_positives)):
             steps.append(step)
     return steps
 
 
 def can_be_split(num_pairs: int) -> bool:
     """Say whether the 20 % part of so many pairs holds at least one."""
-    return int(TRAIN_SHARE * num_pairs) >= 1
+    return int(TRAIN_FRACTION * num_pairs) >= 1
 
 
 def past_pair_keys(snapshots: Sequence[Snapshot], num_nodes: int) -> NDArray[np.int64]:
@@ -145,7 +145,7 @@ def past_pair_keys(snapshots: Sequence[Snapshot], num_nodes: int) -> NDArray[np.
 def _cut(pairs: Pairs, generator: np.random.Generator) -> tuple[Pairs, Pairs, Pairs]:
     source_P, target_P = pairs
     order_P = generator.permutation(len(source_P))
-    num_train, num_validation = int(TRAIN_SHARE * len(order_P)), int(VALIDATION_SHARE * len(order_P))
+    num_train, num_validation = int(TRAIN_FRACTION * len(order_P)), int(VALIDATION_FRACTION * len(order_P))
     train, validation, test = np.split(order_P, [num_train, num_train + num_validation])
     return (
         (source_P[train], target_P[train]),
@@ -160,7 +160,7 @@ def _examples(num_nodes: int, known_key_K: NDArray[np.int64], linked: Pairs, unl
     return LinkExamples(
         source_P=source_P,
         target_P=target_P,
-        linked_P=np.arange(len(source_P)) < len(linked[0]),
+        positive_P=np.arange(len(source_P)) < len(linked[0]),
         new_P=~is_among(pair_keys(num_nodes, source_P, target_P), known_key_K),
     )
 

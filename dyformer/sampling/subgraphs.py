@@ -52,7 +52,7 @@ def with_each_tensor(record: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphView:
+class AsOfGraph:
     """What batches are made of: a graph as of the step `until`, less a hidden step."""
 
     until: int
@@ -80,7 +80,7 @@ def num_features(graph: PreparedGraph) -> int:
     return num_lags(graph) + 5
 
 
-def graph_view(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> GraphView:
+def as_of_graph(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> AsOfGraph:
     """See a graph as it was at the step `until`, as if `hidden_step` had brought no edge.
 
     Distances, contexts and features are made without the hidden step too: hiding its lag from the encoding alone would
@@ -92,7 +92,7 @@ def graph_view(graph: PreparedGraph, *, until: int, hidden_step: int | None = No
     if not visible_T.any():
         raise ValueError(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
     num_nodes = graph.history.snapshots[until - 1].num_nodes
-    return GraphView(
+    return AsOfGraph(
         until=until,
         union=_visible_union(graph, until, hidden_step),
         activity=graph.activity,
@@ -121,7 +121,7 @@ def _first_visible_step(activity: Activity, until: int, hidden_step: int | None,
     return np.minimum(visible_N, until + 1).astype(np.int32)
 
 
-def node_features(view: GraphView, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
+def node_features(view: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
     """What the past says about single nodes `[B, F]`.
 
     log(1 + degree) at each lag, of all lags together and decayed by half a step; recency e^-(steps since last active);
@@ -142,7 +142,7 @@ def node_features(view: GraphView, node_B: NDArray[np.int64]) -> NDArray[np.floa
     return feature_BF
 
 
-def make_batch(view: GraphView, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
+def make_batch(view: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
     """Choose the context of distinct targets and look up everything between the two.
 
     The context is the top `num_context` of the joint PageRank. It may be shorter, and empty where the targets have no
@@ -153,7 +153,7 @@ def make_batch(view: GraphView, target_G: NDArray[np.int64], *, num_context: int
 
 
 def make_two_views(
-    view: GraphView, target_G: NDArray[np.int64], *, num_context: int, generator: np.random.Generator
+    view: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int, generator: np.random.Generator
 ) -> tuple[SubgraphBatch, SubgraphBatch]:
     """Make the batch of `make_batch` and one whose context is drawn in proportion to the joint PageRank."""
     contexts = two_joint_contexts(
@@ -168,12 +168,12 @@ def make_two_views(
     return first, second
 
 
-def _distances(view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _distances(view: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> NDArray[np.uint8]:
     return distance_block(view.union, target_G, context_C, max_distance=view.max_distance)
 
 
 def _subgraph(
-    view: GraphView, target_G: NDArray[np.int64], context_C: NDArray[np.int64], distance_GC: NDArray[np.uint8]
+    view: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64], distance_GC: NDArray[np.uint8]
 ) -> SubgraphBatch:
     edge_target_E, edge_context_E, edge_E = connections(view.union, target_G, context_C)
     pair_A, lag_A = _lags(view.union.presence_EW[edge_E])

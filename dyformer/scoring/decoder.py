@@ -57,7 +57,7 @@ def decoder_inputs(hadamard_PD: NDArray[np.floating], features_PF: NDArray[np.fl
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def fit_decoder(
     inputs_PF: NDArray[np.floating],
-    linked_P: NDArray[np.bool_],
+    positive_P: NDArray[np.bool_],
     validation: Examples | None = None,
     *,
     kind: DecoderKind = "features",
@@ -70,12 +70,12 @@ def fit_decoder(
     features that say much, a hundred products of vectors would otherwise be fitted to the noise of few pairs. Raises
     ValueError without a linked and an unlinked pair, and for inputs that are not finite.
     """
-    _check(inputs_PF, linked_P)
+    _check(inputs_PF, positive_P)
     share_F = np.ones(inputs_PF.shape[1])
     share_F[:num_products] = 1 / max(num_products, 1)
     if validation is None:
-        return next(_fits(inputs_PF, linked_P, (1.0,), kind, share_F))
-    decoders = _fits(inputs_PF, linked_P, STRENGTHS, kind, share_F)
+        return next(_fits(inputs_PF, positive_P, (1.0,), kind, share_F))
+    decoders = _fits(inputs_PF, positive_P, STRENGTHS, kind, share_F)
     return max(decoders, key=lambda decoder: auc(validation[1], logit(decoder, validation[0])))
 
 
@@ -100,7 +100,7 @@ def score(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.f
 
 def _fits(
     inputs_PF: NDArray[np.floating],
-    linked_P: NDArray[np.bool_],
+    positive_P: NDArray[np.bool_],
     strengths: Sequence[float],
     kind: DecoderKind,
     share_F: NDArray[np.float64],
@@ -114,7 +114,7 @@ def _fits(
     standard_PF = (inputs_PF - mean_F) / scale_F
     regression = LogisticRegression(solver="newton-cholesky", tol=TOLERANCE, max_iter=200, warm_start=True)
     for strength in strengths:
-        regression.set_params(C=strength).fit(standard_PF, linked_P)
+        regression.set_params(C=strength).fit(standard_PF, positive_P)
         yield LinkDecoder(
             kind=kind,
             mean_F=mean_F,
@@ -124,8 +124,8 @@ def _fits(
         )
 
 
-def _check(inputs_PF: NDArray[np.floating], linked_P: NDArray[np.bool_]) -> None:
-    if linked_P.all() or not linked_P.any():
-        raise ValueError(f"expected linked and unlinked pairs to fit on: all {len(linked_P)} are of one kind")
+def _check(inputs_PF: NDArray[np.floating], positive_P: NDArray[np.bool_]) -> None:
+    if positive_P.all() or not positive_P.any():
+        raise ValueError(f"expected linked and unlinked pairs to fit on: all {len(positive_P)} are of one kind")
     if not np.isfinite(inputs_PF).all():
         raise ValueError("expected finite decoder inputs: some vector or pair feature is NaN or infinite")

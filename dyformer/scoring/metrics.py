@@ -7,29 +7,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def auc(linked_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> float:
+def auc(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> float:
     """Give the area under the ROC curve: the chance that a linked pair outscores an unlinked one, ties counting half.
 
     The Mann-Whitney statistic from mean ranks. Raises ValueError without at least one pair of each kind, and for a
     score that is not a finite number.
     """
-    linked_P = _checked(linked_P, score_P)
-    num_linked, num_unlinked = int(linked_P.sum()), int((~linked_P).sum())
-    rank_sum = _mean_ranks(score_P)[linked_P].sum()
-    return float((rank_sum - num_linked * (num_linked + 1) / 2) / (num_linked * num_unlinked))
+    positive_P = _checked(positive_P, score_P)
+    num_positives, num_negatives = int(positive_P.sum()), int((~positive_P).sum())
+    rank_sum = _mean_ranks(score_P)[positive_P].sum()
+    return float((rank_sum - num_positives * (num_positives + 1) / 2) / (num_positives * num_negatives))
 
 
-def average_precision(linked_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> float:
+def average_precision(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> float:
     """Give sum over thresholds of (recall gained) x precision; tied pairs cross a threshold together.
 
     Raises ValueError without at least one pair of each kind, and for a score that is not a finite number.
     """
-    linked_P = _checked(linked_P, score_P)
+    positive_P = _checked(positive_P, score_P)
     order = np.argsort(-score_P, kind="stable")
     last_of_ties = np.append(np.flatnonzero(np.diff(score_P[order])), len(order) - 1)
-    found = np.cumsum(linked_P[order])[last_of_ties]
+    found = np.cumsum(positive_P[order])[last_of_ties]
     precision = found / (last_of_ties + 1)
-    return float(np.sum(np.diff(found, prepend=0) * precision) / linked_P.sum())
+    return float(np.sum(np.diff(found, prepend=0) * precision) / positive_P.sum())
 
 
 def rank_of_true(true_score_Q: NDArray[np.floating], candidate_score_QC: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -65,12 +65,12 @@ def _mean_ranks(score_P: NDArray[np.floating]) -> NDArray[np.float64]:
     return (last - (count - 1) / 2)[group_P]
 
 
-def _checked(linked_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> NDArray[np.bool_]:
-    linked_P = np.asarray(linked_P, dtype=bool)
-    if linked_P.shape != score_P.shape or linked_P.ndim != 1:
-        raise ValueError(f"expected one score per pair: found {linked_P.shape} pairs and {score_P.shape} scores")
-    if linked_P.all() or not linked_P.any():
-        raise ValueError(f"expected linked and unlinked pairs: all {len(linked_P)} pairs are of one kind")
+def _checked(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> NDArray[np.bool_]:
+    positive_P = np.asarray(positive_P, dtype=bool)
+    if positive_P.shape != score_P.shape or positive_P.ndim != 1:
+        raise ValueError(f"expected one score per pair: found {positive_P.shape} pairs and {score_P.shape} scores")
+    if positive_P.all() or not positive_P.any():
+        raise ValueError(f"expected linked and unlinked pairs: all {len(positive_P)} pairs are of one kind")
     if not np.isfinite(score_P).all():
         raise ValueError(f"expected finite scores: {int((~np.isfinite(score_P)).sum())} of {len(score_P)} are not")
-    return linked_P
+    return positive_P

@@ -47,9 +47,9 @@ def top_links(
     *,
     k: int,
     candidates: Pairs | None = None,
-    asked_A: NDArray[np.int64] | None = None,
+    query_A: NDArray[np.int64] | None = None,
 ) -> pl.DataFrame:
-    """Rank for every node, or those `asked_A`, its `k` most probable new partners: node, rank (from 1), partner, score.
+    """Rank for every node, or those `query_A`, its `k` most probable new partners: node, rank (from 1), partner, score.
 
     Admissible are pairs of different nodes that were never linked in the history, and that stand on opposite sides
     where the log has two; of these, all, or those among `candidates` (either direction, duplicates allowed). The
@@ -58,7 +58,7 @@ def top_links(
     history or the decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
     """
     _check(vectors_ND, decoder, history, k)
-    asked_N = _asked(len(history.side_N), asked_A)
+    asked_N = _asked(len(history.side_N), query_A)
     features = prepare_pair_features(history) if decoder.kind == "features" else None
     edges = union_edges(history)
     if candidates is not None:
@@ -78,7 +78,7 @@ def top_links(
     return pl.concat([pl.DataFrame(schema=LINKS_SCHEMA), *best]).sort("node", "rank")
 
 
-def linked_last(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
+def last_active(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
     """Give the `num_nodes` nodes whose newest link is youngest, sorted; among equals those with the least numbers.
 
     Nodes without any link are none of them. Raises ValueError for less than one node.
@@ -100,9 +100,9 @@ def decoder_nodes(graph: DynamicGraph, step: int, *, num_targets: int, seed: int
     each costs the same whatever part of it is wanted, so many that about DECODER_LINKS links lie among them.
     """
     num_nodes = nodes_known_before(graph, step)
-    num_linked = len(known_edges(graph.snapshots[step - 1], num_nodes)[0])
+    num_positives = len(known_edges(graph.snapshots[step - 1], num_nodes)[0])
     batches = node_batches(num_nodes, num_targets)
-    share = min(1.0, (DECODER_LINKS / max(num_linked, 1)) ** 0.5)
+    share = min(1.0, (DECODER_LINKS / max(num_positives, 1)) ** 0.5)
     generator = np.random.default_rng([seed, step])
     drawn = generator.choice(len(batches), size=max(1, round(share * len(batches))), replace=False)
     return np.concatenate([batches[place] for place in np.sort(drawn)])
@@ -124,12 +124,12 @@ def _check(vectors_ND: NDArray[np.floating], decoder: LinkDecoder, history: Dyna
         raise ValueError(f"k = {k}: expected at least one partner per node")
 
 
-def _asked(num_nodes: int, asked_A: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-    if asked_A is None:
+def _asked(num_nodes: int, query_A: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    if query_A is None:
         return np.ones(num_nodes, dtype=np.bool_)
-    check_known(num_nodes, asked_A, asked_A)
+    check_known(num_nodes, query_A, query_A)
     asked_N = np.zeros(num_nodes, dtype=np.bool_)
-    asked_N[asked_A] = True
+    asked_N[query_A] = True
     return asked_N
 
 

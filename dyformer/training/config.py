@@ -13,20 +13,20 @@ class PretrainConfig:
     batches_per_epoch: int = 10
     validation_batches: int = 16
     learning_rate: float = 1e-3
-    own_learning_rate: float = 0.02  # of the nodes' own vectors, each of which few batches hold
+    id_learning_rate: float = 0.02  # of the nodes' id embeddings, each of which few batches hold
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     step_half_life: float = 4.0
-    num_linked: int = 128
+    num_positives: int = 128
     num_negatives: int = 10
     num_targets: int = 256
     negative_weight: float = 1.0
-    validation_share: float = 0.1
+    validation_fraction: float = 0.1
     mask_lag: bool = True  # hide the step that is reconstructed
     view_weight: float = 0.1  # gamma
     view: Literal["plain", "normalised"] = "plain"
-    own_weight: float = 1.0  # of the reconstruction from the nodes' own vectors alone
-    own_penalty: float = 0.1  # of their squared length
+    id_weight: float = 1.0  # of the reconstruction from the nodes' id embeddings alone
+    id_penalty: float = 0.1  # of their squared length
     num_history_links: int = 512  # links that one batch reconstructs from them
 
 
@@ -39,15 +39,15 @@ class FinetuneConfig:
     batches_per_epoch: int = 10
     validation_batches: int = 16
     learning_rate: float = 1e-3
-    own_learning_rate: float = 1e-3
+    id_learning_rate: float = 1e-3
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     step_half_life: float = 4.0
-    num_linked: int = 128
+    num_positives: int = 128
     num_negatives: int = 10
     num_targets: int = 256
     negative_weight: float = 1.0
-    validation_share: float = 0.1
+    validation_fraction: float = 0.1
 
 
 StageConfig = PretrainConfig | FinetuneConfig

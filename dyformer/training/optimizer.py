@@ -16,7 +16,7 @@ State = dict[str, Tensor]
 
 
 class Optimizer:
-    """Takes a step for each loss: every weight by Adam, of the nodes' own vectors `[N, D]` only the rows in the batch.
+    """Takes a step for each loss: every weight by Adam, of the id embeddings `[N, D]` only the rows in the batch.
 
     The rest of that table has no gradient; its momentum waits until its turn comes (torch's SparseAdam), so that a step
     takes the same time whatever the number of nodes. Weight decay leaves alone what it would only shrink: biases,
@@ -36,7 +36,7 @@ class Optimizer:
         ]
         self.parts: dict[str, torch.optim.Optimizer] = {"adam": torch.optim.Adam(dense, lr=rate, fused=True)}
         if groups["own"]:
-            self.parts["rows"] = torch.optim.SparseAdam([{"params": groups["own"], "lr": config.own_learning_rate}])
+            self.parts["rows"] = torch.optim.SparseAdam([{"params": groups["own"], "lr": config.id_learning_rate}])
 
     def step(self, loss: Tensor) -> None:
         """Step against the gradient of a loss, which is cut to the norm `clip_norm`."""

@@ -1,7 +1,7 @@
 """PreparedGraph -> trained weights -> vectors: the stages of DyFormer (paper, section 4).
 
 N nodes    D width    B nodes wanted    G targets of a batch
-P, M pairs    A all of their ends    U different nodes among these    O width of a node's own vector
+P, M pairs    A all of their ends    U different nodes among these    O width of a node's id embedding
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from dyformer.sampling.link_batches import (
 )
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
-from dyformer.sampling.subgraphs import graph_view, make_batch, num_features, num_lags
+from dyformer.sampling.subgraphs import as_of_graph, make_batch, num_features, num_lags
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, run_epochs
@@ -117,16 +117,16 @@ def pair_source(
     graph: PreparedGraph, model_config: ModelConfig, config: PretrainConfig | FinetuneConfig, seed: int
 ) -> PairSource:
     """Give the batches of a stage; both stages hold the same edges out."""
-    num_history_links = config.num_history_links if isinstance(config, PretrainConfig) and model_config.own_width else 0
+    num_history_links = config.num_history_links if isinstance(config, PretrainConfig) and model_config.id_width else 0
     sizes = PairSizes(
-        num_linked=config.num_linked,
+        num_positives=config.num_positives,
         num_negatives=config.num_negatives,
         num_targets=config.num_targets,
         num_context=model_config.num_context,
         num_history_links=num_history_links,
         half_life=config.step_half_life,
     )
-    return PairSource(graph, sizes, validation_share=config.validation_share, seed=seed)
+    return PairSource(graph, sizes, validation_fraction=config.validation_fraction, seed=seed)
 
 
 def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) -> dict[str, Tensor]:
@@ -141,40 +141,40 @@ def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) 
         losses["view"] = two_view_loss(model, first_GD, second_GD, config)
         loss = link + config.view_weight * losses["view"]
     if batch.history is not None:
-        losses["own"] = own_loss(model, batch.history, config)
-        loss = loss + config.own_weight * losses["own"]
+        losses["id"] = id_loss(model, batch.history, config)
+        loss = loss + config.id_weight * losses["id"]
     return {"loss": loss, "link": link, **losses}
 
 
 def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, config: PretrainConfig) -> Tensor:
     """Link loss of the lag that the batch asks; the mean over lags is taken by drawing them alike."""
     pairs = batch.pairs
-    first_P = torch.cat([pairs.linked_first_P, pairs.unlinked_first_M])
-    second_P = torch.cat([pairs.linked_second_P, pairs.unlinked_second_M])
+    first_P = torch.cat([pairs.positive_first_P, pairs.negative_first_M])
+    second_P = torch.cat([pairs.positive_second_P, pairs.negative_second_M])
     score_P = model.temporal(vector_GD, first_P, second_P, batch.task.lag)  # of all: decoding is most of the work
-    num_linked = len(pairs.linked_first_P)
-    return link_loss(score_P[:num_linked], score_P[num_linked:], negative_weight=config.negative_weight)
+    num_positives = len(pairs.positive_first_P)
+    return link_loss(score_P[:num_positives], score_P[num_positives:], negative_weight=config.negative_weight)
 
 
-def own_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Tensor:
-    """Link loss of the nodes' own vectors alone, with a penalty on their squared length (ours, not the paper's).
+def id_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Tensor:
+    """Link loss of the nodes' id embeddings alone, with a penalty on their squared length (ours, not the paper's).
 
-    A node is in few batches, and there its own vector is one of many reasons for a score. Asked alone, about links of
-    all steps, own vectors come to say who is linked with whom: a logistic matrix factorisation of the history
+    A node is in few batches, and there its id embedding is one of many reasons for a score. Asked alone, about links of
+    all steps, id embeddings come to say who is linked with whom: a logistic matrix factorisation of the history
     (Johnson 2014).
     """
-    node_lists = [pairs.linked_first_P, pairs.linked_second_P, pairs.unlinked_first_M, pairs.unlinked_second_M]
+    node_lists = [pairs.positive_first_P, pairs.positive_second_P, pairs.negative_first_M, pairs.negative_second_M]
     node_U, place_A = torch.cat(node_lists).unique(return_inverse=True)  # to add up gradients of rows costs more later
     row_UO = model.inputs.rows(node_U)
     places = place_A.split([len(nodes) for nodes in node_lists])
     link = link_loss(
-        model.own_link(row_UO, places[0], places[1]),
-        model.own_link(row_UO, places[2], places[3]),
+        model.id_link(row_UO, places[0], places[1]),
+        model.id_link(row_UO, places[2], places[3]),
         negative_weight=config.negative_weight,
     )
     square_U = row_UO.square().sum(dim=1)
     square = torch.stack([square_U.index_select(0, place_P).sum() / max(len(place_P), 1) for place_P in places]).sum()
-    return link + config.own_penalty * square
+    return link + config.id_penalty * square
 
 
 def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: PretrainConfig) -> Tensor:
@@ -188,8 +188,8 @@ def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> 
     """Link loss of the next step."""
     vector_GD, pairs = model(batch.subgraph), batch.pairs
     link = link_loss(
-        model.link(vector_GD, pairs.linked_first_P, pairs.linked_second_P),
-        model.link(vector_GD, pairs.unlinked_first_M, pairs.unlinked_second_M),
+        model.link(vector_GD, pairs.positive_first_P, pairs.positive_second_P),
+        model.link(vector_GD, pairs.negative_first_M, pairs.negative_second_M),
         negative_weight=config.negative_weight,
     )
     return {"loss": link, "link": link}
@@ -240,7 +240,7 @@ def embed(
     model_config: ModelConfig,
     *,
     device: str | torch.device = "cpu",
-    wanted_B: NDArray[np.int64] | None = None,
+    node_B: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float32]:
     """Give the vectors `[N, D]` of all nodes known at `graph.until`, or of those wanted and zeros for most others.
 
@@ -248,11 +248,11 @@ def embed(
     Batches are made in background threads, and beside the vectors no more than a few of them are held at once.
     """
     model = started_model(graph, model_config, weights, seed=0).to(torch.device(device)).eval()
-    view = graph_view(graph, until=graph.until)
+    view = as_of_graph(graph, until=graph.until)
     num_nodes = len(graph.history.node_N)
-    is_wanted_N = np.full(num_nodes, wanted_B is None)
-    if wanted_B is not None:
-        is_wanted_N[wanted_B] = True
+    is_wanted_N = np.full(num_nodes, node_B is None)
+    if node_B is not None:
+        is_wanted_N[node_B] = True
     batches = [nodes_G for nodes_G in node_batches(num_nodes, model_config.num_targets) if is_wanted_N[nodes_G].any()]
     works = [partial(make_batch, view, target_G, num_context=model_config.num_context) for target_G in batches]
     vector_ND = np.zeros((num_nodes, model_config.width), dtype=np.float32)

@@ -15,7 +15,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph, one_step_on, prepare_g
 from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.sampling.pairs import Pairs
 from dyformer.scoring.decoder import LinkDecoder
-from dyformer.scoring.top_links import MAX_NODES, decoder_nodes, linked_last, top_links
+from dyformer.scoring.top_links import MAX_NODES, decoder_nodes, last_active, top_links
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
 from flows.tasks.prepare import TABLE_TOP_K
@@ -44,7 +44,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     if is_current(address, lineage):
         return address
     graph = opened.graph(step)
-    nodes = own_ids(opened, graph)
+    nodes = user_ids(opened, graph)
     table = nodes.with_columns(
         step=pl.lit(step, pl.Int64),
         space_id=pl.lit(space_of(model)),
@@ -81,11 +81,11 @@ def write_forecasts(
     before = prepare_graph(graph, until=step - 1, config=experiment.graph)
     decoders = _decoders(graph, before, weights, experiment, seed)
     vectors_ND = read_vectors(write_vectors(snapshots, model, step, seed))
-    asked_A = None if num_nodes is None else linked_last(graph, num_nodes)
+    query_A = None if num_nodes is None else last_active(graph, num_nodes)
     is_large = graph.snapshots[-1].num_nodes > MAX_NODES
-    pairs = candidate_pairs(one_step_on(before, graph), asked_A) if is_large else None
-    links = top_links(vectors_ND, decoders[experiment.decoder], graph, k=k, candidates=pairs, asked_A=asked_A)
-    contents = {"forecasts": _named(links, own_ids(opened, graph), step + 1), DECODER: to_json(decoders["paper"])}
+    pairs = candidate_pairs(one_step_on(before, graph), query_A) if is_large else None
+    links = top_links(vectors_ND, decoders[experiment.decoder], graph, k=k, candidates=pairs, query_A=query_A)
+    contents = {"forecasts": _named(links, user_ids(opened, graph), step + 1), DECODER: to_json(decoders["paper"])}
     return write_artifact(address, contents, lineage)
 
 
@@ -95,15 +95,15 @@ def read_vectors(address: str) -> NDArray[np.float32]:
     return vectors.explode().to_numpy().reshape(len(vectors), -1)
 
 
-def candidate_pairs(prepared: PreparedGraph, asked_A: NDArray[np.int64] | None = None) -> Pairs:
+def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:
     """Give the pairs worth scoring on a graph too large for all: near by PageRank, or two hops away and popular."""
     graph, union = prepared.history, prepared.union
-    table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=asked_A)
+    table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=query_A)
     found = candidates(
         to_tables(graph)["edges"],
         table,
         bipartite=len(np.unique(graph.side_N)) > 1,
-        asked=None if asked_A is None else pl.Series(asked_A),
+        asked=None if query_A is None else pl.Series(query_A),
     )
     return found["node"].to_numpy(), found["partner"].to_numpy()
 
@@ -113,7 +113,7 @@ def space_of(model: str) -> str:
     return hashlib.sha256(read_bytes(model, WEIGHTS)).hexdigest()[:16]
 
 
-def own_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
+def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
     """Give side and id, as the user writes them, of the graph's nodes in their order."""
     dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
     nodes = pl.DataFrame({"node": graph.node_N}).join(dictionary, on="node", how="left", maintain_order="left")
@@ -135,7 +135,7 @@ def _decoders(
     """Fit the paper's decoder and the experiment's; on a large step, on the links among a part of the nodes."""
     step = graph.num_steps
     node_B = decoder_nodes(graph, step, num_targets=experiment.model.num_targets, seed=seed)
-    before_ND = embed(before, weights, experiment.model, device=device(), wanted_B=node_B)
+    before_ND = embed(before, weights, experiment.model, device=device(), node_B=node_B)
     return {
         kind: forecast_decoder(before_ND, graph, step, seed, kind, node_B) for kind in ("paper", experiment.decoder)
     }

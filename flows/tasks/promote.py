@@ -9,7 +9,7 @@ import numpy as np
 from dyformer.evaluation.protocols import METRICS, ScoredPairs, from_table
 from dyformer.evaluation.significance import new_pairs, paired_difference
 from dyformer.training.stages import WeightsDoNotFit
-from flows.tasks.evaluate import has_seen, judge_model
+from flows.tasks.evaluate import evaluate_model, has_seen
 from flows.tasks.predict import space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
@@ -20,23 +20,23 @@ from storage.locks import alone
 CHALLENGER, CHAMPION = "DyFormer", "champion"
 
 
-class NotJudged(ValueError):
+class NotEvaluated(ValueError):
     """A challenger without scores cannot take a seat."""
 
 
 def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int = 0) -> dict[str, Any]:
     """Give a model the seat of its dataset if it is empty, or if the champion is beaten beyond doubt.
 
-    The champion's weights, older than the step, are judged on the challenger's own pairs with the paper's decoder. The
-    challenger wins when the whole 95 % interval of its AUC less the champion's lies above 0 and that of the new pairs
-    not wholly below. A champion that was trained on the judged step cannot be judged on it and stays; one whose
-    weights no longer fit the model, or are gone, leaves.
+    The champion's weights, older than the step, are evaluated on the challenger's own pairs with the paper's decoder.
+    The challenger wins when the whole 95 % interval of its AUC less the champion's lies above 0 and that of the new
+    pairs not wholly below. A champion that was trained on the evaluated step cannot be evaluated on it and stays;
+    one whose weights no longer fit the model, or are gone, leaves.
 
     Args:
-        snapshots: address of what both are judged on.
+        snapshots: address of what both are evaluated on.
         model: address of the challenger's weights.
-        scores: addresses of judged pairs, the challenger's newest among them.
-        seed: of the split that was judged, and of the resampling.
+        scores: addresses of evaluated pairs, the challenger's newest among them.
+        seed: of the split that was evaluated, and of the resampling.
 
     Returns:
         promoted; champion: the address of who holds the seat now; difference: low, mean and high of the AUC
@@ -58,7 +58,7 @@ def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int =
 
 
 def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
-    """Read who holds the seat: model (address below the root), version, until, space, step, seed, figures, since."""
+    """Read who holds the seat: model (address below the root), version, until, space, step, seed, metrics, since."""
     address = layout.champion(dataset)
     return json.loads(files.read_bytes(address)) if files.size(address) is not None else None
 
@@ -67,11 +67,13 @@ def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: i
     """Find the model's own scores, of the newest step, decoded as in the paper."""
     name = opened.layout.relative(model)
     own = [address for address in scores if name in lineage_of(address).inputs]
-    judged = [pairs for address in own for pairs in from_table(read_table(address, "pairs"))]
-    fitting = [pairs for pairs in judged if pairs.method == CHALLENGER and pairs.seed == seed]
+    evaluated = [pairs for address in own for pairs in from_table(read_table(address, "pairs"))]
+    fitting = [pairs for pairs in evaluated if pairs.method == CHALLENGER and pairs.seed == seed]
     if not fitting:
-        found = ", ".join(sorted({f"{pairs.method} (seed {pairs.seed})" for pairs in judged})) or "nothing"
-        raise NotJudged(f"{name}: expected scores of {CHALLENGER} with seed {seed}, found {found}; judge it first")
+        found = ", ".join(sorted({f"{pairs.method} (seed {pairs.seed})" for pairs in evaluated})) or "nothing"
+        raise NotEvaluated(
+            f"{name}: expected scores of {CHALLENGER} with seed {seed}, found {found}; evaluate it first"
+        )
     return max(fitting, key=lambda pairs: pairs.step)
 
 
@@ -83,16 +85,16 @@ def _comparison(
     if seated is None or trained is None:
         return True, None, "nobody held the seat" if seated is None else "the champion's weights are gone"
     if has_seen(trained, opened, pairs.step):
-        return False, None, f"the champion was trained on step {pairs.step} and cannot be judged on it"
+        return False, None, f"the champion was trained on step {pairs.step} and cannot be evaluated on it"
     try:
-        address = judge_model(opened.address, seated, pairs.step, CHAMPION, pairs.seed)
+        address = evaluate_model(opened.address, seated, pairs.step, CHAMPION, pairs.seed)
     except WeightsDoNotFit:
         return True, None, "the champion's weights do not fit the model any more"
-    rival = next(scored for scored in from_table(read_table(address, "pairs")) if scored.method == CHAMPION)
-    difference = _difference(pairs, rival)
+    baseline = next(scored for scored in from_table(read_table(address, "pairs")) if scored.method == CHAMPION)
+    difference = _difference(pairs, baseline)
     if difference[0] <= 0:
         return False, difference, "not better beyond doubt"
-    if _loses_new_pairs(pairs, rival):
+    if _loses_new_pairs(pairs, baseline):
         return False, difference, "better in all, but worse on new pairs beyond doubt"
     return True, difference, "better beyond doubt"
 
@@ -103,8 +105,8 @@ def _difference(challenger: ScoredPairs, champion: ScoredPairs) -> tuple[float, 
 
 
 def _loses_new_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> bool:
-    new, rival = new_pairs(challenger), new_pairs(champion)
-    return new is not None and rival is not None and _difference(new, rival)[2] < 0
+    new, baseline = new_pairs(challenger), new_pairs(champion)
+    return new is not None and baseline is not None and _difference(new, baseline)[2] < 0
 
 
 def _take_seat(
@@ -118,7 +120,7 @@ def _take_seat(
         "space": space_of(model),
         "step": pairs.step,
         "seed": pairs.seed,
-        "figures": {name: metric(pairs.linked_P, pairs.score_P) for name, metric in METRICS.items()},
+        "metrics": {name: metric(pairs.positive_P, pairs.score_P) for name, metric in METRICS.items()},
         "difference": difference,
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }

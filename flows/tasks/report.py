@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from dyformer.experiments.settings import as_record
-from flows.tasks.evaluate import figures
+from flows.tasks.evaluate import metrics
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.train import experiment_of
 from storage.artifacts.artifact import Lineage, is_current, read_bytes, read_table, write_artifact
@@ -17,15 +17,15 @@ SUMMARY = "summary.json"
 def write_report(
     snapshots: str, scores: list[str], summary: dict[str, Any], changes: dict[str, Any] | None = None, seed: int = 0
 ) -> str:
-    """Keep the figures and the summary of a run and give the report's address."""
+    """Keep the metrics and the summary of a run and give the report's address."""
     address, lineage = _place(snapshots, changes, seed)
-    contents = {"figures": figures(scores, snapshots), SUMMARY: json.dumps(summary, indent=1).encode()}
+    contents = {"metrics": metrics(scores, snapshots), SUMMARY: json.dumps(summary, indent=1).encode()}
     return write_artifact(address, contents, lineage)
 
 
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Give the figures and the summary of a report."""
-    return read_table(address, "figures"), json.loads(read_bytes(address, SUMMARY))
+    """Give the metrics and the summary of a report."""
+    return read_table(address, "metrics"), json.loads(read_bytes(address, SUMMARY))
 
 
 def finished_report(snapshots: str, changes: dict[str, Any] | None = None, seed: int = 0) -> str | None:

@@ -17,7 +17,7 @@ from storage.queries import faults_in, snapshot_faults
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
-FIRST_JUDGED_STEP = 3  # at least two steps to learn from
+FIRST_EVALUATED_STEP = 3  # at least two steps to learn from
 
 
 class StepOutOfRange(ValueError):
@@ -56,7 +56,7 @@ class Snapshots:
         return prefix(from_tables(tables), until)
 
 
-def cut_snapshots(dataset: str, version: int | None = None) -> str:
+def make_snapshots(dataset: str, version: int | None = None) -> str:
     """Cut the events of a table version (the newest by default) into snapshots and give the artifact's address."""
     layout = Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
@@ -119,13 +119,13 @@ def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
         raise StepOutOfRange(f"step {', '.join(map(str, wrong))} is out of range: {has}; {remedy}")
 
 
-def first_judged_step(dataset: str) -> int:
-    """Say from which step on forecasts of a dataset are judged (the paper's, or the third)."""
-    return DATASETS[dataset].first_judged_step if dataset in DATASETS else 3
+def first_evaluated_step(dataset: str) -> int:
+    """Say from which step on forecasts of a dataset are evaluated (the paper's, or the third)."""
+    return DATASETS[dataset].first_evaluated_step if dataset in DATASETS else 3
 
 
-def newest_cut(snapshots: str) -> int:
-    """Give the last step that a model may see, so that the newest is left to judge it."""
+def newest_until(snapshots: str) -> int:
+    """Give the last step that a model may see, so that the newest is left to evaluate it."""
     return open_snapshots(snapshots).num_steps - 1
 
 

@@ -1,4 +1,4 @@
-"""A run -> MLflow: losses as they come, and at its end scores, figures, files and the registered model.
+"""A run -> MLflow: losses as they come, and at its end scores, metrics, files and the registered model.
 
 The tracker is never on the critical path: what it does not take now goes to the spool and is handed over later.
 """
@@ -14,7 +14,7 @@ import polars as pl
 
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 from dyformer.experiments.tables import METHOD_TITLES, score_table
-from flows.tasks.evaluate import PROTOCOL, figures
+from flows.tasks.evaluate import PROTOCOL, metrics
 from flows.tasks.predict import DECODER
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import WEIGHTS, Told, model_losses, model_times, planned, train_model
@@ -55,13 +55,13 @@ def track_run(
     made: dict[str, str],
     is_champion: bool = False,
 ) -> dict[str, Any]:
-    """Track a retraining: one run for the model, with everything it made, and one for each rival.
+    """Track a retraining: one run for the model, with everything it made, and one for each baseline.
 
     Args:
         snapshots: address of what was trained on.
         model: address of the weights.
-        scores: addresses of the pairs of the newest step, judged by the model and by the rivals.
-        earlier: addresses of the pairs of all judged steps by the rivals alone, for the curve.
+        scores: addresses of the pairs of the newest step, evaluated by the model and by the baselines.
+        earlier: addresses of the pairs of all evaluated steps by the baselines alone, for the curve.
         made: addresses of the vectors and the forecasts, by kind.
         is_champion: whether the model holds the dataset's seat: MLflow's alias `champion` follows, by the spool too.
 
@@ -70,7 +70,7 @@ def track_run(
         registered version, None while the tracker is away; problem: why, if it was.
     """
     opened = open_snapshots(snapshots)
-    table = figures(scores, snapshots)
+    table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # what an earlier run had to keep back
     trained = lineage_of(model)
@@ -82,8 +82,8 @@ def track_run(
             for stage, epoch, name, value in table_of_epochs.iter_rows():
                 run.metrics({f"{stage}/{name}": value}, step=epoch)
         _track_figures(run, table.filter(pl.col("method") == "DyFormer"))
-        _draw(run, table, pl.concat([table, *(figures([address], snapshots) for address in earlier)]))
-        run.figure("figures/losses.png", loss_curve(model_losses(model)))
+        _draw(run, table, pl.concat([table, *(metrics([address], snapshots) for address in earlier)]))
+        run.figure("plots/losses.png", loss_curve(model_losses(model)))
         run.table("scores.csv", score_table(table, opened.dataset))
         _attach(run, made)
         version = _register(run, opened, model, made, is_champion)
@@ -91,9 +91,9 @@ def track_run(
 
 
 def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
-    """Track a benchmark: one run per method and seed with its figures of every step, and one with the comparison."""
+    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison."""
     opened = open_snapshots(snapshots)
-    table = figures(scores, snapshots)
+    table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # what an earlier run had to keep back
     whole = _key("benchmark", *(digest(address) for address in scores))
@@ -104,7 +104,7 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
         _track_data(run, opened)
         _draw(run, table, table)
         run.table("scores.csv", score_table(table, opened.dataset))
-        run.table("figures.csv", table)
+        run.table("metrics.csv", table)
     return _outcome(tracker, run, None)
 
 
@@ -121,8 +121,8 @@ def _training_tags(opened: Snapshots, trained: Lineage, stage: str) -> dict[str,
 
 
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:
-    judged = table.filter(pl.col("seed").is_not_null())
-    for (method, seed), rows in judged.group_by("method", "seed", maintain_order=True):
+    evaluated = table.filter(pl.col("seed").is_not_null())
+    for (method, seed), rows in evaluated.group_by("method", "seed", maintain_order=True):
         own = {**tags, "method": method, "seed": seed, "sweep": key[:12]}
         name = METHOD_TITLES.get(str(method), str(method))
         with tracker.run(dataset=opened.dataset, name=name, tags=own, key=_key(key, str(method), str(seed))) as run:
@@ -130,7 +130,7 @@ def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tag
 
 
 def _track_figures(run: TrackedRun, rows: pl.DataFrame) -> None:
-    """Track the steps' figures as curves, micro and macro as numbers: test/auc, test/auc_new, test/macro_auc, ..."""
+    """Track the steps' metrics as curves, micro and macro as numbers: test/auc, test/auc_new, test/macro_auc, ..."""
     for row in rows.filter(pl.col("metric").is_in(list(METRIC_NAMES))).iter_rows(named=True):
         name = METRIC_NAMES[row["metric"]] + ("" if row["slice"] == "all" else f"_{row['slice']}")
         if row["step"].isdecimal():
@@ -147,13 +147,13 @@ def _track_data(run: TrackedRun, opened: Snapshots) -> None:
 
 
 def _draw(run: TrackedRun, compared: pl.DataFrame, per_step: pl.DataFrame) -> None:
-    """Draw the comparison of what was judged on the same steps, and the course of every method over all of its own."""
+    """Draw the comparison of what was evaluated on the same steps, and the course of every method over its steps."""
     compared, per_step = (rows.with_columns(pl.col("method").replace(METHOD_TITLES)) for rows in (compared, per_step))
     course = per_step.unique(["method", "seed", "step", "metric", "slice"], maintain_order=True)
     for part in ("all", "new"):
         if compared.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
-            run.figure(f"figures/auc_per_step_{part}.png", step_curve(course, slice_name=part))
-            run.figure(f"figures/comparison_{part}.png", comparison_chart(compared, slice_name=part))
+            run.figure(f"plots/auc_per_step_{part}.png", step_curve(course, slice_name=part))
+            run.figure(f"plots/comparison_{part}.png", comparison_chart(compared, slice_name=part))
 
 
 def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:

@@ -36,7 +36,7 @@ WEIGHTS = "weights.safetensors"
 PARTS = ("graph", "model", "pretrain", "finetune")  # of an experiment: what weights depend on
 SECONDS_BETWEEN_CHECKPOINTS = 15.0  # so many times more for each second that the last one took
 
-TIMES = ("seconds", "waiting_share")  # of an epoch, and of that the share for which batches were waited for
+TIMES = ("seconds", "waiting_fraction")  # of an epoch, and of that the share for which batches were waited for
 
 Told = tuple[str, int, str, float]
 """Stage, epoch, name of a loss or of a time, value."""

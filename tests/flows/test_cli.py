@@ -1,0 +1,273 @@
+"""The `dyformer` command as its users meet it: answers, exit codes and one message for everything that is wrong."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from own_log import own_log
+
+import flows.cli
+
+COMMANDS = ("datasets", "ingest", "snapshots", "prepare", "predict", "sql", "run", "retrain", "benchmark")
+COLUMNS = ("--source", "user", "--target", "item", "--time", "created_at")
+Answer = tuple[int, str, str]
+"""Exit code, output, errors."""
+
+
+@pytest.fixture
+def dyformer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Answer]]:
+    """Run a command in this process, in an empty folder, on a store of its own; no server may start."""
+
+    def started() -> None:
+        pytest.fail("a server would have been started")
+
+    def run(*arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(list(arguments))
+        output = capsys.readouterr()
+        return int(ending.value.code or 0), output.out, output.err
+
+    monkeypatch.setattr(flows.cli, "_announce", started)
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("DYFORMER_LOGS", "DYFORMER_STATE", "COLUMNS"):
+            environment.delenv(name, raising=False)
+        environment.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+        with patch.dict(os.environ):
+            yield run
+
+
+def contents(store: Path) -> dict[str, bytes | None]:
+    """Everything below a folder, by name; folders too."""
+    return {str(path.relative_to(store)): path.read_bytes() if path.is_file() else None for path in store.rglob("*")}
+
+
+def test_help_answers_in_a_second_and_imports_nothing_heavy():
+    def seconds() -> float:
+        started = time.monotonic()
+        done = subprocess.run([sys.executable, "-X", "importtime", "-m", "flows.cli"], capture_output=True, check=True)
+        assert not re.search(rb"\b(torch|prefect|mlflow|duckdb|polars)\n", done.stderr)
+        return time.monotonic() - started
+
+    assert min(seconds() for _ in range(3)) < 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_is_readable(command: str, dyformer: Callable[..., Answer]):
+    code, output, errors = dyformer(command, "--help")
+    assert (code, errors) == (0, "")
+    assert f"dyformer {command}" in output or f"{command} [OPTIONS]" in output
+    assert "..." not in output.replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("ingest",), "Missing argument"),
+        (("ingest", "mylog", "extra"), "extra"),
+        (("snapshot", "uci"), "No such command"),
+        (("run", "uci", "--sed", "1"), "--sed"),
+        (("run", "uci", "--seed", "-1"), "--seed"),
+        (("run", "uci", "--set", "model.width"), "--set model.width"),
+        (("run", "uci", "--json", "."), "--json"),
+        (("prepare", "uci", "--until", "last"), "--until"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_how(arguments: tuple[str, ...], says: str, dyformer: Callable[..., Answer]):
+    code, _, errors = dyformer(*arguments)
+    assert code == 2
+    assert "Usage" in errors or "Invalid value" in errors
+    assert says in errors
+    assert "Traceback" not in errors
+
+
+def _rows(*rows: str) -> bytes:
+    return "\n".join(("user,item,created_at", *rows)).encode()
+
+
+GOOD = [f"u{number % 7},i{number % 5},2024-01-{number % 28 + 1:02}T00:00:00Z" for number in range(60)]
+FILES = {
+    "good.csv": _rows(*GOOD),
+    "empty.csv": b"",
+    "header.csv": b"user,item,created_at\n",
+    "one.csv": b"user\nann\nbob\ncid\n",
+    "words.csv": _rows(*(f"u{number},i{number},some day" for number in range(9))),
+    "bad.csv": _rows(*(f",i{number},2024-01-01T00:00:00Z" for number in range(9))),
+    "half.csv": _rows(*GOOD, *(",i1,2024-01-01T00:00:00Z" for _ in range(60))),
+    "cut.csv.gz": gzip.compress(_rows(*GOOD) * 50, mtime=0)[:-20],
+    "not.csv.gz": b"\x1f\x8b this only begins like gzip",
+}
+OWN = ("other", *COLUMNS, "--log")
+
+# The command, and what its one message names: the thing, the place, the remedy.
+BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "missing file": (("ingest", *OWN, "god.csv"), ("'god.csv'", "good.csv", "--log")),
+    "empty file": (("ingest", *OWN, "empty.csv"), ("empty.csv", "no row")),
+    "header alone": (("ingest", *OWN, "header.csv"), ("header.csv", "only a header")),
+    "one column": (("ingest", "other", "--log", "one.csv"), ("one.csv", "column", "--separator")),
+    "unreadable time": (("ingest", *OWN, "words.csv"), ("words.csv", "some day", "--time")),
+    "all rows bad": (("ingest", *OWN, "bad.csv"), ("bad.csv", "line 2", "empty id")),
+    "too many bad rows": (("ingest", *OWN, "half.csv"), ("half.csv", "50", "--max-bad")),
+    "wrong separator": (("ingest", *OWN, "good.csv", "--separator", "tab"), ("good.csv", "separator", "comma")),
+    "unknown column": (
+        ("ingest", "other", "--log", "good.csv", "--source", "usr", *COLUMNS[2:]),
+        ("'usr'", "good.csv", "user"),
+    ),
+    "truncated gzip": (("ingest", *OWN, "cut.csv.gz"), ("cut.csv.gz", "again")),
+    "no gzip": (("ingest", *OWN, "not.csv.gz"), ("not.csv.gz",)),
+    "unknown dataset": (("run", "ucy"), ("'ucy'", "uci", "--log")),
+    "no such log to predict": (("predict", "ucy"), ("'ucy'", "dyformer ingest")),
+    "name that is no name": (("ingest", "../up", *OWN[1:], "good.csv"), ("'../up'", "letters")),
+    "unknown setting": (("run", *OWN, "good.csv", "--set", "model.nope=1"), ("'model.nope'", "model.width")),
+    "mistyped setting": (("run", *OWN, "good.csv", "--set", "model.width=abc"), ("model.width", "int", "'abc'")),
+    "setting that does not fit another": (
+        ("run", *OWN, "good.csv", "--set", "model.width=30", "--set", "model.num_heads=4"),
+        ("30", "4", "heads"),
+    ),
+    "step to evaluate": (("benchmark", *OWN, "good.csv", "--steps", "99"), ("99", "other", "3 to 12")),
+    "step that is none": (("benchmark", *OWN, "good.csv", "--steps", "x"), ("'x'", '"3-13"')),
+    "steps backwards": (("benchmark", *OWN, "good.csv", "--steps", "9-5"), ("'9-5'", "5-9")),
+    "step to prepare": (("prepare", *OWN, "good.csv", "--until", "99"), ("99", "other", "1 to 12")),
+    "step zero": (("prepare", *OWN, "good.csv", "--until", "0"), ("0", "1 to 12")),
+    "too few steps": (("run", *OWN, "good.csv", "--window", "2 equal"), ("other", "2 snapshots", "--window")),
+    "window": (("ingest", *OWN, "good.csv", "--window", "fortnight"), ("'fortnight'", "7d")),
+    "window too short": (("ingest", *OWN, "good.csv", "--window", "1s"), ("1s", "longer")),
+    "window of steps": (("ingest", *OWN, "good.csv", "--window", "5"), ("'5'", '"10d"')),
+    "window of more than the rows": (("ingest", *OWN, "good.csv", "--window", "99 equal"), ("60", "99", "fewer")),
+    "share": (("ingest", *OWN, "good.csv", "--max-bad", "lots"), ("--max-bad", "'lots'", "5%")),
+    "share over all": (("ingest", *OWN, "good.csv", "--max-bad", "101%"), ("--max-bad", "'101%'")),
+    "time unit": (("ingest", *OWN, "good.csv", "--time-unit", "h"), ("--time-unit", "'h'", "iso")),
+    "storage": (("--storage", "ftp://host/x", "datasets"), ("ftp", "s3://bucket")),
+    "statement": (("sql", "select * from nothing"), ("nothing", "views")),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+@pytest.mark.parametrize("store", ["fresh", "used"])
+def test_bad_input_ends_in_one_message_and_leaves_the_store(
+    case: str, store: str, dyformer: Callable[..., Answer], tmp_path: Path, used_store: Path
+):
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    folder = used_store if store == "used" else tmp_path / "fresh"
+    os.environ["DYFORMER_STORAGE"] = str(folder)
+    before = contents(folder)
+    arguments, words = BAD_INPUT[case]
+    code, _, errors = dyformer(*arguments)
+    assert code == 1
+    assert errors.startswith("dyformer: ")
+    assert "Traceback" not in errors
+    assert [word for word in words if word not in errors] == [], errors
+    assert contents(folder) == before
+
+
+@pytest.fixture(scope="module")
+def used_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one log in it."""
+    folder = tmp_path_factory.mktemp("used")
+    (folder / "good.csv").write_bytes(FILES["good.csv"])
+    arguments = ["--storage", str(folder / "store"), "snapshots", "mylog", *COLUMNS, "--log", str(folder / "good.csv")]
+    with patch.dict(os.environ), pytest.raises(SystemExit) as ending:
+        flows.cli.main(arguments)
+    assert not ending.value.code
+    return folder / "store"
+
+
+def test_window_that_does_not_fit_is_not_remembered(dyformer: Callable[..., Answer], used_store: Path):
+    os.environ["DYFORMER_STORAGE"] = str(used_store)
+    before = contents(used_store)
+    code, _, errors = dyformer("snapshots", "mylog", "--window", "1s")
+    assert (code, contents(used_store)) == (1, before)
+    assert "longer" in errors
+    assert dyformer("snapshots", "mylog")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("run", "ucy"), ("ingest", "mylog", "--log", "missing.csv"), ("run", "uci", "--set", "model.nope=1")]
+)
+def test_bad_input_of_a_real_process(arguments: tuple[str, ...], tmp_path: Path):
+    command = [sys.executable, "-c", "from flows.cli import main; main()", "--storage", str(tmp_path / "s"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("dyformer: ")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_every_row_of_a_log_of_ones_own_is_accounted_for(dyformer: Callable[..., Answer], tmp_path: Path):
+    log = own_log(tmp_path / "mylog.csv")
+    reading = ("--log", str(log), *COLUMNS)
+    code, _, errors = dyformer("ingest", "mylog", *reading)
+    assert code == 1  # 2 % are broken, and 1 % is allowed
+    assert "--max-bad" in errors
+    code, output, _ = dyformer("ingest", "mylog", *reading, "--max-bad", "5%")
+    assert code == 0
+    assert "1,530 rows read = 1,500 accepted + 30 quarantined + 0 dropped (0 exact duplicates)" in output
+    code, output, _ = dyformer("sql", "select reason, line, raw from quarantine order by line", "--json")
+    broken = json.loads(output)
+    assert [row["line"] for row in broken] == [2 + 50 * (number + 1) for number in range(30)]
+    assert len({row["raw"] for row in broken}) == 10
+    code, output, _ = dyformer("ingest", "mylog", *reading, "--max-bad", "5%")
+    assert code == 0
+    assert "nothing new" in output
+
+
+def test_log_of_ones_own_gets_twelve_snapshots_of_equal_count(dyformer: Callable[..., Answer], tmp_path: Path):
+    log = own_log(tmp_path / "mylog.csv")
+    code, output, _ = dyformer("snapshots", "mylog", "--log", str(log), *COLUMNS, "--max-bad", "5%", "--json")
+    assert code == 0
+    assert [row["interactions"] for row in json.loads(output)] == [125] * 12
+    again = dyformer("snapshots", "mylog", "--json")  # the store knows it by its name
+    assert again == (0, output, "")
+
+
+def test_snapshots_of_uci_are_the_published_ones(dyformer: Callable[..., Answer], shared_log: Callable[[str], Path]):
+    published = {
+        "interactions": "interactions",
+        "edges": "unique_undirected_edges",
+        "active_nodes": "active_nodes",
+        "nodes_seen": "nodes_seen_so_far",
+        "new_edges": "edges_never_seen_before",
+    }
+    reference = json.loads(shared_log("reference").read_text())["uci"]["snapshots"]
+    code, output, _ = dyformer("snapshots", "uci", "--log", str(shared_log("uci")), "--json")
+    assert code == 0
+    assert json.loads(output) == [
+        {"step": row["t"] + 1, **{name: row[theirs] for name, theirs in published.items()}} for row in reference
+    ]
+
+
+def test_piped_table_is_not_cut(dyformer: Callable[..., Answer]):
+    code, output, _ = dyformer("sql", f"select '{'x' * 300}' as long, 1 as a, 2 as b, 3 as c, 4 as d, 5 as e")
+    assert code == 0
+    assert "x" * 300 in output
+
+
+def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flows.tasks.ingest.known_and_ingested", interrupted)
+    code, _, errors = dyformer("datasets")
+    assert code == 130
+    assert "Traceback" not in errors
+
+
+def test_server_that_does_not_answer_is_named():
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from flows.environment import ServerUnreachable, server_in_use
+
+    silent = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
+    with silent, pytest.raises(ServerUnreachable, match=r"http://127\.0\.0\.1:9/api.*PREFECT_API_URL"):
+        server_in_use()

@@ -1,0 +1,201 @@
+"""One whole run, from a raw log of one's own to a tracked model and its forecasts, on a real Prefect server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import polars as pl
+import pytest
+from own_log import own_log
+from prefect.client.orchestration import get_client
+
+import flows.cli
+from storage.artifacts.artifact import read_table
+from storage.files import write_bytes
+
+SMALL = {
+    "pretrain.epochs": 1,
+    "pretrain.batches_per_epoch": 2,
+    "finetune.epochs": 1,
+    "finetune.batches_per_epoch": 2,
+    "model.width": 16,
+    "model.num_heads": 2,
+    "model.num_context": 20,
+}
+SETTINGS = tuple(text for name, value in SMALL.items() for text in ("--set", f"{name}={value}"))
+READING = ("--source", "user", "--target", "item", "--time", "created_at", "--max-bad", "5%")
+Run = dict[str, Any]
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ending:
+        flows.cli.main(list(arguments))
+    return int(ending.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def store(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("whole")
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(folder / "store")}):
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        yield folder / "store"
+
+
+@pytest.fixture(scope="module")
+def run(store: Path) -> Run:
+    """What `dyformer run ... --json FILE` wrote."""
+    log, report = own_log(store.parent / "mylog.csv"), store.parent / "out" / "run.json"
+    assert command("run", "mylog", "--log", str(log), *READING, *SETTINGS, "--json", str(report)) == 0
+    return json.loads(report.read_text())
+
+
+def test_counts_scores_addresses_and_seconds_are_reported(run: Run):
+    counts = {name: value for name, value in run["counts"].items() if name.startswith("num_")}
+    assert counts == {
+        "num_read": 1530,
+        "num_accepted": 1500,
+        "num_quarantined": 30,
+        "num_dropped": 0,
+        "num_duplicates": 0,
+    }
+    assert set(run["seconds"]) == {"ingest", "prepare", "train", "evaluate", "predict", "track"}
+    assert all(seconds >= 0 for seconds in run["seconds"].values())
+    evaluated = [row for row in run["scores"] if row["method"] == "DyFormer" and row["metric"] == "auc"]
+    assert {row["step"] for row in evaluated} == {12, "micro", "macro"}
+    addresses = run["addresses"]
+    for address in (addresses["model"], addresses["vectors"], addresses["forecasts"], *addresses["scores"]):
+        assert (Path(address) / "manifest.json").is_file()
+
+
+def test_vectors_and_forecasts_carry_the_ids_of_the_log(run: Run, store: Path):
+    text = (store.parent / "mylog.csv").read_text(errors="replace")
+    known = set(re.findall(r"^[^,]+,(user-\d+),(item/\d+),\d+$", text, re.MULTILINE))
+    ids = {("user", user) for user, _ in known} | {("item", item) for _, item in known}
+    vectors = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")
+    assert set(zip(vectors["side"].replace_strict({0: "user", 1: "item"}), vectors["id"], strict=True)) == ids
+    assert {len(vector) for vector in vectors["vector"]} == {16}
+    assert vectors["step"].unique().to_list() == [12]
+    assert vectors["space_id"].n_unique() == 1
+    forecasts = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet")
+    assert set(forecasts.columns) >= {"id", "partner_id", "score", "rank"}
+    assert forecasts["step"].unique().to_list() == [13]
+    pairs = set(forecasts.filter(side=0).select("id", "partner_id").iter_rows())
+    pairs |= set(forecasts.filter(side=1).select("partner_id", "id").iter_rows())
+    assert pairs
+    assert not pairs & known
+    assert forecasts["rank"].min() == 1
+    best = forecasts.sort("rank").group_by("side", "id", maintain_order=True).agg("score")
+    assert all(row == sorted(row, reverse=True) for row in best["score"].to_list())
+
+
+def test_run_is_tracked_and_its_model_answers_with_the_ids_of_the_log(run: Run, store: Path):
+    import mlflow
+    import pandas as pd
+
+    tracked = run["tracking"]
+    assert tracked["problem"] is None
+    mlflow.set_tracking_uri(tracked["tracker"])
+    found = mlflow.MlflowClient(tracked["tracker"]).get_run(tracked["run"])
+    assert found.info.status == "FINISHED"
+    assert found.data.params["model.width"] == "16"
+    assert {"test/auc", "test/macro_auc", "pretrain/link", "pretrain/waiting_fraction"} <= set(found.data.metrics)
+    history = mlflow.MlflowClient(tracked["tracker"]).get_metric_history(tracked["run"], "pretrain/link")
+    assert [point.step for point in history] == [1]  # told while it was trained, and not again at the end
+    model = mlflow.pyfunc.load_model(f"models:/dyformer-mylog/{tracked['model_version']}")
+    vectors = model.predict(pd.DataFrame({"node": ["user-0", "item/1"]}))
+    kept = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")
+    assert list(vectors["vector"].iloc[0]) == kept.filter(id="user-0")["vector"].item().to_list()
+    scores = model.predict(pd.DataFrame({"source": ["user-0", "user-1"], "target": ["item/1", "item/1"]}))["score"]
+    assert all(0 <= score <= 1 for score in scores)
+
+
+def files(store: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+
+
+def num_flow_runs() -> int:
+    with get_client(sync_client=True) as client:
+        return len(client.read_flow_runs())
+
+
+@pytest.mark.parametrize(("name", "code"), [("run", 0), ("retrain", 3)])
+def test_second_run_does_no_work(name: str, code: int, run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
+    before, num_before = files(store), num_flow_runs()
+    log = str(store.parent / "mylog.csv")
+    assert command(name, "mylog", "--log", log, *READING, *SETTINGS) == code
+    assert "nothing new" in capsys.readouterr().out
+    assert (files(store), num_flow_runs()) == (before, num_before)
+
+
+def test_flows_leave_their_table_and_summary_in_prefect(run: Run):
+    with get_client(sync_client=True) as client:
+        keys = {artifact.key for artifact in client.read_artifacts()}
+        names = {flow_run.name for flow_run in client.read_flow_runs()}
+    assert {"scores-mylog", "summary-mylog"} <= keys
+    assert {f"{name} mylog" for name in ("ingest", "prepare", "train", "evaluate", "predict", "retrain")} <= names
+
+
+def test_benchmark_writes_one_row_a_figure(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
+    report = store.parent / "benchmark.json"
+    assert command("benchmark", "mylog", "--steps", "11-12", *SETTINGS, "--json", str(report)) == 0
+    rows = json.loads(report.read_text())
+    keys = ["dataset", "protocol", "method", "seed", "step", "metric", "family", "slice", "value"]
+    assert all(list(row) == keys for row in rows)
+    assert {row["step"] for row in rows} == {11, 12, "micro", "macro"}
+    methods = {row["method"] for row in rows}
+    assert {"DyFormer", "DyFormer without pre-training", "edgebank_ever", "preferential_attachment", "l3"} <= methods
+    assert len({tuple(row[key] for key in keys[:-1]) for row in rows}) == len(rows)
+    assert "running on the Prefect server at http://127.0.0.1" in capsys.readouterr().out
+
+
+def test_a_whole_run_lives_in_an_object_store(
+    server: str, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import mlflow
+
+    root, log = f"{s3_bucket}/{tmp_path.name}/store", f"{s3_bucket}/{tmp_path.name}/mylog.csv"
+    monkeypatch.setenv("DYFORMER_STORAGE", root)
+    monkeypatch.setenv("DYFORMER_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    write_bytes(log, own_log(tmp_path / "mylog.csv").read_bytes())
+    asked = ("mylog", "--log", log, *READING, *SETTINGS)
+    assert command("run", *asked, "--json", str(tmp_path / "run.json")) == 0
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert all(address.startswith(f"{root}/") for address in (run["report"], run["addresses"]["model"]))
+    assert read_table(run["addresses"]["forecasts"], "forecasts")["step"].unique().to_list() == [13]
+    assert run["tracking"]["problem"] is None
+    tracked = mlflow.MlflowClient(run["tracking"]["tracker"]).get_run(run["tracking"]["run"])
+    assert str(tracked.info.artifact_uri).startswith(f"{root}/mlflow/")
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["locks", "mlflow.db"]
+    assert command("retrain", *asked) == 3
+
+
+SCRIPT = """
+from prefect import flow, task
+
+from flows.ingest import ingest
+
+@task
+def one():
+    return 1
+
+@flow
+def two():
+    return one()
+
+two()
+"""
+
+
+def test_process_that_ran_a_flow_ends_without_a_word(server: str, tmp_path: Path):
+    (tmp_path / "two.py").write_text(SCRIPT)
+    environment = {**os.environ, "PREFECT_API_URL": server, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
+    command = [sys.executable, str(tmp_path / "two.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -1,0 +1,295 @@
+"""Whatever comes after a cut, everything made up to it has the same bytes; and what comes before it matters."""
+
+import gzip
+import io
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from poisons import POISONS, SplitLog, poisoned, split_generated, split_uci
+
+from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, to_tables
+from dyformer.logs.synthetic import generated_log
+from dyformer.sampling.link_batches import PairSizes, PairSource, forecast_tasks, reconstruction_tasks
+from dyformer.sampling.pairs import evaluated_steps, paper_examples
+from flows.tasks.evaluate import evaluate_baselines, evaluate_model
+from flows.tasks.ingest import ingest_log
+from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.prepare import prepare_tables
+from flows.tasks.snapshots import make_snapshots, open_snapshots
+from flows.tasks.train import experiment_of, train_model
+from storage.artifacts.artifact import Lineage, manifest, names, read_bytes
+from storage.events.table import node_dictionary
+
+DAY = 86_400
+UNTIL = 4
+VECTORS = "vectors/vectors.parquet"
+TINY = {
+    "model.width": 16,
+    "model.num_heads": 2,
+    "model.num_layers": 1,
+    "model.feed_forward_width": 16,
+    "model.num_context": 64,
+} | {
+    f"{stage}.{name}": value
+    for stage in ("pretrain", "finetune")
+    for name, value in {
+        "epochs": 1,
+        "batches_per_epoch": 4,
+        "validation_batches": 1,
+        "num_targets": 64,
+        "num_positives": 32,
+    }.items()
+}
+
+Known = dict[str, bytes]
+"""Name of a thing made up to the cut -> its bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A log, its windows, and what is known of it at the cut when nothing is changed.
+
+    uci is cut without the published rule's trim at the end: that one is measured from the newest row, so that a log
+    that ends at the cut would lose its last 60 days.
+    """
+
+    dataset: str
+    window: str
+    log: SplitLog
+    known: Known
+
+
+def ndjson(frame: pl.DataFrame) -> bytes:
+    return frame.write_ndjson().encode()
+
+
+def files_of(name: str, address: str) -> Known:
+    return {f"{name}/{file}": read_bytes(address, file) for file in names(address)}
+
+
+def splits_of(graph: DynamicGraph) -> Known:
+    """The evaluated pairs, negatives among them, of every step that can be evaluated."""
+    found = {}
+    for step in evaluated_steps(graph, first_step=2):
+        split = paper_examples(graph, step, seed=0)
+        columns = [column for part in (split.train, split.validation, split.test) for column in vars(part).values()]
+        found[f"split of step {step}"] = b"".join(column.tobytes() for column in columns)
+    return found
+
+
+def training_pairs(graph: DynamicGraph, until: int) -> bytes:
+    """One batch of every task of both stages: targets, context, features, linked and unlinked pairs."""
+    prepared = prepare_graph(graph, until=until, config=experiment_of("uci", TINY).graph)
+    sizes = PairSizes(num_positives=32, num_negatives=5, num_targets=64, num_context=32, num_history_links=50)
+    source = PairSource(prepared, sizes, validation_fraction=0.1, seed=0)
+    tasks = forecast_tasks(until) + reconstruction_tasks(until, 5, hidden=True)
+    batches = source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=True)
+    parts = []
+    for batch in batches:
+        for subgraph in (batch.subgraph, batch.second_view):
+            parts += [tensor.numpy().tobytes() for tensor in vars(subgraph).values()]
+        assert batch.history is not None
+        for pairs in (batch.pairs, batch.history):
+            parts += [end_P.numpy().tobytes() for end_P in vars(pairs).values()]
+    return b"".join(parts)
+
+
+def known_at(snapshots: str, until: int = UNTIL) -> Known:
+    """Everything that the steps make of the snapshots up to `until`."""
+    opened = open_snapshots(snapshots)
+    graph = opened.graph(until)
+    model, younger = (train_model(snapshots, step, TINY) for step in (until, until - 1))
+    dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
+    made = prepare_tables(snapshots, until, TINY) | {
+        "model": model,
+        "vectors": write_vectors(snapshots, model, until),
+        "forecasts": write_forecasts(snapshots, model, until, k=3),
+        "scores of the model": evaluate_model(snapshots, younger, until),
+        "scores of the baselines": evaluate_baselines(snapshots, until),
+    }
+    return {
+        **{f"snapshots/{name}": ndjson(table) for name, table in to_tables(graph).items()},
+        "dictionary": ndjson(dictionary.filter(pl.col("node").is_in(graph.node_N.tolist()))),
+        **splits_of(graph),
+        "training pairs": training_pairs(graph, until),
+        **{key: content for name, address in made.items() for key, content in files_of(name, address).items()},
+        "times read": repr({name: lineage_of(address).max_event_time for name, address in made.items()}).encode(),
+    }
+
+
+def lineage_of(address: str) -> Lineage:
+    lineage = manifest(address)
+    assert lineage is not None
+    return lineage
+
+
+def ingested(dataset: str, window: str, folder: Path, lines: list[bytes], name: str = "log") -> str:
+    """Ingest lines as one more source of the store of the environment, and cut the newest version."""
+    path = folder / f"{name}.txt"
+    path.write_bytes(b"\n".join([*lines, b""]))
+    reading = {"log": [str(path)], "max_bad": "100%", "window": window}
+    ingest_log(dataset, reading, lambda text: None)
+    return make_snapshots(dataset)
+
+
+def differing(found: Known, expected: Known) -> set[str]:
+    return {name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty store of this test's own."""
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    return tmp_path
+
+
+def open_case(dataset: str, window: str, log: SplitLog, folder: Path) -> Case:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        snapshots = ingested(dataset, window, folder, [*log.header, *log.past, *log.future])
+        return Case(dataset=dataset, window=window, log=log, known=known_at(snapshots))
+
+
+@pytest.fixture(scope="module")
+def uci(shared_log: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Case:
+    content = gzip.decompress(shared_log("uci").read_bytes())
+    moment = 1082008561 + (5 + 10 * UNTIL) * DAY  # the first row of the log, what is trimmed, and the steps
+    return open_case("uci", "10d trim 5d 0", split_uci(content, moment), tmp_path_factory.mktemp("uci"))
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    content = generated_log()
+    first = split_generated(content, 0).rows[0][2]
+    log = split_generated(content, first + 7 * UNTIL * DAY)
+    return open_case("generated", "7d", log, tmp_path_factory.mktemp("generated"))
+
+
+@pytest.fixture(params=["uci", "generated"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.getfixturevalue(request.param)
+
+
+def check_poison(case: Case, lines: list[bytes], store: Path) -> str:
+    snapshots = ingested(case.dataset, case.window, store, lines)
+    assert differing(known_at(snapshots), case.known) == set()
+    return snapshots
+
+
+@pytest.mark.parametrize("poison", POISONS)
+def test_no_later_row_reaches_an_earlier_cut(case: Case, poison: str, store: Path):
+    check_poison(case, poisoned(case.log, poison), store)
+
+
+@pytest.mark.parametrize("poison", ["newcomers", "malformed"])
+def test_later_rows_may_stand_first_in_the_file(case: Case, poison: str, store: Path):
+    check_poison(case, poisoned(case.log, poison, first=True), store)
+
+
+def test_rows_that_arrive_later_and_are_later_reach_no_earlier_cut(uci: Case, store: Path):
+    first = ingested(uci.dataset, uci.window, store, [*uci.log.header, *uci.log.past])
+    later = POISONS["newcomers"](uci.log, np.random.default_rng(0))
+    second = ingested(uci.dataset, uci.window, store, later, "later")
+    assert open_snapshots(second).num_steps > open_snapshots(first).num_steps == UNTIL
+    assert differing(known_at(second), uci.known) == set()
+
+
+def test_rows_that_are_later_and_arrived_before_change_nothing_but_permanent_numbers(uci: Case, store: Path):
+    ingested(uci.dataset, uci.window, store, uci.log.future, "future")
+    found = known_at(ingested(uci.dataset, uci.window, store, uci.log.past, "past"))
+    named = {"dictionary", "snapshots/nodes", "model/weights.safetensors"}  # weights carry the number of each row
+    assert differing(found, uci.known) == {*named, VECTORS}
+    vectors, expected = (pl.read_parquet(io.BytesIO(known[VECTORS])) for known in (found, uci.known))
+    assert vectors.drop("space_id").equals(expected.drop("space_id"))  # the space is named after the weights
+
+
+def test_rows_that_arrive_late_do_not_rewrite_an_earlier_version(uci: Case, store: Path):
+    first = ingested(uci.dataset, uci.window, store, [*uci.log.header, *uci.log.past, *uci.log.future])
+    late = uci.log.written([("1", "1899", uci.log.parse(uci.log.past[-1])[2]), ("ghost", "1", 1082008561 + 6 * DAY)])
+    second = ingested(uci.dataset, uci.window, store, late, "late")
+    assert make_snapshots(uci.dataset, version=1) == first != second
+    assert differing(known_at(first), uci.known) == set()
+    assert {"snapshots/edges", "model/weights.safetensors"} <= differing(known_at(second), uci.known)
+
+
+def test_one_earlier_row_changes_tables_weights_vectors_and_scores(case: Case, store: Path):
+    lines = list(case.log.past)
+    place = lonely_row(case.log, before=case.log.moment - step_length(case))
+    source, _, time = case.log.parse(lines[place])
+    lines[place] = case.log.written([(source, stranger_of(case.log, source), time)])[0]
+    snapshots = ingested(case.dataset, case.window, store, [*case.log.header, *lines, *case.log.future])
+    told = differing(known_at(snapshots), case.known)
+    made = {"snapshots/edges", "pagerank/pagerank.parquet", "distances/distances.parquet", "model/weights.safetensors"}
+    made |= {
+        VECTORS,
+        "forecasts/forecasts.parquet",
+        "forecasts/decoder.json",
+        "training pairs",
+        "scores of the model/pairs.parquet",
+    }
+    made |= {"scores of the baselines/pairs.parquet"}
+    assert made <= told
+    assert "times read" not in told
+
+
+def step_length(case: Case) -> int:
+    """Seconds of one window."""
+    return int(case.window.partition("d")[0]) * DAY
+
+
+def lonely_row(log: SplitLog, before: int) -> int:
+    """The last row before a time of a pair that met once, and whose ends met others often."""
+    rows = [log.parse(line) for line in log.past]
+    pairs = Counter(frozenset(row[:2]) for row in rows)
+    ends = Counter(end for row in rows for end in row[:2])
+    lonely = [
+        pairs[frozenset(row[:2])] == 1 and row[2] < before and min(ends[end] for end in row[:2]) > 9 for row in rows
+    ]
+    return len(lonely) - 1 - lonely[::-1].index(True)
+
+
+def stranger_of(log: SplitLog, node: str) -> str:
+    """A busy node that this one never met."""
+    rows = [log.parse(line)[:2] for line in log.past]
+    met = {end for row in rows if node in row for end in row}
+    return next(end for end, _ in Counter(end for row in rows for end in row).most_common() if end not in met)
+
+
+def test_a_poison_is_one_for_the_step_after_the_cut(uci: Case, store: Path, monkeypatch: pytest.MonkeyPatch):
+    poison = ingested(uci.dataset, uci.window, store, poisoned(uci.log, "shuffled"))
+    found = splits_of(open_snapshots(poison).graph(UNTIL + 1))
+    monkeypatch.setenv("DYFORMER_STORAGE", str(store / "other"))
+    original = ingested(uci.dataset, uci.window, store, [*uci.log.header, *uci.log.past, *uci.log.future])
+    expected = splits_of(open_snapshots(original).graph(UNTIL + 1))
+    assert differing(found, expected) == {f"split of step {UNTIL + 1}"}
+
+
+def test_windows_trimmed_at_the_end_keep_earlier_steps_when_the_newest_row_stays(uci: Case, store: Path):
+    """The published rule cuts off the 60 days before the newest row, so that row must stay for a poison to be fair."""
+    newest = max(uci.log.future, key=lambda line: uci.log.parse(line)[2])
+    window = "10d trim 5d 60d"
+    snapshots = ingested(uci.dataset, window, store, [*poisoned(uci.log, "random_edges"), newest])
+    tables = to_tables(open_snapshots(snapshots).graph(UNTIL))
+    assert open_snapshots(snapshots).num_steps == 13
+    for name, table in tables.items():
+        assert ndjson(table) == uci.known[f"snapshots/{name}"]
+
+
+def test_windows_of_equal_count_move_with_later_rows_but_never_in_an_earlier_version(generated: Case, store: Path):
+    log = generated.log
+    first = ingested("generated", "12 equal", store, [*log.header, *log.past], "first")
+    before = {name: ndjson(table) for name, table in to_tables(open_snapshots(first).graph(12)).items()}
+    second = ingested("generated", "12 equal", store, [*log.header, *log.future], "second")
+    moved = open_snapshots(second).graph(3).snapshots[-1].end_time
+    assert moved > open_snapshots(first).graph(3).snapshots[-1].end_time
+    shutil.rmtree(first)
+    again = make_snapshots("generated", version=1)
+    assert again == first
+    assert {name: ndjson(table) for name, table in to_tables(open_snapshots(again).graph(12)).items()} == before

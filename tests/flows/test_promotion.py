@@ -1,0 +1,439 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from dyformer.evaluation.protocols import ScoredPairs, from_table, to_table
+from dyformer.evaluation.significance import NotTheSamePairs, new_pairs, paired_difference, weighted_auc
+from dyformer.scoring.metrics import auc
+from flows.tasks import promote, train
+from flows.tasks.evaluate import evaluate_baselines, evaluate_model
+from flows.tasks.ingest import ingest_log
+from flows.tasks.promote import NotEvaluated, champion_of, promote_if_better
+from flows.tasks.snapshots import StepOutOfRange, make_snapshots, newest_until, open_snapshots
+from flows.tasks.train import train_model
+from storage.artifacts.artifact import read_table, write_artifact
+from storage.artifacts.checkpoints import to_bytes
+from storage.layout import Layout
+
+
+def scored(
+    score_P: np.ndarray, positive_P: np.ndarray, source_P: np.ndarray | None = None, method: str = "one"
+) -> ScoredPairs:
+    source_P = np.arange(len(score_P)) if source_P is None else source_P
+    return ScoredPairs(
+        method=method,
+        seed=0,
+        step=4,
+        family="random",
+        source_P=source_P,
+        target_P=np.arange(len(score_P)) + 1000,
+        positive_P=positive_P,
+        new_P=np.arange(len(score_P)) % 2 == 0,
+        score_P=score_P.astype(np.float64),
+    )
+
+
+def two_methods(
+    seed: int, num_pairs: int = 300, num_sources: int = 60, gap: float = 0.0
+) -> tuple[ScoredPairs, ScoredPairs]:
+    """Scores of two methods that tell linked pairs apart, the second better by `gap`; ties among them."""
+    generator = np.random.default_rng(seed)
+    positive_P = generator.random(num_pairs) < 0.5
+    source_P = generator.integers(num_sources, size=num_pairs)
+    shared_P = generator.normal(size=num_pairs)
+
+    def scores(edge: float) -> ScoredPairs:
+        score_P = np.round(shared_P + generator.normal(size=num_pairs) + (1 + edge) * positive_P, 1)
+        return scored(score_P, positive_P, source_P)
+
+    return scores(0.0), scores(gap)
+
+
+def difference(challenger: ScoredPairs, champion: ScoredPairs, seed: int = 0, num_resamples: int = 300):
+    return paired_difference(challenger, champion, num_resamples=num_resamples, generator=np.random.default_rng(seed))
+
+
+def test_a_weighted_auc_is_the_auc_of_pairs_repeated_as_often():
+    generator = np.random.default_rng(0)
+    for num_pairs in (8, 40, 200):
+        positive_P = np.arange(num_pairs) % 3 == 0
+        score_P = generator.integers(num_pairs // 2, size=num_pairs).astype(np.float64)
+        weigh = weighted_auc(positive_P, score_P)
+        for _ in range(20):
+            times_P = generator.integers(4, size=num_pairs)
+            times_P[:2] = 1
+            repeated_P = np.repeat(np.arange(num_pairs), times_P)
+            expected = roc_auc_score(positive_P[repeated_P], score_P[repeated_P])
+            assert weigh(times_P.astype(np.float64)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_interval_is_that_of_resampling_whole_sources_pair_by_pair():
+    first, second = two_methods(1, num_pairs=80, num_sources=15)
+    sources = np.unique(first.source_P)
+    generator = np.random.default_rng(7)
+    expected = []
+    for _ in range(200):
+        drawn = sources[generator.integers(len(sources), size=len(sources))]
+        pairs = np.concatenate([np.flatnonzero(first.source_P == source) for source in drawn])
+        linked = first.positive_P[pairs]
+        expected.append(roc_auc_score(linked, first.score_P[pairs]) - roc_auc_score(linked, second.score_P[pairs]))
+    low, mean, high = difference(first, second, seed=7, num_resamples=200)
+    assert mean == pytest.approx(np.mean(expected), abs=1e-12)
+    assert (low, high) == pytest.approx(tuple(np.percentile(expected, [2.5, 97.5])), abs=1e-12)
+
+
+def test_the_interval_is_as_wide_as_delongs_where_every_pair_has_a_source_of_its_own():
+    positive_P = np.arange(2000) % 2 == 0
+    generator = np.random.default_rng(3)
+    shared_P = generator.normal(size=2000) + positive_P
+    scores = [shared_P + generator.normal(size=2000) for _ in range(2)]
+    # DeLong, DeLong and Clarke-Pearson (1988): each pair's share in the AUC, of the difference of both methods.
+    shares = [(score_P[positive_P][:, None] > score_P[~positive_P]).astype(float) for score_P in scores]
+    share_LU = shares[0] - shares[1]
+    deviation = np.sqrt(share_LU.mean(axis=1).var(ddof=1) / 1000 + share_LU.mean(axis=0).var(ddof=1) / 1000)
+    first, second = (scored(score_P, positive_P) for score_P in scores)
+    low, mean, high = difference(first, second, num_resamples=2000)
+    assert mean == pytest.approx(share_LU.mean(), abs=deviation / 10)
+    assert (high - low) / 2 == pytest.approx(stats.norm.ppf(0.975) * deviation, rel=0.08)
+
+
+def test_a_method_does_not_differ_from_itself():
+    first, second = two_methods(2)
+    assert difference(first, replace(first, method="other name")) == (0, 0, 0)
+    assert difference(first, replace(first, score_P=np.exp(first.score_P))) == (0, 0, 0)  # the same order
+    assert difference(first, second) != (0, 0, 0)
+
+
+def test_an_oracle_beats_chance_beyond_doubt():
+    positive_P = np.arange(200) % 2 == 0
+    chance = scored(np.random.default_rng(0).random(200), positive_P)
+    low, mean, high = difference(scored(positive_P, positive_P), chance)
+    assert 0.3 < low < mean < high < 0.7
+    assert mean == pytest.approx(1 - auc(positive_P, chance.score_P), abs=0.01)
+
+
+def test_the_roles_may_be_exchanged():
+    first, second = two_methods(3, gap=0.5)
+    low, mean, high = difference(first, second)
+    assert difference(second, first) == pytest.approx((-high, -mean, -low), abs=1e-12)
+
+
+def test_a_seed_decides_the_interval_and_pairs_may_come_in_any_order():
+    first, second = two_methods(4)
+    assert difference(first, second, seed=5) == difference(first, second, seed=5) != difference(first, second, seed=6)
+    order = np.random.default_rng(0).permutation(len(first.score_P))
+    names = ("source_P", "target_P", "positive_P", "new_P", "score_P")
+    mixed = [replace(pairs, **{name: getattr(pairs, name)[order] for name in names}) for pairs in (first, second)]
+    assert difference(mixed[0], mixed[1], seed=5) == pytest.approx(difference(first, second, seed=5), abs=1e-12)
+
+
+def test_the_interval_holds_the_true_difference_about_nineteen_times_in_twenty():
+    inside = 0
+    for seed in range(200):
+        low, _, high = difference(*two_methods(seed), num_resamples=200)
+        inside += low <= 0 <= high
+    assert 180 <= inside <= 199
+
+
+def test_pairs_of_one_source_count_as_one_observation():
+    """Ten copies of every pair under its own source add nothing to what is known."""
+    first, second = two_methods(5, num_pairs=100, num_sources=30, gap=0.3)
+    tenfold = [
+        replace(pairs, **{
+            name: np.tile(getattr(pairs, name), 10)
+            for name in ("source_P", "target_P", "positive_P", "new_P", "score_P")
+        })
+        for pairs in (first, second)
+    ]  # fmt: skip
+    assert difference(tenfold[0], tenfold[1]) == pytest.approx(difference(first, second), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": 5},
+        {"seed": 1},
+        {"family": "historical"},
+        {"source_P": np.arange(300) + 1},
+        {"target_P": np.arange(300)},
+        {"positive_P": np.arange(300) % 2 == 0},
+        {"source_P": np.arange(299)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_pairs_are_refused_by_name(change: dict[str, Any]):
+    first, second = two_methods(6)
+    with pytest.raises(NotTheSamePairs, match=next(iter(change))):
+        difference(first, replace(second, **change))
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    first, second = two_methods(6)
+    with pytest.raises(ValueError, match="not finite"):
+        difference(first, replace(second, score_P=np.full(300, np.nan)))
+
+
+def test_pairs_of_one_kind_say_nothing():
+    one_kind = scored(np.arange(5), np.ones(5, dtype=bool))
+    with pytest.raises(ValueError, match="no resample"):
+        difference(one_kind, one_kind)
+
+
+def test_new_pairs_are_those_that_no_earlier_step_linked():
+    first, _ = two_methods(7)
+    new = new_pairs(first)
+    assert new is not None
+    assert new.new_P.all()
+    assert len(new.score_P) == 150
+    assert new_pairs(replace(first, new_P=~first.positive_P)) is None
+
+
+# The seat of a dataset, with scores that a test writes down.
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Five steps of a small log in a store of its own."""
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    generator = np.random.default_rng(0)
+    rows = [f"{a},{b},{step}" for step in range(1, 6) for a, b in generator.integers(20, size=(40, 2)) if a != b]
+    return grown(tmp_path, "first", rows)
+
+
+def grown(folder: Path, name: str, rows: list[str]) -> str:
+    path = folder / f"{name}.csv"
+    path.write_text("\n".join(["source,target,time", *rows, ""]))
+    ingest_log("seat", {"log": [str(path)], "time_unit": "step", "window": "1", "bipartite": False}, lambda text: None)
+    return make_snapshots("seat")
+
+
+def trained(snapshots: str, value: float, until: int | None = None) -> str:
+    """Weights of one number under settings of their own."""
+    import torch
+
+    opened = open_snapshots(snapshots)
+    until = newest_until(snapshots) if until is None else until
+    lineage = opened.lineage("model", until=until, settings={"value": value})
+    address = opened.layout.model("seat", version=opened.version, until=until, settings=lineage.settings_hash, seed=0)
+    return write_artifact(address, {"weights.safetensors": to_bytes({"weight": torch.tensor(value)}, {})}, lineage)
+
+
+LINKED_P = np.arange(400) % 2 == 0
+NOISE = {
+    "DyFormer": np.random.default_rng(0).normal(size=400),
+    "champion": np.random.default_rng(1).normal(size=400),
+}
+
+
+def pairs_of(quality: float, method: str, step: int = 5, new: float | None = None) -> ScoredPairs:
+    """Scores that tell linked pairs apart by `quality`, those of new pairs by `new`."""
+    new_P = np.arange(400) % 4 < 2
+    quality_P = np.where(new_P, quality if new is None else new, quality)
+    made = scored(NOISE[method] + LINKED_P * quality_P, LINKED_P, method=method)
+    return replace(made, step=step, new_P=new_P)
+
+
+def evaluated(snapshots: str, model: str, pairs: ScoredPairs) -> str:
+    opened = open_snapshots(snapshots)
+    until = min(pairs.step, opened.num_steps)
+    lineage = opened.lineage("scores", until=until, settings={"method": pairs.method, "model": model}, inputs=(model,))
+    keys = {"version": opened.version, "until": pairs.step - 1, "settings": lineage.settings_hash, "seed": 0}
+    address = opened.layout.scores("seat", **keys)
+    return write_artifact(address, {"pairs": to_table([pairs])}, lineage)
+
+
+@pytest.fixture
+def rejudged(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScoredPairs], list[tuple[Any, ...]]]:
+    """Let the champion's weights score as told, and keep with what they were asked."""
+
+    def plan(pairs: ScoredPairs) -> list[tuple[Any, ...]]:
+        asked: list[tuple[Any, ...]] = []
+
+        def evaluate(*call: Any) -> str:
+            asked.append(call)
+            return evaluated(call[0], call[1], pairs)
+
+        monkeypatch.setattr(promote, "evaluate_model", evaluate)
+        return asked
+
+    return plan
+
+
+def seat(snapshots: str) -> dict[str, Any]:
+    record = champion_of(Layout.from_environment(), "seat")
+    assert record is not None
+    return record
+
+
+def test_an_empty_seat_is_taken(snapshots: str):
+    model = trained(snapshots, 1.0)
+    pairs = pairs_of(1.0, "DyFormer")
+    outcome = promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs)])
+    assert outcome == {"promoted": True, "champion": model, "difference": None, "reason": "nobody held the seat"}
+    record = seat(snapshots)
+    assert Layout.from_environment().absolute(record["model"]) == model
+    assert (record["version"], record["until"], record["step"], record["difference"]) == (1, 4, 5, None)
+    assert record["metrics"]["auc"] == pytest.approx(roc_auc_score(pairs.positive_P, pairs.score_P))
+
+
+def test_the_same_model_changes_nothing(snapshots: str):
+    model = trained(snapshots, 1.0)
+    scores = [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))]
+    promote_if_better(snapshots, model, scores)
+    before = Path(Layout.from_environment().champion("seat")).read_bytes()
+    outcome = promote_if_better(snapshots, model, scores)
+    assert (outcome["promoted"], outcome["champion"]) == (False, model)
+    assert Path(Layout.from_environment().champion("seat")).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("quality", "new", "wins"),
+    [(3.0, None, True), (1.0, None, False), (1.02, None, False), (0.2, None, False), (4.0, 0.2, False)],
+    ids=["clearly better", "equal", "hardly better", "worse", "worse on new pairs"],
+)
+def test_only_a_sure_win_takes_the_seat(
+    snapshots: str, rejudged: Callable, quality: float, new: float | None, wins: bool
+):
+    champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
+    asked = rejudged(pairs_of(1.0, "champion"))
+    scores = [evaluated(snapshots, challenger, pairs_of(quality, "DyFormer", new=new))]
+    outcome = promote_if_better(snapshots, challenger, scores)
+    assert asked == [(snapshots, champion, 5, "champion", 0)]
+    assert outcome["promoted"] is wins
+    assert outcome["champion"] == (challenger if wins else champion)
+    low, mean, high = outcome["difference"]
+    assert low <= mean <= high
+    assert Layout.from_environment().absolute(seat(snapshots)["model"]) == outcome["champion"]
+    if wins:
+        assert seat(snapshots)["difference"] == outcome["difference"]
+        assert low > 0
+
+
+def test_a_champion_that_was_trained_on_the_step_stays_unjudged(snapshots: str):
+    champion, challenger = trained(snapshots, 1.0, until=5), trained(snapshots, 2.0)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
+    scores = [evaluated(snapshots, challenger, pairs_of(5.0, "DyFormer"))]
+    outcome = promote_if_better(snapshots, challenger, scores)
+    assert (outcome["promoted"], outcome["champion"], outcome["difference"]) == (False, champion, None)
+    assert "trained on step 5" in outcome["reason"]
+
+
+def test_times_decide_what_a_champion_of_another_version_has_seen(snapshots: str, rejudged: Callable, tmp_path: Path):
+    champion = trained(snapshots, 1.0, until=5)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
+    later = grown(tmp_path, "second", [f"{a},{a + 1},6" for a in range(19)])
+    challenger = trained(later, 2.0)
+    asked = rejudged(pairs_of(1.0, "champion", step=6))
+    outcome = promote_if_better(later, challenger, [evaluated(later, challenger, pairs_of(3.0, "DyFormer", step=6))])
+    assert asked == [(later, champion, 6, "champion", 0)]
+    assert outcome["promoted"]
+
+
+def test_a_step_that_moved_under_an_earlier_row_is_still_known_as_seen(snapshots: str, tmp_path: Path):
+    champion = trained(snapshots, 1.0, until=5)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
+    later = grown(tmp_path, "early", ["0,1,0"])  # what was step 5 is step 6 now
+    challenger = trained(later, 2.0)
+    outcome = promote_if_better(later, challenger, [evaluated(later, challenger, pairs_of(5.0, "DyFormer", step=6))])
+    assert (outcome["promoted"], outcome["difference"]) == (False, None)
+
+
+def test_a_win_in_all_pairs_does_not_make_up_for_new_pairs_lost(snapshots: str, rejudged: Callable):
+    champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
+    rejudged(pairs_of(0.1, "champion", new=1.5))
+    scores = [evaluated(snapshots, challenger, pairs_of(9.0, "DyFormer", new=0.3))]
+    outcome = promote_if_better(snapshots, challenger, scores)
+    assert outcome["difference"][0] > 0
+    assert (outcome["promoted"], outcome["champion"]) == (False, champion)
+
+
+def test_a_seat_whose_weights_are_gone_is_empty(snapshots: str):
+    champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
+    Path(champion, "manifest.json").unlink()
+    outcome = promote_if_better(snapshots, challenger, [evaluated(snapshots, challenger, pairs_of(0.1, "DyFormer"))])
+    assert (outcome["promoted"], outcome["reason"]) == (True, "the champion's weights are gone")
+
+
+def test_a_champion_that_no_longer_fits_leaves(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
+
+    def evaluate(*call: Any) -> str:
+        raise promote.WeightsDoNotFit("other shapes")
+
+    monkeypatch.setattr(promote, "evaluate_model", evaluate)
+    outcome = promote_if_better(snapshots, challenger, [evaluated(snapshots, challenger, pairs_of(0.1, "DyFormer"))])
+    assert (outcome["promoted"], outcome["difference"]) == (True, None)
+
+
+def test_a_model_takes_no_seat_with_the_scores_of_another(snapshots: str):
+    one, other = trained(snapshots, 1.0), trained(snapshots, 2.0)
+    with pytest.raises(NotEvaluated, match="evaluate it first"):
+        promote_if_better(snapshots, one, [evaluated(snapshots, other, pairs_of(1.0, "DyFormer"))])
+    with pytest.raises(NotEvaluated, match="seed 1"):
+        promote_if_better(snapshots, one, [evaluated(snapshots, one, pairs_of(1.0, "DyFormer"))], seed=1)
+    assert champion_of(Layout.from_environment(), "seat") is None
+
+
+def test_the_record_is_whole_or_not_there(snapshots: str):
+    model = trained(snapshots, 1.0)
+    promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))])
+    path = Path(Layout.from_environment().champion("seat"))
+    assert json.loads(path.read_text())["space"]
+    assert [child.name for child in path.parent.iterdir()] == ["champion.json"]
+
+
+TINY = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 32, "pretrain": None} | {
+    f"finetune.{name}": value
+    for name, value in {"epochs": 1, "batches_per_epoch": 1, "num_targets": 32, "num_positives": 16}.items()
+}
+
+
+def test_weights_of_an_earlier_cut_are_judged_on_the_challengers_own_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    ingest_log("generated", None, lambda text: None)
+    snapshots = make_snapshots("generated")
+    earlier, later = (train_model(snapshots, until, TINY) for until in (4, 6))
+    first = promote_if_better(
+        snapshots, earlier, [evaluate_model(snapshots, earlier, 5), evaluate_baselines(snapshots, 5)]
+    )
+    assert (first["promoted"], first["champion"]) == (True, earlier)
+    scores = [evaluate_model(snapshots, later, 7), evaluate_baselines(snapshots, 7)]
+    outcome = promote_if_better(snapshots, later, scores)
+    low, mean, high = outcome["difference"]
+    assert low < mean < high
+    assert outcome["promoted"] is (low > 0)
+    (own,) = [pairs for pairs in from_table(read_table(scores[0], "pairs")) if pairs.method == "DyFormer"]
+    again = evaluate_model(snapshots, earlier, 7, "champion")
+    (baseline,) = [pairs for pairs in from_table(read_table(again, "pairs")) if pairs.method == "champion"]
+    assert mean == pytest.approx(
+        auc(own.positive_P, own.score_P) - auc(baseline.positive_P, baseline.score_P), abs=(high - low) / 4
+    )
+    with pytest.raises(StepOutOfRange, match="trained on it"):
+        evaluate_model(snapshots, later, 6)
+
+
+def test_a_real_champion_of_another_shape_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    ingest_log("generated", None, lambda text: None)
+    snapshots = make_snapshots("generated")
+    # As written before a whole history was settled at training: as many lags as steps, at evaluating too.
+    monkeypatch.setattr(train, "_with_lags", lambda experiment, until: experiment)
+    whole = TINY | {"graph.history_window": None}
+    earlier, later = (train_model(snapshots, until, whole) for until in (3, 4))
+    promote_if_better(snapshots, earlier, [evaluate_model(snapshots, earlier, 4)])
+    outcome = promote_if_better(snapshots, later, [evaluate_model(snapshots, later, 5)])
+    assert (outcome["promoted"], outcome["difference"]) == (True, None)
+    assert "do not fit" in outcome["reason"]

@@ -1,0 +1,89 @@
+"""The versions that are allowed together work together: what the caps in pyproject.toml are there for."""
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.schedules import IntervalSchedule
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@flow
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_flow_runs_on_a_server(server: str) -> None:
+    state = double(21, return_state=True)
+    assert state.is_completed()
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs()
+    assert [run.state_name for run in runs if run.parameters == {"number": 21}] == ["Completed"]
+
+
+def test_scheduled_run_is_created_within_a_minute(server: str) -> None:
+    with get_client(sync_client=True) as client:
+        schedule = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(hours=1)), active=True)
+        deployment = client.create_deployment(
+            flow_id=client.create_flow(double), name="hourly", schedules=[schedule], parameters={"number": 1}
+        )
+        names = _scheduled_names(client, deployment)
+    assert names == {"Scheduled"}
+
+
+def _scheduled_names(client: object, deployment: object) -> set[str | None]:
+    for _ in range(120):
+        runs = client.read_flow_runs()  # pyright: ignore[reportAttributeAccessIssue]
+        names = {run.state_name for run in runs if run.deployment_id == deployment}
+        if names:
+            return names
+        time.sleep(0.5)
+    return set()
+
+
+def test_deployments_are_taken_as_they_are_written(server: str) -> None:
+    def prefect(*arguments: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PREFECT_API_URL": server},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    prefect("work-pool", "create", "dyformer-cpu", "--type", "process", "--overwrite")
+    prefect("deploy", "--all")
+    prefect("deployment", "run", "retrain/uci")
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("retrain/uci")
+        runs = [run for run in client.read_flow_runs() if run.deployment_id == deployment.id]
+    assert (deployment.entrypoint, deployment.path, deployment.pull_steps) == ("flows.retrain.retrain", None, [])
+    assert deployment.global_concurrency_limit is not None
+    assert deployment.global_concurrency_limit.limit == 1
+    assert [run.parameters["dataset"] for run in runs] == ["uci"]
+
+
+@pytest.mark.parametrize(
+    ("name", "too_new"), [("fastapi", "0.151"), ("sqlalchemy", "2.1"), ("pyarrow", "26.0"), ("prefect", "4.0")]
+)
+def test_version_known_to_break_is_not_allowed(name: str, too_new: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [requirement] = [line for line in map(Requirement, project["dependencies"]) if line.name == name]
+    assert not requirement.specifier.contains(too_new)
+
+
+def test_installed_versions_are_allowed() -> None:
+    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,129 @@
+"""The steps as plain functions: what a crash leaves is gone on with, and what is there is not made again."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import polars as pl
+import pytest
+from own_log import own_log
+
+from flows.tasks.evaluate import evaluate_model
+from flows.tasks.ingest import ingest_log
+from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
+from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots
+from flows.tasks.train import WEIGHTS, open_model, train_model
+from storage.artifacts.artifact import read_table
+
+CHANGES = {
+    "pretrain.epochs": 6,
+    "pretrain.batches_per_epoch": 3,
+    "pretrain.patience": 99,
+    "finetune.epochs": 6,
+    "finetune.batches_per_epoch": 3,
+    "finetune.patience": 99,
+    "model.width": 16,
+    "model.num_heads": 2,
+    "model.num_context": 20,
+}
+UNTIL = 8
+# A training that saves every epoch and stands still after a given number of them, to be killed there.
+TRAINING = """
+import sys, time
+import flows.tasks.train as steps
+
+steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+save, saved = steps.save_checkpoint, 0
+
+def save_and_wait(*arguments):
+    global saved
+    save(*arguments)
+    saved += 1
+    if saved == {epochs}:
+        print("saved", flush=True)
+        time.sleep(600)
+
+steps.save_checkpoint = save_and_wait
+steps.train_model({snapshots!r}, {until}, {changes!r})
+"""
+
+
+def snapshots_in(store: Path, log: Path) -> str:
+    reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(store)}):
+        return make_snapshots("mylog", ingest_log("mylog", reading, say=lambda text: None)["version"])
+
+
+def trained(store: Path, snapshots: str) -> tuple[bytes, bytes]:
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(store)}):
+        model = Path(train_model(snapshots, UNTIL, CHANGES))
+    return (model / WEIGHTS).read_bytes(), (model / "losses.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("epochs", [3, 8], ids=["in pre-training", "in fine-tuning"])
+def test_killed_training_goes_on_to_the_same_weights(epochs: int, tmp_path: Path):
+    log = own_log(tmp_path / "mylog.csv")
+    store = tmp_path / "killed"
+    snapshots = snapshots_in(store, log)
+    code = TRAINING.format(epochs=epochs, snapshots=snapshots, until=UNTIL, changes=CHANGES)
+    environment = {**os.environ, "DYFORMER_STORAGE": str(store)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert "saved" in process.stdout.readline()
+        process.kill()
+    assert process.wait(30) == -9
+    stages = {path.parts[-6] for path in store.rglob("5_checkpoints/*/*/*/*/*/*") if path.is_dir()}
+    assert stages == ({"pretrain"} if epochs == 3 else {"pretrain", "finetune"})
+    resumed = trained(store, snapshots)
+    whole = tmp_path / "whole"
+    assert resumed == trained(whole, snapshots_in(whole, log))
+    (times,) = (pl.read_parquet(path) for path in store.rglob("times.parquet"))
+    for told in ("seconds", "waiting_fraction"):
+        rows = times.filter(time=told)
+        assert rows["stage"].to_list() == ["pretrain"] * 6 + ["finetune"] * 6
+        assert rows["epoch"].to_list() == [*range(1, 7), *range(1, 7)]
+    assert rows["value"].is_between(0, 1).all()
+    assert not [path for path in store.rglob("*") if "pretrain" in path.parts and path.is_file()]
+
+
+def test_finished_training_is_not_repeated(tmp_path: Path):
+    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    first = trained(tmp_path / "store", snapshots)
+    started = time.monotonic()
+    with patch("flows.tasks.train.pretrain", side_effect=AssertionError("trained again")):
+        assert trained(tmp_path / "store", snapshots) == first
+    assert time.monotonic() - started < 5
+
+
+def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps(tmp_path: Path):
+    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        model = train_model(snapshots, UNTIL, {**CHANGES, "graph.history_window": None, "finetune.epochs": 1})
+        assert open_model(model)[1].graph.history_window == UNTIL
+        vectors, later = (read_vectors(write_vectors(snapshots, model, step)) for step in (UNTIL, UNTIL + 1))
+        assert len(vectors) <= len(later)
+        assert read_table(write_forecasts(snapshots, model, UNTIL + 1, k=2), "forecasts")[
+            "step"
+        ].unique().to_list() == [UNTIL + 2]
+        assert read_table(evaluate_model(snapshots, model, UNTIL + 1), "pairs").height
+
+
+def test_training_needs_a_history(tmp_path: Path):
+    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        for until in (1, 13):
+            with pytest.raises(StepOutOfRange):
+                train_model(snapshots, until, CHANGES)
+
+
+@pytest.mark.parametrize(("steps", "allowed"), [([3, 12], True), ([2], False), ([13], False), ([], True)])
+def test_range_of_steps(steps: list[int], allowed: bool):
+    if allowed:
+        check_range("mylog", steps, 3, 12)
+    else:
+        with pytest.raises(StepOutOfRange, match=r"mylog is cut into 12 snapshots; choose from 3 to 12"):
+            check_range("mylog", steps, 3, 12)

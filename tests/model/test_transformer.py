@@ -1,0 +1,367 @@
+"""The layer and the encodings against the paper's equations, written with loops in double precision.
+
+G targets    C context    H heads    D width    T lags
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from toy_graphs import random_graph
+
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.model.config import ModelConfig
+from dyformer.model.transformer import AttentionBias, DyFormer, ModelSizes, NodeInput, TwoTowerLayer
+from dyformer.sampling.link_batches import reconstruction_tasks
+from dyformer.sampling.subgraphs import SubgraphBatch
+from dyformer.training.config import PretrainConfig
+from dyformer.training.optimizer import Optimizer
+from dyformer.training.stages import pair_source, pretraining_loss, started_model
+
+CONFIG = ModelConfig(
+    width=6,
+    num_layers=2,
+    num_heads=2,
+    feed_forward_width=5,
+    residual_dropout=0.0,
+    attention_dropout=0.0,
+    id_dropout=0.0,
+)
+SIZES = ModelSizes(num_nodes=9, num_features=3, num_lags=3, max_distance=4)
+
+
+@pytest.fixture(autouse=True)
+def _double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        yield
+    torch.set_default_dtype(torch.float32)
+
+
+def example_batch() -> SubgraphBatch:
+    """Three targets and four nodes of context; pairs (0, 1), (2, 1) and (2, 3) have edges."""
+    return SubgraphBatch(
+        target_G=torch.tensor([0, 3, 8]),
+        context_C=torch.tensor([1, 2, 5, 7]),
+        target_feature_GF=torch.randn(3, 3),
+        context_feature_CF=torch.randn(4, 3),
+        distance_GC=torch.tensor([[2, 1, 3, 4], [4, 2, 2, 3], [2, 1, 4, 1]], dtype=torch.uint8),
+        edge_target_A=torch.tensor([0, 0, 2, 2, 2, 2]),
+        edge_context_A=torch.tensor([1, 1, 1, 3, 3, 3]),
+        edge_lag_A=torch.tensor([0, 2, 1, 0, 1, 2]),
+        visible_T=torch.tensor([True, True, True]),
+    )
+
+
+def no_context(batch: SubgraphBatch) -> SubgraphBatch:
+    return replace(
+        batch,
+        context_C=batch.context_C[:0],
+        context_feature_CF=batch.context_feature_CF[:0],
+        distance_GC=batch.distance_GC[:, :0],
+        edge_target_A=batch.edge_target_A[:0],
+        edge_context_A=batch.edge_context_A[:0],
+        edge_lag_A=batch.edge_lag_A[:0],
+    )
+
+
+@torch.no_grad()
+def plain_bias(bias: AttentionBias, batch: SubgraphBatch) -> Tensor:
+    """A^TC + A^SD pair by pair and lag by lag: Linear(WeightAverage of e^TC) + Linear(e^SD)."""
+    temporal, spatial = bias.temporal, bias.spatial
+    visible = [lag for lag in range(3) if batch.visible_T[lag]]
+    edges = torch.stack([batch.edge_target_A, batch.edge_context_A, batch.edge_lag_A], dim=1).tolist()
+    total = sum(math.exp(float(temporal.aggregation_T[lag])) for lag in visible)
+    found = torch.zeros(2, 3, 4)
+    for i in range(3):
+        for j in range(4):
+            average = torch.zeros(6)
+            for lag in visible:
+                psi = 2 * lag + (1 if [i, j, lag] in edges else 0)
+                average += math.exp(float(temporal.aggregation_T[lag])) / total * temporal.table[psi]
+            distance = spatial.table[int(batch.distance_GC[i, j])]
+            found[:, i, j] = temporal.project(average) + spatial.project(distance)
+    return found
+
+
+@torch.no_grad()
+def plain_norm(row_D: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+    mean = row_D.mean()
+    return (row_D - mean) / ((row_D - mean).square().mean() + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+@torch.no_grad()
+def plain_update(layer: TwoTowerLayer, asking: Tensor, answering: Tensor, bias_HQK: Tensor) -> Tensor:
+    """The paper's equations of one tower, query by query and head by head."""
+    rows = []
+    for q in range(len(asking)):
+        message = []
+        for head in range(2):
+            cut = slice(3 * head, 3 * head + 3)
+            query = layer.query(plain_norm(asking[q], layer.attention_norm))[cut]
+            keys = [layer.key(plain_norm(row, layer.attention_norm))[cut] for row in answering]
+            values = [layer.value(plain_norm(row, layer.attention_norm))[cut] for row in answering]
+            score = [query @ key / math.sqrt(3) + bias_HQK[head, q, k] for k, key in enumerate(keys)]
+            total = sum(torch.exp(s) for s in score)
+            message.append(sum(torch.exp(s) / total * value for s, value in zip(score, values, strict=True)))
+        row = layer.out(torch.cat(message)) + asking[q]
+        first, gelu, second = layer.feed_forward
+        rows.append(second(gelu(first(plain_norm(row, layer.feed_forward_norm)))) + row)
+    return torch.stack(rows)
+
+
+def randomised(module: torch.nn.Module) -> torch.nn.Module:
+    """Move every weight off its start, where ones and zeros would hide a mistake."""
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(torch.randn_like(weight) * 0.5)
+    return module
+
+
+def test_bias_follows_the_encodings():
+    bias = randomised(AttentionBias(CONFIG, SIZES))
+    assert isinstance(bias, AttentionBias)
+    for visible in ([True, True, True], [True, False, True], [False, False, True]):
+        batch = replace(example_batch(), visible_T=torch.tensor(visible))
+        torch.testing.assert_close(bias(batch), plain_bias(bias, batch), rtol=1e-12, atol=1e-12)
+
+
+def both_towers(layer: TwoTowerLayer, target_GD: Tensor, context_CD: Tensor, bias_HGC: Tensor) -> list[Tensor]:
+    return list(layer(torch.cat([target_GD, context_CD]), [bias_HGC]).split([len(target_GD), len(context_CD)]))
+
+
+def test_layer_follows_the_equations():
+    layer = randomised(TwoTowerLayer(CONFIG))
+    assert isinstance(layer, TwoTowerLayer)
+    context_CD, target_GD, bias_HGC = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 3, 4)
+    new_target_GD, new_context_CD = both_towers(layer, target_GD, context_CD, bias_HGC)
+    expected_CD = plain_update(layer, context_CD, target_GD, bias_HGC.transpose(1, 2))
+    expected_GD = plain_update(layer, target_GD, context_CD, bias_HGC)
+    torch.testing.assert_close(new_context_CD, expected_CD, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(new_target_GD, expected_GD, rtol=1e-11, atol=1e-11)
+    targets_GD = layer.targets(torch.cat([target_GD, context_CD]), [bias_HGC])
+    torch.testing.assert_close(targets_GD, expected_GD, rtol=1e-11, atol=1e-11)
+
+
+def test_towers_switched_is_outputs_switched():
+    layer = TwoTowerLayer(CONFIG)
+    context_CD, target_GD, bias_HGC = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 3, 4)
+    new_target_GD, new_context_CD = both_towers(layer, target_GD, context_CD, bias_HGC)
+    switched_context_CD, switched_target_GD = both_towers(layer, context_CD, target_GD, bias_HGC.transpose(1, 2))
+    torch.testing.assert_close(switched_context_CD, new_context_CD, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(switched_target_GD, new_target_GD, rtol=1e-12, atol=1e-12)
+
+
+def test_target_rows_depend_on_all_context_and_on_no_other_target():
+    layer = TwoTowerLayer(CONFIG)
+    context_CD, target_GD, bias_HGC = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 3, 4)
+    context_CD.requires_grad_()
+    target_GD.requires_grad_()
+    both_towers(layer, target_GD, context_CD, bias_HGC)[0][1].square().sum().backward()
+    assert context_CD.grad is not None
+    assert target_GD.grad is not None
+    assert (context_CD.grad.abs().sum(dim=1) > 1e-6).all()
+    assert target_GD.grad[1].abs().sum() > 1e-6
+    assert target_GD.grad[[0, 2]].abs().sum() == 0
+
+
+def test_model_is_its_input_its_layers_and_a_norm():
+    model = DyFormer(CONFIG, SIZES).eval()
+    batch = example_batch()
+    model.inputs.trained_N.fill_(True)
+    own_GO = model.inputs.own(batch.target_G)
+    assert own_GO.shape == (3, 1)
+    target_GD = torch.cat(model.inputs(batch.target_G, batch.target_feature_GF), dim=1)
+    context_CD = torch.cat(model.inputs(batch.context_C, batch.context_feature_CF), dim=1)
+    bias = plain_bias(model.bias, batch)
+    for layer in model.layers:
+        assert isinstance(layer, TwoTowerLayer)
+        target_GD, context_CD = (
+            plain_update(layer, target_GD, context_CD, bias),
+            plain_update(layer, context_CD, target_GD, bias.transpose(1, 2)),
+        )
+    expected_GD = torch.stack(
+        [torch.cat([plain_norm(row[:5], model.norm), own]) for row, own in zip(target_GD, own_GO, strict=True)]
+    )
+    torch.testing.assert_close(model(batch), expected_GD, rtol=1e-10, atol=1e-10)
+
+
+def other_batch() -> SubgraphBatch:
+    """Two targets and three nodes of context, and an edge."""
+    return SubgraphBatch(
+        target_G=torch.tensor([4, 6]),
+        context_C=torch.tensor([0, 1, 2]),
+        target_feature_GF=torch.randn(2, 3),
+        context_feature_CF=torch.randn(3, 3),
+        distance_GC=torch.tensor([[1, 2, 4], [3, 1, 2]], dtype=torch.uint8),
+        edge_target_A=torch.tensor([0]),
+        edge_context_A=torch.tensor([0]),
+        edge_lag_A=torch.tensor([2]),
+        visible_T=torch.tensor([True, False, True]),
+    )
+
+
+def test_batches_given_together_have_the_vectors_that_each_has_alone():
+    model = DyFormer(CONFIG, SIZES).eval()
+    randomised(model)
+    model.inputs.trained_N.fill_(True)
+    batches = [example_batch(), other_batch(), no_context(example_batch())]
+    found = model.views(batches[:2])
+    for vector_GD, batch in zip(found, batches, strict=False):
+        torch.testing.assert_close(vector_GD, model(batch), rtol=1e-11, atol=1e-11)
+    assert [vector_GD.shape for vector_GD in model.views([batches[2], batches[2]])] == [(3, 6), (3, 6)]
+    with pytest.raises(AssertionError):
+        model.views(batches)
+
+
+def test_rows_that_have_nobody_to_ask_pass_through_the_feed_forward_layer_alone():
+    layer = randomised(TwoTowerLayer(CONFIG))
+    assert isinstance(layer, TwoTowerLayer)
+    row_GD, nothing_HGC = torch.randn(3, 6), torch.randn(2, 3, 0)
+    expected_GD = row_GD + layer.feed_forward(layer.feed_forward_norm(row_GD))
+    assert torch.equal(layer(row_GD, [nothing_HGC]), expected_GD)
+    assert torch.equal(layer.targets(row_GD, [nothing_HGC]), expected_GD)
+
+
+def test_hidden_lag_leaves_no_trace_in_the_encoding():
+    model = DyFormer(CONFIG, SIZES).eval()
+    hidden = replace(example_batch(), visible_T=torch.tensor([True, False, True]))
+    with torch.no_grad():
+        before = model(hidden)
+        model.bias.temporal.table[2:4] = 1e3
+        model.bias.temporal.aggregation_T[1] = 1e3
+        after = model(hidden)
+        kept_A = hidden.edge_lag_A != 1
+        parts = ("edge_target_A", "edge_context_A", "edge_lag_A")
+        without = replace(hidden, **{name: vars(hidden)[name][kept_A] for name in parts})
+        assert torch.equal(before, after)
+        assert torch.equal(model(without), before)
+        visible = replace(hidden, visible_T=torch.tensor([True, True, True]))
+        assert not torch.equal(model(visible), before)
+
+
+def test_untrained_model_hears_near_nodes_first():
+    bias_SH = AttentionBias(replace(CONFIG, width=128), SIZES).spatial()
+    assert (bias_SH.diff(dim=0).mean(dim=1) < 0).all()
+
+
+def test_hidden_lag_shares_its_weight_among_the_visible():
+    bias = AttentionBias(CONFIG, SIZES)
+    batch = replace(example_batch(), visible_T=torch.tensor([True, False, False]))
+    absent_H, delta_TH = bias.temporal(batch.visible_T)
+    torch.testing.assert_close(absent_H, bias.temporal.project(bias.temporal.table[0]))
+    assert delta_TH[1:].abs().sum() == 0
+
+
+def test_node_without_context_gets_a_finite_vector_of_its_own():
+    model = DyFormer(CONFIG, SIZES).eval()
+    vector_GD = model(no_context(example_batch()))
+    assert vector_GD.shape == (3, 6)
+    assert torch.isfinite(vector_GD).all()
+    assert len({tuple(row.tolist()) for row in vector_GD}) == 3
+
+
+@pytest.mark.parametrize("inputs", ["id+structure", "id", "structure"])
+def test_never_trained_node_has_no_vector_of_its_own(inputs):
+    node_input = NodeInput(replace(CONFIG, inputs=inputs), SIZES)
+    feature_BF = torch.randn(2, 3)
+    node_input(torch.tensor([4, 5]), feature_BF)  # in training mode: nodes 4 and 5 count as trained
+    node_input.eval()
+    known_structure_BS, known_own_BO = node_input(torch.tensor([4, 5]), feature_BF)
+    new_structure_BS, new_own_BO = node_input(torch.tensor([0, 8]), feature_BF)
+    assert new_own_BO.abs().sum() == 0
+    assert (known_own_BO.abs().sum() > 0) == ("id" in inputs)
+    assert torch.equal(known_structure_BS, new_structure_BS)
+    assert (new_structure_BS.abs().sum() > 0) == ("structure" in inputs)
+
+
+def test_dropped_id_looks_like_a_never_trained_node():
+    node_input = NodeInput(replace(CONFIG, id_dropout=1.0), SIZES)
+    assert node_input.own(torch.tensor([4, 5])).abs().sum() == 0
+    assert node_input.rows(torch.tensor([4, 5])).abs().sum() > 0
+
+
+@torch.no_grad()
+def test_scores_are_symmetric_inner_products():
+    model = DyFormer(CONFIG, SIZES)
+    vector_GD = torch.randn(4, 6)
+    with torch.no_grad():
+        model.link.weight_D.copy_(torch.randn(6))
+        model.link.offset.fill_(0.3)
+    first_P, second_P = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1])
+    expected = [
+        sum(float(model.link.weight_D[d] * vector_GD[i, d] * vector_GD[j, d]) for d in range(6)) + 0.3
+        for i, j in zip(first_P, second_P, strict=True)
+    ]
+    assert model.link(vector_GD, first_P, second_P).tolist() == pytest.approx(expected)
+    assert torch.equal(model.link(vector_GD, first_P, second_P), model.link(vector_GD, second_P, first_P))
+    decoded = model.temporal.lags[1](vector_GD)
+    signed = decoded * torch.tensor([1, 1, 1, -1, 1, 1])
+    expected = [float(decoded[i] @ signed[j]) - 2.5 for i, j in zip(first_P, second_P, strict=True)]
+    assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
+
+
+def test_layer_keeps_its_rows_in_single_precision_where_products_have_half():
+    # A dropout that hides nothing takes the way of a GPU.
+    layer = TwoTowerLayer(replace(CONFIG, width=16, attention_dropout=1e-12)).float()
+    row_BD, bias_HGC = torch.randn(7, 16).float(), torch.randn(2, 3, 4).float()
+    exact = layer(row_BD, [bias_HGC]), layer.targets(row_BD, [bias_HGC])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(row_BD, [bias_HGC]), layer.targets(row_BD, [bias_HGC])
+    for one, other in zip(found, exact, strict=True):
+        assert one.dtype == torch.float32
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most numbers of any tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        self.numel = max(self.numel, *sizes, 0)
+        return made
+
+
+def test_no_tensor_of_a_training_step_holds_pairs_times_lags():
+    torch.set_default_dtype(torch.float32)
+    num_lags, config = 200, PretrainConfig(num_positives=16, num_negatives=2, num_targets=64)
+    graph = random_graph(np.random.default_rng(0), num_nodes=300, num_steps=num_lags, num_edges=20)
+    prepared = prepare_graph(graph, until=num_lags, config=GraphConfig(history_window=None))
+    model_config = replace(CONFIG, width=8, num_context=64)
+    tasks = reconstruction_tasks(num_lags, num_lags, hidden=True)[-1:]
+    source = pair_source(prepared, model_config, config, seed=0)
+    batch = next(iter(source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=True)))
+    model = started_model(prepared, model_config, None, seed=0)
+    optimizer = Optimizer(model, config)
+    with LargestTensor() as largest:
+        optimizer.step(pretraining_loss(model, batch, config)["loss"])
+    num_targets, num_context = batch.subgraph.distance_GC.shape
+    assert min(num_targets, num_context) > 32
+    of_pairs = max(model_config.num_heads, 6) * num_targets * num_context  # a number for each head, or distance
+    of_nodes = 2 * (num_targets + num_context) * batch.subgraph.target_feature_GF.shape[1]  # of both views
+    assert largest.numel <= max(of_pairs, of_nodes, len(prepared.history.node_N) * 8)
+    assert largest.numel < num_targets * num_context * num_lags / 10
+
+
+def test_width_that_the_heads_cannot_share_is_refused():
+    with pytest.raises(ValueError, match=r"model\.num_heads; got 6 and 4"):
+        ModelConfig(width=6, num_heads=4)
+    with pytest.raises(ValueError, match=r"model\.num_layers must be at least 1; got 0"):
+        ModelConfig(num_layers=0)
+    with pytest.raises(ValueError, match="must be bfloat16 or float32; got 'half'"):
+        ModelConfig(gpu_precision="half")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="degree"):
+        ModelConfig(inputs="degree")  # pyright: ignore[reportArgumentType]

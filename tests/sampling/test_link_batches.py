@@ -1,0 +1,227 @@
+"""Which pairs training sees."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy_graphs import random_graph, toy_graph
+
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.sampling import link_batches as pair_batches
+from dyformer.sampling.link_batches import (
+    LinkTask,
+    PairBatch,
+    PairSizes,
+    PairSource,
+    draw_positives,
+    edges_inside,
+    forecast_tasks,
+    reconstruction_tasks,
+)
+from dyformer.sampling.subgraphs import AsOfGraph, as_of_graph
+
+SIZES = PairSizes(num_positives=8, num_negatives=3, num_targets=14, num_context=10)
+
+
+def example_graph() -> PreparedGraph:
+    graph = random_graph(np.random.default_rng(3), num_nodes=30, num_steps=4, num_edges=60)
+    return prepare_graph(graph, until=4, config=GraphConfig(history_window=3))
+
+
+def pairs_of(batch: PairBatch) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    def node_pairs(first, second) -> set[tuple[int, int]]:
+        ends = np.sort(batch.subgraph.target_G.numpy()[np.stack([first, second], axis=1)], axis=1)
+        return {(int(a), int(b)) for a, b in ends}
+
+    return (
+        node_pairs(batch.pairs.positive_first_P, batch.pairs.positive_second_P),
+        node_pairs(batch.pairs.negative_first_M, batch.pairs.negative_second_M),
+    )
+
+
+def drawn(graph: PreparedGraph, task: LinkTask, *, held_out: bool) -> list[tuple[set, set]]:
+    source = PairSource(graph, SIZES, validation_fraction=0.3, seed=1)
+    batches = source.batches([task] * 150, np.random.default_rng(0), held_out=held_out, two_views=False)
+    return [pairs_of(batch) for batch in batches]
+
+
+def test_forecasts_ask_the_next_step_and_end_with_the_history():
+    assert forecast_tasks(4) == [LinkTask(until=step, step=step + 1, hidden=False) for step in (1, 2, 3)]
+
+
+def test_reconstructions_ask_every_lag_of_every_prefix():
+    tasks = reconstruction_tasks(4, 3, hidden=True)
+    assert [(task.until, task.step) for task in tasks] == [
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (3, 2),
+        (3, 3),
+        (4, 2),
+        (4, 3),
+        (4, 4),
+    ]
+    assert {task.lag for task in tasks} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("task", [LinkTask(until=2, step=3, hidden=False), LinkTask(until=4, step=3, hidden=True)])
+def test_linked_pairs_are_edges_of_the_asked_step_and_unlinked_pairs_are_not(task):
+    graph = example_graph()
+    snapshot = graph.history.snapshots[task.step - 1]
+    edges = set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
+    for linked, unlinked in drawn(graph, task, held_out=False):
+        assert linked
+        assert linked <= edges
+        assert unlinked
+        assert not unlinked & edges
+        assert all(a != b for a, b in unlinked)
+
+
+def test_held_out_edges_are_never_trained_on_and_both_parts_are_all_edges():
+    graph = example_graph()
+    task = LinkTask(until=4, step=3, hidden=True)
+    trained = set().union(*(linked for linked, _ in drawn(graph, task, held_out=False)))
+    held_out = set().union(*(linked for linked, _ in drawn(graph, task, held_out=True)))
+    asked, *others = [
+        set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
+        for snapshot in (graph.history.snapshots[step] for step in (2, 0, 1, 3))
+    ]
+    known = {node for edges in others for pair in edges for node in pair}
+    assert not trained & held_out
+    assert trained | held_out == {pair for pair in asked if known.issuperset(pair)}
+
+
+def test_node_first_seen_in_the_hidden_step_is_not_asked():
+    steps = [[(0, 1), (2, 3), (0, 3), (1, 2)], [(0, 1), (4, 5), (0, 4), (2, 3)], [(0, 2), (1, 3)]]
+    graph = prepare_graph(toy_graph(*steps), until=3, config=GraphConfig())
+    source = PairSource(graph, SIZES, validation_fraction=0.0, seed=1)
+    task = LinkTask(until=3, step=2, hidden=True)
+    for batch in source.batches([task] * 20, np.random.default_rng(0), held_out=False, two_views=False):
+        assert pairs_of(batch)[0] <= {(0, 1), (2, 3)}
+        assert set(batch.subgraph.target_G.tolist()) <= {0, 1, 2, 3}
+
+
+def test_node_first_seen_in_the_hidden_step_is_asked_where_a_later_step_knows_it():
+    graph = prepare_graph(toy_graph([(0, 1), (2, 3)], [(0, 4)], [(3, 4), (1, 2)]), until=3, config=GraphConfig())
+    source = PairSource(graph, SIZES, validation_fraction=0.0, seed=1)
+    assert source.has_links(LinkTask(until=3, step=2, hidden=True), False)
+    assert not source.has_links(LinkTask(until=2, step=2, hidden=True), False)
+    (batch,) = source.batches(
+        [LinkTask(until=3, step=2, hidden=True)], np.random.default_rng(0), held_out=False, two_views=False
+    )
+    assert pairs_of(batch)[0] == {(0, 4)}
+
+
+def test_node_that_comes_with_the_next_step_is_not_asked():
+    graph = prepare_graph(toy_graph([(0, 1), (2, 3)], [(0, 2), (1, 9)]), until=2, config=GraphConfig())
+    source = PairSource(graph, SIZES, validation_fraction=0.0, seed=1)
+    batches = source.batches(forecast_tasks(2) * 5, np.random.default_rng(0), held_out=False, two_views=False)
+    assert [pairs_of(batch)[0] for batch in batches] == [{(0, 2)}] * 5
+
+
+def test_ends_of_the_drawn_pairs_stay_within_their_number():
+    linked = (np.array([0, 2, 4, 6, 0, 8]), np.array([1, 3, 5, 7, 3, 9]))
+    for seed in range(20):
+        source_P, target_P = draw_positives(linked, 4, SIZES, np.random.default_rng(seed))
+        assert len(np.unique([source_P, target_P])) <= 4
+        assert len(source_P) >= 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edges_inside_a_pool_are_those_with_both_ends_in_it(seed: int):
+    generator = np.random.default_rng(seed)
+    snapshot = random_graph(generator, num_nodes=25, num_steps=1, num_edges=80).snapshots[0]
+    pool_G = np.sort(generator.choice(25, size=generator.integers(1, 26), replace=False))
+    source_A, target_A = edges_inside(pool_G, (snapshot.source_E, snapshot.target_E))
+    found = list(zip(pool_G[source_A].tolist(), pool_G[target_A].tolist(), strict=True))
+    edges = zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True)
+    assert found == [pair for pair in edges if {*pair} <= {*pool_G.tolist()}]
+
+
+def test_no_pool_node_with_an_edge_has_no_edge_inside():
+    nothing = np.empty(0, dtype=np.int64)
+    for found in (
+        *edges_inside(np.array([1, 4]), (nothing, nothing)),
+        *edges_inside(np.array([2]), (nothing, nothing)),
+    ):
+        assert len(found) == 0
+
+
+def test_every_pair_is_drawn_alike():
+    linked = (np.arange(0, 20, 2), np.arange(1, 20, 2))
+    sizes = PairSizes(num_positives=3, num_negatives=1, num_targets=20, num_context=4)
+    count_P = np.zeros(10)
+    for seed in range(2000):
+        source_P, _ = draw_positives(linked, 6, sizes, np.random.default_rng(seed))
+        assert len(np.unique(source_P)) == 3
+        count_P[source_P // 2] += 1
+    assert np.abs(count_P / 2000 - 0.3).max() < 0.05
+
+
+def test_views_are_made_once_and_a_large_graph_does_not_keep_them_all(monkeypatch: pytest.MonkeyPatch):
+    graph, tasks = example_graph(), reconstruction_tasks(4, 3, hidden=True)
+    made: list[tuple[int, int | None]] = []
+
+    def counted(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> AsOfGraph:
+        made.append((until, hidden_step))
+        return as_of_graph(graph, until=until, hidden_step=hidden_step)
+
+    def views_made() -> int:
+        made.clear()
+        source = PairSource(graph, SIZES, validation_fraction=0.1, seed=1)
+        list(source.batches(tasks * 2, np.random.default_rng(0), held_out=False, two_views=False))
+        return len(made)
+
+    monkeypatch.setattr(pair_batches, "as_of_graph", counted)
+    assert PairSource(graph, SIZES, validation_fraction=0.1, seed=1).keeps_views(tasks)
+    assert views_made() == len(tasks)
+    monkeypatch.setattr(pair_batches, "KEPT_VIEWS", 300)
+    assert not PairSource(graph, SIZES, validation_fraction=0.1, seed=1).keeps_views(tasks)
+    assert views_made() > len(tasks)
+
+
+def test_a_batch_depends_on_its_own_generator_alone():
+    graph, tasks = example_graph(), reconstruction_tasks(4, 3, hidden=True)
+    source, fresh = (PairSource(graph, SIZES, validation_fraction=0.1, seed=1) for _ in range(2))
+    first, second = (
+        [one.batch(task, np.random.default_rng([5, n]), held_out=False, two_views=True) for n, task in order]
+        for one, order in ((source, list(enumerate(tasks))), (fresh, list(enumerate(tasks))[::-1]))
+    )
+    for found, expected in zip(first, second[::-1], strict=True):
+        assert pairs_of(found) == pairs_of(expected)
+        assert found.second_view is not None
+        assert expected.second_view is not None
+        for name, tensor in vars(found.second_view).items():
+            assert torch.equal(tensor, getattr(expected.second_view, name))
+
+
+def test_a_batch_does_not_depend_on_the_tasks_before_it():
+    source = PairSource(example_graph(), SIZES, validation_fraction=0.1, seed=1)
+    first, *_, last = reconstruction_tasks(4, 3, hidden=True)
+    found = [
+        list(source.batches([before, last], np.random.default_rng(0), held_out=False, two_views=True))[1]
+        for before in (first, last)
+    ]
+    assert torch.equal(found[0].subgraph.target_G, found[1].subgraph.target_G)
+    assert pairs_of(found[0]) == pairs_of(found[1])
+
+
+def test_targets_are_at_most_half_of_the_nodes():
+    graph = example_graph()
+    sizes = PairSizes(num_positives=50, num_negatives=3, num_targets=1000, num_context=10)
+    source = PairSource(graph, sizes, validation_fraction=0.1, seed=1)
+    for batch in source.batches(forecast_tasks(4), np.random.default_rng(0), held_out=False, two_views=True):
+        assert len(batch.subgraph.target_G) <= 15
+        assert batch.second_view is not None
+        assert batch.second_view.target_G.tolist() == batch.subgraph.target_G.tolist()
+
+
+def test_a_batch_moves_as_a_whole():
+    source = PairSource(example_graph(), replace(SIZES, num_history_links=5), validation_fraction=0.1, seed=1)
+    task = LinkTask(until=4, step=3, hidden=True)
+    (batch,) = source.batches([task], np.random.default_rng(0), held_out=False, two_views=True)
+    moved = batch.to(torch.device("meta"))
+    assert moved.task == task
+    for part in (moved.subgraph, moved.second_view, moved.pairs, moved.history):
+        assert {tensor.device.type for tensor in vars(part).values()} == {"meta"}

@@ -1,0 +1,203 @@
+"""What batches hold, against the snapshots they are made from.
+
+G targets    C context    E connected pairs    T lags
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy_graphs import random_graph, toy_graph
+
+from dyformer.graphs.distances import distance_block
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import node_batches
+from dyformer.sampling.subgraphs import (
+    SubgraphBatch,
+    as_of_graph,
+    make_batch,
+    make_two_views,
+    node_features,
+    num_features,
+)
+
+STEPS = [[(0, 1), (1, 2)], [(0, 1), (2, 3)], [(3, 4), (1, 4), (1, 2)], [(4, 5), (0, 1)]]
+
+
+def prepared(graph: DynamicGraph, *, until: int | None = None, window: int | None = 3) -> PreparedGraph:
+    return prepare_graph(graph, until=until or graph.num_steps, config=GraphConfig(history_window=window))
+
+
+def batch_of(graph: PreparedGraph, targets: list[int], *, hidden_step: int | None = None) -> SubgraphBatch:
+    view = as_of_graph(graph, until=graph.until, hidden_step=hidden_step)
+    return make_batch(view, np.array(targets), num_context=10)
+
+
+def same(one: SubgraphBatch, other: SubgraphBatch) -> bool:
+    return all(torch.equal(tensor, vars(other)[name]) for name, tensor in vars(one).items())
+
+
+def test_batch_tells_each_pairs_edges_lag_by_lag():
+    graph = toy_graph(*STEPS)
+    batch = batch_of(prepared(graph), [1, 3])
+    found = {
+        (int(batch.target_G[row]), int(batch.context_C[column]), int(lag))
+        for row, column, lag in zip(batch.edge_target_A, batch.edge_context_A, batch.edge_lag_A, strict=True)
+    }
+    expected = {
+        (target, context, 4 - step)
+        for step in (2, 3, 4)
+        for pair in STEPS[step - 1]
+        for target, context in (pair, pair[::-1])
+        if target in (1, 3) and context not in (1, 3)
+    }
+    assert found == expected
+    assert batch.visible_T.tolist() == [True, True, True]
+
+
+def test_more_lags_than_one_word_holds_are_told_apart():
+    steps = [[(0, 1)] if step in (1, 7, 70) else [(2, 3)] for step in range(1, 71)]
+    batch = batch_of(prepared(toy_graph(*steps), window=None), [0])
+    assert batch.context_C.tolist() == [1]
+    assert batch.edge_lag_A.tolist() == [0, 63, 69]
+
+
+def test_targets_are_nobodys_context_and_distances_are_those_of_the_union():
+    batch = batch_of(prepared(toy_graph(*STEPS)), [0, 3])
+    assert sorted(batch.context_C.tolist()) == [1, 2, 4, 5]
+    column = {int(node): place for place, node in enumerate(batch.context_C)}
+    assert [int(batch.distance_GC[0, column[node]]) for node in (1, 2, 4, 5)] == [1, 2, 2, 3]
+    assert [int(batch.distance_GC[1, column[node]]) for node in (1, 2, 4, 5)] == [2, 1, 1, 2]
+
+
+def test_node_features_are_degrees_recency_and_age():
+    view = as_of_graph(prepared(toy_graph(*STEPS, sides=[0, 1, 0, 1, 0, 1])), until=4)
+    # Node 2: no edge at step 4, one at step 3, one at step 2; first active at step 1.
+    expected = [0, np.log(2), np.log(2), np.log(3), np.log1p(0.75), np.exp(-1), np.log(5), 0]
+    assert node_features(view, np.array([2]))[0] == pytest.approx(expected, rel=1e-6)
+    # Node 5: first active at the last step.
+    assert node_features(view, np.array([5]))[0] == pytest.approx(
+        [np.log(2), 0, 0, np.log(2), np.log(2), 1, np.log(2), 1], rel=1e-6
+    )
+    assert node_features(view, np.array([0, 3])).shape[1] == num_features(prepared(toy_graph(*STEPS)))
+
+
+def plain_features(graph: DynamicGraph, node: int, lags: list[int], until: int, num_lags: int) -> list[float]:
+    """The features of one node, from the visible steps of the snapshots, one after the other."""
+    degrees = {
+        snapshot.step: [*snapshot.source_E, *snapshot.target_E].count(node) for snapshot in graph.snapshots[:until]
+    }
+    seen = [degrees[until - lag] if lag in lags else 0 for lag in range(num_lags)]
+    active = [lag for lag, degree in enumerate(seen) if degree]
+    hidden = {until - lag for lag in range(min(num_lags, until)) if lag not in lags}
+    first = min((step for step, degree in degrees.items() if degree and step not in hidden), default=until + 1)
+    decayed = sum(0.5**lag * degree for lag, degree in enumerate(seen))
+    recency = np.exp(-active[0]) if active else 0.0
+    return [*np.log1p(seen), np.log1p(sum(seen)), np.log1p(decayed), recency, np.log1p(until + 1 - first), 0.0]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_views_of_earlier_and_hidden_steps_have_the_features_of_the_steps_left(window):
+    graph = random_graph(np.random.default_rng(3), num_nodes=15, num_steps=6, num_edges=7)
+    whole = prepared(graph, window=window)
+    for until in range(2, 7):
+        for hidden_step in (None, *range(max(1, until - 2), until + 1)):
+            view = as_of_graph(whole, until=until, hidden_step=hidden_step)
+            lags = [lag for lag in range(window or 6) if lag < until and until - lag != hidden_step]
+            nodes = np.array([14, 0, 3, 8])
+            expected = [plain_features(graph, node, lags, until, window or 6) for node in nodes]
+            assert node_features(view, nodes) == pytest.approx(np.array(expected), rel=1e-6)
+            seen = [s for s in graph.snapshots[:until] if s.step != hidden_step]
+            ends = np.concatenate([[*s.source_E, *s.target_E] for s in seen])
+            assert np.flatnonzero(view.known_N).tolist() == np.unique(ends).tolist()
+
+
+def test_views_share_what_is_made_once():
+    graph = prepared(toy_graph(*STEPS))
+    assert as_of_graph(graph, until=4).union is graph.union
+    assert as_of_graph(graph, until=3, hidden_step=2).activity is as_of_graph(graph, until=4).activity
+
+
+def test_node_that_was_never_active_in_the_window_has_no_recency():
+    graph = prepared(toy_graph([(0, 1)], [(2, 3)], [(2, 3)]), window=2)
+    assert node_features(as_of_graph(graph, until=3), np.array([0]))[0] == pytest.approx(
+        [0, 0, 0, 0, 0, np.log(4), 0], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("hidden_step", [2, 3, 4])
+def test_hidden_step_leaves_no_trace_in_a_batch(hidden_step):
+    other_steps = [list(edges) for edges in STEPS]
+    other_steps[hidden_step - 1] = [(0, 5), (2, 4), (3, 5)]
+    steps = [list(edges) for edges in STEPS]
+    for edges in (steps, other_steps):
+        edges[0].append((2, 5))  # all nodes are known from the first step on, whatever the hidden step brings
+    one, other = prepared(toy_graph(*steps)), prepared(toy_graph(*other_steps))
+    assert same(batch_of(one, [1, 3], hidden_step=hidden_step), batch_of(other, [1, 3], hidden_step=hidden_step))
+    assert not same(batch_of(one, [1, 3]), batch_of(other, [1, 3]))
+    visible_T = batch_of(one, [1, 3], hidden_step=hidden_step).visible_T
+    assert not visible_T[4 - hidden_step]
+
+
+def test_earlier_view_is_that_of_an_earlier_graph():
+    graph = random_graph(np.random.default_rng(0), num_nodes=12, num_steps=6, num_edges=14)
+    late, early = prepared(graph), prepared(graph, until=3)
+    targets = np.array([0, 4, 7])
+    assert same(
+        make_batch(as_of_graph(late, until=3), targets, num_context=6),
+        make_batch(as_of_graph(early, until=3), targets, num_context=6),
+    )
+
+
+def test_second_view_is_another_sample_of_the_same_candidates():
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=3, num_edges=60)
+    view = as_of_graph(prepared(graph), until=3)
+    first = make_batch(view, np.arange(4), num_context=6)
+    drawn = [make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(k))[1] for k in range(5)]
+    assert len({tuple(sorted(batch.context_C.tolist())) for batch in [first, *drawn]}) > 3
+    assert all(len(set(batch.context_C.tolist())) == 6 for batch in drawn)
+
+
+def test_the_first_of_two_views_is_the_batch_of_one():
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=3, num_edges=60)
+    view = as_of_graph(prepared(graph), until=3)
+    first, _ = make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(0))
+    assert same(first, make_batch(view, np.arange(4), num_context=6))
+
+
+def test_distances_of_either_view_are_those_of_its_context():
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=3, num_edges=60)
+    view = as_of_graph(prepared(graph), until=3)
+    for batch in make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(1)):
+        expected = distance_block(view.union, np.arange(4), batch.context_C.numpy(), max_distance=view.max_distance)
+        assert batch.distance_GC.tolist() == expected.tolist()
+
+
+def test_target_without_neighbours_has_no_context():
+    batch = batch_of(prepared(toy_graph([(0, 1), (2, 3)], [(2, 3)], [(2, 3)], [(2, 3)])), [0])
+    assert batch.context_C.shape == (0,)
+    assert batch.distance_GC.shape == (1, 0)
+
+
+def test_node_batches_hold_every_node_once_and_never_more_than_an_eighth():
+    for num_nodes in (1, 7, 8, 9, 100):
+        batches = node_batches(num_nodes, 5)
+        assert np.concatenate(batches).tolist() == list(range(num_nodes))
+        assert max(len(batch) for batch in batches) <= max(1, min(5, -(-num_nodes // 8)))
+
+
+def test_step_out_of_the_prepared_graph_is_refused():
+    graph = prepared(toy_graph(*STEPS), until=3)
+    with pytest.raises(ValueError, match="steps 1 to 3; it cannot be seen as of step 4"):
+        as_of_graph(graph, until=4)
+    with pytest.raises(ValueError, match="no step is visible beside the hidden step 1"):
+        as_of_graph(graph, until=1, hidden_step=1)
+
+
+def test_batch_moves_to_a_device_whole():
+    batch = batch_of(prepared(toy_graph(*STEPS)), [1, 3])
+    moved = batch.to(torch.device("cpu"))
+    assert same(batch, moved)
+    assert same(batch, replace(moved))

@@ -1,0 +1,182 @@
+"""The store's claims again, on an object store: storage/files.py and all that is built on it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from test_artifacts import CONTENTS, EDGES, LINEAGE
+from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch
+
+from storage import files
+from storage.artifacts.artifact import (
+    ArtifactDamaged,
+    ArtifactMissing,
+    Lineage,
+    file_address,
+    is_complete,
+    manifest,
+    names,
+    read_table,
+    scan_table,
+    write_artifact,
+)
+from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
+from storage.events.declarations import declaration, declare
+from storage.events.table import append, ingested_datasets, node_dictionary, quarantine, read_events
+from storage.layout import Layout
+from storage.queries import sql
+
+
+@pytest.fixture
+def layout(s3_bucket: str, tmp_path: Path) -> Layout:
+    return Layout(f"{s3_bucket}/{tmp_path.name}", state=str(tmp_path))
+
+
+def test_bytes_are_written_listed_and_removed(layout: Layout):
+    address = f"{layout.root}/a/b.bin"
+    assert files.size(address) is None
+    with pytest.raises(FileNotFoundError):
+        files.read_bytes(address)
+    files.write_bytes(address, b"one")
+    files.write_bytes(address, b"three")
+    assert (files.size(address), files.read_bytes(address)) == (5, b"three")
+    assert list(files.find(layout.root, "b.bin")) == [address]
+    assert files.children(layout.root) == ["a"]
+    assert files.children(f"{layout.root}/none") == []
+    files.remove(address)
+    files.remove(address)
+    assert files.size(address) is None
+
+
+def test_an_ingest_is_committed_and_read_back(layout: Layout):
+    assert append(layout, "chat", FIRST, "sha-1").changed
+    assert append(layout, "chat", SECOND, "sha-2").changed
+    assert not append(layout, "chat", FIRST, "sha-1").changed
+    assert node_dictionary(layout, "chat")["id"].to_list() == ["cy", "ann", "bob", "dan"]
+    assert read_events(layout, "chat")["time"].to_list() == [20, 10, 20, 5, 30]
+    assert quarantine(layout, "chat").height == 1
+    assert ingested_datasets(layout) == ["chat"]
+    found = [address for address in files.find(layout.root, "00000000000000000002.json") if "interactions" in address]
+    assert found == [f"{layout.interactions('chat')}/_delta_log/00000000000000000002.json"]
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_events_table import append, batch, Layout
+
+for number in range(4):
+    append(Layout(sys.argv[2]), "chat", batch(sys.argv[3], number), f"{sys.argv[3]}-{number}")
+"""
+
+
+def test_writers_at_once_lose_nothing(layout: Layout):
+    arguments = [sys.executable, "-c", WRITER, str(Path(__file__).parent), layout.root]
+    writers = [subprocess.Popen([*arguments, name], env=os.environ) for name in ("a", "b", "a")]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
+    assert assert_consistent(layout) == {f"{name}-{number}" for name in "ab" for number in range(4)}
+    assert read_events(layout, "chat").height == 8 * BATCH_ROWS
+    assert not append(layout, "chat", batch("b", 3), "b-3").changed
+
+
+@pytest.fixture
+def killed_before_the_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    real = files.write_bytes
+
+    def cut(location: str, content: bytes) -> None:
+        if location.endswith("manifest.json"):
+            raise KeyboardInterrupt
+        real(location, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_bytes", cut)
+        yield
+
+
+def test_an_artifact_is_visible_once_its_record_is(layout: Layout, killed_before_the_record: None):
+    address = layout.snapshots("uci", version=1, settings="ab")
+    with pytest.raises(KeyboardInterrupt):
+        write_artifact(address, CONTENTS, LINEAGE)
+    assert len(files.children(address)) == 2
+    assert not is_complete(address)
+    with pytest.raises(ArtifactMissing):
+        read_table(address, "edges")
+
+
+def test_an_artifact_comes_back_whole(layout: Layout):
+    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    assert manifest(address, verify=True) == LINEAGE
+    assert names(address) == ["edges.parquet", "record.json"]
+    assert read_table(address, "edges").equals(EDGES)
+    assert scan_table(address, "edges").select(pl.len()).collect().item() == 3
+
+
+def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, request: pytest.FixtureRequest):
+    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    request.getfixturevalue("killed_before_the_record")
+    with pytest.raises(KeyboardInterrupt):
+        write_artifact(address, {"edges": EDGES.head(1)}, Lineage(kind="x", dataset="uci", table_version=9))
+    assert manifest(address, verify=True) == LINEAGE
+    assert read_table(address, "edges").equals(EDGES)
+
+
+def test_an_object_that_was_replaced_while_it_was_read_is_read_again(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    address = f"{layout.root}/replaced"
+    files.write_bytes(address, b"one")
+    lengths = iter([5, 3])
+    monkeypatch.setattr(files, "size", lambda address: next(lengths))
+    assert files.read_bytes(address) == b"one"
+    assert list(lengths) == []
+
+
+def test_a_tampered_object_is_refused(layout: Layout):
+    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    location = file_address(address, "edges")
+    content = bytearray(files.read_bytes(location))
+    content[len(content) // 2] ^= 1
+    files.write_bytes(location, bytes(content))
+    with pytest.raises(ArtifactDamaged, match="edges"):
+        read_table(address, "edges")
+
+
+def test_writers_of_different_content_at_once_leave_one_whole_artifact(layout: Layout):
+    address = layout.snapshots("uci", version=1, settings="ab")
+
+    def write(version: int) -> None:
+        lineage = Lineage(kind="x", dataset="uci", table_version=version)
+        write_artifact(address, {"edges": EDGES.with_columns(weight=pl.lit(float(version)))}, lineage)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(12)))
+    lineage = manifest(address, verify=True)
+    assert lineage is not None
+    assert set(read_table(address, "edges")["weight"]) == {float(lineage.table_version)}
+
+
+def test_a_checkpoint_is_replaced(layout: Layout):
+    address = layout.checkpoint("pretrain", "uci", version=1, until=3, settings="ab", seed=0)
+    for epoch in (1, 2):
+        save_checkpoint(address, {"weight": torch.tensor([epoch, 2**62])}, {"epoch": epoch})
+    tensors, record = load_checkpoint(address, expected={"epoch": 2})
+    assert (tensors["weight"].tolist(), record) == ([2, 2**62], {"epoch": 2})
+    remove_checkpoint(address)
+
+
+def test_the_views_show_what_the_object_store_has(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    address = layout.graph("pagerank", "chat", version=1, until=3, settings="123")
+    write_artifact(address, {"pagerank": pl.DataFrame({"node": [0], "score": [0.5]})}, LINEAGE)
+    assert sql(layout, "select count(*) from events").item() == 3
+    assert sql(layout, "select dataset, until, settings, score from pagerank").rows() == [("chat", 3, "123", 0.5)]
+
+
+def test_a_declaration_is_kept(layout: Layout):
+    declare(layout, "chat", {"window": "7d", "columns": ["a", "b"]})
+    assert declaration(layout, "chat") == {"window": "7d", "columns": ["a", "b"]}
+    assert declaration(layout, "shop") is None

@@ -1,0 +1,189 @@
+"""A log larger than memory goes over the disk, and everything comes out as from one that fits."""
+
+import gzip
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from dyformer.logs.log_file import EmptyLog, NoUsableRows, TooManyBadRows
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import make_snapshots
+from storage.artifacts.artifact import read_table
+from storage.events import scratch_database as spill
+from storage.events.table import history, node_dictionary, quarantine, scan_events
+from storage.layout import Layout
+
+BAD = ["7,8,never", "7,8,-3", ",8,1600000000", "7,8"]
+
+
+def write_log(path: Path, *, seed: int, num_rows: int = 4000, bad: list[str] = BAD) -> str:
+    """Lines in no order of time, with texts and numbers as ids, self-loops, equal times and repeated rows."""
+    generator = np.random.default_rng(seed)
+    ends = generator.integers(0, 60, (num_rows, 2)) ** 2
+    times = 1_600_000_000 + generator.integers(0, 40 * 86_400, num_rows) // 3600 * 3600
+    rows = [f"{a},{'x' if b % 7 == 0 else ''}{b},{t}" for (a, b), t in zip(ends, times, strict=True)]
+    rows[100:100] = bad + rows[:50]
+    with gzip.open(path, "wt") as stream:
+        stream.write("\n".join(["source,target,time", *rows]) + "\n")
+    return str(path)
+
+
+def outcome(store: Path, logs: list[list[str]], reading: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """Ingest logs one after the other and cut them; give the counts and every table."""
+    monkeypatch.setenv("DYFORMER_STORAGE", str(store))
+    declared = {"time_unit": "s", "window": "3d", "max_bad": "5%", **reading}
+    counts = [ingest_log("mine", {**declared, "log": log}, say=lambda text: None) for log in logs]
+    layout, address = Layout.from_environment(), make_snapshots("mine")
+    tables = {
+        "events": scan_events(layout, "mine").drop("arrival").sort("ingest", "row").collect(),
+        "quarantine": quarantine(layout, "mine"),
+        "nodes": node_dictionary(layout, "mine"),
+        "history": history(layout, "mine").drop("arrival"),
+        **{f"cut_{name}": read_table(address, name) for name in ("edges", "steps", "nodes")},
+    }
+    return counts, tables
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {},
+        {"drop_duplicates": True},
+        {"bipartite": True, "window": "calendar 1mo"},
+        {"drop_duplicates": True, "bipartite": True, "window": "5 equal trim 2d 3d"},
+    ],
+    ids=["as it is", "duplicates dropped", "two id spaces", "equal count, ends trimmed"],
+)
+def test_over_the_disk_everything_is_the_same(reading: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    one, two, three = (write_log(tmp_path / f"{seed}.csv.gz", seed=seed) for seed in (1, 2, 3))
+    shared = write_log(tmp_path / "4.csv.gz", seed=3, num_rows=4100)
+    logs = [[one, two], [three], [shared, one]]
+    held_counts, held = outcome(tmp_path / "held", logs, reading, monkeypatch)
+    monkeypatch.setattr(spill, "is_large", lambda *_: True)
+    spilled_counts, spilled = outcome(tmp_path / "spilled", logs, reading, monkeypatch)
+    assert held_counts == spilled_counts
+    assert held["quarantine"].height == 4 * len(BAD)
+    assert held_counts[0]["num_duplicates"] >= 100
+    for name, table in held.items():
+        assert_frame_equal(table, spilled[name])
+    assert not spills(Layout(str(tmp_path / "spilled")))
+
+
+def test_rows_already_stored_are_dropped_over_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines = ["source,target,time"] + [f"{row},{row + 1},{1_600_000_000 + 60 * row}" for row in range(300)]
+    for name, rows in (("first.csv", lines[:201]), ("both.csv", [lines[0], *lines[101:]])):
+        (tmp_path / name).write_text("\n".join(rows))
+    logs = [[str(tmp_path / "first.csv")], [str(tmp_path / "both.csv")]]
+    reading = {"drop_duplicates": True, "window": "1h"}
+    held_counts, held = outcome(tmp_path / "held", logs, reading, monkeypatch)
+    monkeypatch.setattr(spill, "is_large", lambda *_: True)
+    spilled_counts, spilled = outcome(tmp_path / "spilled", logs, reading, monkeypatch)
+    assert spilled_counts == held_counts
+    assert (held_counts[1]["num_accepted"], held_counts[1]["num_dropped"]) == (100, 100)
+    for name, table in held.items():
+        assert_frame_equal(table, spilled[name])
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("a,b,1600000000\n" + "a,b,never\n" * 40 + "a,b,1600000000\n" * 20, TooManyBadRows),
+        ("a,,1600000000\n" * 5, NoUsableRows),
+        ("", EmptyLog),
+    ],
+)
+def test_what_cannot_be_used_leaves_no_trace(
+    text: str, error: type[ValueError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    (tmp_path / "log.csv").write_text("source,target,time\n" + text)
+    messages = []
+    for is_large in (False, True):
+        monkeypatch.setattr(spill, "is_large", lambda *_, is_large=is_large: is_large)
+        with pytest.raises(error) as raised:
+            ingest_log("mine", {"log": [str(tmp_path / "log.csv")], "time_unit": "s"}, say=lambda text: None)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+    assert not list((tmp_path / "store").rglob("*.parquet"))
+
+
+def test_large_is_what_takes_more_than_the_memory_given(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(spill.MEMORY_VARIABLE, "512")
+    text, events = (512 << 20) // spill.TEXT_TIMES, (512 << 20) // spill.EVENT_BYTES
+    assert not spill.is_large(text, events)
+    assert spill.is_large(text + 1)
+    assert spill.is_large(0, events + 1)
+
+
+def test_the_text_of_all_new_files_together_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    one, two = (write_log(tmp_path / f"{seed}.csv.gz", seed=seed) for seed in (1, 2))
+    size = {path: len(gzip.decompress(Path(path).read_bytes())) for path in (one, two)}
+    evaluated: list[int] = []
+    monkeypatch.setattr(spill, "is_large", lambda num_bytes, _: bool(evaluated.append(num_bytes)))
+    copy = shutil.copy(one, tmp_path / "copy.csv.gz")
+    for log in ([one], [one, two, copy], [two]):
+        reading = {"log": [str(path) for path in log], "time_unit": "s", "window": "3d", "max_bad": "5%"}
+        ingest_log("mine", reading, say=lambda text: None)
+    assert evaluated == [size[one], size[two], 0]
+
+
+@pytest.mark.parametrize("text", ["4 GB", "100", "-1"])
+def test_a_memory_that_is_no_number_of_mebibytes_is_refused(text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(spill.MEMORY_VARIABLE, text)
+    with pytest.raises(ValueError, match=r"DYFORMER_MEMORY=.*512 or more"):
+        spill.memory_bytes()
+
+
+def test_the_database_is_bounded_and_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(spill.MEMORY_VARIABLE, "1024")
+    layout = Layout(str(tmp_path / "store"))
+    with spill.open_spill(layout) as database:
+        (limit,) = spill.one_row(database, "SELECT current_setting('memory_limit')")
+        assert limit == "128.0 MiB"
+        spill.create(database, "numbers", pl.DataFrame({"x": [3, 1, 2]}))
+        assert spill.sorted_times(database, "SELECT x FROM numbers").tolist() == [1, 2, 3]
+        assert spills(layout)
+    assert not spills(layout)
+
+
+def spills(layout: Layout) -> set[Path]:
+    return set(Path(layout.spills).iterdir())
+
+
+KILLED = """
+import sys, time
+from storage.events import scratch_database as spill
+from storage.layout import Layout
+with spill.open_spill(Layout(sys.argv[1])) as database:
+    database.execute("CREATE TABLE numbers AS SELECT range AS x FROM range(100000)")
+    print("open", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(tmp_path: Path):
+    layout = Layout(str(tmp_path / "store"))
+    (Path(layout.spills) / "half-removed").mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", KILLED, layout.root], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        (other,) = spills(layout)
+        with spill.open_spill(layout) as database:
+            assert len(spills(layout)) == 2
+            process.kill()
+            process.wait()
+            (mine,) = spills(layout) - {other}
+            with spill.open_spill(layout):
+                assert other not in spills(layout)
+                assert mine in spills(layout)
+            assert spills(layout) == {mine}
+            spill.create(database, "numbers", pl.DataFrame({"x": [1]}))
+    assert not spills(layout)

@@ -1,0 +1,338 @@
+"""Tracking loses nothing, doubles nothing and never stops a training."""
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from matplotlib.figure import Figure
+
+from storage.layout import Layout
+from storage.tracking.mlflow_client import RUN_KEY, ensure_run
+from storage.tracking.runs import TrackedRun, Tracker, open_tracker
+from storage.tracking.spool import DONE, RECORDS, REFUSED, spooled_runs
+
+TAGS = {"seed": 0, "method": "DyFormer"}
+
+
+@pytest.fixture(autouse=True)
+def no_outer_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One database for the module: making its tables takes seconds."""
+    return tmp_path_factory.mktemp("tracking") / "mlflow.db"
+
+
+@pytest.fixture
+def tracker(database: Path, tmp_path: Path) -> Tracker:
+    return replace(open_tracker(Layout(str(database.parent))), spool=tmp_path / "spool")
+
+
+@pytest.fixture
+def away(tracker: Tracker) -> Tracker:
+    """Nobody listens at the tracker's address."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    return Tracker(uri=f"http://127.0.0.1:{port}", spool=tracker.spool)
+
+
+def track_everything(run: TrackedRun, folder: Path) -> None:
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    (folder / "vectors").mkdir(parents=True)
+    (folder / "vectors" / "part.bin").write_bytes(b"abc")
+    run.params({"graph": {"max_distance": 5}, "pretrain": None})
+    for epoch in range(1, 4):
+        run.metrics({"pretrain/loss": 1 / epoch, "test/hits@10": 0.5}, step=epoch)
+    run.figure("plots/curve.png", figure)
+    run.table("scores.csv", pl.DataFrame({"method": ["L3"], "macro": [91.9]}))
+    run.artifact("vectors", folder / "vectors")
+    run.artifact("raw/note.txt", b"text")
+    run.dataset(pl.DataFrame({"step": [1]}), name="uci v1", digest="v1-abc", source="/data/3_snapshots")
+
+
+def assert_everything_once(tracker: Tracker, run_id: str, status: str = "FINISHED") -> None:
+    client = tracker.client()
+    run = client.get_run(run_id)
+    assert run.info.status == status
+    assert run.data.params == {"graph.max_distance": "5", "pretrain": "None"}
+    history = client.get_metric_history(run_id, "pretrain/loss")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+    assert run.data.metrics["test/hits_at_10"] == 0.5
+    assert {file.path for file in client.list_artifacts(run_id)} == {"metrics", "scores.csv", "vectors", "raw"}
+    assert client.list_artifacts(run_id, "vectors")[0].file_size == 3
+    assert run.inputs is not None
+    assert [entry.dataset.digest for entry in run.inputs.dataset_inputs] == ["v1-abc"]
+
+
+def num_runs(tracker: Tracker, dataset: str) -> int:
+    experiment = tracker.client().get_experiment_by_name(f"dyformer-{dataset}")
+    return len(tracker.client().search_runs([experiment.experiment_id])) if experiment else 0
+
+
+def test_everything_of_a_run_arrives(tracker: Tracker, tmp_path: Path) -> None:
+    with tracker.run(dataset="uci", name="DyFormer", tags=TAGS) as run:
+        track_everything(run, tmp_path)
+    assert run.problem is None
+    assert run.run_id is not None
+    assert_everything_once(tracker, run.run_id)
+    assert spooled_runs(tracker.spool) == []
+
+
+def test_files_lie_in_the_store_and_not_in_the_working_directory(
+    tracker: Tracker, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with tracker.run(dataset="uci", name="x") as run:
+        run.artifact("a.txt", b"a")
+    assert run.run_id is not None
+    uri = tracker.client().get_run(run.run_id).info.artifact_uri
+    assert uri is not None
+    assert uri.startswith(str(database.parent))
+    assert list(tmp_path.glob("*ml*")) == []
+
+
+def test_environment_decides_about_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    tracker = open_tracker(Layout(str(tmp_path)))
+    assert (tracker.uri, tracker.artifact_root) == ("http://mlflow:5000", None)
+
+
+def test_finished_run_is_found_by_its_tags(tracker: Tracker) -> None:
+    with tracker.run(dataset="found", name="a", tags={**TAGS, "note": "it's"}) as run:
+        pass
+    assert tracker.find_run(dataset="found", tags={**TAGS, "note": "it's"}) == run.run_id
+    assert tracker.find_run(dataset="found", tags={**TAGS, "seed": 1}) is None
+    assert tracker.find_run(dataset="nowhere", tags=TAGS) is None
+
+
+def test_failed_run_is_marked_and_not_found(tracker: Tracker) -> None:
+    with pytest.raises(RuntimeError, match="boom"), tracker.run(dataset="failed", name="a", tags=TAGS) as run:
+        raise RuntimeError("boom")
+    assert run.run_id is not None
+    assert tracker.client().get_run(run.run_id).info.status == "FAILED"
+    assert tracker.find_run(dataset="failed", tags=TAGS) is None
+
+
+def test_unreachable_server_costs_seconds_and_the_spool_is_replayed_once(
+    away: Tracker, tracker: Tracker, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    with away.run(dataset="away", name="DyFormer", tags=TAGS) as run:
+        track_everything(run, tmp_path)
+    assert time.monotonic() - started < 5
+    assert run.problem is not None
+    assert away.find_run(dataset="away", tags=TAGS) is not None
+    assert num_runs(tracker, "away") == 0
+
+    first, second = tracker.replay_spool(), tracker.replay_spool()
+    assert (first.num_waiting, first.problem, second.num_records) == (0, None, 0)
+    run_id = tracker.find_run(dataset="away", tags=TAGS)
+    assert run_id is not None
+    assert_everything_once(tracker, run_id)
+    assert num_runs(tracker, "away") == 1
+
+
+def test_silent_server_costs_seconds(tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # accepts and never answers
+        silent = Tracker(uri=f"http://127.0.0.1:{listening.getsockname()[1]}", spool=tracker.spool)
+        started = time.monotonic()
+        with silent.run(dataset="silent", name="DyFormer", tags=TAGS) as run:
+            track_everything(run, tmp_path)
+        assert time.monotonic() - started < 6
+    assert run.problem is not None
+    assert len(spooled_runs(tracker.spool)) == 1
+
+
+def test_tracker_that_goes_away_in_the_middle_gets_the_rest_later(tracker: Tracker, tmp_path: Path) -> None:
+    with tracker.run(dataset="middle", name="DyFormer", tags=TAGS) as run:
+        run.params({"early": 1})
+        uri, tracker.uri = tracker.uri, "http://127.0.0.1:9"
+        track_everything(run, tmp_path)
+    tracker.uri = uri
+    assert run.run_id is not None
+    assert tracker.client().get_run(run.run_id).info.status == "RUNNING"
+    tracker.replay_spool()
+    assert tracker.client().get_run(run.run_id).data.params["early"] == "1"
+    assert tracker.client().get_run(run.run_id).info.status == "FINISHED"
+    assert num_runs(tracker, "middle") == 1
+
+
+def test_locked_database_sends_the_run_to_the_spool(
+    tracker: Tracker, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.tracking.mlflow_client.LOCKED_SECONDS", 0.2)
+    run = tracker.start_run(dataset="locked", name="a", tags=TAGS)
+    holder = sqlite3.connect(database, isolation_level=None)
+    holder.execute("begin immediate")
+    started = time.monotonic()
+    run.params({"a": 1})
+    run.finish()
+    assert time.monotonic() - started < 3
+    holder.execute("rollback")
+    holder.close()
+    assert run.problem is not None
+    assert "locked" in run.problem
+    assert tracker.replay_spool().num_waiting == 0
+    assert run.run_id is not None
+    assert tracker.client().get_run(run.run_id).data.params == {"a": "1"}
+
+
+def test_broken_database_file_sends_the_run_to_the_spool(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_bytes(b"this is no database at all, only text" * 100)
+    tracker = open_tracker(Layout(str(tmp_path)))
+    started = time.monotonic()
+    with tracker.run(dataset="uci", name="a") as run:
+        run.metrics({"loss": 1.0})
+    assert time.monotonic() - started < 5
+    assert run.problem is not None
+    assert len(spooled_runs(tracker.spool)) == 1
+
+
+def test_spool_that_cannot_be_written_does_not_stop_a_training(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("a file where the folder should be")
+    with Tracker(uri="http://127.0.0.1:9", spool=tmp_path / "spool").run(dataset="uci", name="a") as run:
+        run.metrics({"loss": 1.0})
+    assert run.problem is not None
+    assert "takes nothing" in run.problem
+
+
+def test_missing_driver_of_the_artifact_store_sends_the_run_to_the_spool(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(uri=f"sqlite:///{database}", spool=tmp_path / "spool", artifact_root="s3://nobody/mlflow")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with tracker.run(dataset="driver", name="a") as run:
+        run.artifact("a.txt", b"a")
+    assert run.problem is not None
+    assert "pip install 'dyformer[server]'" in run.problem
+    assert len(spooled_runs(tracker.spool)) == 1
+
+
+def test_replay_that_is_cut_goes_on_without_doubling(
+    away: Tracker, tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with away.run(dataset="cut", name="DyFormer", tags=TAGS) as run:
+        track_everything(run, tmp_path)
+    [folder] = spooled_runs(away.spool)
+    num_records = len((folder / RECORDS).read_text().splitlines())
+    for _ in range(num_records - 2):
+        # A crash right after a record was applied, and before that was written down: it is applied again.
+        _replay_until(tracker, monkeypatch, 2)
+        done = (folder / DONE).read_text().split()
+        (folder / DONE).write_text("\n".join([*done[:-1], ""]))
+    assert tracker.replay_spool().num_waiting == 0
+    run_id = tracker.find_run(dataset="cut", tags=TAGS)
+    assert run_id is not None
+    assert_everything_once(tracker, run_id)
+    assert num_runs(tracker, "cut") == 1
+
+
+def _replay_until(tracker: Tracker, monkeypatch: pytest.MonkeyPatch, num_done: int) -> None:
+    import storage.tracking.runs as tracking
+
+    left = [num_done]
+
+    def limited(*arguments: object) -> object:
+        if left[0] == 0:
+            raise ConnectionError("gone")
+        left[0] -= 1
+        return whole(*arguments)  # pyright: ignore[reportArgumentType]
+
+    whole = tracking.apply_record
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "apply_record", limited)
+        assert tracker.replay_spool().problem == "gone"
+
+
+def test_last_line_of_a_process_that_died_is_left_out_and_its_run_ends_as_killed(
+    away: Tracker, tracker: Tracker
+) -> None:
+    run = away.start_run(dataset="died", name="a", tags=TAGS)
+    run.params({"a": 1})
+    [folder] = spooled_runs(away.spool)
+    with (folder / RECORDS).open("a") as file:
+        file.write('{"id": "half", "kind": "par')
+    assert tracker.replay_spool().num_records == 0  # its writer lives
+    assert run._spool is not None
+    run._spool.close()  # as the kernel does for a process that died
+    assert tracker.replay_spool().num_waiting == 0
+    experiment = tracker.client().get_experiment_by_name("dyformer-died")
+    assert experiment is not None
+    [found] = tracker.client().search_runs([experiment.experiment_id])
+    assert (found.info.status, found.data.params) == ("KILLED", {"a": "1"})
+
+
+def test_record_that_is_refused_for_good_does_not_hold_up_the_others(away: Tracker, tracker: Tracker) -> None:
+    with away.run(dataset="refused", name="a", tags=TAGS) as run:
+        run.params({"a": 1})
+        run.params({"a": 2})  # MLflow does not let a parameter change
+        run.params({"b": 3})
+    [folder] = spooled_runs(away.spool)
+    assert tracker.replay_spool().num_waiting == 0
+    run_id = tracker.find_run(dataset="refused", tags=TAGS)
+    assert run_id is not None
+    assert tracker.client().get_run(run_id).data.params == {"a": "1", "b": "3"}
+    assert json.loads((folder / REFUSED).read_text())["params"] == {"a": "2"}
+
+
+def test_two_replays_at_once_double_nothing(away: Tracker, tracker: Tracker, tmp_path: Path) -> None:
+    with away.run(dataset="twice", name="DyFormer", tags=TAGS) as run:
+        track_everything(run, tmp_path)
+    others = [Tracker(uri=tracker.uri, spool=tracker.spool, artifact_root=tracker.artifact_root) for _ in range(3)]
+    tracker.client()
+    threads = [threading.Thread(target=other.replay_spool) for other in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tracker.replay_spool()
+    run_id = tracker.find_run(dataset="twice", tags=TAGS)
+    assert run_id is not None
+    assert_everything_once(tracker, run_id)
+    assert num_runs(tracker, "twice") == 1
+
+
+def test_run_of_a_known_key_is_gone_on_with_and_not_doubled(tracker: Tracker, tmp_path: Path) -> None:
+    for attempt in ("first", "second"):
+        with tracker.run(dataset="keyed", name="DyFormer", tags=TAGS, key="abc") as run:
+            track_everything(run, tmp_path / attempt)
+    assert run.run_id is not None
+    assert_everything_once(tracker, run.run_id)
+    assert num_runs(tracker, "keyed") == 1
+
+
+def test_answer_that_got_lost_does_not_double_the_run(tracker: Tracker) -> None:
+    run = tracker.start_run(dataset="lost", name="a", tags=TAGS)
+    assert ensure_run(tracker.client(), run.start) == run.run_id
+    assert tracker.client().get_run(str(run.run_id)).data.tags[RUN_KEY] == run.start["run_key"]
+
+
+def test_numbers_are_sent_together(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tracker.start_run(dataset="batch", name="a")
+    sent = []
+    client = tracker.client()
+    monkeypatch.setattr(client, "log_batch", lambda *arguments, **values: sent.append(len(values["metrics"])))
+    for epoch in range(1, 2501):
+        run._next_flush = float("inf")
+        run.metrics({"loss": 1.0}, step=epoch)
+    run.flush()
+    assert sent == [1000, 1000, 500]
+
+
+def test_tracker_costs_nothing_before_its_first_use() -> None:
+    code = "import sys, storage.tracking.runs, storage.tracking.model_package; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0

@@ -1,0 +1,124 @@
+"""One step of every weight, against the equations of Adam (Kingma and Ba 2015, algorithm 1)."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dyformer.training.config import PretrainConfig
+from dyformer.training.optimizer import Optimizer
+
+CONFIG = PretrainConfig(learning_rate=0.01, id_learning_rate=0.1, weight_decay=0.1, clip_norm=1e9)
+
+
+class Toy(nn.Module):
+    """A weight of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.id_NO = nn.Parameter(torch.arange(12.0).reshape(6, 2))
+        self.linear = nn.Linear(2, 2)
+        self.offset = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, node_B: Tensor) -> Tensor:
+        own_BD = functional.embedding(node_B, self.id_NO, sparse=True)
+        return (self.linear(own_BD) ** 2).sum() + self.offset**2
+
+
+def toy() -> Toy:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Toy()
+
+
+def adam(gradients: list[np.ndarray], rate: float) -> np.ndarray:
+    first, second, moved = 0.0, 0.0, np.zeros_like(gradients[0])
+    for step, gradient in enumerate(gradients, start=1):
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        moved = moved - rate * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+    return moved
+
+
+def test_every_kind_of_weight_steps_at_its_rate_and_only_matrices_decay():
+    model = toy()
+    before = {name: weight.detach().numpy().copy() for name, weight in model.named_parameters()}
+    found: dict[str, list[np.ndarray]] = {name: [] for name in before}
+    optimizer = Optimizer(model, CONFIG)
+    everyone = torch.arange(6)
+    for _ in range(3):
+        for name, weight in model.named_parameters():
+            (gradient,) = torch.autograd.grad(model(everyone), weight)
+            decay = CONFIG.weight_decay * weight.detach() if name == "linear.weight" else 0.0
+            found[name].append((gradient.to_dense() + decay).numpy().astype(np.float64))
+        optimizer.step(model(everyone))
+    rates = {"id_NO": 0.1, "linear.weight": 0.01, "linear.bias": 0.01, "offset": 0.1}
+    for name, weight in model.named_parameters():
+        np.testing.assert_allclose(weight.detach().numpy() - before[name], adam(found[name], rates[name]), rtol=1e-3)
+
+
+def test_a_node_that_is_not_in_the_batch_does_not_move():
+    model = toy()
+    optimizer = Optimizer(model, CONFIG)
+    optimizer.step(model(torch.tensor([0, 1, 2])))
+    before = model.id_NO.detach().clone()
+    optimizer.step(model(torch.tensor([2, 5])))
+    moved_N = (model.id_NO.detach() != before).any(dim=1)
+    assert moved_N.tolist() == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("clip_norm", [0.5, 1e9])  # a gradient within the norm is left as it is
+def test_gradients_of_all_weights_and_of_both_views_share_one_norm(clip_norm: float):
+    """A node in both views has one gradient, the sum: Adam's second moment after one step is its square."""
+    model = toy()
+    optimizer = Optimizer(model, PretrainConfig(learning_rate=0.01, weight_decay=0.0, clip_norm=clip_norm))
+    node_B = torch.tensor([0, 3])
+    gradients = torch.autograd.grad(2 * model(node_B), list(model.parameters()))
+    dense = [gradient.to_dense() for gradient in gradients]
+    norm = torch.stack([(gradient**2).sum() for gradient in dense]).sum().sqrt()
+    assert norm > 0.5
+    optimizer.step(model(node_B) + model(node_B))
+    state = optimizer.state()
+    second = {"id_NO": "rows/0", "linear.weight": "adam/0", "linear.bias": "adam/1", "offset": "adam/2"}
+    for (name, _), gradient in zip(model.named_parameters(), dense, strict=True):
+        expected = 0.001 * (gradient * min(1.0, clip_norm / float(norm))) ** 2
+        torch.testing.assert_close(state[f"{second[name]}/exp_avg_sq"].reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("num_before", [1, 7])
+def test_restored_state_goes_on_bit_for_bit(num_before: int):
+    batches = torch.from_numpy(np.random.default_rng(0).integers(6, size=(12, 2)))
+    model = toy()
+    optimizer = Optimizer(model, CONFIG)
+    for node_B in batches[:num_before]:
+        optimizer.step(model(node_B))
+    other = Toy()
+    other.load_state_dict(model.state_dict())
+    restored = Optimizer(other, CONFIG)
+    restored.restore(optimizer.state())
+    for node_B in batches[num_before:]:
+        optimizer.step(model(node_B))
+        restored.step(other(node_B))
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+    found, expected = restored.state(), optimizer.state()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_kept_state_is_a_copy():
+    model = toy()
+    optimizer = Optimizer(model, CONFIG)
+    optimizer.step(model(torch.tensor([0])))
+    state = optimizer.state()
+    before = {name: value.clone() for name, value in state.items()}
+    optimizer.step(model(torch.tensor([0])))
+    assert all(torch.equal(state[name], before[name]) for name in before)
+
+
+def test_a_model_without_own_vectors_has_no_rows():
+    model = nn.Linear(2, 1)
+    optimizer = Optimizer(model, CONFIG)
+    optimizer.step(model(torch.ones(1, 2)).sum())
+    assert {name.partition("/")[0] for name in optimizer.state()} == {"adam"}

@@ -1,0 +1,373 @@
+"""The stages of training: repeatable, resumable, blind to the future.
+
+N nodes    D width
+"""
+
+import math
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy_graphs import random_graph, toy_graph
+
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.model.config import ModelConfig
+from dyformer.model.losses import view_loss
+from dyformer.model.transformer import DyFormer, ModelSizes
+from dyformer.sampling.link_batches import labelled, reconstruction_tasks
+from dyformer.sampling.pairs import node_batches
+from dyformer.sampling.subgraphs import as_of_graph, make_batch
+from dyformer.training.checkpoint import Checkpoint, Progress, Weights
+from dyformer.training.config import FinetuneConfig, PretrainConfig
+from dyformer.training.stages import (
+    DyFormerEmbedder,
+    embed,
+    finetune,
+    id_loss,
+    last_weights,
+    pair_source,
+    pretrain,
+    pretraining_loss,
+    reconstruction_loss,
+    started_model,
+)
+
+MODEL = ModelConfig(width=8, num_layers=2, num_heads=2, feed_forward_width=8, num_targets=6, num_context=8)
+PRETRAIN = PretrainConfig(epochs=4, batches_per_epoch=3, validation_batches=2, num_positives=8, num_targets=12)
+FINETUNE = FinetuneConfig(epochs=4, batches_per_epoch=3, validation_batches=2, num_positives=8, num_targets=12)
+
+
+def example_graph() -> DynamicGraph:
+    return random_graph(np.random.default_rng(3), num_nodes=40, num_steps=6, num_edges=60)
+
+
+def prepared(graph: DynamicGraph, until: int = 4) -> PreparedGraph:
+    return prepare_graph(graph, until=until, config=GraphConfig(history_window=3))
+
+
+def stage(name: str, graph: PreparedGraph, *, seed: int = 0, resume: Checkpoint | None = None, **changes):
+    if name == "pretrain":
+        return pretrain(graph, MODEL, replace(PRETRAIN, **changes), seed=seed, resume=resume)
+    return finetune(graph, None, MODEL, replace(FINETUNE, **changes), seed=seed, resume=resume)
+
+
+def same_tensors(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def with_future(graph: DynamicGraph, change: str, until: int) -> DynamicGraph:
+    """The same graph up to `until`, and something else after it."""
+    past = graph.snapshots[:until]
+    if change == "nothing":
+        num_nodes = past[-1].num_nodes
+        return DynamicGraph(snapshots=past, node_N=graph.node_N[:num_nodes], side_N=graph.side_N[:num_nodes])
+    generator = np.random.default_rng(9)
+    future = random_graph(generator, num_nodes=90, num_steps=3, num_edges=500).snapshots
+    moved = tuple(replace(snapshot, step=until + place) for place, snapshot in enumerate(future, start=1))
+    return DynamicGraph(snapshots=past + moved, node_N=np.arange(90), side_N=np.zeros(90, dtype=np.int8))
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune"])
+def test_resumed_run_is_the_uninterrupted_run_bit_for_bit(name):
+    graph = prepared(example_graph())
+    checkpoints = [progress.checkpoint() for progress in stage(name, graph)]
+    resumed = [progress.checkpoint() for progress in stage(name, graph, resume=checkpoints[1])]
+    assert [checkpoint.record["epoch"] for checkpoint in resumed] == [3, 4]
+    for checkpoint, expected in zip(resumed, checkpoints[2:], strict=True):
+        assert checkpoint.record == expected.record
+        assert same_tensors(checkpoint.tensors, expected.tensors)
+        assert same_tensors(checkpoint.weights(), expected.weights())
+
+
+def test_resuming_a_finished_stage_does_nothing():
+    graph = prepared(example_graph())
+    last = [progress.checkpoint() for progress in stage("finetune", graph)][-1]
+    assert list(stage("finetune", graph, resume=last)) == []
+    with pytest.raises(ValueError, match="no epoch left"):
+        last_weights(stage("finetune", graph, resume=last))
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune"])
+def test_seed_decides_the_weights_and_leaves_global_random_numbers_alone(name):
+    graph = prepared(example_graph())
+    torch.manual_seed(11)
+    first = last_weights(stage(name, graph))
+    drawn = torch.rand(3)
+    torch.manual_seed(11)
+    assert torch.equal(torch.rand(3), drawn)
+    assert same_tensors(first, last_weights(stage(name, graph)))
+    assert not same_tensors(first, last_weights(stage(name, graph, seed=1)))
+
+
+def test_checkpoint_of_another_run_is_refused():
+    graph = prepared(example_graph())
+    checkpoint = next(stage("pretrain", graph)).checkpoint()
+    for resumed in (
+        stage("finetune", graph, resume=checkpoint),
+        stage("pretrain", graph, seed=1, resume=checkpoint),
+        stage("pretrain", prepared(example_graph(), until=3), resume=checkpoint),
+        stage("pretrain", graph, resume=checkpoint, learning_rate=0.5),
+    ):
+        with pytest.raises(ValueError, match="the checkpoint belongs to"):
+            next(resumed)
+
+
+@pytest.mark.parametrize("change", ["nothing", "ten times as much"])
+def test_nothing_after_the_cut_reaches_weights_or_vectors(change):
+    graphs = [prepared(example_graph()), prepared(with_future(example_graph(), change, until=4))]
+    found = []
+    for graph in graphs:
+        pretrained = last_weights(stage("pretrain", graph))
+        weights = last_weights(finetune(graph, pretrained, MODEL, FINETUNE, seed=0))
+        found.append((weights, embed(graph, weights, MODEL)))
+    assert same_tensors(found[0][0], found[1][0])
+    assert found[0][1].tobytes() == found[1][1].tobytes()
+
+
+@pytest.mark.parametrize("step", [1, 3, 4])
+def test_what_happens_before_the_cut_reaches_weights_and_vectors(step):
+    graph = example_graph()
+    changed = random_graph(np.random.default_rng(5), num_nodes=40, num_steps=1, num_edges=60).snapshots[0]
+    snapshots = tuple(replace(changed, step=step) if old.step == step else old for old in graph.snapshots)
+    other = replace(graph, snapshots=snapshots)
+    weights, other_weights = (last_weights(stage("finetune", prepared(one))) for one in (graph, other))
+    assert not same_tensors(weights, other_weights)
+    # Step 1 has left the window of three steps: it reaches a vector through the weights and the nodes' ages.
+    vectors = [embed(prepared(one), weights, MODEL) for one in (graph, other)]
+    assert vectors[0].tobytes() != vectors[1].tobytes() or step == 1
+
+
+def test_vector_does_not_depend_on_who_is_asked_with_whom():
+    graph = prepared(example_graph())
+    method = DyFormerEmbedder(model=MODEL, pretrain=None, finetune=replace(FINETUNE, epochs=1))
+    vectors_of = method.fit(graph, seed=0)
+    all_ND = vectors_of(np.arange(40))
+    shuffled = np.random.default_rng(1).permutation(40)
+    assert np.array_equal(vectors_of(shuffled), all_ND[shuffled])
+    assert np.array_equal(vectors_of(np.array([17])), all_ND[[17]])
+    assert np.array_equal(vectors_of(np.array([17, 3])), all_ND[[17, 3]])
+    assert all_ND.shape == (40, 8)
+    assert all_ND.dtype == np.float32
+    assert np.isfinite(all_ND).all()
+
+
+def embed_bytes(num_nodes: int) -> int:
+    """The most memory of arrays that `embed` holds at once beside the vectors."""
+    graph = random_graph(np.random.default_rng(0), num_nodes=num_nodes, num_steps=3, num_edges=2 * num_nodes)
+    prepared_graph = prepared(graph, until=3)
+    weights = started_model(prepared_graph, MODEL, None, seed=0).state_dict()
+    node_B = np.arange(60)
+    embed(prepared_graph, weights, MODEL, node_B=node_B)
+    tracemalloc.start()
+    vector_ND = embed(prepared_graph, weights, MODEL, node_B=node_B)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most - vector_ND.nbytes
+
+
+def test_memory_of_embedding_beside_the_vectors_is_a_few_numbers_for_each_node():
+    few, many = embed_bytes(500), embed_bytes(2_000)
+    assert (many - few) / 1_500 < 300  # bytes for each node more; a table of pairs has at least as many as nodes
+
+
+def test_each_vector_stands_in_its_nodes_row():
+    graph = prepared(example_graph())
+    weights = last_weights(stage("finetune", graph, epochs=1))
+    vector_ND = embed(graph, weights, MODEL)
+    model = started_model(graph, MODEL, weights, seed=0).eval()
+    for target_G in node_batches(40, MODEL.num_targets):
+        batch = make_batch(as_of_graph(graph, until=4), target_G, num_context=MODEL.num_context)
+        for node, row_D in zip(batch.target_G.tolist(), model(batch).detach().numpy(), strict=True):
+            assert np.array_equal(vector_ND[node], row_D)
+
+
+def test_every_epoch_draws_its_own_batches():
+    told = run("finetune", learning_rate=0.0)
+    assert len({progress.losses["link"] for progress in told}) == 4
+
+
+def test_embedder_is_its_stages():
+    graph = prepared(example_graph())
+    method = DyFormerEmbedder(model=MODEL, pretrain=PRETRAIN, finetune=FINETUNE)
+    pretrained = last_weights(stage("pretrain", graph))
+    weights = last_weights(finetune(graph, pretrained, MODEL, FINETUNE, seed=0))
+    assert np.array_equal(method.fit(graph, seed=0)(np.arange(40)), embed(graph, weights, MODEL))
+    plain = replace(method, pretrain=None).fit(graph, seed=0)(np.arange(40))
+    assert np.array_equal(plain, embed(graph, last_weights(stage("finetune", graph)), MODEL))
+
+
+def test_nodes_keep_their_own_rows_by_their_permanent_numbers():
+    graph = prepared(example_graph())
+    weights = last_weights(stage("pretrain", graph))
+    swapped = graph.history.node_N.copy()
+    swapped[[2, 5]] = swapped[[5, 2]]
+    other = replace(graph, history=replace(graph.history, node_N=swapped))
+    started = next(finetune(other, weights, MODEL, replace(FINETUNE, id_learning_rate=0.0), seed=0)).checkpoint()
+    rows, moved = weights["inputs.id_NO"], started.tensors["model/inputs.id_NO"]
+    assert torch.equal(moved[[2, 5]], rows[[5, 2]])
+    assert torch.equal(moved[6:], rows[6:])
+    assert started.tensors["model/node_N"].tolist() == swapped.tolist()
+
+
+def test_new_node_starts_untrained_and_gets_a_vector():
+    graph = example_graph()
+    new = replace(graph.snapshots[5], source_E=np.array([0, 3]), target_E=np.array([40, 41]), num_nodes=43)
+    longer = DynamicGraph(
+        snapshots=(*graph.snapshots[:5], replace(new, weight_E=np.ones(2))),
+        node_N=np.arange(43) + 100,
+        side_N=np.zeros(43, dtype=np.int8),
+    )
+    early, late = prepared(longer, until=4), prepared(longer, until=6)
+    weights = last_weights(stage("finetune", early))
+    vector_ND = embed(late, weights, MODEL)
+    assert vector_ND.shape == (43, 8)
+    assert np.isfinite(vector_ND).all()
+    assert vector_ND[:40, -2:].any()
+    assert not vector_ND[40:, -2:].any()
+    own = {**weights, "inputs.id_NO": torch.zeros_like(weights["inputs.id_NO"])}
+    assert not np.array_equal(embed(late, own, MODEL)[:40], vector_ND[:40])
+    continued = next(pretrain(late, MODEL, PRETRAIN, seed=0, weights=weights)).checkpoint()
+    assert continued.tensors["model/inputs.id_NO"].shape == (43, 2)
+
+
+def test_weights_of_another_shape_are_refused():
+    graph = prepared(example_graph())
+    weights = last_weights(stage("finetune", graph))
+    with pytest.raises(ValueError, match="do not fit the model"):
+        embed(graph, weights, replace(MODEL, width=16))
+    wider = prepare_graph(example_graph(), until=4, config=GraphConfig(history_window=4))
+    with pytest.raises(ValueError, match=r"bias\.temporal"):
+        embed(wider, weights, MODEL)
+
+
+def test_history_of_one_step_is_refused():
+    for name in ("pretrain", "finetune"):
+        with pytest.raises(ValueError, match="a history of 1 step cannot be learnt from"):
+            next(stage(name, prepared(example_graph(), until=1)))
+
+
+def run(name: str, **changes) -> list[Progress]:
+    return list(stage(name, prepared(example_graph()), **changes))
+
+
+def test_progress_tells_every_epoch():
+    told = run("pretrain")
+    assert [progress.epoch for progress in told] == [1, 2, 3, 4]
+    assert [progress.is_last for progress in told] == [False, False, False, True]
+    assert {progress.num_epochs for progress in told} == {4}
+    assert set(told[0].losses) == {"loss", "link", "view", "own", "validation"}
+    assert all(np.isfinite(list(progress.losses.values())).all() for progress in told)
+    assert set(run("finetune")[0].losses) == {"loss", "link", "validation"}
+
+
+def test_training_stops_when_the_held_out_loss_no_longer_falls_and_keeps_the_best_weights():
+    told = run("finetune", epochs=60, patience=3, learning_rate=0.05)
+    losses = [progress.losses["validation"] for progress in told]
+    best = int(np.argmin(losses))
+    assert len(told) == best + 1 + 3 < 60
+    graph = prepared(example_graph())
+    again = [p.checkpoint() for p in stage("finetune", graph, epochs=60, patience=3, learning_rate=0.05)]
+    kept = {name[6:]: value for name, value in again[best].tensors.items() if name.startswith("model/")}
+    assert same_tensors(again[-1].weights(), kept)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_training_learns_a_planted_rule(seed: int):
+    """Two groups that never meet: pairs within a group rank first, after pre-training as after fine-tuning alone."""
+    generator = np.random.default_rng(0)
+    steps = []
+    for _ in range(5):
+        pairs = generator.integers(15, size=(60, 2)) + 15 * generator.integers(2, size=(60, 1))
+        steps.append([(int(a), int(b)) for a, b in pairs if a != b])
+    steps[0] += [(node, (node + 1) % 15) for node in range(15)] + [
+        (15 + node, 15 + (node + 1) % 15) for node in range(15)
+    ]
+    graph = prepared(toy_graph(*steps), until=5)
+    model = replace(MODEL, width=16, residual_dropout=0.0, attention_dropout=0.0)
+    long = replace(FINETUNE, epochs=30, patience=30, batches_per_epoch=5, learning_rate=0.01, id_learning_rate=0.02)
+    pretrained = last_weights(pretrain(graph, model, replace(PRETRAIN, epochs=20, batches_per_epoch=5), seed=seed))
+    group_N = np.arange(30) // 15
+    within = (group_N[:, None] == group_N) & ~np.eye(30, dtype=bool)
+    across = group_N[:, None] != group_N
+
+    def ranked_first(weights: Weights) -> float:
+        vector_ND = embed(graph, weights, model)
+        score_NN = (vector_ND * weights["link.weight_D"].numpy()) @ vector_ND.T
+        return (score_NN[within][:, None] > score_NN[across]).mean()
+
+    assert ranked_first(last_weights(finetune(graph, pretrained, model, FINETUNE, seed=seed))) > 0.98
+    assert ranked_first(last_weights(finetune(graph, None, model, long, seed=seed))) > 0.9
+
+
+def test_loss_of_own_vectors_is_that_of_their_inner_products_and_their_length():
+    model = DyFormer(replace(MODEL, width=16), ModelSizes(num_nodes=6, num_features=1, num_lags=1, max_distance=2))
+    row_NO = model.inputs.id_NO.detach()
+    row_NO.copy_(torch.arange(24.0).reshape(6, 4) / 10)
+    linked, unlinked = [(0, 1), (2, 3)], [(1, 4), (0, 5), (2, 4)]
+    found = id_loss(model, labelled(*np.array(linked).T, *np.array(unlinked).T), replace(PRETRAIN, id_penalty=0.3))
+
+    def score(first: int, second: int) -> float:
+        product = (row_NO[first] * row_NO[second]).tolist()
+        return 5 * (product[0] + product[1] + product[2] - product[3]) - 2.5
+
+    def mean_length(nodes: list[int]) -> float:
+        return sum(float(row_NO[node].square().sum()) for node in nodes) / len(nodes)
+
+    expected = sum(math.log1p(math.exp(-score(*pair))) for pair in linked) / 2
+    expected += sum(math.log1p(math.exp(score(*pair))) for pair in unlinked) / 3
+    expected += 0.3 * sum(mean_length(nodes) for nodes in ([0, 2], [1, 3], [1, 0, 2], [4, 5, 4]))
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
+    found.backward()
+    assert model.inputs.trained_N.all()
+
+
+def test_loss_of_two_views_is_the_mean_of_both_with_their_distance_and_that_of_own_vectors():
+    graph, config = prepared(example_graph()), replace(PRETRAIN, view_weight=0.7, id_weight=0.3)
+    tasks = reconstruction_tasks(4, 3, hidden=True)[-1:]
+    source = pair_source(graph, MODEL, config, seed=0)
+    batch = next(source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=True))
+    assert batch.second_view is not None
+    assert batch.history is not None
+    model = started_model(graph, MODEL, None, seed=0).eval()
+    views = model(batch.subgraph), model(batch.second_view)
+    assert not torch.allclose(*views)
+    links = [reconstruction_loss(model, batch, vector_GD, config) for vector_GD in views]
+    alone = pretraining_loss(model, replace(batch, second_view=None, history=None), config)
+    assert float(alone["loss"].detach()) == pytest.approx(float(links[0].detach()), rel=1e-5)
+    found = {name: float(value.detach()) for name, value in pretraining_loss(model, batch, config).items()}
+    view, own = view_loss(*views), id_loss(model, batch.history, config)
+    link = (links[0] + links[1]) / 2
+    expected = {"loss": link + 0.7 * view + 0.3 * own, "link": link, "view": view, "own": own}
+    assert found == pytest.approx({name: float(value.detach()) for name, value in expected.items()}, rel=1e-5)
+
+
+def test_pretraining_asks_own_vectors_alone_as_much_as_its_weight_says():
+    weights, unasked = (last_weights(stage("pretrain", prepared(example_graph()), id_weight=w)) for w in (1.0, 0.0))
+    started = started_model(prepared(example_graph()), MODEL, None, seed=0).state_dict()
+    assert torch.equal(unasked["id_link.weight_D"], started["id_link.weight_D"])
+    assert not torch.equal(weights["id_link.weight_D"], started["id_link.weight_D"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mask_lag": False},
+        {"view_weight": 0.0},
+        {"view": "normalised"},
+        {"validation_fraction": 0.0},
+        {"negative_weight": 0.1},
+    ],
+)
+def test_pretraining_runs_with_each_option(changes):
+    told = run("pretrain", epochs=1, **changes)
+    assert np.isfinite(told[-1].losses["loss"])
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune"])
+def test_a_history_without_links_to_learn_from_is_refused_by_name(name: str):
+    graph = prepared(toy_graph([], [], [], []))
+    with pytest.raises(ValueError, match=f"{name}: steps 1 to 4 hold no link"):
+        next(iter(stage(name, graph)))
