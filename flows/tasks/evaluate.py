@@ -31,7 +31,7 @@ def evaluate_model(snapshots: str, model: str, step: int, method: str = "DyForme
     opened = open_snapshots(snapshots)
     weights, experiment, trained = open_model(model)
     if has_seen(trained, opened, step):
-        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; take a later one")
+        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on it; take a later step")
     settings = {"protocol": PROTOCOL, "method": method, "seed": seed, "model": trained.settings_hash}
     lineage = opened.lineage("scores", until=step, settings=settings, inputs=(model,))
     address = scores_address(opened, step, lineage.settings_hash, seed)

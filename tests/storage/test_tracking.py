@@ -71,7 +71,7 @@ def assert_everything_once(tracker: Tracker, run_id: str, status: str = "FINISHE
     history = client.get_metric_history(run_id, "pretrain/loss")
     assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
     assert run.data.metrics["test/hits_at_10"] == 0.5
-    assert {file.path for file in client.list_artifacts(run_id)} == {"metrics", "scores.csv", "vectors", "raw"}
+    assert {file.path for file in client.list_artifacts(run_id)} == {"plots", "scores.csv", "vectors", "raw"}
     assert client.list_artifacts(run_id, "vectors")[0].file_size == 3
     assert run.inputs is not None
     assert [entry.dataset.digest for entry in run.inputs.dataset_inputs] == ["v1-abc"]

@@ -258,7 +258,7 @@ def test_progress_tells_every_epoch():
     assert [progress.epoch for progress in told] == [1, 2, 3, 4]
     assert [progress.is_last for progress in told] == [False, False, False, True]
     assert {progress.num_epochs for progress in told} == {4}
-    assert set(told[0].losses) == {"loss", "link", "view", "own", "validation"}
+    assert set(told[0].losses) == {"loss", "link", "view", "id", "validation"}
     assert all(np.isfinite(list(progress.losses.values())).all() for progress in told)
     assert set(run("finetune")[0].losses) == {"loss", "link", "validation"}
 
@@ -340,7 +340,7 @@ def test_loss_of_two_views_is_the_mean_of_both_with_their_distance_and_that_of_o
     found = {name: float(value.detach()) for name, value in pretraining_loss(model, batch, config).items()}
     view, own = view_loss(*views), id_loss(model, batch.history, config)
     link = (links[0] + links[1]) / 2
-    expected = {"loss": link + 0.7 * view + 0.3 * own, "link": link, "view": view, "own": own}
+    expected = {"loss": link + 0.7 * view + 0.3 * own, "link": link, "view": view, "id": own}
     assert found == pytest.approx({name: float(value.detach()) for name, value in expected.items()}, rel=1e-5)
 
 
