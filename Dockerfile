@@ -9,7 +9,7 @@ ARG TORCH=torch==2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --index-url "${TORCH_INDEX}" "${TORCH}"
 
-COPY pyproject.toml README.md prefect.yaml ./
+COPY pyproject.toml README.md LICENSE prefect.yaml ./
 COPY dyformer dyformer
 COPY storage storage
 COPY flows flows

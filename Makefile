@@ -1,5 +1,8 @@
 # make run    a virtual environment, the install, and the whole pipeline on the built-in generated log
 # make test   the whole check line
+# make docs   the documentation site -> site/
+# make wheel  the distribution -> dist/
+# make test-versions  the wheel and the tests in a clean environment for each Python of PYTHONS, 3 GB each
 # make ui     MLflow's pages on the runs of the local store
 # make bench        the measured claims beside their peers -> benchmarks/RESULTS.md, under 25 minutes
 # make bench-scale  12 million interactions from raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
@@ -8,13 +11,16 @@ PYTHON ?= python3
 VENV ?= .venv
 # Installed before everything else: the index decides which build of torch it is.
 TORCH ?= torch==2.13.0
+# For test-versions: those that are missing are named and passed over. TESTS picks among the tests.
+PYTHONS ?= python3.11 python3.12 python3.13
+TESTS ?= tests
 DYFORMER_STORAGE ?= data
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test install ui bench bench-scale clean
+.PHONY: run test docs wheel test-versions install ui bench bench-scale clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -35,6 +41,22 @@ test: install
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+docs: install
+	$(BIN)/mkdocs build --strict
+
+wheel: install
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+test-versions: wheel
+	for python in $(PYTHONS); do \
+		if $$python --version 2>/dev/null; then \
+			OMP_NUM_THREADS=1 PYTHON=$$python TORCH="$(TORCH)" .ci/test-wheel dist/*.whl $(TESTS) || exit 1; \
+		else \
+			echo "$$python is missing: nothing was tested on it"; \
+		fi; \
+	done
+
 ui: install
 	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(abspath $(DYFORMER_STORAGE))/mlflow.db
 
@@ -49,4 +71,4 @@ bench-scale: $(VENV)/.bench
 	$(BIN)/python benchmarks/scale.py s10m
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-wheel dist site .pytest_cache .ruff_cache .import_linter_cache
