@@ -19,7 +19,7 @@ from dyformer.training.stages import stages as training
 TARGET = 0.05
 ROUNDS = 2
 WITHOUT, DEFAULT = 0, Stage.num_threads
-CHANGES = {"pretrain.epochs": 8, "pretrain.patience": 99, "pretrain.validation_batches": 4}
+CHANGES = {"pretrain.epochs": 8, "pretrain.validation_batches": 4}
 
 
 def epochs(graph: PreparedGraph, num_threads: int) -> list[Progress]:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic import ValidationError
+
 from dyformer.graphs.prepared_graph import GraphConfig
 from dyformer.model.config import ModelConfig
 from dyformer.training.config import FinetuneConfig, PretrainConfig
@@ -67,7 +69,20 @@ def _changed_part(experiment: Experiment, part: str, values: dict[str, Any]) -> 
         raise BadSetting(
             f"{', '.join(values)}: the part `{part}` is none here; set {part}=default first, or leave it out"
         )
-    return replace(before, **values)
+    try:
+        return replace(before, **values)
+    except ValidationError as error:
+        raise _refused(part, error) from None
+
+
+def _refused(part: str, error: ValidationError) -> BadSetting:
+    """Name the first setting beyond its limits, or give the rule that several settings break together."""
+    found = error.errors()[0]
+    context = found.get("ctx", {})
+    if not found["loc"]:
+        return BadSetting(str(context["error"]))
+    limit = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+    return BadSetting(f"{part}.{found['loc'][0]}: expected {limit}, got {found['input']}")
 
 
 def _part_kinds() -> dict[str, type]:
@@ -98,26 +113,33 @@ def _settings() -> Iterator[tuple[str, str]]:
             yield from ((f"{name}.{inner}", _kind_name(kind)) for inner, kind in get_type_hints(parts[name]).items())
 
 
+RENAMED_SETTINGS = {
+    "pretrain.num_linked": "pretrain.num_positives",
+    "pretrain.own_learning_rate": "pretrain.id_learning_rate",
+    "pretrain.own_penalty": "pretrain.id_penalty",
+    "pretrain.own_weight": "pretrain.id_weight",
+    "pretrain.validation_share": "pretrain.validation_fraction",
+    "finetune.num_linked": "finetune.num_positives",
+    "finetune.own_learning_rate": "finetune.id_learning_rate",
+    "finetune.validation_share": "finetune.validation_fraction",
+}
+REMOVED_SETTINGS = {
+    f"{stage}.patience": "training runs all its epochs and takes the weights of the best one: set "
+    f"{stage}.epochs instead"
+    for stage in ("pretrain", "finetune")
+}
+
+
 def _unknown(name: str) -> UnknownSetting:
+    if name in RENAMED_SETTINGS:
+        return UnknownSetting(f"the setting {name} is now called {RENAMED_SETTINGS[name]}")
+    if name in REMOVED_SETTINGS:
+        return UnknownSetting(f"there is no setting {name} any more: {REMOVED_SETTINGS[name]}")
     allowed = list(allowed_settings())
     near = get_close_matches(name, allowed, n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]}?" if near else ""
     return UnknownSetting(f"there is no setting {name!r}.{hint} Allowed: {', '.join(allowed)}")
 
-
-# Least and greatest value; other whole numbers are at least 1, other numbers at least 0.
-LIMITS: dict[str, tuple[float, float]] = {
-    "residual_dropout": (0, 0.99),
-    "attention_dropout": (0, 0.99),
-    "id_dropout": (0, 1),
-    "learning_rate": (1e-9, 1),
-    "weight_decay": (0, 1),
-    "clip_norm": (1e-6, math.inf),
-    "step_half_life": (1e-3, math.inf),
-    "validation_fraction": (0.01, 0.9),
-    "teleport": (1e-6, 1 - 1e-6),
-    "max_distance": (1, 255),
-}
 
 _UNFIT = object()
 _WORDS = {bool: {"true": True, "false": False}, types.NoneType: {"none": None, "null": None}}
@@ -132,18 +154,8 @@ def _parsed(name: str, owner: type, value: object) -> Any:
     for kind in sorted(_alternatives(hint), key=lambda kind: kind is str):
         read = _read(value, kind)
         if read is not _UNFIT:
-            return _within_limits(name, read)
+            return read
     raise BadSetting(f"{name}: expected {_kind_name(hint)}, got {value!r} ({type(value).__name__})")
-
-
-def _within_limits(name: str, value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    low, high = LIMITS.get(name.rpartition(".")[2], (1, math.inf) if isinstance(value, int) else (0, math.inf))
-    if not low <= value <= high:
-        upper = "" if math.isinf(high) else f" and at most {high}"
-        raise BadSetting(f"{name}: expected at least {low}{upper}, got {value}")
-    return value
 
 
 def _read(value: object, kind: Any) -> object:

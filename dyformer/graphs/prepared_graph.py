@@ -5,30 +5,32 @@ N nodes    T steps
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+import pydantic.dataclasses
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(
+    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+)
 class GraphConfig:
     """How the history of a graph is prepared."""
 
-    history_window: int | None = 5  # newest steps that methods read; None: the whole history
-    max_distance: int = 5  # D_max
-    teleport: float = 0.15  # restart probability of Personalized PageRank
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for settings out of range."""
-        if self.history_window is not None and self.history_window < 1:
-            raise ValueError(f"graph.history_window must be at least 1, or none; got {self.history_window}")
-        if not 1 <= self.max_distance <= 255:
-            raise ValueError(f"graph.max_distance must be 1 to 255; got {self.max_distance}")
-        if not 0 < self.teleport < 1:
-            raise ValueError(f"graph.teleport must lie between 0 and 1; got {self.teleport}")
+    history_window: Annotated[int, Field(ge=1)] | None = Field(
+        default=5, description="newest steps that methods read; none: the whole history"
+    )
+    max_distance: int = Field(
+        default=5, ge=1, le=255, description="distance from which on nodes count as equally far (D_max)"
+    )
+    teleport: float = Field(
+        default=0.15, ge=1e-6, le=1 - 1e-6, description="restart probability of Personalized PageRank"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

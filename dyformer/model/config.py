@@ -1,44 +1,58 @@
 """Settings of the model (paper, section 3)."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
 
 Inputs = Literal["id+structure", "id", "structure"]
 Precision = Literal["bfloat16", "float32"]
 
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelConfig:
-    """Shape of the model, and of the batches in which it gives vectors."""
+    """Shape of the model, and of the batches in which it computes vectors."""
 
-    width: int = 128  # d
-    num_layers: int = 2  # L
-    num_heads: int = 8
-    feed_forward_width: int = 128
-    residual_dropout: float = 0.1  # with 0.5, held-out links of the history are told worse
-    attention_dropout: float = 0.0  # with 0.1, drawing random numbers is half of a batch's time without a GPU
-    id_dropout: float = (
-        0.3  # share of nodes shown without their id in training, as a new node is; 0.5 hides communities
+    width: int = Field(default=128, ge=1, description="length of a node's vector (d)")
+    num_layers: int = Field(default=2, ge=1, description="layers of the transformer (L)")
+    num_heads: int = Field(default=8, ge=1, description="attention heads of a layer; `width` is a multiple of it")
+    feed_forward_width: int = Field(default=128, ge=1, description="hidden width of a layer's feed-forward network")
+    # With 0.5, the paper's value, held-out links of the history are predicted worse.
+    residual_dropout: float = Field(
+        default=0.1, ge=0, le=0.99, description="fraction of each update of a layer that training drops"
     )
-    inputs: Inputs = "id+structure"
-    num_targets: int = 1024  # of one batch of `embed`, which has to look at the whole graph, however many they are
-    num_context: int = 256  # K
-    gpu_precision: Precision = "bfloat16"  # of the layers' products on a GPU; without one they are of float32
+    # With 0.1, the paper's value, drawing random numbers takes half of a batch's time without a GPU.
+    attention_dropout: float = Field(
+        default=0.0, ge=0, le=0.99, description="fraction of the attention weights that training drops"
+    )
+    # With 0.5 the id embeddings no longer learn communities.
+    id_dropout: float = Field(
+        default=0.3,
+        ge=0,
+        le=1,
+        description="fraction of nodes whose id embedding training sets to zero, as of a new node",
+    )
+    inputs: Inputs = Field(
+        default="id+structure", description="inputs of a node: id embedding, structural features, or both"
+    )
+    num_targets: int = Field(default=1024, ge=1, description="target nodes of a batch, where vectors are computed")
+    num_context: int = Field(default=256, ge=1, description="context nodes of a batch at most (K)")
+    gpu_precision: Precision = Field(
+        default="bfloat16", description="precision of a layer's products on a GPU; without a GPU it is float32"
+    )
 
     @property
     def id_width(self) -> int:
-        """O, the part of the width that holds what a node is called."""
+        """O, the part of the width that holds a node's id embedding."""
         return self.width // 4 if "id" in self.inputs else 0
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for a shape that cannot be built."""
-        if self.num_layers < 1:
-            raise ValueError(f"model.num_layers must be at least 1; got {self.num_layers}")
+    @model_validator(mode="after")
+    def check_heads(self) -> "ModelConfig":
+        """Raise ValueError for a width that the heads cannot divide."""
         if self.width % self.num_heads:
             raise ValueError(
                 f"model.width must be a multiple of model.num_heads; got {self.width} and {self.num_heads}"
             )
-        if self.inputs not in ("id+structure", "id", "structure"):
-            raise ValueError(f"model.inputs must be id+structure, id or structure; got {self.inputs!r}")
-        if self.gpu_precision not in ("bfloat16", "float32"):
-            raise ValueError(f"model.gpu_precision must be bfloat16 or float32; got {self.gpu_precision!r}")
+        return self

@@ -1,53 +1,87 @@
 """Settings of the two stages of training (paper, section 4)."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from dyformer.model.config import STRICT
+
+# The meanings and limits that both stages share.
+Epochs = Annotated[
+    int,
+    Field(ge=1, description="epochs of `batches_per_epoch` batches each; the weights of the best epoch are taken"),
+]
+BatchesPerEpoch = Annotated[
+    int, Field(ge=1, description="batches, and so optimizer steps, of an epoch; an epoch is no pass over the history")
+]
+ValidationBatches = Annotated[int, Field(ge=1, description="batches of held-out links that choose the best epoch")]
+LearningRate = Annotated[float, Field(ge=0, le=1, description="learning rate of Adam")]
+IdLearningRate = Annotated[float, Field(ge=0, description="learning rate of the nodes' id embeddings")]
+WeightDecay = Annotated[float, Field(ge=0, le=1, description="weight decay of the weight matrices")]
+ClipNorm = Annotated[float, Field(ge=1e-6, description="norm to which larger gradients are scaled down")]
+StepHalfLife = Annotated[
+    float, Field(ge=1e-3, description="a step is drawn half as often as a step newer by so many steps")
+]
+NumPositives = Annotated[int, Field(ge=1, description="positive pairs of a batch at most")]
+NumNegatives = Annotated[int, Field(ge=1, description="negative pairs for each positive pair")]
+NumTargets = Annotated[int, Field(ge=1, description="target nodes of a batch, at most half of all nodes")]
+NegativeWeight = Annotated[
+    float, Field(ge=0, description="weight of the negative pairs in the loss (w, the negative sampling ratio)")
+]
+ValidationFraction = Annotated[float, Field(ge=0, le=0.9, description="fraction of the links that is held out")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class PretrainConfig:
     """Reconstruction of hidden steps and agreement of two views (paper, section 4.1)."""
 
-    epochs: int = 20
-    patience: int = 20
-    batches_per_epoch: int = 10
-    validation_batches: int = 16
-    learning_rate: float = 1e-3
-    id_learning_rate: float = 0.02  # of the nodes' id embeddings, each of which few batches hold
-    weight_decay: float = 5e-4
-    clip_norm: float = 1.0
-    step_half_life: float = 4.0
-    num_positives: int = 128
-    num_negatives: int = 10
-    num_targets: int = 256
-    negative_weight: float = 1.0
-    validation_fraction: float = 0.1
-    mask_lag: bool = True  # hide the step that is reconstructed
-    view_weight: float = 0.1  # gamma
-    view: Literal["plain", "normalised"] = "plain"
-    id_weight: float = 1.0  # of the reconstruction from the nodes' id embeddings alone
-    id_penalty: float = 0.1  # of their squared length
-    num_history_links: int = 512  # links that one batch reconstructs from them
+    epochs: Epochs = 20
+    batches_per_epoch: BatchesPerEpoch = 10
+    validation_batches: ValidationBatches = 16
+    learning_rate: LearningRate = 1e-3
+    id_learning_rate: IdLearningRate = 0.02  # above `learning_rate`, because few batches hold a given node
+    weight_decay: WeightDecay = 5e-4
+    clip_norm: ClipNorm = 1.0
+    step_half_life: StepHalfLife = 4.0
+    num_positives: NumPositives = 128
+    num_negatives: NumNegatives = 10
+    num_targets: NumTargets = 256
+    negative_weight: NegativeWeight = 1.0
+    validation_fraction: ValidationFraction = 0.1
+    mask_lag: bool = Field(default=True, description="hide the step that is reconstructed from the encodings")
+    view_weight: float = Field(
+        default=0.1, ge=0, description="weight of the agreement of two views (gamma); 0: one view"
+    )
+    view: Literal["plain", "normalised"] = Field(
+        default="plain", description="distance of two views: of the vectors, or of unit vectors with a linear predictor"
+    )
+    id_weight: float = Field(
+        default=1.0, ge=0, description="weight of the reconstruction of history links from id embeddings alone"
+    )
+    id_penalty: float = Field(default=0.1, ge=0, description="penalty on the squared length of id embeddings")
+    num_history_links: int = Field(
+        default=512, ge=1, description="history links of a batch that are reconstructed from id embeddings alone"
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class FinetuneConfig:
     """Forecasts of each next step of the history (paper, section 4.2)."""
 
-    epochs: int = 12
-    patience: int = 20
-    batches_per_epoch: int = 10
-    validation_batches: int = 16
-    learning_rate: float = 1e-3
-    id_learning_rate: float = 1e-3
-    weight_decay: float = 5e-4
-    clip_norm: float = 1.0
-    step_half_life: float = 4.0
-    num_positives: int = 128
-    num_negatives: int = 10
-    num_targets: int = 256
-    negative_weight: float = 1.0
-    validation_fraction: float = 0.1
+    epochs: Epochs = 12
+    batches_per_epoch: BatchesPerEpoch = 10
+    validation_batches: ValidationBatches = 16
+    learning_rate: LearningRate = 1e-3
+    id_learning_rate: IdLearningRate = 1e-3
+    weight_decay: WeightDecay = 5e-4
+    clip_norm: ClipNorm = 1.0
+    step_half_life: StepHalfLife = 4.0
+    num_positives: NumPositives = 128
+    num_negatives: NumNegatives = 10
+    num_targets: NumTargets = 256
+    negative_weight: NegativeWeight = 1.0
+    validation_fraction: ValidationFraction = 0.1
 
 
 StageConfig = PretrainConfig | FinetuneConfig

@@ -1,4 +1,4 @@
-"""A model and its batches -> epochs, with early stopping and a state that can be taken up again."""
+"""A model and its batches -> epochs, with a state that can be resumed."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -35,7 +35,7 @@ class Stage:
     tasks: Sequence[LinkTask]
     source: PairSource
     two_views: bool
-    loss: Callable[[DyFormer, PairBatch], dict[str, Tensor]]  # "loss" is minimised, "link" decides when to stop
+    loss: Callable[[DyFormer, PairBatch], dict[str, Tensor]]  # "loss" is minimised, "link" chooses the best epoch
     config: StageConfig
     seed: int
     device: torch.device
@@ -55,20 +55,15 @@ class TrainingState:
 
     def __init__(self, model: DyFormer, optimizer: Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
-        self.epoch, self.stale_epochs, self.best_loss = 0, 0, float("inf")
+        self.epoch, self.best_loss = 0, float("inf")
         self.best: Weights = copied(model.state_dict())
 
     def note(self, loss: float) -> None:
         """End an epoch: keep its weights if they are the best so far."""
         self.epoch += 1
-        self.stale_epochs += 1
         if loss < self.best_loss:
-            self.best_loss, self.stale_epochs = loss, 0
+            self.best_loss = loss
             self.best = copied(self.model.state_dict())
-
-    def is_done(self, config: StageConfig) -> bool:
-        """Say whether the stage has ended."""
-        return self.epoch >= config.epochs or self.stale_epochs >= config.patience
 
     def checkpoint(self, stage: Stage) -> Checkpoint:
         """Copy the state."""
@@ -81,7 +76,6 @@ class TrainingState:
             record={
                 **identity(stage),
                 "epoch": self.epoch,
-                "stale_epochs": self.stale_epochs,
                 "best_loss": self.best_loss if self.epoch else None,
             },
         )
@@ -96,7 +90,7 @@ class TrainingState:
         self.model.load_state_dict(named(tensors, "model/"))
         self.optimizer.restore(named(tensors, "optimizer/"))
         self.best = copied(checkpoint.weights())
-        self.epoch, self.stale_epochs = record["epoch"], record["stale_epochs"]
+        self.epoch = record["epoch"]
         self.best_loss = float("inf") if record["best_loss"] is None else record["best_loss"]
 
 
@@ -112,17 +106,18 @@ def copied(weights: Weights) -> Weights:
 
 
 def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:
-    """Train until the held-out loss has not improved for `patience` epochs, or `epochs` are done."""
+    """Train for `epochs` epochs."""
     state = TrainingState(model.to(stage.device), Optimizer(model, stage.config))
     if resume is not None:
         state.restore(resume, stage)
-    if state.is_done(stage.config):
+    epochs = range(state.epoch + 1, stage.config.epochs + 1)
+    if not epochs:
         return
     held_out = held_out_works(stage)
-    works = chain(held_out, *(epoch_works(stage, epoch) for epoch in range(state.epoch + 1, stage.config.epochs + 1)))
+    works = chain(held_out, *(epoch_works(stage, epoch) for epoch in epochs))
     with closing(loaded(works, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
         validation = [next(batches).to(stage.device) for _ in held_out]
-        while not state.is_done(stage.config):
+        for _ in epochs:
             yield one_epoch(stage, state, batches, validation)
 
 
@@ -142,7 +137,7 @@ def one_epoch(
         losses=losses,
         seconds=time.perf_counter() - started,
         seconds_waiting=seconds_waiting,
-        is_last=state.is_done(stage.config),
+        is_last=state.epoch == stage.config.epochs,
         checkpoint=lambda: state.checkpoint(stage),
     )
 
@@ -163,7 +158,7 @@ def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[Li
 
 
 def held_out_works(stage: Stage) -> list[Work]:
-    """Make the batches that decide when to stop, the same after every epoch."""
+    """Make the batches that choose the best epoch, the same after every epoch."""
     tasks = draw_tasks(stage, VALIDATION_EPOCH, stage.config.validation_batches, held_out=True)
     return works(stage, tasks, VALIDATION_EPOCH, held_out=True, two_views=False)
 

@@ -6,6 +6,7 @@ import pytest
 
 from dyformer.experiments.settings import (
     EXPERIMENTS,
+    RENAMED_SETTINGS,
     VARIATIONS,
     BadSetting,
     Experiment,
@@ -82,6 +83,19 @@ def test_unknown_name_is_refused_with_the_allowed_ones(name: str) -> None:
     with pytest.raises(UnknownSetting) as error:
         Experiment().changed({name: 3})
     assert "graph.max_distance, graph.teleport" in str(error.value)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
+def test_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
+    assert new in allowed_settings()
+    with pytest.raises(UnknownSetting, match=f"the setting {old} is now called {new}"):
+        Experiment().changed({old: 3})
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_patience_is_refused_with_the_setting_to_use(stage: str) -> None:
+    with pytest.raises(UnknownSetting, match=f"set {stage}.epochs instead"):
+        Experiment().changed({f"{stage}.patience": 5})
 
 
 def test_near_name_is_proposed() -> None:

@@ -21,10 +21,8 @@ from storage.artifacts.artifact import read_table
 CHANGES = {
     "pretrain.epochs": 6,
     "pretrain.batches_per_epoch": 3,
-    "pretrain.patience": 99,
     "finetune.epochs": 6,
     "finetune.batches_per_epoch": 3,
-    "finetune.patience": 99,
     "model.width": 16,
     "model.num_heads": 2,
     "model.num_context": 20,
