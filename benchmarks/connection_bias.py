@@ -13,7 +13,8 @@ import torch
 from graphs import power_law_graph
 from torch import Tensor
 
-from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.model.encodings import add_connections, distance_bias
 from dyformer.sampling.subgraphs import SubgraphBatch, as_of_graph, make_batch
 

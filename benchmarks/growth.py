@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from graphs import power_law_graph
 
-from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.model.config import ModelConfig
 from dyformer.sampling.link_batches import PairBatch, reconstruction_tasks
 from dyformer.sampling.subgraphs import num_lags

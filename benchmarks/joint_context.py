@@ -13,7 +13,7 @@ import numpy as np
 from graphs import power_law_graph, published_graph
 from numpy.typing import NDArray
 
-from dyformer.graphs.kernels.block_search import hub_first_graph
+from dyformer.graphs.hub_first_graph import hub_first_graph
 from dyformer.graphs.pagerank import joint_context
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
@@ -63,7 +63,7 @@ def exact_context(union: TemporalUnionGraph, targets_G: Nodes) -> Nodes:
     seed_N = TELEPORT * np.bincount(targets_G, minlength=union.num_nodes) / len(targets_G)
     score_N, change = seed_N, 1.0
     while change > 1e-13:
-        next_N = seed_N + (1 - TELEPORT) * (union.matrix @ (score_N / degree_N))
+        next_N = seed_N + (1 - TELEPORT) * (union.adjacency @ (score_N / degree_N))
         change = np.abs(next_N - score_N).sum()
         score_N = next_N
     return best(score_N, targets_G)

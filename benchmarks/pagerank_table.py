@@ -13,7 +13,7 @@ import polars as pl
 from graphs import power_law_graph
 from numpy.typing import NDArray
 
-from dyformer.graphs.kernels.block_search import hub_first_graph
+from dyformer.graphs.hub_first_graph import hub_first_graph
 from dyformer.graphs.pagerank import EPSILON, pagerank_table
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
@@ -58,7 +58,7 @@ def exact_scores(union: TemporalUnionGraph, node_R: NDArray[np.int64]) -> NDArra
     seed_NR[node_R, np.arange(len(node_R))] = TELEPORT
     score_NR, left = seed_NR, 1.0
     while left > 1e-9:
-        score_NR = seed_NR + (1 - TELEPORT) * (union.matrix @ (score_NR / degree_N))
+        score_NR = seed_NR + (1 - TELEPORT) * (union.adjacency @ (score_NR / degree_N))
         left *= 1 - TELEPORT
     return score_NR
 

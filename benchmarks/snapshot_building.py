@@ -48,7 +48,8 @@ def columns_of(graph: DynamicGraph, union: TemporalUnionGraph) -> Output:
     steps = [np.full(len(snapshot.source_E), snapshot.step) for snapshot in graph.snapshots]
     parts = [[getattr(s, name) for s in graph.snapshots] for name in ("source_E", "target_E", "weight_E")]
     edges = [np.concatenate(part) for part in (steps, *parts)]
-    return *edges, union.source_E, union.target_E, union.edge_first_step_E
+    first_step_E = union.until - np.log2(union.presence_EW[:, 0]).astype(np.int64)  # the oldest lag is the highest bit
+    return *edges, union.source_E, union.target_E, first_step_E
 
 
 def with_duckdb(events: pl.DataFrame) -> Output:

@@ -19,7 +19,8 @@ import torch
 from graphs import published_graph
 from torch import Tensor, nn
 
-from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.model.config import ModelConfig
 from dyformer.model.transformer import AttentionBias, DyFormer
 from dyformer.sampling.link_batches import PairBatch, reconstruction_tasks

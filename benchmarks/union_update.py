@@ -5,7 +5,6 @@ Uniting is measured twice: by `np.unique`, as is usual, and by our own build, wh
 E edges of a snapshot or of the union    A edges of all steps    G targets    C context    P connected pairs
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +13,6 @@ import numpy as np
 from graphs import power_law_graph, published_graph
 from numpy.typing import NDArray
 
-from dyformer.graphs.kernels import union_numpy as union_arrays
 from dyformer.graphs.pagerank import joint_context
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from dyformer.graphs.union_graph import (
@@ -29,7 +27,6 @@ SHARE = 0.05  # of the edges are first seen at the last step
 NUM_STEPS = 16
 ROUNDS = 15
 BLOCK = 512
-CALLS = 50  # of what takes less than the clock can tell
 
 
 def growing_graph() -> DynamicGraph:
@@ -102,23 +99,10 @@ def measure_connections(name: str, union: TemporalUnionGraph) -> None:
     """Time the edges of a block of targets and their context."""
     target_G = np.random.default_rng(2).permutation(union.num_nodes)[: min(BLOCK, union.num_nodes // 2)]
     context_C = joint_context(union, target_G, num_context=BLOCK)
-    works = {
-        "compiled": lambda: connections(union, target_G, context_C),
-        "numpy": lambda: union_arrays.connected_pairs(union.rows, target_G, context_C),
-    }
-    for ours, peer in zip(works["compiled"](), works["numpy"](), strict=True):
-        if not np.array_equal(ours, peer):
-            raise AssertionError(f"connections on {name} differ")
-    repeated = {work: partial(_repeat, call) for work, call in works.items()}
-    seconds = measure.median_cpu_seconds(repeated, rounds=ROUNDS)
-    times = ", ".join(f"{work} {1e3 * value / CALLS:.3f} ms" for work, value in seconds.items())
-    num_pairs = len(works["compiled"]()[0])
-    print(f"connections of {len(target_G)} x {len(context_C)} nodes, {name}: {num_pairs:,} pairs, {times}")
-
-
-def _repeat(call: Callable[[], object]) -> None:
-    for _ in range(CALLS):
-        call()
+    job = partial(connections, union, target_G, context_C)
+    seconds = measure.median_cpu_seconds({"connections": job}, rounds=ROUNDS)["connections"]
+    size = f"{len(target_G)} x {len(context_C)}"
+    print(f"connections of {size} nodes, {name}: {len(job()[0]):,} pairs, {1e3 * seconds:.3f} ms")
 
 
 def main() -> None:

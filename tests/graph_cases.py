@@ -1,8 +1,9 @@
-"""Union graphs of every awkward kind, and random ones, for tests against slow exact methods."""
+"""Union graphs of every awkward kind, random ones, and slow methods to compare with."""
 
 from collections.abc import Iterator
 
 import numpy as np
+from scipy import sparse
 from toy_graphs import Edges, toy_graph
 
 from dyformer.graphs.snapshots import DynamicGraph
@@ -54,3 +55,20 @@ def dense_union(union: TemporalUnionGraph) -> np.ndarray:
     adjacency_NN = np.zeros((union.num_nodes, union.num_nodes))
     adjacency_NN[union.source_E, union.target_E] = adjacency_NN[union.target_E, union.source_E] = 1
     return adjacency_NN
+
+
+def pushed_rows(adjacency_NN: sparse.csr_array, node_B: np.ndarray, teleport: float, epsilon: float) -> np.ndarray:
+    """PageRank rows [B, N] by forward push (Andersen, Chung and Lang 2006), in dense arrays.
+
+    All residuals of at least `epsilon` times the degree are pushed at once until none is left; a remaining residual
+    counts with the teleport probability.
+    """
+    dense_NN = adjacency_NN.toarray()
+    degree_N = np.maximum(dense_NN.sum(axis=1), 1)
+    residual_BN = np.eye(len(degree_N))[node_B]
+    score_BN = np.zeros_like(residual_BN)
+    while (is_large_BN := residual_BN >= epsilon * degree_N).any():
+        pushed_BN = np.where(is_large_BN, residual_BN, 0)
+        score_BN += teleport * pushed_BN
+        residual_BN = np.where(is_large_BN, 0, residual_BN) + (1 - teleport) * (pushed_BN / degree_N) @ dense_NN
+    return score_BN + teleport * residual_BN

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
-from dyformer.graphs.prepared_graph import GraphConfig
+from dyformer.graphs.config import GraphConfig
 from dyformer.model.config import ModelConfig
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 

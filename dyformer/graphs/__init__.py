@@ -1,1 +1,1 @@
-"""Events -> windows, snapshots, the union graph, PageRank and distances as of a step."""
+"""Events -> the graph as of a step: snapshots, the union graph, PageRank and distances."""

@@ -1,25 +1,47 @@
-"""Shortest-path distances on the temporal-union graph, capped (paper, section 3.3: spatial distance encoding).
+"""TemporalUnionGraph -> shortest-path distances, capped (paper, section 3.3: spatial distance encoding).
 
-N nodes    G rows asked for    C columns asked for    X nodes    A slots of nodes    W words of 64 rows    P pairs
+Bit-parallel breadth-first search between two sets of nodes (after Then et al. 2014, the multi-source search).
+
+N nodes    G rows and C columns of a block    T targets of the search, one bit each    R nodes with rows
+X nodes whose rows are updated    K components    S components with targets    W = 8 words of a row
+U = 64 words of 8 codes    B parts of 512 targets    P pairs
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer.graphs.hub_first_graph import HubFirstGraph, hub_first_graph
+from dyformer.graphs.kernels.bfs import (
+    NUM_WORDS,
+    Complete,
+    Nodes,
+    Rows,
+    Span,
+    Words,
+    complete_rows,
+    decrement,
+    met,
+    neighborhood,
+    pulled,
+    pushed,
+    rows_at,
+)
 from dyformer.graphs.union_graph import TemporalUnionGraph
 
-ROWS_PER_WORD = 64
-GATHERED_WORDS = 4_000_000  # of neighbours at a time: bounds the memory of a sweep
+MAX_TARGETS = 64 * NUM_WORDS
+MIN_STRETCH = 8_192  # nodes
+SLOTS_PER_STOP = 16  # slots that a list should have in a stretch, to be worth the return to the list
+BITS = np.packbits(np.eye(MAX_TARGETS, dtype=np.bool_), axis=1, bitorder="little").view(np.uint64)
+SWEPT_FROM = 6  # max_distance from which the whole graph is swept level by level
 TABLE_ROWS = 1_024
 MAX_TABLE_NODES = 20_000
-"""A table's size grows with the square of the nodes; beyond, distances are asked for block by block."""
-
-Words = NDArray[np.uint64]
+"""A table's size grows with the square of the nodes; larger graphs are searched block by block."""
 
 
 def distance_block(
@@ -28,85 +50,178 @@ def distance_block(
     """Give the distances [G, C] between two lists of nodes.
 
     Codes: 0 the node itself, the exact distance below `max_distance`, and `max_distance` for that far, farther or
-    unreachable. Breadth-first search from up to 512 nodes at once, one bit each (Then et al. 2014); threads may call
-    it side by side. Without numba it takes some 20 times as long. Raises ValueError for a `max_distance` that is not
-    1 to 255.
+    unreachable. The search starts from up to 512 nodes at once, one bit each, on the side with fewer neighbours.
+    Threads may call it at the same time. Raises ValueError for a `max_distance` outside 1 to 255.
     """
     if not 1 <= max_distance <= 255:
         raise ValueError(f"max_distance = {max_distance}: expected 1 to 255")
-    return _block_engine()(union, rows_G, columns_C, max_distance=max_distance)
+    graph = hub_first_graph(union)
+    row_G, column_C = graph.number_N[rows_G], graph.number_N[columns_C]
+    if _effort(graph, row_G) < _effort(graph, column_C):
+        return np.ascontiguousarray(_codes(graph, row_G, column_C, max_distance).T)
+    return np.ascontiguousarray(_codes(graph, column_C, row_G, max_distance))
 
 
-@cache
-def _block_engine() -> Callable[..., NDArray[np.uint8]]:
-    if find_spec("numba") is None:
-        return swept_block
-    from dyformer.graphs.kernels.block_search import searched_block
-
-    return searched_block
+def _effort(graph: HubFirstGraph, target_T: Nodes) -> tuple[int, int]:
+    """Give the cost of a search from these nodes: passes, then neighbours where those cost more than a transpose."""
+    return _num_parts(target_T), graph.num_slots(target_T) if graph.num_hubs < graph.num_nodes else 0
 
 
-def swept_block(
-    union: TemporalUnionGraph, rows_G: NDArray[np.int64], columns_C: NDArray[np.int64], *, max_distance: int
-) -> NDArray[np.uint8]:
-    """Give the distances [G, C] without numba: the whole graph is swept level by level; see `distance_block`."""
-    if len(rows_G) > len(columns_C):  # distances are symmetric: the bits go to the shorter list
-        return np.ascontiguousarray(swept_block(union, columns_C, rows_G, max_distance=max_distance).T)
-    code_CG = np.full((len(columns_C), len(rows_G)), max_distance, dtype=np.uint8)
-    # A node at distance d is reached at the levels d .. max_distance - 1: one less than the cap for each.
-    for reached_CW in _levels(union, rows_G, columns_C, max_distance):
-        code_CG -= np.unpackbits(reached_CW.view(np.uint8), axis=1, count=len(rows_G), bitorder="little")
-    return np.ascontiguousarray(code_CG.T)
+def _num_parts(target_T: Nodes) -> int:
+    return -(-len(target_T) // MAX_TARGETS)
 
 
-def _levels(
-    union: TemporalUnionGraph, rows_G: NDArray[np.int64], columns_C: NDArray[np.int64], max_distance: int
-) -> Iterator[Words]:
-    """Yield which rows have reached the columns [C, W] after 0, 1 .. `max_distance` - 1 hops."""
-    reached_NW = np.zeros((union.num_nodes, -(-len(rows_G) // ROWS_PER_WORD)), dtype=np.uint64)
-    place_G = np.arange(len(rows_G))
-    _set_bits(reached_NW, rows_G, place_G)
-    yield reached_NW[columns_C]
+def _codes(graph: HubFirstGraph, target_T: Nodes, node_C: Nodes, max_distance: int) -> NDArray[np.uint8]:
+    code_BCU = np.empty((_num_parts(target_T), len(node_C), MAX_TARGETS // 8), dtype=np.uint64)
+    code_BCT = code_BCU.view(np.uint8)
+    code_BCT[:] = max_distance
+    for part, code_CU in enumerate(code_BCU):
+        part_T = target_T[part * MAX_TARGETS : (part + 1) * MAX_TARGETS]
+        # A node at distance d is reached at the levels d .. max_distance - 1: each subtracts one from the cap.
+        for row_CW in _levels(_search_of(graph, part_T), node_C, max_distance):
+            decrement(code_CU, row_CW)
+    return code_BCT.transpose(1, 0, 2).reshape(len(node_C), code_BCT.shape[0] * MAX_TARGETS)[:, : len(target_T)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    graph: HubFirstGraph
+    target_T: Nodes
+    bit_TW: Words
+    complete: Complete  # row with all targets of each component
+
+    @property
+    def everywhere(self) -> Span:
+        return 0, self.graph.num_nodes
+
+    @property
+    def hubs(self) -> Span:
+        return 0, self.graph.num_hubs
+
+    @property
+    def others(self) -> Span:
+        return self.graph.num_hubs, self.graph.num_nodes
+
+
+def _search_of(graph: HubFirstGraph, target_T: Nodes) -> _Search:
+    bit_TW = BITS[: len(target_T)]
+    complete = complete_rows(graph.lists[2], graph.num_components, target_T, bit_TW)
+    return _Search(graph=graph, target_T=target_T, bit_TW=bit_TW, complete=complete)
+
+
+def _levels(search: _Search, node_C: Nodes, max_distance: int) -> Iterator[Words]:
+    """Yield the rows of the nodes [C, W] after 0, 1 .. `max_distance` - 1 hops."""
+    lists = search.graph.lists
+    yield rows_at(node_C, pushed(lists, search.target_T, search.bit_TW, (0, 0))[0])
     if max_distance == 1:
         return
-    slot_A, degree_G = _slots(union, rows_G)
-    _set_bits(reached_NW, union.neighbor_M[slot_A], np.repeat(place_G, degree_G))
-    yield reached_NW[columns_C]
-    for _ in range(2, max_distance - 1):
-        reached_NW = _one_hop_more(union, reached_NW, np.arange(union.num_nodes))
-        yield reached_NW[columns_C]
-    if max_distance > 2:
-        yield _one_hop_more(union, reached_NW, columns_C)
+    near, near_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
+    yield rows_at(node_C, near)
+    if max_distance == 2:
+        return
+    if max_distance == 3:
+        yield pulled(lists, node_C, rows_at(node_C, near), near, search.everywhere, search.complete)
+    elif max_distance < SWEPT_FROM:
+        yield from _far_levels(search, node_C, near, near_R, max_distance)
+    else:
+        yield from _swept_levels(search, node_C, near, max_distance)
 
 
-def _set_bits(reached_NW: Words, node_A: NDArray[np.integer], place_A: NDArray[np.int64]) -> None:
-    bit_A = np.left_shift(np.uint64(1), (place_A % ROWS_PER_WORD).astype(np.uint64))
-    np.bitwise_or.at(reached_NW, (node_A, place_A // ROWS_PER_WORD), bit_A)
+def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_distance: int) -> Iterator[Words]:
+    """Yield the rows after 2, 3 and, up to `max_distance` - 1, 4 hops: first through hubs, then the missing targets."""
+    lists = search.graph.lists
+    hubs, _ = pushed(lists, near_R, near[2], search.hubs)
+    row_CW = rows_at(node_C, hubs)
+    is_other_C = node_C >= search.graph.num_hubs
+    other_XW = row_CW[is_other_C]
+    row_CW[is_other_C] = pulled(lists, node_C[is_other_C], other_XW, near, search.everywhere, search.complete)
+    yield row_CW
+    row_CW = pulled(lists, node_C, row_CW, hubs, search.hubs, search.complete)
+    if search.graph.num_hubs == search.graph.num_nodes:
+        yield row_CW
+        if max_distance > 4:
+            yield _by_hubs(search, node_C, row_CW, hubs, search.hubs)
+        return
+    row_CW = _completed(search, node_C, row_CW, _by_other_neighbors, near)
+    yield row_CW
+    if max_distance > 4:
+        row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.hubs)
+        row_CW = _completed(search, node_C, row_CW, _by_hubs, hubs, search.others)
+        yield _completed(search, node_C, row_CW, _by_others)
 
 
-def _slots(union: TemporalUnionGraph, node_X: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give the slots of the nodes, one node after the other, and how many each has."""
-    start_X = union.indptr_N1[node_X]
-    degree_X = union.indptr_N1[node_X + 1] - start_X
-    before_X = np.cumsum(degree_X) - degree_X
-    return np.arange(degree_X.sum()) + np.repeat(start_X - before_X, degree_X), degree_X
+def _completed(search: _Search, node_C: Nodes, row_CW: Words, hop: Callable[..., Words], *given: Any) -> Words:
+    """Apply `hop` to the rows that lack targets of their component, in a search for the missing targets alone."""
+    which_K, complete_SW = search.complete
+    missing_CW = complete_SW[which_K[search.graph.lists[2][node_C]]] & ~row_CW
+    is_short_C = missing_CW.any(axis=1)
+    if not is_short_C.any():
+        return row_CW
+    missing_W = np.bitwise_or.reduce(missing_CW, axis=0)
+    is_missing_T = (search.bit_TW & missing_W).any(axis=1)
+    part = replace(
+        search,
+        target_T=search.target_T[is_missing_T],
+        bit_TW=search.bit_TW[is_missing_T],
+        complete=(which_K, complete_SW & missing_W),
+    )
+    new_CW = row_CW.copy()
+    new_CW[is_short_C] = hop(part, node_C[is_short_C], row_CW[is_short_C], *given)
+    return new_CW
 
 
-def _one_hop_more(union: TemporalUnionGraph, reached_NW: Words, node_X: NDArray[np.int64]) -> Words:
-    """Give the rows of some nodes [X, W]: a node is reached when it or a neighbour was."""
-    next_XW = reached_NW[node_X]
-    slot_A, degree_X = _slots(union, node_X)
-    if not len(slot_A):
-        return next_XW
-    with_edges_X = degree_X > 0
-    starts = (np.cumsum(degree_X) - degree_X)[with_edges_X]
-    neighbor_A = union.neighbor_M[slot_A]
-    num_words = max(1, GATHERED_WORDS // len(neighbor_A))
-    for first in range(0, reached_NW.shape[1], num_words):
-        words = slice(first, first + num_words)
-        gathered_AW = np.ascontiguousarray(reached_NW[:, words])[neighbor_A]
-        next_XW[with_edges_X, words] |= np.bitwise_or.reduceat(gathered_AW, starts, axis=0)
-    return next_XW
+def _by_other_neighbors(search: _Search, node_X: Nodes, row_XW: Words, near: Rows) -> Words:
+    """Add the targets three hops away whose first hop leads to a node that is no hub."""
+    lists = search.graph.lists
+    known_B, index_N, neighbor_R = neighborhood(lists, node_X, search.others)
+    near_part, holder_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
+    if search.graph.num_slots(neighbor_R) > search.graph.num_slots(holder_R):
+        return _met(search, holder_R, near_part[2], node_X, row_XW)
+    row_RW = rows_at(neighbor_R, near)
+    row_RW = pulled(lists, neighbor_R, row_RW, near, search.everywhere, search.complete)
+    return pulled(lists, node_X, row_XW, (known_B, index_N, row_RW), search.others, search.complete)
+
+
+def _by_hubs(search: _Search, node_X: Nodes, row_XW: Words, hubs: Rows, first: Span) -> Words:
+    """Add the targets four hops away: the first hop leads to a node of the span `first`, the second to a hub."""
+    lists = search.graph.lists
+    known_B, index_N, neighbor_R = neighborhood(lists, node_X, first)
+    no_RW = np.zeros((len(neighbor_R), NUM_WORDS), dtype=np.uint64)
+    row_RW = pulled(lists, neighbor_R, no_RW, hubs, search.hubs, search.complete)
+    return pulled(lists, node_X, row_XW, (known_B, index_N, row_RW), first, search.complete)
+
+
+def _by_others(search: _Search, node_X: Nodes, row_XW: Words) -> Words:
+    """Add the targets four hops away whose second hop leads to a node that is no hub."""
+    lists = search.graph.lists
+    known_B, index_N, neighbor_R = neighborhood(lists, node_X, search.everywhere)
+    near, holder_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
+    no_RW = np.zeros((len(neighbor_R), NUM_WORDS), dtype=np.uint64)
+    row_RW = _met(search, holder_R, near[2], neighbor_R, no_RW)
+    return pulled(lists, node_X, row_XW, (known_B, index_N, row_RW), search.everywhere, search.complete)
+
+
+def _met(search: _Search, holder_R: Nodes, row_RW: Words, node_X: Nodes, row_XW: Words) -> Words:
+    first, end = search.others
+    num_slots = search.graph.num_slots(holder_R) + search.graph.num_slots(node_X)
+    num_stretches = max(1, num_slots // (SLOTS_PER_STOP * (len(holder_R) + len(node_X))))
+    length = max(MIN_STRETCH, -(-(end - first) // num_stretches))
+    return met(search.graph.lists, holder_R, row_RW, node_X, row_XW, search.others, length)
+
+
+def _swept_levels(search: _Search, node_C: Nodes, near: Rows, max_distance: int) -> Iterator[Words]:
+    """Yield the rows after 2 .. `max_distance` - 1 hops: all nodes pull, level by level, until nothing changes."""
+    lists = search.graph.lists
+    node_N = np.arange(search.graph.num_nodes, dtype=np.uint32)
+    known_B = np.full((len(node_N) >> 3) + 1, 255, dtype=np.uint8)
+    row_NW = rows_at(node_N, near)
+    for hops in range(2, max_distance):
+        new_NW = pulled(lists, node_N, row_NW, (known_B, node_N, row_NW), search.everywhere, search.complete)
+        if np.array_equal(new_NW, row_NW):
+            yield from repeat(row_NW[node_C], max_distance - hops)
+            return
+        row_NW = new_NW
+        yield row_NW[node_C]
 
 
 def distance_table(union: TemporalUnionGraph, *, max_distance: int) -> pl.DataFrame:

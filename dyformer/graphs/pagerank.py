@@ -1,65 +1,50 @@
-"""Joint Personalized PageRank of a set of targets -> their context (paper, section 3.2); the per-node table.
+"""TemporalUnionGraph -> joint Personalized PageRank of targets and their context (paper, section 3.2); tables.
 
 N nodes    G targets    B nodes of a block    K best nodes    A nodes that may be chosen    R nodes with rows
 """
-
-from functools import cache
-from importlib.util import find_spec
-from types import ModuleType
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dyformer.graphs.pagerank_solvers import chebyshev, pushed_rows
+from dyformer.graphs.hub_first_graph import hub_first_graph
+from dyformer.graphs.kernels import pagerank as kernels
 from dyformer.graphs.union_graph import TemporalUnionGraph
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
-Best = tuple[Int64s, Float64s, Int64s]  # of each row: its best nodes [B, K], their scores [B, K] and their number [B]
+Best = tuple[Int64s, Float64s, Int64s]  # best nodes [B, K] of each row, their scores [B, K] and their number [B]
 
-NUM_ITERATIONS = 8  # the error shrinks by 0.56 an iteration at teleport 0.15: the order of the best nodes is settled
-SMALL_GRAPH = 4_096  # slots up to which the solve goes on to rounding error, as it costs next to nothing
+NUM_ITERATIONS = 8  # the error shrinks by 0.56 an iteration at teleport 0.15, which settles the order of the best nodes
+SMALL_GRAPH = 4_096  # slots up to which the solve continues to rounding error, because it costs next to nothing
 SMALL_ITERATIONS = 50
 TABLE_ITERATIONS = 16
-TABLE_NODES = 20_000  # more nodes are pushed to instead of solved for
+TABLE_NODES = 20_000  # up to which rows are solved by Chebyshev iteration; above, by forward push
 TABLE_NUMBERS = 4_000_000  # numbers in a dense block
 PUSH_BLOCK = 512
-EPSILON = 1e-4  # residual per neighbour that is left unpushed
-TIE = 1e-12  # scores, shares of the best or of 1, that round to the same multiple count as equal
+EPSILON = 1e-4  # residual per neighbour below which nothing is pushed
+TIE = 1e-12  # scores, relative to the best or to 1, that round to the same multiple count as equal
 
 
 def joint_scores(union: TemporalUnionGraph, targets_G: Int64s, *, teleport: float = 0.15) -> Float64s:
     """Give every node's mean Personalized PageRank [N] of the targets.
 
     PageRank is linear in its start, so that one solve from the averaged seed vector serves all targets: see
-    `pagerank_solvers.chebyshev`. Far from the targets the approximation of a large graph may be below 0. Raises
-    ValueError for a teleport outside 0..1 and for no targets.
+    `chebyshev`. Far from the targets the approximation of a large graph may be below 0. Raises ValueError for a
+    teleport outside 0..1 and for no targets.
     """
     _check_teleport(teleport)
     if not len(targets_G):
         raise ValueError("joint PageRank needs at least one target")
     num_iterations = SMALL_ITERATIONS if len(union.neighbor_M) <= SMALL_GRAPH else NUM_ITERATIONS
-    kernels = _kernels()
-    if kernels is None:
-        seed_N = np.bincount(targets_G, minlength=union.num_nodes) / len(targets_G)
-        return chebyshev(union.matrix, seed_N, teleport, num_iterations)
-    return kernels.chebyshev_scores(union, targets_G, teleport, num_iterations)
+    graph = hub_first_graph(union)
+    return kernels.chebyshev(*graph.lists[:2], graph.number_N, graph.number_N[targets_G], teleport, num_iterations)
 
 
 def _check_teleport(teleport: float) -> None:
     if not 0 < teleport < 1:
         raise ValueError(f"teleport = {teleport}: expected a probability between 0 and 1")
-
-
-@cache
-def _kernels() -> ModuleType | None:
-    if find_spec("numba") is None:
-        return None
-    from dyformer.graphs.kernels import pagerank as pagerank_kernels
-
-    return pagerank_kernels
 
 
 def joint_context(
@@ -101,13 +86,13 @@ def _chosen(score_N: Float64s, num_context: int, generator: np.random.Generator 
     if generator is None:
         return _best(score_N, num_context, TIE * score_N.max())
     candidate_A = np.flatnonzero(score_N > 0)
-    # In the order of log(score) + Gumbel noise, without a logarithm: the noise is -log of an exponential one.
+    # The order of log(score) + Gumbel noise, without a logarithm: Gumbel noise is -log of an exponential number.
     key_A = score_N[candidate_A] / generator.standard_exponential(len(candidate_A))
     return candidate_A[_best(key_A, num_context, 0)]
 
 
 def _best(score_A: Float64s, num_best: int, tie: float) -> Int64s:
-    """Positions of the largest scores above 0, best first; those that round to a multiple of `tie` by position."""
+    """Give the positions of the largest scores above 0, best first; equal multiples of `tie` by position."""
     least = 0.0
     if 0 < num_best < len(score_A):
         least = np.partition(score_A, -num_best)[-num_best] - 2 * tie
@@ -123,9 +108,10 @@ def pagerank_table(
 ) -> pl.DataFrame:
     """Give every node's `top_k` nodes by Personalized PageRank, itself left out: node, neighbor, score, rank from 1.
 
-    With `nodes`, only the rows of these nodes, the same as in the whole table: a part that can be made anywhere. A node
-    without neighbours has no rows. Up to TABLE_NODES nodes by Chebyshev iteration, above by forward push, whose error
-    at a node is at most EPSILON times its degree. Raises ValueError for a teleport outside 0..1 and a `top_k` below 1.
+    With `nodes`, only the rows of these nodes, equal to those of the whole table: parts can be computed apart. A node
+    without neighbours has no rows. Graphs of up to TABLE_NODES nodes are solved by Chebyshev iteration, larger ones by
+    forward push, whose error at a node is at most EPSILON times its degree. Raises ValueError for a teleport outside
+    0..1 and a `top_k` below 1.
     """
     _check_teleport(teleport)
     if top_k < 1:
@@ -149,18 +135,47 @@ def _block_table(node_B: Int64s, best: Best) -> pl.DataFrame:
     return pl.DataFrame({"node": node_B[row_A], "neighbor": neighbor_A, "score": score_A, "rank": rank_A + 1})
 
 
+def chebyshev(adjacency_NN: sparse.csr_array, seed_NB: Float64s, teleport: float, num_iterations: int) -> Float64s:
+    """Solve pi = teleport * seed + (1 - teleport) * A D^-1 pi for one seed [N] or for each column [N, B].
+
+    A is symmetric, weighted or not, and D its row sums. With x = D^-1/2 pi the matrix of the system is symmetric with
+    eigenvalues within 1 -+ (1 - teleport), and the Chebyshev semi-iterative method of Golub and Varga (1961) applies:
+    every iteration reads the graph once. A seed without neighbours holds the restart mass, and the rest is lost.
+    """
+    degree_N = np.asarray(adjacency_NN.sum(axis=1), dtype=np.float64)
+    root_N = np.sqrt(np.where(degree_N > 0, degree_N, 1)).reshape(-1, *[1] * (seed_NB.ndim - 1))
+    walk_N = (1 - teleport) / root_N
+    start_NB = teleport * seed_NB / root_N
+    before_NB, now_NB = np.zeros_like(start_NB), start_NB
+    weight = 2.0
+    for _ in range(num_iterations):
+        weight = 1 / (1 - (1 - teleport) ** 2 * weight / 4)
+        step_NB = walk_N * (adjacency_NN @ (now_NB / root_N))
+        step_NB += start_NB
+        step_NB -= before_NB
+        step_NB *= weight
+        step_NB += before_NB
+        before_NB, now_NB = now_NB, step_NB
+    return now_NB * root_N
+
+
 def _solved(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: float) -> Best:
     seed_NB = np.zeros((union.num_nodes, len(node_B)))
     seed_NB[node_B, np.arange(len(node_B))] = 1
-    score_NB = chebyshev(union.matrix, seed_NB, teleport, TABLE_ITERATIONS)
+    score_NB = chebyshev(union.adjacency, seed_NB, teleport, TABLE_ITERATIONS)
     return _best_of_rows(node_B, sparse.csr_array(score_NB.T), top_k)
 
 
 def _pushed(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: float) -> Best:
-    kernels = _kernels()
-    if kernels is None:
-        return _best_of_rows(node_B, pushed_rows(union.matrix, node_B, teleport, EPSILON), top_k)
-    return kernels.pushed_best(union, node_B, top_k=top_k, teleport=teleport, epsilon=EPSILON, tie=TIE)
+    """Give the best of the rows by forward push (Andersen, Chung and Lang 2006).
+
+    All residuals of at least EPSILON times the degree are pushed at once until none is left. A remaining residual
+    counts with the teleport probability, which brings the error at a node to at most EPSILON times its degree.
+    """
+    graph = hub_first_graph(union)
+    threshold_N = EPSILON * np.maximum(np.diff(graph.lists[0]), 1)
+    node_N = np.argsort(graph.number_N)
+    return kernels.best_rows(graph.lists[:2], node_N, threshold_N, graph.number_N[node_B], top_k, teleport, TIE)
 
 
 def _best_of_rows(node_B: Int64s, rows: sparse.csr_array, top_k: int) -> Best:

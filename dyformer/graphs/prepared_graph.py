@@ -1,45 +1,26 @@
-"""PreparedGraph: everything that a method may know up to one step.
+"""DynamicGraph -> PreparedGraph: everything that a method may know as of one step.
 
 N nodes    T steps
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
 
 import numpy as np
-import pydantic.dataclasses
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
 
+from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph
 
 
-@pydantic.dataclasses.dataclass(
-    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-)
-class GraphConfig:
-    """How the history of a graph is prepared."""
-
-    history_window: Annotated[int, Field(ge=1)] | None = Field(
-        default=5, description="newest steps that methods read; none: the whole history"
-    )
-    max_distance: int = Field(
-        default=5, ge=1, le=255, description="distance from which on nodes count as equally far (D_max)"
-    )
-    teleport: float = Field(
-        default=0.15, ge=1e-6, le=1 - 1e-6, description="restart probability of Personalized PageRank"
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """When the nodes of a history have edges; a step after the last one stands for never."""
+    """When the nodes of a history have edges; the step after the last one stands for never."""
 
     degree_TN: NDArray[np.int32]  # edges of each node at the steps 1 .. T
     first_step_N: NDArray[np.int32]  # first step with an edge
-    second_step_N: NDArray[np.int32]  # first one after that: the first step, where that one is hidden
+    second_step_N: NDArray[np.int32]  # the next one after it: the first step where `first_step_N` is hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +34,8 @@ class PreparedGraph:
 
     @cached_property
     def activity(self) -> Activity:
-        """When each node has edges, counted once for the features of all views."""
-        # Batches ask for it before their threads start: two at once would count twice, and views would hold on to both.
+        """When each node has edges, counted once for all features."""
+        # Training reads it before its threads start: two threads at once would count twice and hold both results.
         return count_activity(self.history)
 
 
@@ -75,14 +56,14 @@ def count_activity(history: DynamicGraph) -> Activity:
 
 
 def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
-    """Show a graph as it was at the step `until`. Raises ValueError where there is no such step."""
+    """Give a graph as of the step `until`. Raises ValueError where there is no such step."""
     history = prefix(graph, until)
     union = build_union_graph(history, until=until, window=config.history_window)
     return PreparedGraph(config=config, until=until, history=history, union=union)
 
 
 def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
-    """Show the graph that was prepared as it is one step later; a union that loses no step takes the new one in.
+    """Give the prepared graph one step later; a union graph that loses no step is extended instead of built anew.
 
     Raises ValueError where the graph has no later step.
     """

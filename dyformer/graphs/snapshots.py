@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.graphs.windows import cut, time_order
+from dyformer.graphs.windows import split_windows, time_order
 from dyformer.logs.datasets import TimeUnit, Window
 
 
@@ -66,7 +66,7 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
     """
     time_R = events["time"].to_numpy()
     order_R = time_order(time_R)
-    windows = cut(time_R[order_R], window, time_unit)
+    windows = split_windows(time_R[order_R], window, time_unit)
     kept_R = order_R[windows.first_row_T[0] : windows.end_row_T[-1]]
     permanent_S = _interleaved(events["source"], events["target"], kept_R)
     end_S, node_N, first_N = _numbered(permanent_S)

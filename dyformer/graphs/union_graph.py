@@ -2,19 +2,18 @@
 
 N nodes    N1 = N + 1    E undirected edges, source < target    M = 2 E slots of both directions
 T lags    W words of 64 lags    A edges of all steps    D edges of a snapshot    P pairs found
-n rows, m columns asked for
+n rows and m columns of a block
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dyformer.graphs.kernels.union import connected_pairs, merged_presence, merged_rows, rows_of, united_edges
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 LAGS_PER_WORD = 64
@@ -32,8 +31,8 @@ class TemporalUnionGraph:
 
     The slots `indptr_N1[i] : indptr_N1[i + 1]` hold node i's neighbours in ascending order. Edges are numbered in the
     order of (source, target): those of the source i are `edge_indptr_N1[i] : edge_indptr_N1[i + 1]`, and their targets
-    are the last slots of row i. These rows and the presence bits are all that is kept, 16 bytes an edge; what else is
-    asked about edges is read from them.
+    are the last slots of row i. Only these rows and the presence bits are stored, 16 bytes an edge; everything else
+    about edges is read from them.
     """
 
     num_nodes: int
@@ -45,18 +44,13 @@ class TemporalUnionGraph:
     presence_EW: Words  # bit l % 64 of word l // 64: the edge is there at lag l
 
     @property
-    def num_lags(self) -> int:
-        """Steps that the window covers."""
-        return self.until - self.first_step + 1
-
-    @property
     def num_edges(self) -> int:
         """E, the number of unique edges."""
         return len(self.presence_EW)
 
     @property
     def rows(self) -> Rows:
-        """What the compiled loops read of the edges."""
+        """The arrays of the edges that the compiled loops read."""
         return self.indptr_N1, self.edge_indptr_N1, self.neighbor_M
 
     @cached_property
@@ -72,22 +66,13 @@ class TemporalUnionGraph:
     @property
     def target_E(self) -> Int32s:
         """The higher end of each edge."""
-        lower_N = self.indptr_N1[1:] - self.edge_indptr_N1[1:]  # slots before a row's last ones that are no edge of it
+        lower_N = self.indptr_N1[1:] - self.edge_indptr_N1[1:]  # slots of a row before those of its own edges
         return self.neighbor_M[np.arange(self.num_edges) + np.repeat(lower_N, np.diff(self.edge_indptr_N1))]
 
-    @property
-    def edge_first_step_E(self) -> Int64s:
-        """The first step of the window with the edge."""
-        first_step_E = np.empty(self.num_edges, dtype=np.int64)
-        for lag in range(self.num_lags):
-            word_E = self.presence_EW[:, lag // LAGS_PER_WORD]
-            first_step_E[word_E & np.uint64(1 << lag % LAGS_PER_WORD) != 0] = self.until - lag
-        return first_step_E
-
     @cached_property
-    def matrix(self) -> sparse.csr_array:
-        """Symmetric 0/1 adjacency [N, N], made once for all solves."""
-        # Threads that ask at once may each make one: all are equal, and one stays.
+    def adjacency(self) -> sparse.csr_array:
+        """Symmetric 0/1 adjacency [N, N] in float64, made once and shared: it must not be changed."""
+        # Two threads may each make one: they are equal, and one stays.
         ones_M = np.ones(len(self.neighbor_M))
         return sparse.csr_array((ones_M, self.neighbor_M, self.indptr_N1), shape=(self.num_nodes, self.num_nodes))
 
@@ -95,11 +80,11 @@ class TemporalUnionGraph:
 def build_union_graph(
     graph: DynamicGraph, *, until: int, window: int | None = None, hidden_step: int | None = None
 ) -> TemporalUnionGraph:
-    """Unite the newest `window` steps up to `until` (all of them without a window), but for a hidden one.
+    """Unite the newest `window` steps up to `until` (all of them without a window), except a hidden one.
 
-    Source, target and lag of an edge make one 64-bit key, and sorted keys are edges next to each other. That is as fast
-    as choosing the edges from a union of all steps, which would be kept beside. Rows sorted by first step, whose
-    prefix graphs are a pointer each, would serve neither a window that moves nor a hidden step.
+    Source, target and lag of an edge make one 64-bit key, so that sorting the keys brings equal edges together. That is
+    as fast as choosing the edges from a stored union of all steps. Rows sorted by first step, whose prefix graphs are a
+    pointer each, would serve neither a moving window nor a hidden step.
     Raises ValueError where `until` is no step of the graph, the window has no step, or keys would be too long.
     """
     if not 1 <= until <= graph.num_steps:
@@ -112,8 +97,17 @@ def build_union_graph(
     snapshots = [snapshot for snapshot in graph.snapshots[first_step - 1 : until] if snapshot.step != hidden_step]
     key_A = _keys(snapshots, until, node_bits, lag_bits)
     key_A.sort()
-    edges = _loops().united_edges(key_A, node_bits, lag_bits, _num_words(until - first_step + 1))
-    return _union_of(*edges, num_nodes=num_nodes, first_step=first_step, until=until)
+    source_E, target_E, presence_EW = united_edges(key_A, node_bits, lag_bits, _num_words(until - first_step + 1))
+    indptr_N1, edge_indptr_N1, neighbor_M = rows_of(source_E, target_E, num_nodes)
+    return TemporalUnionGraph(
+        num_nodes=num_nodes,
+        first_step=first_step,
+        until=until,
+        indptr_N1=indptr_N1,
+        edge_indptr_N1=edge_indptr_N1,
+        neighbor_M=neighbor_M,
+        presence_EW=presence_EW,
+    )
 
 
 def _first_step(until: int, window: int | None) -> int:
@@ -139,46 +133,21 @@ def _num_words(num_lags: int) -> int:
     return -(-num_lags // LAGS_PER_WORD)
 
 
-def _loops() -> ModuleType:
-    if find_spec("numba") is None:
-        from dyformer.graphs.kernels import union_numpy as union_arrays
-
-        return union_arrays
-    from dyformer.graphs.kernels import union as union_kernels
-
-    return union_kernels
-
-
-def _union_of(
-    source_E: Int32s, target_E: Int32s, presence_EW: Words, *, num_nodes: int, first_step: int, until: int
-) -> TemporalUnionGraph:
-    indptr_N1, edge_indptr_N1, neighbor_M = _loops().rows_of(source_E, target_E, num_nodes)
-    return TemporalUnionGraph(
-        num_nodes=num_nodes,
-        first_step=first_step,
-        until=until,
-        indptr_N1=indptr_N1,
-        edge_indptr_N1=edge_indptr_N1,
-        neighbor_M=neighbor_M,
-        presence_EW=presence_EW,
-    )
-
-
 def extend_union_graph(union: TemporalUnionGraph, snapshot: Snapshot) -> TemporalUnionGraph:
-    """Add the next step: its sorted edges are merged into rows that are sorted already.
+    """Add the next step by merging its sorted edges into the sorted rows; `union` stays as it is.
 
-    The same as `build_union_graph` makes of all the steps; `union` is left as it is. A window of few steps that moves
-    on is united faster than merged, as edges leave it too. Raises ValueError for a snapshot of another step.
+    The result equals that of `build_union_graph` over all the steps. A moving window of few steps is faster to build
+    anew, because edges leave it too. Raises ValueError for a snapshot of another step.
     """
     if snapshot.step != union.until + 1:
         raise ValueError(
             f"a union graph up to step {union.until} was given step {snapshot.step}: expected the next one"
         )
-    loops, num_nodes = _loops(), snapshot.num_nodes
+    num_nodes = snapshot.num_nodes
     new_nodes = (0, num_nodes - union.num_nodes)
     old = tuple(np.pad(indptr_N1, new_nodes, mode="edge") for indptr_N1 in (union.indptr_N1, union.edge_indptr_N1))
-    joining = loops.rows_of(snapshot.source_E.astype(np.int32), snapshot.target_E.astype(np.int32), num_nodes)
-    (indptr_N1, edge_indptr_N1, neighbor_M), place_D, is_known_D = loops.merged_rows((*old, union.neighbor_M), joining)
+    joining = rows_of(snapshot.source_E.astype(np.int32), snapshot.target_E.astype(np.int32), num_nodes)
+    (indptr_N1, edge_indptr_N1, neighbor_M), position_D, is_known_D = merged_rows((*old, union.neighbor_M), joining)
     num_words = _num_words(snapshot.step - union.first_step + 1)
     return TemporalUnionGraph(
         num_nodes=num_nodes,
@@ -187,13 +156,8 @@ def extend_union_graph(union: TemporalUnionGraph, snapshot: Snapshot) -> Tempora
         indptr_N1=indptr_N1,
         edge_indptr_N1=edge_indptr_N1,
         neighbor_M=neighbor_M,
-        presence_EW=loops.merged_presence(union.presence_EW, place_D, is_known_D, num_words),
+        presence_EW=merged_presence(union.presence_EW, position_D, is_known_D, num_words),
     )
-
-
-def adjacency(union: TemporalUnionGraph) -> sparse.csr_array:
-    """Give the symmetric 0/1 adjacency [N, N], in float64; it is shared and must not be changed."""
-    return union.matrix
 
 
 def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -203,5 +167,5 @@ def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) ->
         Position in `rows_n`, position in `columns_m` and number of the edge, [P] each, in order of the rows and then of
         the columns' node numbers. The work follows the degrees of the rows, not the number of pairs or of nodes.
     """
-    row_P, column_P, edge_P = _loops().connected_pairs(union.rows, rows_n, columns_m)
+    row_P, column_P, edge_P = connected_pairs(union.rows, rows_n, columns_m)
     return row_P, column_P, edge_P

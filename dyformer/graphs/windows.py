@@ -83,7 +83,7 @@ def _are_multiples(since_R: NDArray[np.int64], unit: int) -> bool:
     return all(np.array_equal(since_B // unit * unit, since_B) for since_B in blocks)
 
 
-def cut(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit) -> Windows:
+def split_windows(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit) -> Windows:
     """Cut rows in order of time by the rule of `Window`.
 
     Raises WindowError where the rule does not fit the log: no row left, too many windows, clock rules on steps.

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.graphs.windows import cut
+from dyformer.graphs.windows import split_windows
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
 from dyformer.logs.events import (
     Declared,
@@ -139,7 +139,7 @@ def _sorted_times(
 
 def _check_cut(time_R: NDArray[np.int64], window: Window, time_unit: Any, check: Callable[[int], None] | None) -> None:
     """Cut sorted times: what is wrong with the window, or the number of snapshots, is said here."""
-    windows = cut(time_R, window, time_unit)
+    windows = split_windows(time_R, window, time_unit)
     if check is not None:
         check(len(windows.start_time_T))
 

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
-from dyformer.graphs.windows import Windows, cut
+from dyformer.graphs.windows import Windows, split_windows
 from dyformer.logs.datasets import TimeUnit, Window
 from storage.events import scratch_database as spill
 
@@ -48,7 +48,7 @@ def cut_events(
     spill.insert(connection, "rows", events.select(**COLUMNS).collect_batches(chunk_size=spill.BATCH_ROWS))
     connection.execute(IN_TIME)
     connection.execute("DROP TABLE rows")
-    windows = cut(spill.sorted_times(connection, "SELECT time FROM in_time"), window, time_unit)
+    windows = split_windows(spill.sorted_times(connection, "SELECT time FROM in_time"), window, time_unit)
     rows = {"first": int(windows.first_row_T[0]), "end": int(windows.end_row_T[-1])}
     nodes = connection.sql(NODES, params=rows).pl()
     node_N, first_N = nodes["node"].to_numpy(), nodes["first_row"].to_numpy()

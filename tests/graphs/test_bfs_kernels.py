@@ -1,6 +1,6 @@
-"""Each loop of the block search alone, on any span of nodes: its rows are sets of targets, united along edges.
+"""Each loop of the search alone, on any span of nodes: rows are sets of targets, united along edges.
 
-N nodes    X nodes asked about    R rows    W words of a row    K components
+N nodes    X nodes whose rows are updated    R rows    W words of a row    K components
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ def bits_of(targets: set[int]) -> list[int]:
 
 
 def targets_of(row_W: np.ndarray) -> set[int]:
-    return {64 * place + bit for place, word in enumerate(row_W.tolist()) for bit in range(64) if word >> bit & 1}
+    return {64 * index + bit for index, word in enumerate(row_W.tolist()) for bit in range(64) if word >> bit & 1}
 
 
 def some_rows(seed: int) -> tuple[np.ndarray, np.ndarray, Sets]:
@@ -53,7 +53,7 @@ def some_rows(seed: int) -> tuple[np.ndarray, np.ndarray, Sets]:
 
 
 def around(rows: Sets, span: tuple[int, int]) -> Sets:
-    """What each node of the span gets from its neighbours' rows."""
+    """The targets that each node of the span receives from its neighbours' rows."""
     return {node: set().union(*(rows.get(other, set()) for other in NEIGHBORS[node])) for node in range(*span)}
 
 
@@ -63,7 +63,7 @@ def all_of(rows) -> Sets:
 
 
 def never_complete() -> tuple[np.ndarray, np.ndarray]:
-    """A row is done once it holds all bits, which no row here does."""
+    """A row is complete once it holds all bits, and no row here holds all."""
     return np.zeros(3, dtype=np.uint32), np.full((1, NUM_WORDS), 2**64 - 1, dtype=np.uint64)
 
 
@@ -79,7 +79,7 @@ def test_a_push_reaches_each_node_itself_and_its_neighbours_in_the_span(span: tu
 
 
 @pytest.mark.parametrize("span", SPANS)
-def test_a_pull_adds_the_rows_of_neighbours_in_the_span_to_a_nodes_own(span: tuple[int, int]):
+def test_a_pull_adds_the_rows_of_neighbours_in_the_span_to_the_nodes_row(span: tuple[int, int]):
     everyone = np.arange(NUM_NODES, dtype=np.uint32)
     for seed in range(20):
         rows, _ = pushed(lists(), *some_rows(seed)[:2], (0, 0))
@@ -94,7 +94,7 @@ def test_a_pull_adds_the_rows_of_neighbours_in_the_span_to_a_nodes_own(span: tup
 
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("length", [1, 2, 4, 100])
-def test_two_hops_by_way_of_the_span_are_the_same_in_stretches_of_any_length(span: tuple[int, int], length: int):
+def test_two_hops_through_the_span_are_the_same_in_stretches_of_any_length(span: tuple[int, int], length: int):
     for seed in range(10):
         rows, holder_R = pushed(lists(), *some_rows(seed)[:2], (0, 0))
         node_X, row_XW, _ = some_rows(seed + 100)
@@ -108,10 +108,10 @@ def test_two_hops_by_way_of_the_span_are_the_same_in_stretches_of_any_length(spa
 def test_a_neighborhood_lists_each_node_of_the_span_once_in_order(span: tuple[int, int]):
     for seed in range(20):
         node_X = some_rows(seed)[0]
-        known_B, place_N, holder_R = neighborhood(lists(), node_X, span)
+        known_B, index_N, holder_R = neighborhood(lists(), node_X, span)
         expected = sorted(set().union(*(NEIGHBORS[node] for node in node_X.tolist())) & set(range(*span)))
         assert holder_R.tolist() == expected
-        assert place_N[holder_R].tolist() == list(range(len(expected)))
+        assert index_N[holder_R].tolist() == list(range(len(expected)))
         assert [node for node in range(NUM_NODES) if known_B[node >> 3] >> (node & 7) & 1] == expected
 
 
@@ -120,12 +120,12 @@ def test_a_component_is_complete_with_all_of_its_targets():
     assert components(*lists()[:2])[1] == 3
     assert component_N.tolist() == [0] * 10 + [1, 1, 2]
     target_T = np.array([4, 10, 9], dtype=np.uint32)
-    bit_TW = np.array([bits_of({place}) for place in range(3)], dtype=np.uint64)
+    bit_TW = np.array([bits_of({target}) for target in range(3)], dtype=np.uint64)
     which_K, complete_SW = complete_rows(component_N, 3, target_T, bit_TW)
     assert [targets_of(complete_SW[which]) for which in which_K] == [{0, 2}, {1}, set()]
 
 
-def test_renumbered_nodes_keep_their_neighbours_in_ascending_order():
+def test_neighbours_of_renumbered_nodes_are_in_ascending_order():
     node_N = np.random.default_rng(0).permutation(NUM_NODES).astype(np.uint32)
     number_N = np.argsort(node_N).astype(np.uint32)
     new_N1, new_M = renumbered(*lists()[:2], node_N, number_N)

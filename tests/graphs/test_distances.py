@@ -1,4 +1,3 @@
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,21 +10,21 @@ from scipy.sparse.csgraph import shortest_path
 from toy_graphs import Edges, toy_graph
 
 from dyformer.graphs import distances
-from dyformer.graphs.distances import distance_block, distance_table, swept_block
-from dyformer.graphs.kernels import block_search
-from dyformer.graphs.kernels.block_search import hub_first_graph, searched_block
+from dyformer.graphs import hub_first_graph as hub_first
+from dyformer.graphs.distances import distance_block, distance_table
+from dyformer.graphs.hub_first_graph import hub_first_graph
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 
-@pytest.fixture(params=["numpy", "all nodes are hubs", "three hubs", "no hubs"])
+@pytest.fixture(params=["all nodes are hubs", "three hubs", "no hubs"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., np.ndarray]:
-    """Each way to search; small graphs also as if they were large: few hubs, stretches of two nodes."""
-    if request.param in ("three hubs", "no hubs"):
-        monkeypatch.setattr(block_search, "SMALL_GRAPH", 0)
-        monkeypatch.setattr(block_search, "NUM_HUBS", 3 if request.param == "three hubs" else 0)
-        monkeypatch.setattr(block_search, "MIN_STRETCH", 2)
-        monkeypatch.setattr(block_search, "SLOTS_PER_STOP", 1)
-    return swept_block if request.param == "numpy" else searched_block
+    """The search as it is on small graphs, and as on large ones: few hubs, stretches of two nodes."""
+    if request.param != "all nodes are hubs":
+        monkeypatch.setattr(hub_first, "SMALL_GRAPH", 0)
+        monkeypatch.setattr(hub_first, "NUM_HUBS", 3 if request.param == "three hubs" else 0)
+        monkeypatch.setattr(distances, "MIN_STRETCH", 2)
+        monkeypatch.setattr(distances, "SLOTS_PER_STOP", 1)
+    return distance_block
 
 
 def exact_codes(union: TemporalUnionGraph, max_distance: int) -> np.ndarray:
@@ -44,7 +43,7 @@ def test_blocks_equal_scipy_on_random_graphs(engine):
 
 
 def sparse_edges(num_nodes: int, num_edges: int, seed: int) -> Edges:
-    """Ends drawn by a power law: hubs, and beside them long paths and lone nodes."""
+    """Ends drawn by a power law: hubs, long paths and isolated nodes."""
     end_E2 = (num_nodes * np.random.default_rng(seed).random((num_edges, 2)) ** [1, 2]).astype(int)
     return [(int(a), int(b)) for a, b in end_E2 if a != b]
 
@@ -70,7 +69,7 @@ def test_no_word_of_a_row_is_taken_for_complete(engine, word):
 
 
 @pytest.mark.parametrize("num_nodes", range(4, 14))
-def test_every_node_of_a_ring_is_walked_through(engine, num_nodes):
+def test_distances_around_a_ring_are_exact(engine, num_nodes):
     union = build_union_graph(toy_graph([(node, (node + 1) % num_nodes) for node in range(num_nodes)]), until=1)
     everyone = np.arange(num_nodes)
     expected = exact_codes(union, 5)
@@ -87,7 +86,7 @@ def test_awkward_graphs_have_exact_distances(engine, name, max_distance):
     assert_array_equal(engine(union, everyone, everyone, max_distance=max_distance), exact_codes(union, max_distance))
 
 
-def test_lists_longer_than_a_row_has_bits(engine):
+def test_lists_of_more_nodes_than_a_row_has_bits(engine):
     graph = toy_graph([(node, node + 1) for node in range(1_199)] + [(0, 620)])
     union = build_union_graph(graph, until=1)
     rows, columns = np.arange(3, 640), np.arange(1_199, 20, -1)
@@ -96,31 +95,22 @@ def test_lists_longer_than_a_row_has_bits(engine):
     assert_array_equal(engine(union, columns, rows, max_distance=40), expected.T)
 
 
-@pytest.mark.parametrize("gathered_words", [1, 1_000, 4_000_000])
-def test_a_sweep_in_parts_is_the_same(gathered_words, monkeypatch):
-    monkeypatch.setattr(distances, "GATHERED_WORDS", gathered_words)
-    union = build_union_graph(toy_graph([(node, node + 1) for node in range(199)] + [(0, 120)]), until=1)
-    rows, columns = np.arange(3, 140), np.arange(199, 20, -1)
-    expected = exact_codes(union, 40)[np.ix_(rows, columns)]
-    assert_array_equal(swept_block(union, rows, columns, max_distance=40), expected)
-
-
 def test_codes_by_hand(engine):
     union = build_union_graph(toy_graph([(0, 1), (1, 2), (2, 3), (5, 6)]), until=1)
     code = engine(union, np.array([0]), np.arange(7), max_distance=3)
-    assert code.tolist() == [[0, 1, 2, 3, 3, 3, 3]]  # 3 is as far as the cap; 4 to 6 are out of reach
+    assert code.tolist() == [[0, 1, 2, 3, 3, 3, 3]]  # node 3 is as far as the cap; nodes 4 to 6 are unreachable
 
 
-def test_arrays_that_nobody_may_write_to_are_enough():
+def test_read_only_arrays_are_accepted():
     union = build_union_graph(toy_graph(sparse_edges(300, 500, 1)), until=1)
     rows, columns = np.arange(40), np.arange(100, 160)
     for array in (rows, columns, union.indptr_N1, union.neighbor_M):
         array.flags.writeable = False
-    found = searched_block(union, rows, columns, max_distance=5)
+    found = distance_block(union, rows, columns, max_distance=5)
     assert_array_equal(found, exact_codes(union, 5)[np.ix_(rows, columns)])
 
 
-def test_threads_side_by_side_find_the_same():
+def test_concurrent_threads_find_the_same():
     blocks = []
     for seed in range(40):
         union = build_union_graph(toy_graph(sparse_edges(300, 300 + 10 * seed, seed)), until=1)
@@ -132,7 +122,7 @@ def test_threads_side_by_side_find_the_same():
         assert_array_equal(code, exact_codes(union, max_distance)[np.ix_(rows, columns)])
 
 
-def test_a_graph_is_numbered_hubs_first_once():
+def test_a_graph_is_renumbered_hubs_first_once():
     union = build_union_graph(toy_graph([(0, 4), (1, 4), (2, 4), (2, 3), (5, 6)]), until=1)
     graph = hub_first_graph(union)
     assert hub_first_graph(union) is graph
@@ -143,16 +133,7 @@ def test_a_graph_is_numbered_hubs_first_once():
     assert component_N.tolist() == [0, 0, 0, 0, 0, 1, 1]
 
 
-def test_without_numba_the_graph_is_swept(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "dyformer.graphs.kernels.block_search")
-    monkeypatch.setattr(distances, "_block_engine", distances._block_engine.__wrapped__)  # as asked for the first time
-    union = named_union("path")
-    assert distance_block(union, np.array([0]), np.array([4]), max_distance=9).tolist() == [[4]]
-    assert "dyformer.graphs.kernels.block_search" not in sys.modules
-
-
-def test_a_cap_that_does_not_fit_is_refused():
+def test_a_cap_out_of_range_is_refused():
     union = build_union_graph(toy_graph([(0, 1)]), until=1)
     for max_distance in (0, 256):
         with pytest.raises(ValueError, match=f"max_distance = {max_distance}: expected 1 to 255"):

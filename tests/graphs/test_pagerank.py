@@ -1,11 +1,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import networkx
 import numpy as np
 import polars as pl
 import pytest
-from graph_cases import NAMED, dense_union, named_union, random_graphs
+from graph_cases import NAMED, dense_union, named_union, pushed_rows, random_graphs
 from numpy.testing import assert_allclose, assert_array_equal
 from polars.testing import assert_frame_equal
 from published_logs import published_events
@@ -13,23 +12,12 @@ from scipy import sparse
 from toy_graphs import toy_graph
 
 from dyformer.graphs import pagerank
-from dyformer.graphs.kernels import pagerank as pagerank_kernels
-from dyformer.graphs.kernels.block_search import hub_first_graph
-from dyformer.graphs.pagerank import joint_context, joint_scores, pagerank_table, two_joint_contexts
-from dyformer.graphs.pagerank_solvers import chebyshev, power_iteration, pushed_rows
+from dyformer.graphs.hub_first_graph import hub_first_graph
+from dyformer.graphs.kernels import pagerank as kernels
+from dyformer.graphs.pagerank import chebyshev, joint_context, joint_scores, pagerank_table, two_joint_contexts
 from dyformer.graphs.snapshots import build_snapshots
 from dyformer.graphs.union_graph import build_union_graph
 from dyformer.logs.datasets import DATASETS
-
-
-@pytest.fixture(params=["compiled", "scipy"])
-def loops(request, monkeypatch):
-    if request.param == "scipy":
-        without_numba(monkeypatch)
-
-
-def without_numba(monkeypatch):
-    monkeypatch.setattr(pagerank, "_kernels", lambda: None)
 
 
 def exact_scores(union, targets, teleport: float) -> np.ndarray:
@@ -45,7 +33,6 @@ def exact_context(score_N: np.ndarray, targets, num_context: int) -> list[int]:
     return sorted(rest, key=lambda node: (-round(score_N[node] / max(score_N[rest]), 12), node))[:num_context]
 
 
-@pytest.mark.usefixtures("loops")
 def test_scores_and_contexts_equal_a_dense_solve_on_a_thousand_random_graphs():
     for graph, generator in random_graphs(1_000, seed=5):
         union = build_union_graph(graph, until=graph.num_steps)
@@ -60,7 +47,6 @@ def test_scores_and_contexts_equal_a_dense_solve_on_a_thousand_random_graphs():
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.usefixtures("loops")
 def test_awkward_graphs_have_exact_contexts(name):
     union = named_union(name)
     for target in range(union.num_nodes):
@@ -76,7 +62,6 @@ def test_joint_score_is_the_mean_of_the_single_scores():
         assert_allclose(joint_scores(union, np.arange(union.num_nodes)), np.mean(single_GN, axis=0), atol=1e-12)
 
 
-@pytest.mark.usefixtures("loops")
 def test_the_eighth_iteration_of_a_large_graph_is_within_the_chebyshev_bound(monkeypatch):
     monkeypatch.setattr(pagerank, "SMALL_GRAPH", 0)
     root = np.sqrt(0.15 / 1.85)
@@ -92,14 +77,12 @@ def test_the_eighth_iteration_of_a_large_graph_is_within_the_chebyshev_bound(mon
         assert error <= 1.0001 * bound * np.linalg.norm((expected - start) / scale) + 1e-12
 
 
-@pytest.mark.usefixtures("loops")
 def test_equal_scores_are_ordered_by_node_number():
     star = build_union_graph(toy_graph([(5, node) for node in range(11) if node != 5]), until=1)
     assert joint_context(star, np.array([5]), num_context=4).tolist() == [0, 1, 2, 3]
     assert joint_context(star, np.array([0]), num_context=4).tolist() == [5, 1, 2, 3]
 
 
-@pytest.mark.usefixtures("loops")
 def test_isolated_targets_have_an_empty_context():
     union = build_union_graph(toy_graph([(0, 1), (0, 9)], [(2, 3)]), until=2, window=1)
     assert joint_context(union, np.array([7, 8]), num_context=5).tolist() == []
@@ -114,11 +97,11 @@ def test_draws_follow_the_scores_without_replacement():
     generator = np.random.default_rng(1)
     score_N = exact_scores(union, targets, 0.15)
     score_N[0] = 0
-    share_N = score_N / score_N.sum()
+    p_N = score_N / score_N.sum()
     draws = np.array([joint_context(union, targets, num_context=2, generator=generator) for _ in range(5_000)])
     assert (draws[:, 0] != draws[:, 1]).all()
-    assert_allclose(np.bincount(draws[:, 0], minlength=8) / len(draws), share_N, atol=0.025)
-    second_N = np.array([sum(share_N[a] * share_N[b] / (1 - share_N[a]) for a in range(8) if a != b) for b in range(8)])
+    assert_allclose(np.bincount(draws[:, 0], minlength=8) / len(draws), p_N, atol=0.025)
+    second_N = np.array([sum(p_N[a] * p_N[b] / (1 - p_N[a]) for a in range(8) if a != b) for b in range(8)])
     assert_allclose(np.bincount(draws[:, 1], minlength=8) / len(draws), second_N, atol=0.025)
 
 
@@ -139,8 +122,8 @@ def test_pushing_and_pulling_are_the_same_step_to_the_last_bit():
         before_N, now_N = generator.random((2, union.num_nodes))
         now_N[generator.random(union.num_nodes) < 0.7] = 0
         pulled_N = before_N.copy()
-        pagerank_kernels._pull_step(*lists, pulled_N, now_N, 1.2, 0.85)
-        pagerank_kernels._push_step(*lists, before_N, now_N, generator.random(union.num_nodes), 1.2, 0.85)
+        kernels._pull_step(*lists, pulled_N, now_N, 1.2, 0.85)
+        kernels._push_step(*lists, before_N, now_N, generator.random(union.num_nodes), 1.2, 0.85)
         assert_array_equal(before_N, pulled_N)
 
 
@@ -161,7 +144,6 @@ def test_the_same_generator_state_draws_the_same():
     assert first == again != other
 
 
-@pytest.mark.usefixtures("loops")
 def test_uci_contexts_recall_the_exact_ones(shared_log):
     events, _ = published_events("uci", shared_log("uci"))
     graph = build_snapshots(events, DATASETS["uci"].window, "s")
@@ -171,7 +153,7 @@ def test_uci_contexts_recall_the_exact_ones(shared_log):
         exact = sparse.linalg.splu(
             sparse.csc_array(
                 sparse.eye_array(union.num_nodes)
-                - 0.85 * union.matrix @ sparse.diags_array(1 / np.maximum(union.degree, 1))
+                - 0.85 * union.adjacency @ sparse.diags_array(1 / np.maximum(union.degree, 1))
             )
         )
         active = np.flatnonzero(union.degree)
@@ -184,7 +166,6 @@ def test_uci_contexts_recall_the_exact_ones(shared_log):
 
 
 @pytest.mark.parametrize(("table_nodes", "tolerance"), [(20_000, 1e-4), (0, 1e-3)])
-@pytest.mark.usefixtures("loops")
 def test_table_rows_are_the_best_of_each_node(table_nodes, tolerance, monkeypatch):
     monkeypatch.setattr(pagerank, "TABLE_NODES", table_nodes)
     monkeypatch.setattr(pagerank, "PUSH_BLOCK", 7)
@@ -206,15 +187,15 @@ def test_table_rows_are_the_best_of_each_node(table_nodes, tolerance, monkeypatc
 def test_pushed_rows_stay_within_epsilon_times_the_degree():
     for graph, _ in random_graphs(60, seed=11):
         union = build_union_graph(graph, until=graph.num_steps)
-        pushed_NN = pushed_rows(union.matrix, np.arange(union.num_nodes), 0.15, pagerank.EPSILON).toarray()
+        pushed_NN = pushed_rows(union.adjacency, np.arange(union.num_nodes), 0.15, pagerank.EPSILON)
         exact_NN = np.array([exact_scores(union, np.array([node]), 0.15) for node in range(union.num_nodes)])
         assert (np.abs(pushed_NN - exact_NN) <= pagerank.EPSILON * np.maximum(union.degree, 1)).all()
 
 
-def test_what_is_not_pushed_counts_with_its_restart_share(monkeypatch):
+def test_a_remaining_residual_counts_with_the_teleport_probability(monkeypatch):
     union = named_union("path")
     everyone = np.arange(union.num_nodes)
-    assert_allclose(pushed_rows(union.matrix, everyone, 0.15, 2).toarray(), 0.15 * np.eye(union.num_nodes))
+    assert_allclose(pushed_rows(union.adjacency, everyone, 0.15, 2), 0.15 * np.eye(union.num_nodes))
     monkeypatch.setattr(pagerank, "TABLE_NODES", 0)
     monkeypatch.setattr(pagerank, "EPSILON", 0.45)  # an end of the path is pushed once, and its neighbour never
     table = pagerank_table(union, top_k=3, nodes=np.array([0]))
@@ -227,7 +208,6 @@ def table_graphs(num_graphs: int, *, seed: int):
 
 
 @pytest.mark.parametrize("table_nodes", [20_000, 0])
-@pytest.mark.usefixtures("loops")
 def test_the_parts_of_a_table_are_the_whole(table_nodes, monkeypatch):
     monkeypatch.setattr(pagerank, "TABLE_NODES", table_nodes)
     monkeypatch.setattr(pagerank, "PUSH_BLOCK", 7)
@@ -241,14 +221,14 @@ def test_the_parts_of_a_table_are_the_whole(table_nodes, monkeypatch):
 
 
 @pytest.mark.parametrize("epsilon", [1e-4, 1e-2, 0.1])
-def test_compiled_and_scipy_pushes_give_the_same_table(epsilon, monkeypatch):
+def test_pushed_tables_hold_the_best_of_the_rows_of_a_dense_push(epsilon, monkeypatch):
     monkeypatch.setattr(pagerank, "TABLE_NODES", 0)
     monkeypatch.setattr(pagerank, "EPSILON", epsilon)
     for union, _ in table_graphs(100, seed=14):
-        compiled = pagerank_table(union, top_k=4)
-        with monkeypatch.context() as patch:
-            without_numba(patch)
-            assert_frame_equal(pagerank_table(union, top_k=4), compiled, abs_tol=1e-12)
+        everyone = np.flatnonzero(union.degree)
+        rows = sparse.csr_array(pushed_rows(union.adjacency, everyone, 0.15, epsilon))
+        expected = pagerank._block_table(everyone, pagerank._best_of_rows(everyone, rows, 4))
+        assert_frame_equal(pagerank_table(union, top_k=4), expected, abs_tol=1e-12)
 
 
 def test_many_threads_on_one_new_graph_find_what_one_thread_finds():
@@ -270,25 +250,6 @@ def test_weighted_walks_follow_the_weights():
         assert_allclose(chebyshev(sparse.csr_array(weight_NN), seed_NB, 0.15, 60), expected, atol=1e-12)
 
 
-def test_directed_scores_are_those_of_networkx_once_they_sum_to_one():
-    generator = np.random.default_rng(17)
-    for _ in range(100):
-        num_nodes = int(generator.integers(2, 20))
-        directed = networkx.gnp_random_graph(num_nodes, 0.2, seed=int(generator.integers(1_000)), directed=True)
-        for tail, head in directed.edges:
-            directed[tail][head]["weight"] = generator.uniform(0.1, 5)
-        adjacency_NN = networkx.to_numpy_array(directed, nodelist=range(num_nodes))
-        seed_N = np.bincount(generator.integers(num_nodes, size=3), minlength=num_nodes) / 3
-        found = power_iteration(sparse.csr_array(adjacency_NN), seed_N, 0.15)
-        expected = networkx.pagerank(directed, 0.85, dict(enumerate(seed_N)), max_iter=500, tol=1e-14)
-        assert_allclose(found / found.sum(), [expected[node] for node in range(num_nodes)], atol=1e-11)
-
-
-def test_a_walk_ends_where_no_edge_leaves():
-    two = sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))
-    assert_allclose(power_iteration(two, np.array([1.0, 0.0]), 0.15), [0.15, 0.85 * 0.15])
-
-
 def test_the_best_of_many_are_sorted_and_equal_ones_ordered_by_number():
     generator = np.random.default_rng(18)
     for _ in range(200):
@@ -299,7 +260,6 @@ def test_the_best_of_many_are_sorted_and_equal_ones_ordered_by_number():
         assert pagerank._best(score_N, num_best, 1e-12).tolist() == expected[:num_best]
 
 
-@pytest.mark.usefixtures("loops")
 def test_the_table_of_a_graph_without_edges_is_empty():
     table = pagerank_table(named_union("no edge"), top_k=3)
     assert table.schema == {"node": pl.Int64, "neighbor": pl.Int64, "score": pl.Float64, "rank": pl.Int64}
@@ -316,7 +276,6 @@ def test_wrong_settings_are_named():
         pagerank_table(union, top_k=0)
 
 
-@pytest.mark.usefixtures("loops")
 def test_scores_do_not_depend_on_node_numbers():
     for graph, generator in random_graphs(30, seed=12):
         union = build_union_graph(graph, until=graph.num_steps)

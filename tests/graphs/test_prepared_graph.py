@@ -5,9 +5,10 @@ from numpy.testing import assert_array_equal
 from published_logs import published_events
 from toy_graphs import toy_graph
 
+from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_table
 from dyformer.graphs.pagerank import joint_context, pagerank_table
-from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, one_step_on, prepare_graph
+from dyformer.graphs.prepared_graph import PreparedGraph, one_step_on, prepare_graph
 from dyformer.graphs.snapshots import build_snapshots, to_tables
 from dyformer.logs.datasets import DATASETS
 
@@ -18,7 +19,7 @@ def assert_same(one: PreparedGraph, other: PreparedGraph) -> None:
     assert (one.config, one.until) == (other.config, other.until)
     for name, table in to_tables(one.history).items():
         assert table.equals(to_tables(other.history)[name]), name
-    for name in ("source_E", "target_E", "edge_first_step_E", "presence_EW", "neighbor_M"):
+    for name in ("source_E", "target_E", "presence_EW", "neighbor_M"):
         assert_array_equal(getattr(one.union, name), getattr(other.union, name), err_msg=name)
     assert one.union.num_nodes == other.union.num_nodes
 
@@ -33,7 +34,7 @@ def test_no_later_step_and_no_later_node_is_in_it():
 def test_the_window_bounds_the_union_and_not_the_history():
     prepared = prepare_graph(toy_graph(*STEPS), until=3, config=GraphConfig(history_window=2))
     assert prepared.history.num_steps == 3
-    assert (prepared.union.first_step, prepared.union.num_lags) == (2, 2)
+    assert (prepared.union.first_step, prepared.union.until) == (2, 3)
     assert list(zip(prepared.union.source_E.tolist(), prepared.union.target_E.tolist(), strict=True)) == [
         (0, 1),
         (0, 2),
@@ -76,7 +77,7 @@ def test_settings_out_of_range_are_named(setting, value):
         GraphConfig(**{setting: value})
 
 
-def test_nothing_after_the_cut_changes_anything_on_uci(shared_log):
+def test_later_events_change_nothing_on_uci(shared_log):
     # Equal length from the first row on: the published trims read the last row of the log, which is the future.
     events, _ = published_events("uci", shared_log("uci"))
     window = DATASETS["generated"].window

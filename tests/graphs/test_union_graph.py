@@ -7,32 +7,19 @@ from graph_cases import NAMED, dense_adjacency, dense_union, named_union, random
 from numpy.testing import assert_array_equal
 from toy_graphs import toy_graph
 
-from dyformer.graphs import union_graph as module
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.graphs.union_graph import (
-    TemporalUnionGraph,
-    adjacency,
-    build_union_graph,
-    connections,
-    extend_union_graph,
-)
-
-
-@pytest.fixture(params=["numba", "no numba"], autouse=True)
-def _loops(request, monkeypatch):
-    if request.param == "no numba":
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, connections, extend_union_graph
 
 
 def assert_equal_unions(one: TemporalUnionGraph, other: TemporalUnionGraph) -> None:
-    for name in (*(field.name for field in fields(one)), "source_E", "target_E", "edge_first_step_E"):
+    for name in (*(field.name for field in fields(one)), "source_E", "target_E"):
         found, expected = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
         assert found.dtype == expected.dtype, name
         assert_array_equal(found, expected, err_msg=name)
 
 
 def emptied(graph: DynamicGraph, step: int) -> DynamicGraph:
-    """The graph as if a step had brought no edge."""
+    """The graph without the edges of a step."""
     none = np.empty(0, dtype=np.int64)
     return replace(
         graph,
@@ -44,7 +31,7 @@ def emptied(graph: DynamicGraph, step: int) -> DynamicGraph:
 
 
 def long_history(num_steps: int) -> DynamicGraph:
-    """More steps than a word has bits; pairs come, recur and stay away, and nodes are added to the end."""
+    """More steps than a word has bits; pairs appear, recur and disappear, and nodes are added to the end."""
     generator = np.random.default_rng(5)
     steps = [[(0, 1)]] + [
         [(int(a), int(b)) for a, b in generator.integers(2 + step // 10, size=(2, 2)) if a != b]
@@ -55,7 +42,7 @@ def long_history(num_steps: int) -> DynamicGraph:
 
 def lags_of(union, edge: int) -> set[int]:
     words = union.presence_EW[edge].tolist()
-    return {64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1}
+    return {64 * index + bit for index, word in enumerate(words) for bit in range(64) if word >> bit & 1}
 
 
 def test_union_equals_a_plain_count_of_the_snapshots():
@@ -70,10 +57,9 @@ def test_union_equals_a_plain_count_of_the_snapshots():
                 steps.setdefault(pair, []).append(snapshot.step)
         pairs = sorted(steps)
         assert list(zip(union.source_E.tolist(), union.target_E.tolist(), strict=True)) == pairs
-        assert union.edge_first_step_E.tolist() == [steps[pair][0] for pair in pairs]
         assert [lags_of(union, edge) for edge in range(len(pairs))] == [{until - s for s in steps[p]} for p in pairs]
         assert (union.num_nodes, union.first_step) == (graph.snapshots[until - 1].num_nodes, first_step)
-        assert_array_equal(adjacency(union).toarray(), dense_adjacency(graph, first_step, until))
+        assert_array_equal(union.adjacency.toarray(), dense_adjacency(graph, first_step, until))
 
 
 def test_rows_hold_neighbours_in_order_and_edges_last():
@@ -126,7 +112,7 @@ def test_extension_by_another_than_the_next_step_is_refused():
         extend_union_graph(build_union_graph(graph, until=1), graph.snapshots[2])
 
 
-def test_hidden_step_is_united_as_if_it_had_no_edge():
+def test_a_hidden_step_adds_no_edge():
     for graph, generator in random_graphs(150, seed=4):
         until = int(generator.integers(1, graph.num_steps + 1))
         hidden_step = int(generator.integers(1, graph.num_steps + 1))
@@ -135,7 +121,7 @@ def test_hidden_step_is_united_as_if_it_had_no_edge():
             assert_equal_unions(found, build_union_graph(emptied(graph, hidden_step), until=until, window=window))
 
 
-def test_connections_equal_all_pairs_asked_one_by_one():
+def test_connections_equal_all_pairs_looked_up_one_by_one():
     for graph, generator in random_graphs(300, seed=2):
         union = build_union_graph(graph, until=graph.num_steps)
         rows, columns = (
@@ -144,8 +130,8 @@ def test_connections_equal_all_pairs_asked_one_by_one():
         row_P, column_P, edge_P = connections(union, rows, columns)
         found = list(zip(row_P.tolist(), column_P.tolist(), strict=True))
         assert len(set(found)) == len(found)
-        linked = dense_union(union)[np.ix_(rows, columns)]
-        assert set(found) == set(zip(*(axis.tolist() for axis in np.nonzero(linked)), strict=True))
+        is_edge = dense_union(union)[np.ix_(rows, columns)]
+        assert set(found) == set(zip(*(axis.tolist() for axis in np.nonzero(is_edge)), strict=True))
         assert_array_equal(np.minimum(rows[row_P], columns[column_P]), union.source_E[edge_P])
         assert_array_equal(np.maximum(rows[row_P], columns[column_P]), union.target_E[edge_P])
 
@@ -168,7 +154,7 @@ def test_connections_to_more_columns_than_the_least_hash_table_has_fields():
     assert found == [(1, 0, 0), (1, 2, 1), (3, 998, 998)]
 
 
-def test_a_union_of_edges_that_recur_holds_on_to_no_array_of_all_of_them():
+def test_a_union_of_recurring_edges_references_no_array_of_all_of_them():
     presence_EW = build_union_graph(toy_graph(*[[(0, 1), (1, 2)]] * 50), until=50).presence_EW
     held: Any = presence_EW if presence_EW.base is None else presence_EW.base
     assert memoryview(held).nbytes == 2 * 8
@@ -192,7 +178,7 @@ def test_later_steps_leave_no_trace():
 
 
 @pytest.mark.parametrize("until", [0, 3, -1])
-def test_a_step_that_is_not_there_is_named(until):
+def test_a_missing_step_is_named(until):
     with pytest.raises(ValueError, match=f"until = {until}: expected one of the graph's steps 1 to 2"):
         build_union_graph(toy_graph([(0, 1)], [(1, 2)]), until=until)
 

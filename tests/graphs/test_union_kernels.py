@@ -1,4 +1,4 @@
-"""Compiled loops, run interpreted: there a step beyond the end of an array is an error, and not another one's bytes."""
+"""Compiled loops, run by the interpreter: an index beyond the end of an array is an error there."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_a_copy_of_any_length_touches_nothing_else(length: int):
     assert _copy.py_func(source, length, length, copied[1:], length) == length
 
 
-def test_a_full_field_is_passed_over_and_after_the_last_comes_the_first():
+def test_a_full_field_is_skipped_and_the_first_field_follows_the_last():
     node_F = np.full(64, -1, dtype=np.int64)
     last = [node for node in range(1_000) if _field_of.py_func(node, node_F) == 63][:3]
     for node, field in zip(last, (63, 0, 1), strict=True):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dyformer.graphs import windows
-from dyformer.graphs.windows import Windows, cut, time_order
+from dyformer.graphs.windows import Windows, split_windows, time_order
 from dyformer.logs.datasets import Window, WindowError
 
 SECOND = 1_000_000
@@ -39,9 +39,9 @@ def test_equal_lengths_follow_the_rule_as_it_is_written(time_R, length, trim_sta
     kept = [t for t in time_R.tolist() if first <= t <= last]
     if not kept:
         with pytest.raises(WindowError, match="leave no interaction"):
-            cut(time_R, window, "step")
+            split_windows(time_R, window, "step")
         return
-    found = cut(time_R, window, "step")
+    found = split_windows(time_R, window, "step")
     assert step_of_rows(found) == [(t - first) // length + 1 for t in kept]
     assert time_R[found.first_row_T[0]] == kept[0]
     assert found.start_time_T[0] == first
@@ -56,9 +56,9 @@ def test_equal_widths_follow_the_rule_as_it_is_written(time_R, count):
     low, high = int(time_R.min()), int(time_R.max())
     if low == high:
         with pytest.raises(WindowError, match="all interactions have the same time"):
-            cut(time_R, window, "step")
+            split_windows(time_R, window, "step")
         return
-    found = cut(time_R, window, "step")
+    found = split_windows(time_R, window, "step")
     assert len(found.first_row_T) == count
     assert step_of_rows(found) == [min(count - 1, count * (t - low) // (high - low)) + 1 for t in time_R.tolist()]
     assert (found.start_time_T[0], found.end_time_T[-1]) == (low, high + 1)
@@ -70,9 +70,9 @@ def test_equal_counts_differ_by_one_at_most_and_the_longer_come_first(time_R, co
     window = Window(rule="equal_count", count=count)
     if count > len(time_R):
         with pytest.raises(WindowError, match=f"cannot fill {count} windows"):
-            cut(time_R, window, "step")
+            split_windows(time_R, window, "step")
         return
-    found = cut(time_R, window, "step")
+    found = split_windows(time_R, window, "step")
     sizes = np.diff([found.first_row_T[0], *found.end_row_T])
     assert len(sizes) == count
     assert sizes.sum() == len(time_R)
@@ -84,15 +84,15 @@ def test_equal_counts_differ_by_one_at_most_and_the_longer_come_first(time_R, co
 
 def test_trims_keep_their_own_moments_and_count_windows_share_what_is_left():
     time_R = np.array([0, 4, 5, 6, 90, 91, 100]) * DAY
-    by_time = cut(time_R, Window(rule="equal_time", length="60d", trim_start="5d", trim_end="10d"), "us")
+    by_time = split_windows(time_R, Window(rule="equal_time", length="60d", trim_start="5d", trim_end="10d"), "us")
     assert (by_time.first_row_T.tolist(), by_time.end_row_T.tolist()) == ([2, 4], [4, 5])
-    by_count = cut(time_R, Window(rule="equal_count", count=3, trim_start="5d", trim_end="9d"), "us")
+    by_count = split_windows(time_R, Window(rule="equal_count", count=3, trim_start="5d", trim_end="9d"), "us")
     assert (by_count.first_row_T.tolist(), by_count.end_row_T.tolist()) == ([2, 4, 5], [4, 5, 6])
 
 
 def test_days_of_a_zone_have_23_hours_when_the_clocks_go_forward():
     time_R = np.array([micros("2024-03-30T13:00", "Europe/Berlin"), micros("2024-04-01T13:00", "Europe/Berlin")])
-    found = cut(time_R, Window(rule="calendar", length="1d", time_zone="Europe/Berlin"), "us")
+    found = split_windows(time_R, Window(rule="calendar", length="1d", time_zone="Europe/Berlin"), "us")
     assert found.start_time_T.tolist() == [
         micros("2024-03-29T23:00"),
         micros("2024-03-30T23:00"),
@@ -103,7 +103,7 @@ def test_days_of_a_zone_have_23_hours_when_the_clocks_go_forward():
 
 def test_weeks_start_on_monday():
     time_R = np.array([micros("2024-05-15T00:00"), micros("2024-05-27T00:00")])  # a Wednesday; a Monday
-    found = cut(time_R, Window(rule="calendar", length="1w"), "us")
+    found = split_windows(time_R, Window(rule="calendar", length="1w"), "us")
     assert found.start_time_T.tolist() == [micros(f"2024-05-{day}") for day in (13, 20, 27)]
     assert step_of_rows(found) == [1, 3]
 
@@ -120,7 +120,7 @@ def test_weeks_start_on_monday():
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_calendar_periods_start_at_their_midnights(length, starts, zone):
     time_R = np.array([micros("2023-11-30T12:00", zone), micros("2024-03-01T00:00", zone)])
-    found = cut(time_R, Window(rule="calendar", length=length, time_zone=zone), "us")
+    found = split_windows(time_R, Window(rule="calendar", length=length, time_zone=zone), "us")
     assert found.start_time_T.tolist() == [micros(start, zone) for start in starts]
     assert found.end_time_T[-1] > time_R[-1]
 
@@ -135,7 +135,7 @@ def test_wall_clock_lengths_follow_the_rule_as_it_is_written(seconds, days, hour
     if any(wall.fold for wall in walls) or any(wall.hour == 1 and (wall.month, wall.day) == (11, 4) for wall in walls):
         return  # the rule alone does not say which pass of the repeated hour is meant
     length = days * 24 + hours
-    found = cut(time_R, Window(rule="equal_time", length=f"{length}h", time_zone="America/Chicago"), "us")
+    found = split_windows(time_R, Window(rule="equal_time", length=f"{length}h", time_zone="America/Chicago"), "us")
     naive = [wall.replace(tzinfo=None) for wall in walls]
     expected = [int((wall - naive[0]).total_seconds()) // 3_600 // length + 1 for wall in naive]
     assert step_of_rows(found) == expected
@@ -145,7 +145,7 @@ def test_a_bound_that_the_clocks_jump_over_falls_on_the_jump():
     zone = "America/Chicago"  # 02:00 -> 03:00 on 2024-03-10
     first = micros("2024-03-09T02:30", zone)
     inside = [micros("2024-03-10T01:59:59", zone), micros("2024-03-10T03:00", zone)]
-    found = cut(np.array([first, *inside]), Window(rule="equal_time", length="24h", time_zone=zone), "us")
+    found = split_windows(np.array([first, *inside]), Window(rule="equal_time", length="24h", time_zone=zone), "us")
     assert found.start_time_T[1] == micros("2024-03-10T08:00")
     assert step_of_rows(found) == [1, 1, 2]
 
@@ -155,7 +155,7 @@ def test_a_bound_in_the_repeated_hour_falls_on_its_first_pass():
     first = micros("2024-11-02T01:30", zone)
     passes = [micros("2024-11-03T01:30", zone), micros("2024-11-03T01:10", zone, fold=1)]
     assert passes == sorted(passes)
-    found = cut(np.array([first, *passes]), Window(rule="equal_time", length="1d", time_zone=zone), "us")
+    found = split_windows(np.array([first, *passes]), Window(rule="equal_time", length="1d", time_zone=zone), "us")
     assert step_of_rows(found) == [1, 2, 2]
 
 
@@ -163,7 +163,7 @@ def test_the_last_row_is_always_inside():
     zone = "America/Chicago"
     first = micros("2024-11-02T01:30", zone)
     second_pass = micros("2024-11-03T01:10", zone, fold=1)
-    found = cut(np.array([first, second_pass]), Window(rule="equal_time", length="1d", time_zone=zone), "us")
+    found = split_windows(np.array([first, second_pass]), Window(rule="equal_time", length="1d", time_zone=zone), "us")
     assert step_of_rows(found) == [1, 2]
     assert found.end_time_T[-1] > second_pass
 
@@ -189,14 +189,14 @@ def test_the_last_row_is_always_inside():
 )
 def test_a_window_that_does_not_fit_is_named(window, time_R, time_unit, message):
     with pytest.raises(WindowError, match=message):
-        cut(np.array(time_R, dtype=np.int64), window, time_unit)
+        split_windows(np.array(time_R, dtype=np.int64), window, time_unit)
 
 
 def test_as_many_windows_as_allowed_are_made(monkeypatch):
     monkeypatch.setattr(windows, "MAX_WINDOWS", 3)
-    assert len(cut(np.array([0, 2]), Window(rule="equal_time", length="1"), "step").first_row_T) == 3
+    assert len(split_windows(np.array([0, 2]), Window(rule="equal_time", length="1"), "step").first_row_T) == 3
     with pytest.raises(WindowError, match="4 windows"):
-        cut(np.array([0, 3]), Window(rule="equal_time", length="1"), "step")
+        split_windows(np.array([0, 3]), Window(rule="equal_time", length="1"), "step")
 
 
 @settings(deadline=None)

@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from toy_graphs import toy_graph
 
-from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.history_links import HistoryLinks, history_links
 from dyformer.sampling.link_batches import LinkTask, PairSizes, PairSource
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.sampling import link_batches as pair_batches
 from dyformer.sampling.link_batches import (
     LinkTask,

@@ -10,8 +10,9 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
+from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
-from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.subgraphs import (

@@ -1,1 +1,1 @@
-"""The compiled loops behind the graphs."""
+"""Arrays -> arrays: the compiled loops behind the graphs."""

@@ -1,11 +1,11 @@
-"""The loops of the block search, compiled at first use and kept on disk; they run without Python's lock.
+"""The loops of the bit-parallel search, compiled at first use and cached on disk; they run without Python's lock.
 
-A row is 512 bits, one for each target that has reached a node: eight words, the cache line that a random access costs
-anyway. `Rows` are the rows of some of the nodes. Nodes are numbered hubs first and neighbours ascend, so that every
-list of neighbours begins with its hubs.
+A row is 512 bits, one for each target that has reached a node: eight words, because a random access loads a whole
+cache line anyway. `Rows` are the rows of some of the nodes. Nodes are numbered hubs first and neighbours ascend, so
+that every list of neighbours begins with its hubs.
 
 N nodes    N1 = N + 1    M slots of both directions    B bytes of 8 nodes    K components    W = 8 words of a row
-R rows    X nodes asked about    S components with targets    V nodes of a stretch    U = 64 bytes of a row
+R rows    X nodes whose rows are updated    S components with targets    V nodes of a stretch    U = 64 bytes of a row
 """
 
 import numpy as np
@@ -17,16 +17,16 @@ NUM_WORDS = 8
 Words = NDArray[np.uint64]
 Nodes = NDArray[np.uint32]
 Lists = tuple[NDArray[np.int64], Nodes, Nodes]  # indptr_N1, neighbor_M, component_N
-Rows = tuple[NDArray[np.uint8], Nodes, Words]  # known_B: a bit for every node with a row; place_N: which; row_RW
-Complete = tuple[Nodes, Words]  # which_K, complete_SW: the bits that a row of a component lacks no more when it is done
-Span = tuple[int, int]  # the first node meant and the one after the last
+Rows = tuple[NDArray[np.uint8], Nodes, Words]  # known_B: a bit for every node with a row; index_N: which row; row_RW
+Complete = tuple[Nodes, Words]  # which_K: row of each component; complete_SW: all bits that its nodes can get
+Span = tuple[int, int]  # the first node and the one after the last
 
 _NO_BITS = (np.uint64(0),) * NUM_WORDS
 
 
 @njit
 def _with(bits, row_RW, r):
-    # Written out, as the eight words stay in registers then.
+    # Written out, because the eight words then stay in registers.
     low = (bits[0] | row_RW[r, 0], bits[1] | row_RW[r, 1], bits[2] | row_RW[r, 2], bits[3] | row_RW[r, 3])
     return (*low, bits[4] | row_RW[r, 4], bits[5] | row_RW[r, 5], bits[6] | row_RW[r, 6], bits[7] | row_RW[r, 7])
 
@@ -56,7 +56,7 @@ def _mark(known_B, node):
 
 @njit(nogil=True, cache=True)
 def renumbered(indptr_N1, neighbor_M, node_N, number_N):
-    """Give the lists of neighbours, ascending, once node `node_N[i]` is called i; `number_N` is the inverse."""
+    """Give the lists of neighbours, ascending, after node `node_N[i]` got the number i; `number_N` is the inverse."""
     new_N1 = np.zeros_like(indptr_N1)
     for i in range(len(node_N)):
         new_N1[i + 1] = new_N1[i] + indptr_N1[node_N[i] + 1] - indptr_N1[node_N[i]]
@@ -72,7 +72,7 @@ def renumbered(indptr_N1, neighbor_M, node_N, number_N):
 
 @njit(nogil=True, cache=True)
 def components(indptr_N1, neighbor_M):
-    """Number the connected components: the number of each node's, and how many there are."""
+    """Number the connected components: the component of each node, and how many there are."""
     unseen = np.uint32(len(indptr_N1))
     component_N = np.full(len(indptr_N1) - 1, unseen, dtype=np.uint32)
     queue_N = np.empty_like(component_N)
@@ -98,12 +98,12 @@ def components(indptr_N1, neighbor_M):
 
 @njit
 def _add(bits, node, rows, holder_R, num_rows):
-    known_B, place_N, row_RW = rows
+    known_B, index_N, row_RW = rows
     if _has(known_B, node):
-        _put(_with(bits, row_RW, place_N[node]), row_RW, place_N[node])
+        _put(_with(bits, row_RW, index_N[node]), row_RW, index_N[node])
         return num_rows
     _mark(known_B, node)
-    place_N[node] = num_rows
+    index_N[node] = num_rows
     holder_R[num_rows] = node
     _put(bits, row_RW, num_rows)
     return num_rows + 1
@@ -117,7 +117,7 @@ def _no_rows(num_nodes, most):
 
 @njit(nogil=True, cache=True)
 def pushed(lists, node_X, row_XW, span):
-    """Give each node's row to itself and to its neighbours in the span: the rows, and the node that holds each [R].
+    """Push each node's row to itself and to its neighbours in the span: the rows, and the node of each [R].
 
     Nodes of X may repeat.
     """
@@ -146,7 +146,7 @@ def pushed(lists, node_X, row_XW, span):
 def pulled(lists, node_X, row_XW, rows, span, complete):
     """Add to each node's row those of its neighbours in the span, until it is complete; give the rows [X, W]."""
     indptr_N1, neighbor_M, component_N = lists
-    known_B, place_N, row_RW = rows
+    known_B, index_N, row_RW = rows
     which_K, complete_SW = complete
     new_XW = np.empty_like(row_XW)
     for x in range(len(node_X)):
@@ -154,10 +154,10 @@ def pulled(lists, node_X, row_XW, rows, span, complete):
         full = _with(_NO_BITS, complete_SW, which_K[component_N[node_X[x]]])
         slot, end = indptr_N1[node_X[x]], indptr_N1[node_X[x] + 1]
         while slot < end and neighbor_M[slot] < span[1]:
-            if not slot & 3 and _covers(bits, full):  # to ask more often costs more than it saves
+            if not slot & 3 and _covers(bits, full):  # a check at every slot costs more than it saves
                 break
             if neighbor_M[slot] >= span[0] and _has(known_B, neighbor_M[slot]):
-                bits = _with(bits, row_RW, place_N[neighbor_M[slot]])
+                bits = _with(bits, row_RW, index_N[neighbor_M[slot]])
             slot += 1
         _put(bits, new_XW, x)
     return new_XW
@@ -184,10 +184,10 @@ def _pull_stretch(neighbor_M, slot, end, bits, stretch, row_VW):
 
 @njit(nogil=True, cache=True)
 def met(lists, holder_R, row_RW, node_X, row_XW, span, length):
-    """Add to each node's row those of the holders that are two hops away by way of the span; give the rows [X, W].
+    """Add to each node's row those of the holders two hops away through a node of the span; give the rows [X, W].
 
-    A push to the span and a pull from it, one stretch of `length` nodes after the other: the rows of a stretch stay in
-    the cache, where those of a large graph would each be fetched from memory twice.
+    A push to the span and a pull from it, one stretch of `length` nodes after the other. The rows of a stretch stay in
+    the cache; those of the whole span would be fetched from memory twice.
     """
     indptr_N1, neighbor_M, _ = lists
     slot_R, slot_X = indptr_N1[holder_R], indptr_N1[node_X]
@@ -224,33 +224,33 @@ def _mark_neighbors(lists, node_X, span, known_B):
 
 @njit(nogil=True, cache=True)
 def neighborhood(lists, node_X, span):
-    """Give the neighbours in the span of any of the nodes [R], ascending, with the bits and places of their `Rows`."""
-    known_B, place_N, _ = _no_rows(len(lists[0]) - 1, 0)
+    """Give all neighbours of the nodes in the span [R], ascending, with the bits and the index of their `Rows`."""
+    known_B, index_N, _ = _no_rows(len(lists[0]) - 1, 0)
     holder_R = np.empty(_mark_neighbors(lists, node_X, span, known_B), dtype=np.uint32)
     num_rows = 0
     for byte in np.flatnonzero(known_B):
         for node in range(8 * byte, 8 * byte + 8):
             if _has(known_B, np.uint32(node)):
-                place_N[node] = num_rows
+                index_N[node] = num_rows
                 holder_R[num_rows] = node
                 num_rows += 1
-    return known_B, place_N, holder_R
+    return known_B, index_N, holder_R
 
 
 @njit(nogil=True, cache=True)
 def rows_at(node_X, rows):
     """Give the rows of the nodes [X, W], empty where a node has none."""
-    known_B, place_N, row_RW = rows
+    known_B, index_N, row_RW = rows
     row_XW = np.zeros((len(node_X), NUM_WORDS), dtype=np.uint64)
     for x in range(len(node_X)):
         if _has(known_B, node_X[x]):
-            _put(_with(_NO_BITS, row_RW, place_N[node_X[x]]), row_XW, x)
+            _put(_with(_NO_BITS, row_RW, index_N[node_X[x]]), row_XW, x)
     return row_XW
 
 
 @njit(nogil=True, cache=True)
 def complete_rows(component_N, num_components, target_T, bit_TW):
-    """Give each component's row with all of its targets, the first of no component with any: `Complete`."""
+    """Give each component's row with all of its targets: `Complete`. The first row is that of components without."""
     which_K = np.zeros(num_components, dtype=np.uint32)
     complete_SW = np.zeros((len(target_T) + 1, NUM_WORDS), dtype=np.uint64)
     num_rows = 1
@@ -265,8 +265,8 @@ def complete_rows(component_N, num_components, target_T, bit_TW):
 
 
 @njit(nogil=True, cache=True)
-def lessen(code_XU, row_XW):
-    """Take one from the code of each bit that is set; eight codes, of a byte each, to a word."""
+def decrement(code_XU, row_XW):
+    """Subtract one from the code of each bit that is set; a word holds eight codes of a byte each."""
     for x in range(len(row_XW)):
         for w in range(NUM_WORDS):
             word = row_XW[x, w]

@@ -2,41 +2,27 @@
 
 N nodes    N1 = N + 1    M slots of neighbours    G targets    B nodes of a block    K best nodes    A nodes touched
 
-Hubs first, what is read most lies together, and lists of equal length follow each other. Importing this module needs
-numba; `dyformer.graphs.pagerank` imports it where it is there and does without it otherwise.
+With the hubs first, the entries that are read most lie together and lists of equal length follow each other.
 """
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from dyformer.graphs.kernels.block_search import hub_first_graph
-from dyformer.graphs.union_graph import TemporalUnionGraph
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
-
-PUSHED = 1e-300  # what a push leaves: no residual that counts, yet not the 0 of a node that was never touched
-PUSHED_SHARE = 0.25  # of all slots: while nodes that hold anything have fewer, pushing is faster than pulling
-
-
-def chebyshev_scores(union: TemporalUnionGraph, targets_G: Int64s, teleport: float, num_iterations: int) -> Float64s:
-    """Give the mean PageRank [N] of the targets, as `pagerank_solvers.chebyshev` does from their averaged seeds."""
-    graph = hub_first_graph(union)
-    indptr_N1, neighbor_M = graph.lists[:2]
-    return _chebyshev(indptr_N1, neighbor_M, graph.number_N, graph.number_N[targets_G], teleport, num_iterations)
+PUSHED = 1e-300  # residual after a push: too small to count, yet not the 0 of a node that was never touched
+PUSHED_FRACTION = 0.25  # of all slots: while nonzero nodes have fewer, pushing is faster than pulling
 
 
 @njit(nogil=True, cache=True)
-def _chebyshev(indptr_N1, neighbor_M, number_N, target_G, teleport, num_iterations):
-    # Solves for D^-1 pi, so that a step adds up neighbours as they are; the older of two iterates is overwritten.
+def chebyshev(indptr_N1, neighbor_M, number_N, target_G, teleport, num_iterations):
+    """Give the mean PageRank [N] of the targets by Chebyshev iteration from their averaged seeds."""
+    # The iterates are D^-1 pi, so that a step sums the neighbours without weights; the older one is overwritten.
     before_N, now_N, total_N = np.zeros(len(number_N)), np.zeros(len(number_N)), np.zeros(len(number_N))
     start = teleport / len(target_G)
     _restart(now_N, indptr_N1, target_G, start)
     weight, is_pushed = 2.0, True
     for _ in range(num_iterations):
         weight = 1 / (1 - (1 - teleport) ** 2 * weight / 4)
-        is_pushed = is_pushed and _num_read(indptr_N1, now_N) < PUSHED_SHARE * len(neighbor_M)
+        is_pushed = is_pushed and _num_read(indptr_N1, now_N) < PUSHED_FRACTION * len(neighbor_M)
         if is_pushed:
             _push_step(indptr_N1, neighbor_M, before_N, now_N, total_N, weight, 1 - teleport)
         else:
@@ -54,14 +40,14 @@ def _degree(indptr_N1, node):
 
 
 @njit(nogil=True, cache=True)
-def _restart(share_N, indptr_N1, target_G, mass):
+def _restart(score_N, indptr_N1, target_G, mass):
     for target in target_G:
-        share_N[target] += mass / _degree(indptr_N1, target)
+        score_N[target] += mass / _degree(indptr_N1, target)
 
 
 @njit(nogil=True, cache=True)
 def _num_read(indptr_N1, now_N):
-    """Count the slots of the nodes that hold anything."""
+    """Count the slots of the nonzero nodes."""
     num_slots = 0
     for node in range(len(now_N)):
         if now_N[node] != 0.0:
@@ -71,7 +57,7 @@ def _num_read(indptr_N1, now_N):
 
 @njit(nogil=True, cache=True)
 def _push_step(indptr_N1, neighbor_M, before_N, now_N, total_N, weight, walk):
-    """Step from the few nodes that hold anything: neighbours are added up in the same order as by pulling."""
+    """Step from the few nonzero nodes: neighbours are added in the same order as by pulling."""
     total_N[:] = 0.0
     for node in range(len(now_N)):
         if now_N[node] != 0.0:
@@ -90,22 +76,9 @@ def _pull_step(indptr_N1, neighbor_M, before_N, now_N, weight, walk):
         before_N[node] += weight * (walk * total / _degree(indptr_N1, node) - before_N[node])
 
 
-def pushed_best(
-    union: TemporalUnionGraph, node_B: Int64s, *, top_k: int, teleport: float, epsilon: float, tie: float
-) -> tuple[Int64s, Float64s, Int64s]:
-    """Give the best nodes [B, K] of each node's row, itself left out, their scores [B, K] and how many they are [B].
-
-    Rows are those of `pagerank_solvers.pushed_rows`; scores that round to the same multiple of `tie` count as equal.
-    """
-    graph = hub_first_graph(union)
-    threshold_N = epsilon * np.maximum(np.diff(graph.lists[0]), 1)
-    node_N = np.empty(graph.num_nodes, dtype=np.int64)
-    node_N[graph.number_N] = np.arange(graph.num_nodes)
-    return _best_rows(graph.lists[:2], node_N, threshold_N, graph.number_N[node_B], top_k, teleport, tie)
-
-
 @njit(nogil=True, cache=True)
-def _best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
+def best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
+    """Give the best nodes [B, K] of each node's row by forward push, itself left out; their scores and number."""
     shape, num_nodes = (len(own_B), top_k), len(node_N)
     best_BK, score_BK, num_best_B = np.empty(shape, np.int64), np.empty(shape), np.zeros(len(own_B), np.int64)
     settled_N, residual_N, touched_N = np.zeros(num_nodes), np.zeros(num_nodes), np.empty(num_nodes, np.uint32)
@@ -122,7 +95,7 @@ def _best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
 
 @njit(nogil=True, cache=True)
 def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport):
-    """Push all large residuals at once, from the one of the row's own node, until none is left."""
+    """Push all large residuals at once, starting from the row's own node, until none is left."""
     front_N, next_N, pushed_N = fronts
     indptr_N1, neighbor_M = slots
     num_touched, num_front = 1, 1 if residual_N[touched_N[0]] >= threshold_N[touched_N[0]] else 0
@@ -136,15 +109,15 @@ def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport
         num_next = 0
         for entry in range(num_front):
             first, end = indptr_N1[front_N[entry]], indptr_N1[front_N[entry] + 1]
-            share = (1 - teleport) * pushed_N[entry] / (end - first)
+            mass = (1 - teleport) * pushed_N[entry] / (end - first)
             for slot in range(first, end):
                 neighbor = neighbor_M[slot]
                 before = residual_N[neighbor]
-                residual_N[neighbor] = before + share
+                residual_N[neighbor] = before + mass
                 if before == 0.0:
                     touched_N[num_touched] = neighbor
                     num_touched += 1
-                if before < threshold_N[neighbor] <= before + share:
+                if before < threshold_N[neighbor] <= before + mass:
                     next_N[num_next] = neighbor
                     num_next += 1
         front_N, next_N, num_front = next_N, front_N, num_next
@@ -171,7 +144,7 @@ def _take_best(node_N, scores, best_K, score_K, tie):
 
 @njit(nogil=True, cache=True)
 def _insert(best_K, score_K, num_best, node, score, tie):
-    """Put a node where it belongs among the best so far; give their new number."""
+    """Insert a node among the best so far in order; give their new number."""
     if num_best == len(best_K) and not _goes_before(node, score, best_K[-1], score_K[-1], tie):
         return num_best
     rank = min(num_best, len(best_K) - 1)

@@ -1,4 +1,4 @@
-"""Compiled walks of two and three steps between pairs; `pair_features` imports them where numba is there.
+"""Compiled walks of two and three steps between pairs.
 
 N nodes    N1 = N + 1    M slots of both directions    P pairs, sorted by their first end
 """
@@ -9,50 +9,50 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def path_sums(indptr_N1, neighbor_M, degree_N, weight_N, first_P, second_P):
-    """Give what the pairs' common neighbours count and weigh, and their three-step walks, `[3, P]`.
+    """Give the number of common neighbours of each pair, their summed weights, and the three-step walks, `[3, P]`.
 
-    A walk a-m-n-b counts 1 / (degree of m x degree of n). What lies two steps from a first end is summed up once for
-    all its pairs, so that equal first ends must stand together.
+    A walk a-m-n-b counts 1 / (degree of m x degree of n). The two-step walks of a first end are summed once for all its
+    pairs, so that equal first ends must stand together.
     """
     sums_3P = np.zeros((3, len(first_P)))
-    linked_N = np.zeros(len(degree_N), dtype=np.bool_)
+    is_neighbor_N = np.zeros(len(degree_N), dtype=np.bool_)
     walk_N = np.zeros(len(degree_N))
     end = 0
     while end < len(first_P):
         start, node = end, first_P[end]
-        num_walks = _spread(indptr_N1, neighbor_M, degree_N, node, linked_N, walk_N)
+        num_walks = _spread(indptr_N1, neighbor_M, degree_N, node, is_neighbor_N, walk_N)
         while end < len(first_P) and first_P[end] == node:
             end += 1
         for pair in range(start, end):
             for slot in range(indptr_N1[second_P[pair]], indptr_N1[second_P[pair] + 1]):
                 middle = neighbor_M[slot]
-                if linked_N[middle]:
+                if is_neighbor_N[middle]:
                     sums_3P[0, pair] += 1
                     sums_3P[1, pair] += weight_N[middle]
                 sums_3P[2, pair] += walk_N[middle] / degree_N[middle]
-        _clear(indptr_N1, neighbor_M, node, num_walks, linked_N, walk_N)
+        _clear(indptr_N1, neighbor_M, node, num_walks, is_neighbor_N, walk_N)
     return sums_3P
 
 
 @njit(nogil=True, cache=True)
-def _spread(indptr_N1, neighbor_M, degree_N, node, linked_N, walk_N):
+def _spread(indptr_N1, neighbor_M, degree_N, node, is_neighbor_N, walk_N):
     """Mark a node's neighbours, add up its two-step walks where they end, and count them."""
     num_walks = 0
     for slot in range(indptr_N1[node], indptr_N1[node + 1]):
         middle = neighbor_M[slot]
-        linked_N[middle] = True
-        share = 1 / degree_N[middle]
+        is_neighbor_N[middle] = True
+        fraction = 1 / degree_N[middle]
         first, last = indptr_N1[middle], indptr_N1[middle + 1]
         num_walks += last - first
         for further in range(first, last):
-            walk_N[neighbor_M[further]] += share
+            walk_N[neighbor_M[further]] += fraction
     return num_walks
 
 
 @njit(nogil=True, cache=True)
-def _clear(indptr_N1, neighbor_M, node, num_walks, linked_N, walk_N):
+def _clear(indptr_N1, neighbor_M, node, num_walks, is_neighbor_N, walk_N):
     for slot in range(indptr_N1[node], indptr_N1[node + 1]):
-        linked_N[neighbor_M[slot]] = False
+        is_neighbor_N[neighbor_M[slot]] = False
     if num_walks > len(walk_N):
         walk_N[:] = 0
         return

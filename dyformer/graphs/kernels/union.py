@@ -1,13 +1,13 @@
-"""Compiled loops over the edges of a union graph; `union_graph` takes them where numba is installed.
+"""Compiled loops over the edges of a union graph.
 
 N1 = nodes + 1    E edges, source < target    M = 2 E slots    D edges that join    A edges of all steps
-W words of 64 lags    P pairs found    n rows, m columns asked for    F fields of a hash table
+W words of 64 lags    P pairs found    n rows and m columns of a block    F fields of a hash table
 """
 
 import numpy as np
 from numba import njit
 
-FIELDS_PER_COLUMN = 4  # of the hash table: few nodes then meet another one's field
+FIELDS_PER_COLUMN = 4  # of the hash table: few nodes then collide
 FEWEST_FIELDS = 64
 HASH_FACTOR = 2_654_435_769  # 2^32 / golden ratio (Knuth)
 
@@ -63,12 +63,12 @@ def merged_rows(old, joining):
     """Merge rows (indptr, edge indptr, neighbours) of as many nodes.
 
     Returns:
-        The rows of both; of each joining edge the number of the old edge that it stands at or comes before, and
-        whether it is that very edge.
+        The rows of both; for each joining edge the number of the first old edge not before it, and whether the two
+        are the same edge.
     """
     (old_indptr_N1, old_edge_indptr_N1, old_neighbor_M), (indptr_N1, edge_indptr_N1, neighbor_M) = old, joining
     merged_M = np.empty(len(old_neighbor_M) + len(neighbor_M), dtype=np.int32)
-    place_D = np.empty(len(neighbor_M) // 2, dtype=np.int64)
+    position_D = np.empty(len(neighbor_M) // 2, dtype=np.int64)
     known_D = np.zeros(len(neighbor_M) // 2, dtype=np.bool_)
     merged_indptr_N1, merged_edge_indptr_N1 = old_indptr_N1.copy(), old_edge_indptr_N1.copy()
     read = written = num_edges = 0
@@ -85,36 +85,36 @@ def merged_rows(old, joining):
                 read, written = slot, written + 1
             if neighbor > row:
                 edge = joined - indptr_N1[row + 1] + edge_indptr_N1[row + 1]
-                place_D[edge] = slot - end + old_edge_indptr_N1[row + 1]
+                position_D[edge] = slot - end + old_edge_indptr_N1[row + 1]
                 known_D[edge] = known
                 num_edges += not known
         merged_indptr_N1[row + 1] += written - read
         merged_edge_indptr_N1[row + 1] += num_edges
     written = _copy(old_neighbor_M, read, len(old_neighbor_M), merged_M, written)
-    return (merged_indptr_N1, merged_edge_indptr_N1, merged_M[:written]), place_D, known_D
+    return (merged_indptr_N1, merged_edge_indptr_N1, merged_M[:written]), position_D, known_D
 
 
 @njit(nogil=True, cache=True)
 def _copy(source_M, start, stop, copy_M, written):
-    while start + 16 <= stop:  # a fixed length, for which the compiler moves whole registers
-        for place in range(16):
-            copy_M[written + place] = source_M[start + place]
+    while start + 16 <= stop:  # the compiler moves whole registers where the length is fixed
+        for i in range(16):
+            copy_M[written + i] = source_M[start + i]
         start, written = start + 16, written + 16
-    for place in range(stop - start):
-        copy_M[written + place] = source_M[start + place]
+    for i in range(stop - start):
+        copy_M[written + i] = source_M[start + i]
     return written + stop - start
 
 
 @njit(nogil=True, cache=True)
-def merged_presence(presence_EW, place_D, known_D, num_words):
-    """Age the presence bits by one lag, and set lag 0 of the edges that join or are there again."""
+def merged_presence(presence_EW, position_D, known_D, num_words):
+    """Shift the presence bits by one lag, and set lag 0 of the edges of the joining step."""
     num_edges = len(presence_EW) + len(known_D) - known_D.sum()
     merged_EW = np.zeros((num_edges, num_words), dtype=np.uint64)
     read = written = 0
-    for joined in range(len(place_D)):
-        _age(presence_EW, read, place_D[joined], merged_EW, written)
-        written += place_D[joined] - read
-        read = place_D[joined]
+    for joined in range(len(position_D)):
+        _age(presence_EW, read, position_D[joined], merged_EW, written)
+        written += position_D[joined] - read
+        read = position_D[joined]
         if known_D[joined]:
             _age(presence_EW, read, read + 1, merged_EW, written)
             read += 1
@@ -136,9 +136,9 @@ def _age(presence_EW, start, stop, older_EW, written):
 
 @njit(nogil=True, cache=True)
 def connected_pairs(rows, rows_n, columns_m):
-    """Find edges from some nodes to others: position of either in its list and number of the edge, [P] each."""
+    """Find edges from some nodes to others: position of both ends in their lists and number of the edge, [P] each."""
     indptr_N1, _, neighbor_M = rows
-    node_F, place_F = _places_by_node(columns_m)
+    node_F, position_F = _hash_table(columns_m)
     most = 0
     for row in rows_n:
         most += min(indptr_N1[row + 1] - indptr_N1[row], len(columns_m))
@@ -150,25 +150,25 @@ def connected_pairs(rows, rows_n, columns_m):
             field = _field_of(neighbor_M[slot], node_F)
             if node_F[field] == neighbor_M[slot]:
                 found_3P[0, num_found] = position
-                found_3P[1, num_found] = place_F[field]
+                found_3P[1, num_found] = position_F[field]
                 found_3P[2, num_found] = _edge_of(rows, row, slot)
                 num_found += 1
     return found_3P[:, :num_found].copy()
 
 
 @njit(nogil=True, cache=True)
-def _places_by_node(columns_m):
-    # A hash table of the columns stays in the nearest cache; a mark per node would be as long as the graph has nodes.
+def _hash_table(columns_m):
+    # A hash table of the columns fits the nearest cache; a mark for each node would be as long as the graph.
     num_fields = FEWEST_FIELDS
     while num_fields < FIELDS_PER_COLUMN * len(columns_m):
         num_fields *= 2
     node_F = np.full(num_fields, -1, dtype=np.int64)
-    place_F = np.empty(num_fields, dtype=np.int64)
-    for place in range(len(columns_m)):
-        field = _field_of(columns_m[place], node_F)
-        node_F[field] = columns_m[place]
-        place_F[field] = place
-    return node_F, place_F
+    position_F = np.empty(num_fields, dtype=np.int64)
+    for position in range(len(columns_m)):
+        field = _field_of(columns_m[position], node_F)
+        node_F[field] = columns_m[position]
+        position_F[field] = position
+    return node_F, position_F
 
 
 @njit(nogil=True, cache=True)
@@ -190,7 +190,7 @@ def _edge_of(rows, row, slot):
         source = neighbor_M[slot]
         slot = indptr_N1[source + 1] - edge_indptr_N1[source + 1] + edge_indptr_N1[source]
         num = edge_indptr_N1[source + 1] - edge_indptr_N1[source]
-        while num > 1:  # no branch that a processor would have to guess
+        while num > 1:  # without a branch that the processor could mispredict
             half = num >> 1
             slot += half * (neighbor_M[slot + half] <= row)
             num -= half

@@ -1,0 +1,23 @@
+"""GraphConfig: how the history of a graph is prepared."""
+
+from typing import Annotated
+
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field
+
+
+@pydantic.dataclasses.dataclass(
+    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+)
+class GraphConfig:
+    """How the history of a graph is prepared."""
+
+    history_window: Annotated[int, Field(ge=1)] | None = Field(
+        default=5, description="newest steps that methods read; none: the whole history"
+    )
+    max_distance: int = Field(
+        default=5, ge=1, le=255, description="distance from which on nodes count as equally far (D_max)"
+    )
+    teleport: float = Field(
+        default=0.15, ge=1e-6, le=1 - 1e-6, description="restart probability of Personalized PageRank"
+    )

@@ -1,0 +1,62 @@
+"""TemporalUnionGraph -> its lists of neighbours with the nodes numbered hubs first.
+
+N nodes    N1 = N + 1    M slots of both directions    X nodes
+"""
+
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+
+from dyformer.graphs.kernels.bfs import Lists, Nodes, components, renumbered
+from dyformer.graphs.union_graph import TemporalUnionGraph
+
+NUM_HUBS = 4_096  # their rows fit a core's own cache, and nearly every short path has one in its middle
+SMALL_GRAPH = 32_768  # nodes up to which all are hubs
+
+_renumbering = Lock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubFirstGraph:
+    """A union graph with its nodes renumbered, those of many neighbours first, and its components."""
+
+    number_N: Nodes  # new number of each node
+    lists: Lists
+    num_components: int
+    num_hubs: int
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.number_N)
+
+    def num_slots(self, node_X: Nodes) -> int:
+        """Neighbours of all the nodes together."""
+        indptr_N1 = self.lists[0]
+        return int((indptr_N1[node_X.astype(np.int64) + 1] - indptr_N1[node_X]).sum())
+
+
+def hub_first_graph(union: TemporalUnionGraph) -> HubFirstGraph:
+    """Renumber a union graph's nodes, once: the result is stored with the union graph."""
+    with _renumbering:  # which a cached property does not have: on a large graph, two threads would double the memory
+        stored = vars(union)
+        if "hub_first_graph" not in stored:
+            stored["hub_first_graph"] = _hubs_first(union)
+        return stored["hub_first_graph"]
+
+
+def _hubs_first(union: TemporalUnionGraph) -> HubFirstGraph:
+    # The kernels are compiled for one type of each array, so that the union graph's own arrays are copied into it.
+    indptr_N1 = union.indptr_N1.astype(np.int64)
+    node_N = np.argsort(-np.diff(indptr_N1), kind="stable").astype(np.uint32)
+    number_N = np.empty_like(node_N)
+    number_N[node_N] = np.arange(len(node_N), dtype=np.uint32)
+    new_N1, new_M = renumbered(indptr_N1, union.neighbor_M.astype(np.uint32), node_N, number_N)
+    component_N, num_components = components(new_N1, new_M)
+    return HubFirstGraph(
+        number_N=number_N,
+        lists=(new_N1, new_M, component_N),
+        num_components=num_components,
+        num_hubs=NUM_HUBS if len(node_N) > SMALL_GRAPH else len(node_N),
+    )
