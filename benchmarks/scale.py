@@ -101,12 +101,13 @@ def snapshots(size: str, folder: Path) -> str:
 
 def union_graph(size: str, folder: Path) -> str:
     """Read the snapshots and unite them all."""
+    from dyformer.experiments.settings import experiment_for
     from dyformer.graphs.prepared_graph import prepare_graph
     from flows.tasks.snapshots import make_snapshots, open_snapshots
-    from flows.tasks.train import experiment_of
 
     opened = open_snapshots(make_snapshots(DATASET))
-    graph = prepare_graph(opened.graph(NUM_STEPS), until=NUM_STEPS, config=experiment_of(DATASET, CHANGES).graph)
+    config = experiment_for(DATASET).changed(CHANGES).graph
+    graph = prepare_graph(opened.graph(NUM_STEPS), until=NUM_STEPS, config=config)
     assert len(graph.union.source_E) == SIZES[size][1], "every pair of the log is an edge"
     return f"{graph.union.num_nodes:,} nodes, {len(graph.union.source_E):,} edges"
 
@@ -128,22 +129,24 @@ def vectors(size: str, folder: Path) -> str:
 
 def forecasts(size: str, folder: Path) -> str:
     """Rank new partners of the nodes that were active last."""
-    from flows.tasks.predict import write_forecasts
+    from flows.tasks.predict import write_forecasts, write_vectors
     from flows.tasks.snapshots import make_snapshots
     from storage.artifacts.artifact import read_table
 
     num_nodes = SIZES[size][0] // FORECAST_SHARE
-    address = write_forecasts(make_snapshots(DATASET), _model(), num_nodes=num_nodes)
+    address, model = make_snapshots(DATASET), _model()
+    address = write_forecasts(address, model, write_vectors(address, model), num_nodes=num_nodes)
     links = read_table(address, "forecasts")
     return f"{links.height:,} links of {links.select('side', 'id').n_unique():,} nodes"
 
 
 def _model() -> str:
+    from dyformer.experiments.settings import experiment_for
     from flows.tasks.snapshots import make_snapshots, newest_until
     from flows.tasks.train import train_model
 
     address = make_snapshots(DATASET)
-    return train_model(address, newest_until(address), CHANGES)
+    return train_model(address, newest_until(address), experiment_for(DATASET).changed(CHANGES))
 
 
 STAGES = {

@@ -5,12 +5,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.environment import server_in_use
 from flows.options import with_reading
+
+if TYPE_CHECKING:
+    from dyformer.experiments.settings import Experiment
 
 app = typer.Typer(
     help="From a growing interaction log to fresh node vectors and honestly evaluated link forecasts.",
@@ -95,16 +98,14 @@ def prepare(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write the PageRank and distance tables of the steps up to a cut."""
+    """Write the PageRank and distance tables of the steps up to one."""
+    experiment = _experiment(dataset, changes)
     from flows.tasks.prepare import prepare_tables
     from flows.tasks.snapshots import check_range, newest_until
-    from flows.tasks.train import experiment_of
 
-    changed = _changed(changes)
-    experiment_of(dataset, changed)
     last = 2 if until is None else until
     address, _ = _ingested(dataset, reading, lambda num_steps: check_range(dataset, [last], 1, num_steps))
-    for kind, table in prepare_tables(address, newest_until(address) if until is None else until, changed).items():
+    for kind, table in prepare_tables(address, newest_until(address) if until is None else until, experiment).items():
         print(f"{kind}: {table}")
 
 
@@ -116,14 +117,16 @@ def predict(
     seed: Seed = 0,
 ) -> None:
     """Write node vectors and link forecasts as of the newest step, from the model trained for it."""
+    experiment = _experiment(dataset, changes)
     from flows.tasks.predict import write_forecasts, write_vectors
     from flows.tasks.snapshots import make_snapshots, newest_until
     from flows.tasks.train import train_model
 
     address = make_snapshots(dataset)
-    model = train_model(address, newest_until(address), _changed(changes), seed)
-    print(f"vectors: {write_vectors(address, model, seed=seed)}")
-    print(f"forecasts: {write_forecasts(address, model, seed=seed, k=top)}")
+    model = train_model(address, newest_until(address), experiment, seed)
+    vectors = write_vectors(address, model, seed=seed)
+    print(f"vectors: {vectors}")
+    print(f"forecasts: {write_forecasts(address, model, vectors, seed, k=top)}")
 
 
 @app.command()
@@ -146,9 +149,10 @@ def run(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
     """Bring a log from raw rows to a evaluated, tracked model and its forecasts; a rerun does only what is new."""
-    report, seconds = _finished(dataset, reading, _changed(changes), seed)
+    experiment = _experiment(dataset, changes)
+    report, seconds = _finished(dataset, reading, experiment, seed)
     if report is None:
-        report = _retrain(dataset, reading, _changed(changes), seed)
+        report = _retrain(dataset, reading, experiment, seed)
     else:
         print("nothing new: this is the report of the earlier run")
         seconds = 0.0
@@ -161,11 +165,12 @@ def retrain(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
     """Do what `run` does, for schedulers: exit code 3 where nothing is new."""
-    finished, seconds = _finished(dataset, reading, _changed(changes), seed)
+    experiment = _experiment(dataset, changes)
+    finished, seconds = _finished(dataset, reading, experiment, seed)
     if finished is not None:
         print(f"{dataset}: nothing new")
         raise typer.Exit(NOTHING_TO_DO)
-    _show(_retrain(dataset, reading, _changed(changes), seed), dataset, json_file, seconds)
+    _show(_retrain(dataset, reading, experiment, seed), dataset, json_file, seconds)
 
 
 @app.command()
@@ -181,16 +186,13 @@ def benchmark(
     changes: Changes = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Judge every step of the paper's protocol: with and without pre-training, and the baselines beside them."""
+    """Evaluate every step of the paper's protocol: with and without pre-training, and the baselines beside them."""
+    experiment = _experiment(dataset, changes)  # an error comes before anything is committed or started
     from dyformer.experiments.tables import score_table
     from flows.console import print_frame, write_json
     from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
-    from flows.tasks.train import experiment_of
 
-    # What is wrong is said before anything is committed and before a server starts.
-    changed = _changed(changes)
-    experiment_of(dataset, changed)
     wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
     address, _ = _ingested(
         dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
@@ -199,7 +201,7 @@ def benchmark(
     _announce()
     from flows.benchmark import benchmark as flow
 
-    made = flow(dataset, reading, steps, seeds, changed)
+    made = flow(dataset, reading, steps, seeds, experiment)
     rows = metrics(made["scores"], made["snapshots"])
     print_frame(score_table(rows, dataset), f"{dataset}: AUC in percent, the paper's protocol")
     if json_file is not None:
@@ -233,25 +235,23 @@ def _ingested(
     return address, round(time.monotonic() - started, 2)
 
 
-def _finished(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> tuple[str | None, float]:
+def _finished(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> tuple[str | None, float]:
     """Commit what is new, and give the earlier run's report if nothing was; and the seconds it took."""
     from flows.tasks.report import finished_report
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
-    from flows.tasks.train import experiment_of
 
-    experiment_of(dataset, changes)
     newest = [FIRST_EVALUATED_STEP]
     address, seconds = _ingested(
         dataset, reading, lambda num_steps: check_range(dataset, newest, FIRST_EVALUATED_STEP, num_steps)
     )
-    return finished_report(address, changes, seed), seconds
+    return finished_report(address, experiment, seed), seconds
 
 
-def _retrain(dataset: str, reading: dict[str, Any], changes: dict[str, str], seed: int) -> str:
+def _retrain(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> str:
     _announce()
     from flows.retrain import retrain as flow
 
-    return flow(dataset, reading, changes, seed)
+    return flow(dataset, reading, experiment, seed)
 
 
 def _announce() -> None:
@@ -282,13 +282,15 @@ def _plain_steps(metrics: Any) -> list[dict[str, Any]]:
     return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in metrics.to_dicts()]
 
 
-def _changed(changes: list[str] | None) -> dict[str, str]:
-    """Read `name=value` texts; their names and values are checked where the settings are known."""
+def _experiment(dataset: str, changes: list[str] | None) -> "Experiment":
+    """Read the `name=value` texts of --set, before anything heavy is imported."""
+    from dyformer.experiments.settings import experiment_for
+
     pairs = [change.partition("=") for change in changes or []]
     wrong = [name for name, sign, _ in pairs if not sign]
     if wrong:
         raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    return experiment_for(dataset).changed({name.strip(): value.strip() for name, _, value in pairs})
 
 
 def _silent(text: str) -> None:

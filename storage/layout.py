@@ -19,6 +19,7 @@ RAW, EVENTS, SNAPSHOTS, GRAPHS = "1_raw", "2_events", "3_snapshots", "4_graphs"
 CHECKPOINTS, VECTORS, FORECASTS = "5_checkpoints", "6_vectors", "7_forecasts"
 ARTIFACT_FOLDERS = (SNAPSHOTS, GRAPHS, CHECKPOINTS, VECTORS, FORECASTS)
 KEYS = ("dataset", "version", "until", "settings", "seed")
+WEIGHTS, DECODER = "weights.safetensors", "decoder.json"  # files in the artifacts of a model and of forecasts
 HASH_LENGTH = 12  # characters of a settings hash that stand in an address; the lineage record carries all of it
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

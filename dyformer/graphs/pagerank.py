@@ -103,6 +103,9 @@ def _best(score_A: Float64s, num_best: int, tie: float) -> Int64s:
     return position_A[np.argsort(-key_A, kind="stable")[:num_best]]
 
 
+TABLE_TOP_K = 64  # neighbours that a node has in a stored table, and among its candidates
+
+
 def pagerank_table(
     union: TemporalUnionGraph, *, top_k: int, teleport: float = 0.15, nodes: Int64s | None = None
 ) -> pl.DataFrame:

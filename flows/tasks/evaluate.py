@@ -13,9 +13,9 @@ from dyformer.evaluation.protocols import (
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.pairs import evaluated_steps
 from dyformer.training.stages import embed
+from flows.tasks.models import device, open_model, was_trained_on
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
-from flows.tasks.train import device, open_model
-from storage.artifacts.artifact import Lineage, is_current, read_table, write_artifact
+from storage.artifacts.artifact import is_current, read_table, write_artifact
 
 PROTOCOL = "paper"
 FEATURES_SUFFIX = " + pair features"  # the same vectors, decoded together with the past of the pair
@@ -30,7 +30,7 @@ def evaluate_model(snapshots: str, model: str, step: int, method: str = "DyForme
     """
     opened = open_snapshots(snapshots)
     weights, experiment, trained = open_model(model)
-    if has_seen(trained, opened, step):
+    if was_trained_on(trained, opened, step):
         raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on it; take a later step")
     settings = {"protocol": PROTOCOL, "method": method, "seed": seed, "model": trained.settings_hash}
     lineage = opened.lineage("scores", until=step, settings=settings, inputs=(model,))
@@ -45,18 +45,6 @@ def evaluate_model(snapshots: str, model: str, step: int, method: str = "DyForme
         evaluate_embedding(method + FEATURES_SUFFIX, vectors_ND, graph, step, seed, decoder="features"),
     ]
     return write_artifact(address, {"pairs": to_table(scored)}, lineage)
-
-
-def has_seen(trained: Lineage, opened: Snapshots, step: int) -> bool:
-    """Say whether weights were trained on events of a step.
-
-    Steps of another table version, or of other windows, may lie elsewhere in time: there the times decide.
-    """
-    assert trained.until is not None
-    assert trained.max_event_time is not None
-    if trained.table_version == opened.version and trained.settings["window"] == opened.window:
-        return trained.until >= step
-    return trained.max_event_time >= opened.graph(step).snapshots[-1].start_time
 
 
 def evaluate_baselines(snapshots: str, step: int, seed: int = 0) -> str:

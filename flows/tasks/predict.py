@@ -1,6 +1,5 @@
 """Weights and the newest snapshots -> node vectors and the links to expect, under the user's own ids."""
 
-import hashlib
 import json
 from dataclasses import asdict
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from dyformer.evaluation.protocols import forecast_decoder
 from dyformer.experiments.settings import Experiment
-from dyformer.graphs.pagerank import pagerank_table
+from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
 from dyformer.graphs.prepared_graph import PreparedGraph, one_step_on, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.sampling.pairs import Pairs
@@ -18,15 +17,13 @@ from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.top_links import MAX_NODES, decoder_nodes, last_active, top_links
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
-from flows.tasks.prepare import TABLE_TOP_K
+from flows.tasks.models import device, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from flows.tasks.train import WEIGHTS, device, open_model
-from storage.artifacts.artifact import is_current, read_bytes, read_table, write_artifact
+from storage.artifacts.artifact import is_current, lineage_of, read_table, write_artifact
 from storage.events.node_numbers import ids_are_integers
 from storage.events.table import node_dictionary
+from storage.layout import DECODER
 from storage.queries import candidates
-
-DECODER = "decoder.json"
 
 
 def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int = 0) -> str:
@@ -54,25 +51,22 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
 
 
 def write_forecasts(
-    snapshots: str,
-    model: str,
-    step: int | None = None,
-    seed: int = 0,
-    k: int = 10,
-    num_nodes: int | None = None,
+    snapshots: str, model: str, vectors: str, seed: int = 0, k: int = 10, num_nodes: int | None = None
 ) -> str:
-    """Rank the `k` most probable new partners of every node for the step after `step` (the newest by default).
+    """Rank the `k` most probable new partners of every node for the step after that of the vectors.
 
-    The decoder learns from the links that `step` brought, told by vectors as of the step before; it is then shown
-    vectors as of `step`. Pairs that were linked before are left out. With `num_nodes`, only so many nodes are forecast
-    for: those linked last.
+    The decoder is fitted to the links of the vectors' step, from vectors as of the step before, and applied to
+    `vectors`. Pairs that were linked before are left out. With `num_nodes`, only the nodes linked last get forecasts.
     """
     opened = open_snapshots(snapshots)
-    step = opened.num_steps if step is None else step
+    given = lineage_of(vectors)
+    step = given.until
+    assert step is not None
+    assert opened.layout.relative(model) in given.inputs, f"{vectors} holds vectors of another model than {model}"
     weights, experiment, trained = open_model(model)
     settings = {"model": trained.settings_hash, "decoder": experiment.decoder, "k": k, "seed": seed}
     settings |= {} if num_nodes is None else {"num_nodes": num_nodes}
-    lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=(model,))
+    lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=(model, vectors))
     keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.forecasts(opened.dataset, **keys)
     if is_current(address, lineage):
@@ -80,7 +74,7 @@ def write_forecasts(
     graph = opened.graph(step)
     before = prepare_graph(graph, until=step - 1, config=experiment.graph)
     decoders = _decoders(graph, before, weights, experiment, seed)
-    vectors_ND = read_vectors(write_vectors(snapshots, model, step, seed))
+    vectors_ND = read_vectors(vectors)
     query_A = None if num_nodes is None else last_active(graph, num_nodes)
     is_large = graph.snapshots[-1].num_nodes > MAX_NODES
     pairs = candidate_pairs(one_step_on(before, graph), query_A) if is_large else None
@@ -106,11 +100,6 @@ def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None =
         asked=None if query_A is None else pl.Series(query_A),
     )
     return found["node"].to_numpy(), found["partner"].to_numpy()
-
-
-def space_of(model: str) -> str:
-    """Name the space that a model's vectors lie in: equal for equal weights alone."""
-    return hashlib.sha256(read_bytes(model, WEIGHTS)).hexdigest()[:16]
 
 
 def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:

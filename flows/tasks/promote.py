@@ -9,8 +9,8 @@ import numpy as np
 from dyformer.evaluation.protocols import METRICS, ScoredPairs, from_table
 from dyformer.evaluation.significance import new_pairs, paired_difference
 from dyformer.training.stages import WeightsDoNotFit
-from flows.tasks.evaluate import evaluate_model, has_seen
-from flows.tasks.predict import space_of
+from flows.tasks.evaluate import evaluate_model
+from flows.tasks.models import space_of, was_trained_on
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import lineage_of, manifest, read_table
@@ -84,7 +84,7 @@ def _comparison(
     trained = None if seated is None else manifest(seated)
     if seated is None or trained is None:
         return True, None, "nobody held the seat" if seated is None else "the champion's weights are gone"
-    if has_seen(trained, opened, pairs.step):
+    if was_trained_on(trained, opened, pairs.step):
         return False, None, f"the champion was trained on step {pairs.step} and cannot be evaluated on it"
     try:
         address = evaluate_model(opened.address, seated, pairs.step, CHAMPION, pairs.seed)

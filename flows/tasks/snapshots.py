@@ -1,7 +1,7 @@
 """Committed events -> the snapshots artifact, checked before it is kept; and how later steps open it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -26,14 +26,29 @@ class StepOutOfRange(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """The snapshots artifact that a step works on: the root of every later artifact's lineage."""
+    """An opened snapshots artifact: the root of every later artifact's lineage."""
 
     layout: Layout
     address: str
     dataset: str
     version: int
     window: str
-    num_steps: int
+    steps: pl.DataFrame  # one row a step: step, start_time, end_time, ...
+
+    @property
+    def num_steps(self) -> int:
+        """Number of snapshots."""
+        return self.steps.height
+
+    def time(self, name: Literal["start_time", "end_time"], step: int) -> int:
+        """Give the time at which a step starts or ends; raises StepOutOfRange."""
+        self.check(step)
+        return self.steps.filter(step=step)[name].item()
+
+    def check(self, step: int) -> None:
+        """Raise StepOutOfRange for a step that is not there."""
+        if not 1 <= step <= self.num_steps:
+            raise StepOutOfRange(f"{self.dataset} has steps 1 to {self.num_steps}; step {step} is not one of them")
 
     def lineage(self, kind: str, *, until: int, settings: dict[str, Any], inputs: tuple[str, ...] = ()) -> Lineage:
         """Record what an artifact made of the steps up to `until` depends on."""
@@ -44,14 +59,13 @@ class Snapshots:
             table_version=self.version,
             until=until,
             settings={"window": self.window, **settings},
-            max_event_time=self.graph(until).snapshots[-1].end_time - 1,
+            max_event_time=self.time("end_time", until) - 1,
             inputs={self.layout.relative(address): digest(address) for address in read},
         )
 
     def graph(self, until: int) -> DynamicGraph:
         """Read the snapshots up to `until`; raises StepOutOfRange for a step that is not there."""
-        if not 1 <= until <= self.num_steps:
-            raise StepOutOfRange(f"{self.dataset} has steps 1 to {self.num_steps}; step {until} is not one of them")
+        self.check(until)
         tables = {name: read_table(self.address, name) for name in TABLES}
         return prefix(from_tables(tables), until)
 
@@ -97,14 +111,13 @@ def open_snapshots(address: str) -> Snapshots:
     """Open a snapshots artifact; raises ArtifactMissing where there is none."""
     layout = Layout.from_environment()
     lineage = lineage_of(address)
-    steps = read_table(address, "steps")
     return Snapshots(
         layout=layout,
         address=address,
         dataset=lineage.dataset,
         version=lineage.table_version,
         window=lineage.settings["window"],
-        num_steps=steps.height,
+        steps=read_table(address, "steps"),
     )
 
 

@@ -5,9 +5,9 @@ The tracker is never on the critical path: what it does not take now goes to the
 
 import hashlib
 import json
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
-from functools import cache
 from typing import Any
 
 import polars as pl
@@ -15,36 +15,36 @@ import polars as pl
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 from dyformer.experiments.tables import METHOD_TITLES, score_table
 from flows.tasks.evaluate import PROTOCOL, metrics
-from flows.tasks.predict import DECODER
+from flows.tasks.models import model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
-from flows.tasks.train import WEIGHTS, Told, model_losses, model_times, planned, train_model
+from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
+from storage.layout import DECODER, WEIGHTS
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
 METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
 
 
-def train_and_tell(snapshots: str, until: int, changes: dict[str, Any] | None = None, seed: int = 0) -> str:
-    """Train, and track every epoch as it ends, in the run that `track_run` completes; gives the model's address.
+@contextmanager
+def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
+    """Give a callback that tracks every epoch of a training, in the run that `track_run` completes.
 
-    A training that is finished already tells nothing, and one that goes on after a crash goes on with its run.
+    The run begins with the first epoch: a training that is finished already begins none, and one that goes on after a
+    crash goes on with its run.
     """
     opened = open_snapshots(snapshots)
-    _, lineage = planned(opened, until, changes, seed)
     with ExitStack() as ending:
+        runs: list[TrackedRun] = []
 
-        @cache
-        def run() -> TrackedRun:
-            begun = ending.enter_context(_training_run(open_tracker(opened.layout), opened, lineage))
-            begun.params(lineage.settings)
-            return begun
+        def on_epoch(trained: Lineage, rows: list[EpochRow]) -> None:
+            if rows and not runs:
+                runs.append(ending.enter_context(_training_run(open_tracker(opened.layout), opened, trained)))
+                runs[0].params(trained.settings)
+            for stage, epoch, name, value in rows:
+                runs[0].metrics({f"{stage}/{name}": value}, step=epoch)
 
-        def tell(told: list[Told]) -> None:
-            for stage, epoch, name, value in told:
-                run().metrics({f"{stage}/{name}": value}, step=epoch)
-
-        return train_model(snapshots, until, changes, seed, tell)
+        yield on_epoch
 
 
 def track_run(

@@ -1,61 +1,47 @@
-"""Snapshots up to a cut -> trained weights; a crash loses at most the seconds since the last checkpoint."""
+"""Snapshots up to a step -> trained weights; a crash loses at most the seconds since the last checkpoint."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import polars as pl
 
-from dyformer.experiments.settings import Experiment, as_record, experiment_for, from_record
+from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.stages import finetune, pretrain
 from flows.progress import tracked
+from flows.tasks.models import LOSSES, PARTS, TIMES, device, run_keys, times_address
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
-from storage.artifacts.artifact import (
-    Lineage,
-    is_complete,
-    is_current,
-    lineage_of,
-    read_bytes,
-    read_table,
-    write_artifact,
-)
+from storage.artifacts.artifact import Lineage, is_current, write_artifact
 from storage.artifacts.checkpoints import (
-    from_bytes,
     has_checkpoint,
     load_checkpoint,
     remove_checkpoint,
     save_checkpoint,
     to_bytes,
 )
+from storage.layout import WEIGHTS
 from storage.locks import alone
 
-WEIGHTS = "weights.safetensors"
-PARTS = ("graph", "model", "pretrain", "finetune")  # of an experiment: what weights depend on
 SECONDS_BETWEEN_CHECKPOINTS = 15.0  # so many times more for each second that the last one took
+TIME_NAMES = ("seconds", "waiting_fraction")  # of an epoch, and the fraction of it that waited for batches
 
-TIMES = ("seconds", "waiting_fraction")  # of an epoch, and of that the share for which batches were waited for
-
-Told = tuple[str, int, str, float]
+EpochRow = tuple[str, int, str, float]
 """Stage, epoch, name of a loss or of a time, value."""
 
-Tell = Callable[[list[Told]], None]
-"""Is told every epoch as it ends; where a training goes on from a checkpoint, first all that came before it."""
+OnEpoch = Callable[[Lineage, list[EpochRow]], None]
+"""Gets the rows of every epoch as it ends; a resumed training first gives those of all epochs before."""
 
 
-def experiment_of(dataset: str, changes: Mapping[str, Any] | None) -> Experiment:
-    """Settings of a dataset with the user's changes; raises a ValueError that lists what is allowed."""
-    return experiment_for(dataset).changed(changes or {})
-
-
-def tell_nobody(told: list[Told]) -> None:
-    """Keep the numbers of an epoch for the tables alone."""
+def ignore_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
+    """Pass over the rows of an epoch: they are in the tables of the training at its end."""
 
 
 def train_model(
-    snapshots: str, until: int, changes: dict[str, Any] | None = None, seed: int = 0, tell: Tell = tell_nobody
+    snapshots: str, until: int, experiment: Experiment, seed: int = 0, on_epoch: OnEpoch = ignore_epoch
 ) -> str:
     """Pre-train and fine-tune on the steps up to `until` and give the address of the weights.
 
@@ -65,85 +51,45 @@ def train_model(
     opened = open_snapshots(snapshots)
     if until < 2:
         raise StepOutOfRange(f"training needs at least 2 steps of history; until = {until}")
-    experiment, lineage = planned(opened, until, changes, seed)
-    address = _address(opened, "model", lineage, seed)
+    experiment = _with_lags(experiment, until)
+    lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
+    address = opened.layout.model(opened.dataset, **run_keys(opened, lineage))
     with alone(opened.layout, f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"):
         if is_current(address, lineage):
             return address
         graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
-        return _train(opened, graph, experiment, lineage, address, tell)
-
-
-def planned(opened: Snapshots, until: int, changes: Mapping[str, Any] | None, seed: int) -> tuple[Experiment, Lineage]:
-    """Give the settings of a training and the lineage that its weights will have."""
-    experiment = _with_lags(experiment_of(opened.dataset, changes), until)
-    return experiment, opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
+        return _train(opened, graph, experiment, lineage, address, on_epoch)
 
 
 def _with_lags(experiment: Experiment, until: int) -> Experiment:
-    """Settle a window of the whole history as its steps at the training: a model tells no more lags apart later on."""
+    """Fix a window of the whole history at the steps of the training: later on a model knows no more lags."""
     if experiment.graph.history_window is not None:
         return experiment
-    return experiment.changed({"graph.history_window": until})
-
-
-def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
-    """Read the weights of a finished training, its settings, and what it was trained on."""
-    lineage = lineage_of(address)
-    weights, _ = from_bytes(read_bytes(address, WEIGHTS), place=f"{address}/{WEIGHTS}")
-    return weights, from_record({part: lineage.settings[part] for part in PARTS}), lineage
-
-
-def model_losses(address: str) -> pl.DataFrame:
-    """Losses of a training: stage, epoch, loss, value."""
-    return read_table(address, "losses")
-
-
-def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
-    """Times of a training, kept beside it because its own bytes are repeatable: stage, epoch, time, value."""
-    lineage = lineage_of(model)
-    address = _address(opened, "times", lineage, lineage.settings["seed"])
-    if not is_complete(address):  # it was trained by a version that did not keep them
-        return pl.DataFrame(schema=_schema("time"))
-    return read_table(address, "times")
-
-
-def device() -> str:
-    """Train on a GPU where there is one."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return replace(experiment, graph=replace(experiment.graph, history_window=until))
 
 
 def _train(
-    opened: Snapshots, graph: PreparedGraph, experiment: Experiment, lineage: Lineage, address: str, tell: Tell
+    opened: Snapshots, graph: PreparedGraph, experiment: Experiment, lineage: Lineage, address: str, on_epoch: OnEpoch
 ) -> str:
     """Run both stages and publish the weights once."""
-    seed = lineage.settings["seed"]
+    seed, keys = lineage.settings["seed"], run_keys(opened, lineage)
     key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
-    stages = {name: _address(opened, name, lineage, seed) for name in ("pretrain", "finetune")}
-    weights, told = None, []
+    stages = {name: opened.layout.checkpoint(name, opened.dataset, **keys) for name in ("pretrain", "finetune")}
+    weights, rows = None, []
     for name, folder in stages.items():
         if getattr(experiment, name) is not None:
-            weights, stage_told = _run_stage(name, folder, graph, experiment, weights, {**key, "stage": name}, tell)
-            told += stage_told
+            run = partial(_run_stage, name, folder, on_epoch=partial(on_epoch, lineage))
+            weights, stage_rows = run(graph, experiment, weights, {**key, "stage": name})
+            rows += stage_rows
     assert weights is not None
-    losses, times = _table(told, "loss"), _table(told, "time")
-    write_artifact(_address(opened, "times", lineage, seed), {"times": times}, replace(lineage, kind="times"))
-    write_artifact(address, {WEIGHTS: to_bytes(weights, key), "losses": losses}, lineage)
+    losses, times = ([row for row in rows if (row[2] in TIME_NAMES) == is_time] for is_time in (False, True))
+    times_table = {"times": pl.DataFrame(times, orient="row", schema=TIMES)}
+    write_artifact(times_address(opened, lineage), times_table, replace(lineage, kind="times"))
+    losses_table = pl.DataFrame(losses, orient="row", schema=LOSSES)
+    write_artifact(address, {WEIGHTS: to_bytes(weights, key), "losses": losses_table}, lineage)
     for folder in stages.values():
         remove_checkpoint(folder)
     return address
-
-
-def _table(told: list[Told], kind: str) -> pl.DataFrame:
-    """Table of the losses or of the times."""
-    rows = [row for row in told if (row[2] in TIMES) == (kind == "time")]
-    return pl.DataFrame(rows, orient="row", schema=_schema(kind))
-
-
-def _schema(kind: str) -> dict[str, Any]:
-    return {"stage": pl.String, "epoch": pl.Int64, kind: pl.String, "value": pl.Float64}
 
 
 def _run_stage(
@@ -153,11 +99,11 @@ def _run_stage(
     experiment: Experiment,
     weights: Weights | None,
     key: dict[str, Any],
-    tell: Tell,
-) -> tuple[Weights, list[Told]]:
-    """Run a stage, or what is left of it, to its end."""
-    resume, told = _last_checkpoint(folder, key)
-    tell(told)
+    on_epoch: Callable[[list[EpochRow]], None],
+) -> tuple[Weights, list[EpochRow]]:
+    """Run a stage, or the rest of it, to its end."""
+    resume, rows = _last_checkpoint(folder, key)
+    on_epoch(rows)
     common = {"seed": key["seed"], "device": device(), "resume": resume}
     if name == "pretrain" and experiment.pretrain is not None:
         epochs = pretrain(graph, experiment.model, experiment.pretrain, **common)
@@ -167,36 +113,29 @@ def _run_stage(
     best, saved, pause = resume and resume.weights(), time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     for progress in tracked(epochs, title, getattr(experiment, name).epochs):
         times = (progress.seconds, progress.seconds_waiting / progress.seconds)
-        values = {**progress.losses, **dict(zip(TIMES, times, strict=True))}
-        newest = [(name, progress.epoch, what, value) for what, value in values.items()]
-        told += newest
-        tell(newest)
+        values = {**progress.losses, **dict(zip(TIME_NAMES, times, strict=True))}
+        newest = [(name, progress.epoch, quantity, value) for quantity, value in values.items()]
+        rows += newest
+        on_epoch(newest)
         if progress.is_last or time.monotonic() - saved > pause:
             started = time.monotonic()
-            best = _saved(folder, progress, {**key, "told": told})
+            best = _saved(folder, progress, {**key, "rows": rows})
             saved = time.monotonic()
             pause = SECONDS_BETWEEN_CHECKPOINTS * max(1.0, saved - started)
     assert best is not None
-    return best, told
+    return best, rows
 
 
 def _saved(folder: str, progress: Progress, record: dict[str, Any]) -> Weights:
-    """Save the state after an epoch; of its copy only the best weights are held on."""
+    """Save the state after an epoch; only its best weights stay in memory."""
     checkpoint = progress.checkpoint()
     save_checkpoint(folder, checkpoint.tensors, {**record, "progress": checkpoint.record})
     return checkpoint.weights()
 
 
-def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[Told]]:
+def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[EpochRow]]:
     if not has_checkpoint(folder):
         return None, []
     tensors, record = load_checkpoint(folder, expected=key)
-    return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in record["told"]]
-
-
-def _address(opened: Snapshots, stage: str, lineage: Lineage, seed: int) -> str:
-    layout, settings = opened.layout, lineage.settings_hash
-    keys = {"version": opened.version, "until": lineage.until, "settings": settings, "seed": seed}
-    return (
-        layout.model(opened.dataset, **keys) if stage == "model" else layout.checkpoint(stage, opened.dataset, **keys)
-    )
+    rows = record["rows"] if "rows" in record else record["told"]  # by 0.1.0
+    return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in rows]

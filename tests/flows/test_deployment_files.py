@@ -108,7 +108,7 @@ def test_deployment_is_named_after_its_dataset(deployments: list[Deployment]) ->
 
 def test_trainings_of_one_deployment_wait_for_each_other(deployments: list[Deployment]) -> None:
     for deployment in deployments:
-        trains = deployment.entrypoint.split(".")[1] in ("train", "retrain", "benchmark")
+        trains = deployment.entrypoint.split(".")[-1] in ("train", "retrain", "benchmark")
         assert (deployment.work_pool.work_queue_name == "train") == trains
         assert (deployment.concurrency_limit is not None) == trains
 

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from poisons import POISONS, SplitLog, poisoned, split_generated, split_uci
 
+from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.logs.synthetic import generated_log
@@ -23,7 +24,7 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from flows.tasks.train import experiment_of, train_model
+from flows.tasks.train import train_model
 from storage.artifacts.artifact import Lineage, manifest, names, read_bytes
 from storage.events.table import node_dictionary
 
@@ -47,6 +48,7 @@ TINY = {
         "num_positives": 32,
     }.items()
 }
+EXPERIMENT = Experiment().changed(TINY)
 
 Known = dict[str, bytes]
 """Name of a thing made up to the cut -> its bytes."""
@@ -86,7 +88,7 @@ def splits_of(graph: DynamicGraph) -> Known:
 
 def training_pairs(graph: DynamicGraph, until: int) -> bytes:
     """One batch of every task of both stages: targets, context, features, linked and unlinked pairs."""
-    prepared = prepare_graph(graph, until=until, config=experiment_of("uci", TINY).graph)
+    prepared = prepare_graph(graph, until=until, config=EXPERIMENT.graph)
     sizes = PairSizes(num_positives=32, num_negatives=5, num_targets=64, num_context=32, num_history_links=50)
     source = PairSource(prepared, sizes, validation_fraction=0.1, seed=0)
     tasks = forecast_tasks(until) + reconstruction_tasks(until, 5, hidden=True)
@@ -105,12 +107,13 @@ def known_at(snapshots: str, until: int = UNTIL) -> Known:
     """Everything that the steps make of the snapshots up to `until`."""
     opened = open_snapshots(snapshots)
     graph = opened.graph(until)
-    model, younger = (train_model(snapshots, step, TINY) for step in (until, until - 1))
+    model, younger = (train_model(snapshots, step, EXPERIMENT) for step in (until, until - 1))
     dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
-    made = prepare_tables(snapshots, until, TINY) | {
+    vectors = write_vectors(snapshots, model, until)
+    made = prepare_tables(snapshots, until, EXPERIMENT) | {
         "model": model,
-        "vectors": write_vectors(snapshots, model, until),
-        "forecasts": write_forecasts(snapshots, model, until, k=3),
+        "vectors": vectors,
+        "forecasts": write_forecasts(snapshots, model, vectors, k=3),
         "scores of the model": evaluate_model(snapshots, younger, until),
         "scores of the baselines": evaluate_baselines(snapshots, until),
     }
@@ -225,7 +228,7 @@ def test_one_earlier_row_changes_tables_weights_vectors_and_scores(case: Case, s
     source, _, time = case.log.parse(lines[place])
     lines[place] = case.log.written([(source, stranger_of(case.log, source), time)])[0]
     snapshots = ingested(case.dataset, case.window, store, [*case.log.header, *lines, *case.log.future])
-    told = differing(known_at(snapshots), case.known)
+    changed = differing(known_at(snapshots), case.known)
     made = {"snapshots/edges", "pagerank/pagerank.parquet", "distances/distances.parquet", "model/weights.safetensors"}
     made |= {
         VECTORS,
@@ -235,8 +238,8 @@ def test_one_earlier_row_changes_tables_weights_vectors_and_scores(case: Case, s
         "scores of the model/pairs.parquet",
     }
     made |= {"scores of the baselines/pairs.parquet"}
-    assert made <= told
-    assert "times read" not in told
+    assert made <= changed
+    assert "times read" not in changed
 
 
 def step_length(case: Case) -> int:

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from dyformer.evaluation.protocols import ScoredPairs, from_table, to_table
 from dyformer.evaluation.significance import NotTheSamePairs, new_pairs, paired_difference, weighted_auc
+from dyformer.experiments.settings import Experiment
 from dyformer.scoring.metrics import auc
 from flows.tasks import promote, train
 from flows.tasks.evaluate import evaluate_baselines, evaluate_model
@@ -405,7 +406,7 @@ def test_weights_of_an_earlier_cut_are_judged_on_the_challengers_own_pairs(
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     ingest_log("generated", None, lambda text: None)
     snapshots = make_snapshots("generated")
-    earlier, later = (train_model(snapshots, until, TINY) for until in (4, 6))
+    earlier, later = (train_model(snapshots, until, Experiment().changed(TINY)) for until in (4, 6))
     first = promote_if_better(
         snapshots, earlier, [evaluate_model(snapshots, earlier, 5), evaluate_baselines(snapshots, 5)]
     )
@@ -431,7 +432,7 @@ def test_a_real_champion_of_another_shape_leaves(tmp_path: Path, monkeypatch: py
     snapshots = make_snapshots("generated")
     # As written before a whole history was settled at training: as many lags as steps, at evaluating too.
     monkeypatch.setattr(train, "_with_lags", lambda experiment, until: experiment)
-    whole = TINY | {"graph.history_window": None}
+    whole = Experiment().changed(TINY | {"graph.history_window": None})
     earlier, later = (train_model(snapshots, until, whole) for until in (3, 4))
     promote_if_better(snapshots, earlier, [evaluate_model(snapshots, earlier, 4)])
     outcome = promote_if_better(snapshots, later, [evaluate_model(snapshots, later, 5)])

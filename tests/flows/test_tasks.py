@@ -11,12 +11,15 @@ import polars as pl
 import pytest
 from own_log import own_log
 
+from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluate import evaluate_model
 from flows.tasks.ingest import ingest_log
+from flows.tasks.models import open_model
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
 from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots
-from flows.tasks.train import WEIGHTS, open_model, train_model
+from flows.tasks.train import train_model
 from storage.artifacts.artifact import read_table
+from storage.layout import WEIGHTS
 
 CHANGES = {
     "pretrain.epochs": 6,
@@ -27,11 +30,13 @@ CHANGES = {
     "model.num_heads": 2,
     "model.num_context": 20,
 }
+EXPERIMENT = Experiment().changed(CHANGES)
 UNTIL = 8
 # A training that saves every epoch and stands still after a given number of them, to be killed there.
 TRAINING = """
 import sys, time
 import flows.tasks.train as steps
+from dyformer.experiments.settings import Experiment
 
 steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 save, saved = steps.save_checkpoint, 0
@@ -45,7 +50,7 @@ def save_and_wait(*arguments):
         time.sleep(600)
 
 steps.save_checkpoint = save_and_wait
-steps.train_model({snapshots!r}, {until}, {changes!r})
+steps.train_model({snapshots!r}, {until}, Experiment().changed({changes!r}))
 """
 
 
@@ -57,7 +62,7 @@ def snapshots_in(store: Path, log: Path) -> str:
 
 def trained(store: Path, snapshots: str) -> tuple[bytes, bytes]:
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(store)}):
-        model = Path(train_model(snapshots, UNTIL, CHANGES))
+        model = Path(train_model(snapshots, UNTIL, EXPERIMENT))
     return (model / WEIGHTS).read_bytes(), (model / "losses.parquet").read_bytes()
 
 
@@ -80,8 +85,8 @@ def test_killed_training_goes_on_to_the_same_weights(epochs: int, tmp_path: Path
     whole = tmp_path / "whole"
     assert resumed == trained(whole, snapshots_in(whole, log))
     (times,) = (pl.read_parquet(path) for path in store.rglob("times.parquet"))
-    for told in ("seconds", "waiting_fraction"):
-        rows = times.filter(time=told)
+    for name in ("seconds", "waiting_fraction"):
+        rows = times.filter(time=name)
         assert rows["stage"].to_list() == ["pretrain"] * 6 + ["finetune"] * 6
         assert rows["epoch"].to_list() == [*range(1, 7), *range(1, 7)]
     assert rows["value"].is_between(0, 1).all()
@@ -100,13 +105,13 @@ def test_finished_training_is_not_repeated(tmp_path: Path):
 def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps(tmp_path: Path):
     snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
-        model = train_model(snapshots, UNTIL, {**CHANGES, "graph.history_window": None, "finetune.epochs": 1})
+        whole_history = EXPERIMENT.changed({"graph.history_window": None, "finetune.epochs": 1})
+        model = train_model(snapshots, UNTIL, whole_history)
         assert open_model(model)[1].graph.history_window == UNTIL
-        vectors, later = (read_vectors(write_vectors(snapshots, model, step)) for step in (UNTIL, UNTIL + 1))
-        assert len(vectors) <= len(later)
-        assert read_table(write_forecasts(snapshots, model, UNTIL + 1, k=2), "forecasts")[
-            "step"
-        ].unique().to_list() == [UNTIL + 2]
+        vectors, later = (write_vectors(snapshots, model, step) for step in (UNTIL, UNTIL + 1))
+        assert len(read_vectors(vectors)) <= len(read_vectors(later))
+        forecasts = read_table(write_forecasts(snapshots, model, later, k=2), "forecasts")
+        assert forecasts["step"].unique().to_list() == [UNTIL + 2]
         assert read_table(evaluate_model(snapshots, model, UNTIL + 1), "pairs").height
 
 
@@ -115,7 +120,7 @@ def test_training_needs_a_history(tmp_path: Path):
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         for until in (1, 13):
             with pytest.raises(StepOutOfRange):
-                train_model(snapshots, until, CHANGES)
+                train_model(snapshots, until, EXPERIMENT)
 
 
 @pytest.mark.parametrize(("steps", "allowed"), [([3, 12], True), ([2], False), ([13], False), ([], True)])

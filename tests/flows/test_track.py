@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from own_log import own_log
-from test_tasks import CHANGES, UNTIL, snapshots_in
+from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in
 
 import storage.tracking.runs
-from flows.tasks.track import train_and_tell
-from flows.tasks.train import Tell, Told, model_losses, train_model
+from flows.tasks.models import model_losses
+from flows.tasks.track import tracked_epochs
+from flows.tasks.train import EpochRow, train_model
+from storage.artifacts.artifact import Lineage
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
@@ -20,23 +22,25 @@ TRAINING = """
 import time
 import flows.tasks.train as steps
 import storage.tracking.runs
-from flows.tasks.track import train_and_tell
+from dyformer.experiments.settings import Experiment
+from flows.tasks.track import tracked_epochs
 
 storage.tracking.runs.FLUSH_SECONDS, storage.tracking.runs.FLUSH_PAUSE = {flush_seconds}, 0
 steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-save, asked = steps.save_checkpoint, 0
+save, calls = steps.save_checkpoint, 0
 
 def save_at_first(*arguments):
-    global asked
-    asked += 1
-    if asked <= 2:
+    global calls
+    calls += 1
+    if calls <= 2:
         save(*arguments)
-    if asked == 5:
-        print("told", flush=True)
+    if calls == 5:
+        print("tracked", flush=True)
         time.sleep(600)
 
 steps.save_checkpoint = save_at_first
-train_and_tell({snapshots!r}, {until}, {changes!r}, {seed})
+with tracked_epochs({snapshots!r}) as on_epoch:
+    steps.train_model({snapshots!r}, {until}, Experiment().changed({changes!r}), {seed}, on_epoch)
 """
 
 
@@ -66,35 +70,38 @@ def tracked_points(name: str, seed: int) -> tuple[str, list[tuple[int, float]]]:
 
 def test_losses_are_there_while_the_training_runs(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     seen = []
-
-    def watched(snapshots: str, until: int, changes: dict, seed: int, tell: Tell) -> str:
-        def tell_and_look(told: list[Told]) -> None:
-            tell(told)
-            seen.extend((told[0][:2], tracked_points(f"{stage}/link", seed)) for stage, *_ in told[:1])
-
-        return train_model(snapshots, until, changes, seed, tell_and_look)
-
     monkeypatch.setattr(storage.tracking.runs, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(storage.tracking.runs, "FLUSH_PAUSE", 0)
-    monkeypatch.setattr("flows.tasks.track.train_model", watched)
-    train_and_tell(snapshots, UNTIL, {**CHANGES, "pretrain.epochs": 2, "finetune.epochs": 2}, seed=0)
-    assert [place for place, _ in seen] == [("pretrain", 1), ("pretrain", 2), ("finetune", 1), ("finetune", 2)]
+    with tracked_epochs(snapshots) as on_epoch:
+
+        def track_and_look(trained: Lineage, rows: list[EpochRow]) -> None:
+            on_epoch(trained, rows)
+            seen.extend((rows[0][:2], tracked_points(f"{stage}/link", 0)) for stage, *_ in rows[:1])
+
+        short = EXPERIMENT.changed({"pretrain.epochs": 2, "finetune.epochs": 2})
+        train_model(snapshots, UNTIL, short, 0, track_and_look)
+    assert [epoch for epoch, _ in seen] == [("pretrain", 1), ("pretrain", 2), ("finetune", 1), ("finetune", 2)]
     for (_, epoch), (status, points) in seen:
         assert status == "RUNNING"
         assert [step for step, _ in points] == list(range(1, epoch + 1))
 
 
-@pytest.mark.parametrize(("seed", "flush_seconds"), [(1, 0), (2, 600)], ids=["told", "not yet told"])
-def test_killed_training_tells_every_epoch_once(seed: int, flush_seconds: int, snapshots: str):
+def train_tracked(snapshots: str, seed: int) -> str:
+    with tracked_epochs(snapshots) as on_epoch:
+        return train_model(snapshots, UNTIL, EXPERIMENT, seed, on_epoch)
+
+
+@pytest.mark.parametrize(("seed", "flush_seconds"), [(1, 0), (2, 600)], ids=["sent", "not yet sent"])
+def test_every_epoch_of_a_killed_training_is_tracked_once(seed: int, flush_seconds: int, snapshots: str):
     code = TRAINING.format(flush_seconds=flush_seconds, snapshots=snapshots, until=UNTIL, changes=CHANGES, seed=seed)
     process = subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
-        assert "told" in process.stdout.readline()
+        assert "tracked" in process.stdout.readline()
         process.kill()
     assert process.wait(30) == -9
     assert tracked_points("pretrain/link", seed)[0] == "RUNNING"
-    losses = model_losses(train_and_tell(snapshots, UNTIL, CHANGES, seed))
+    losses = model_losses(train_tracked(snapshots, seed))
     for stage, name in losses.select("stage", "loss").unique().iter_rows():
         values = losses.filter(stage=stage, loss=name)["value"].to_list()
         assert tracked_points(f"{stage}/{name}", seed) == ("FINISHED", list(enumerate(values, start=1)))
@@ -102,9 +109,9 @@ def test_killed_training_tells_every_epoch_once(seed: int, flush_seconds: int, s
         assert [step for step, _ in tracked_points(name, seed)[1]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_finished_training_tells_nothing(snapshots: str):
-    model = train_model(snapshots, UNTIL, CHANGES, seed=3)
-    assert train_and_tell(snapshots, UNTIL, CHANGES, seed=3) == model
+def test_finished_training_is_not_tracked_again(snapshots: str):
+    model = train_model(snapshots, UNTIL, EXPERIMENT, seed=3)
+    assert train_tracked(snapshots, seed=3) == model
     client = open_tracker(Layout.from_environment()).client()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     assert not client.search_runs(experiments, filter_string="tags.seed = '3'")

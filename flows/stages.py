@@ -1,0 +1,77 @@
+"""Flows of single stages, and their tasks: a dataset's name and plain values -> addresses of artifacts."""
+
+from typing import Any
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from dyformer.experiments.settings import Experiment, experiment_for
+from flows.tasks.ingest import ingest_log
+from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.prepare import prepare_tables
+from flows.tasks.snapshots import make_snapshots, newest_until
+from flows.tasks.track import tracked_epochs
+from flows.tasks.train import train_model
+
+Changes = dict[str, Any] | Experiment | None
+"""Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
+
+# No cache of Prefect's: the lineage of an artifact decides whether it is current.
+ingest_task = task(name="ingest log", task_run_name="ingest {dataset}", cache_policy=NO_CACHE)(ingest_log)
+snapshots_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
+    make_snapshots
+)
+prepare_task = task(name="prepare tables", task_run_name="tables until step {until}", cache_policy=NO_CACHE)(
+    prepare_tables
+)
+vectors_task = task(name="write vectors", task_run_name="vectors", cache_policy=NO_CACHE)(write_vectors)
+forecasts_task = task(name="write forecasts", task_run_name="forecasts", cache_policy=NO_CACHE)(write_forecasts)
+# A retry goes on from the training's own checkpoint.
+training = task(name="train model", task_run_name="train until step {until}", retries=1, cache_policy=NO_CACHE)
+train_task = training(train_model)
+
+
+@training
+def tracked_train_task(snapshots: str, until: int, experiment: Experiment, seed: int = 0) -> str:
+    """Train, and track every epoch as it ends; returns the model's address."""
+    with tracked_epochs(snapshots) as on_epoch:
+        return train_model(snapshots, until, experiment, seed, on_epoch)
+
+
+def experiment_of(dataset: str, changes: Changes) -> Experiment:
+    """Give a whole experiment as it is, else the dataset's own with its changes; raises what `changed` raises."""
+    return changes if isinstance(changes, Experiment) else experiment_for(dataset).changed(changes or {})
+
+
+@flow(flow_run_name="ingest {dataset}")
+def ingest(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Commit what is new in a log and make its snapshots; returns the counts and the snapshots' address."""
+    counts = ingest_task(dataset, reading)
+    return {**counts, "snapshots": snapshots_task(dataset, counts["version"])}
+
+
+@flow(flow_run_name="prepare {dataset}")
+def prepare(
+    dataset: str, until: int | None = None, changes: Changes = None, version: int | None = None
+) -> dict[str, str]:
+    """Write the PageRank and distance tables of the steps up to `until`, the last but one by default."""
+    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    return prepare_task(snapshots, newest_until(snapshots) if until is None else until, experiment)
+
+
+@flow(flow_run_name="train {dataset}")
+def train(
+    dataset: str, until: int | None = None, changes: Changes = None, seed: int = 0, version: int | None = None
+) -> str:
+    """Pre-train and fine-tune on the steps up to `until`, the last but one by default; returns the model's address."""
+    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    return tracked_train_task(snapshots, newest_until(snapshots) if until is None else until, experiment, seed)
+
+
+@flow(flow_run_name="predict {dataset}")
+def predict(dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None) -> dict[str, str]:
+    """Write every node's vector and its most probable new links as of the newest step; returns the addresses."""
+    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    model = train_task(snapshots, newest_until(snapshots), experiment, seed)
+    vectors = vectors_task(snapshots, model, seed=seed)
+    return {"vectors": vectors, "forecasts": forecasts_task(snapshots, model, vectors, seed=seed)}

@@ -1,0 +1,74 @@
+"""Address of a finished training -> its weights, settings, lineage, losses and times."""
+
+import hashlib
+
+import polars as pl
+
+from dyformer.experiments.settings import Experiment, from_record
+from dyformer.training.checkpoint import Weights
+from flows.tasks.snapshots import Snapshots
+from storage.artifacts.artifact import Lineage, is_complete, lineage_of, read_bytes, read_table
+from storage.artifacts.checkpoints import from_bytes
+from storage.layout import WEIGHTS
+
+PARTS = ("graph", "model", "pretrain", "finetune")
+"""Parts of an experiment that weights depend on."""
+
+LOSSES = {"stage": pl.String, "epoch": pl.Int64, "loss": pl.String, "value": pl.Float64}
+TIMES = {"stage": pl.String, "epoch": pl.Int64, "time": pl.String, "value": pl.Float64}
+
+
+def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
+    """Read the weights of a finished training, its settings, and its lineage."""
+    lineage = lineage_of(address)
+    weights, _ = from_bytes(read_bytes(address, WEIGHTS), place=f"{address}/{WEIGHTS}")
+    return weights, from_record({part: lineage.settings[part] for part in PARTS}), lineage
+
+
+def model_losses(address: str) -> pl.DataFrame:
+    """Read the losses of a training: stage, epoch, loss, value."""
+    return read_table(address, "losses")
+
+
+def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
+    """Read the times of a training: stage, epoch, time, value; no rows where an older version stored none.
+
+    They lie beside the weights, whose own bytes are the same in every repetition.
+    """
+    address = times_address(opened, lineage_of(model))
+    return read_table(address, "times") if is_complete(address) else pl.DataFrame(schema=TIMES)
+
+
+def times_address(opened: Snapshots, trained: Lineage) -> str:
+    """Give the address of the times of a training."""
+    return opened.layout.checkpoint("times", opened.dataset, **run_keys(opened, trained))
+
+
+def run_keys(opened: Snapshots, trained: Lineage) -> dict:
+    """Give the keys of the addresses of a training's artifacts."""
+    seed, settings = trained.settings["seed"], trained.settings_hash
+    return {"version": opened.version, "until": trained.until, "settings": settings, "seed": seed}
+
+
+def space_of(model: str) -> str:
+    """Name the space of a model's vectors: equal for equal weights alone."""
+    return hashlib.sha256(read_bytes(model, WEIGHTS)).hexdigest()[:16]
+
+
+def was_trained_on(trained: Lineage, opened: Snapshots, step: int) -> bool:
+    """Return whether weights were trained on events of a step.
+
+    Steps of another table version, or of other windows, may lie elsewhere in time: there the times decide.
+    """
+    assert trained.until is not None
+    assert trained.max_event_time is not None
+    if trained.table_version == opened.version and trained.settings["window"] == opened.window:
+        return trained.until >= step
+    return trained.max_event_time >= opened.time("start_time", step)
+
+
+def device() -> str:
+    """Name the device of training and embedding: a GPU where there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
