@@ -1,14 +1,30 @@
-"""Bytes under an address, local or S3: written whole or not at all."""
+"""Bytes under an address, local or S3: written whole or not at all.
 
+S3 is reached through obstore, because it takes the options of Polars and deltalake and can write conditionally.
+Local files are written here, because obstore's store of local files never syncs them.
+"""
+
+import configparser
+import fnmatch
 import functools
+import io
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
 
 if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
+    from obstore import ReadableFile
+
+BUFFER_BYTES = 1 << 22
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def is_remote(address: str) -> bool:
@@ -20,19 +36,28 @@ def read_bytes(address: str) -> bytes:
     """Content of a file or an object; FileNotFoundError when there is none."""
     if not is_remote(address):
         return Path(address).read_bytes()
-    while True:
-        with _s3().open_input_file(_key(address)) as stream:
-            content = stream.read()
-        # The length is asked first and the content read after it: between the two the object may be replaced.
-        if len(content) == size(address):
-            return content
+    with _named_errors(address):
+        return bytes(obstore.get(*_object(address)).bytes())
 
 
-def write_bytes(address: str, content: bytes) -> None:
-    """Replace the content in one move: a reader sees the old or the new, and so does who comes after a crash."""
+def open_stream(address: str) -> BinaryIO:
+    """Open a file or an object at its first byte, to read and to seek; FileNotFoundError when there is none."""
+    if not is_remote(address):
+        return Path(address).open("rb")
+    with _named_errors(address):
+        reader = obstore.open_reader(*_object(address), buffer_size=BUFFER_BYTES)
+    return io.BufferedReader(_ObjectStream(address, reader), BUFFER_BYTES)
+
+
+def write_bytes(address: str, content: bytes | Path) -> None:
+    """Replace the content in one move, by bytes or by a copy of a local file.
+
+    A reader finds the old content or the new, even after a crash.
+    """
     if is_remote(address):
-        with _s3().open_output_stream(_key(address), compression=None) as stream:
-            stream.write(content)
+        store, key = _object(address)
+        with _named_errors(address):
+            obstore.put(store, key, content)
         return
     path = Path(address)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,32 +69,36 @@ def write_bytes(address: str, content: bytes) -> None:
 
 def size(address: str) -> int | None:
     """Length in bytes, None when there is no such file."""
-    if not is_remote(address):
-        try:
+    try:
+        if not is_remote(address):
             return Path(address).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    return _s3().get_file_info(_key(address)).size
+        with _named_errors(address):
+            return obstore.head(*_object(address))["size"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def remove(address: str) -> None:
-    """Delete a file; one that is not there is fine."""
+    """Delete a file; a missing file is no error."""
     if not is_remote(address):
         Path(address).unlink(missing_ok=True)
-    elif size(address) is not None:
-        _s3().delete_file(_key(address))
-
-
-def find(folder: str, name: str) -> Iterator[str]:
-    """Addresses of all files called `name` below a folder, sorted; hidden folders (unfinished writes) left out."""
-    if not is_remote(folder):
-        found = (path for path in Path(folder).rglob(name) if path.is_file())
-        yield from sorted(str(path) for path in found if not _hidden(path.relative_to(folder)))
         return
-    from pyarrow.fs import FileSelector
+    with _named_errors(address):
+        obstore.delete(*_object(address))
 
-    infos = _s3().get_file_info(FileSelector(_key(folder), recursive=True, allow_not_found=True))
-    yield from sorted(f"s3://{info.path}" for info in infos if info.base_name == name)
+
+def find(folder: str, pattern: str = "*") -> list[str]:
+    """Addresses of all files below a folder whose name fits, sorted.
+
+    Hidden folders of this machine are left out, because unfinished writes lie there.
+    """
+    if not is_remote(folder):
+        found = (path for path in Path(folder).rglob(pattern) if path.is_file())
+        return sorted(str(path) for path in found if "/." not in f"/{path.relative_to(folder)}")
+    with _named_errors(folder):
+        keys = [entry["path"] for entries in obstore.list(*_object(folder)) for entry in entries]
+    fitting = (key for key in keys if fnmatch.fnmatchcase(key.rpartition("/")[2], pattern))
+    return sorted(f"s3://{_bucket(folder)}/{key}" for key in fitting)
 
 
 def children(folder: str) -> list[str]:
@@ -77,22 +106,24 @@ def children(folder: str) -> list[str]:
     if not is_remote(folder):
         path = Path(folder)
         return sorted(child.name for child in path.iterdir()) if path.is_dir() else []
-    from pyarrow.fs import FileSelector
+    with _named_errors(folder):
+        found = obstore.list_with_delimiter(*_object(folder))
+    keys = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
+    return sorted(key.rpartition("/")[2] for key in keys)
 
-    infos = _s3().get_file_info(FileSelector(_key(folder), allow_not_found=True))
-    return sorted(info.base_name for info in infos)
 
+def s3_options(address: str) -> dict[str, str]:
+    """Options of obstore, Polars and deltalake that reach the address; empty for a local one.
 
-def object_store_options(address: str) -> dict[str, str]:
-    """What Polars and deltalake must be told to reach the address; empty for a local one."""
+    Keys come from the environment, else from the user's AWS profile, which deltalake and obstore do not read.
+    """
     if not is_remote(address):
         return {}
-    options = {"AWS_REGION": _region()}
-    endpoint = _endpoint()
+    options = {"AWS_REGION": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         options |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
-    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    return options | {key: os.environ[key] for key in keys if os.environ.get(key)}
+    return options | ({key: os.environ[key] for key in KEYS if os.environ.get(key)} or _profile_keys())
 
 
 def temporary_name(name: str) -> str:
@@ -100,10 +131,10 @@ def temporary_name(name: str) -> str:
     return f".{name}.{uuid.uuid4().hex}"
 
 
-def write_synced(path: Path, content: bytes) -> None:
+def write_synced(path: Path, content: bytes | Path) -> None:
     """Write a local file and wait until the disk has it."""
-    with path.open("wb") as stream:
-        stream.write(content)
+    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as source, path.open("wb") as stream:
+        shutil.copyfileobj(source, stream, BUFFER_BYTES)
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -115,31 +146,58 @@ def sync_folder(folder: Path) -> None:
     os.close(descriptor)
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+class _ObjectStream(io.RawIOBase):
+    """An obstore reader as Python's file: gzip, zipfile and pyarrow need `readinto` and `closed`."""
+
+    def __init__(self, address: str, reader: "ReadableFile"):
+        self._address = address
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        return self._reader.seek(offset, whence)
+
+    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        with _named_errors(self._address):
+            part = self._reader.read(len(buffer))
+        buffer[: len(part)] = memoryview(part)
+        return len(part)
 
 
-def _key(address: str) -> str:
-    return address.removeprefix("s3://")
+@contextmanager
+def _named_errors(address: str) -> Iterator[None]:
+    """Raise obstore's errors as OSError with the address and one line of reason."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no object {address}") from error
+    except BaseError as error:
+        reason, advice = str(error).partition("\n")[0], "AWS_ENDPOINT_URL, AWS_REGION and the access keys"
+        raise OSError(f"{address} cannot be reached ({reason}); check {advice}") from error
 
 
-def _endpoint() -> str:
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+def _bucket(address: str) -> str:
+    return address.removeprefix("s3://").partition("/")[0]
 
 
-def _region() -> str:
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-
-
-def _s3() -> "S3FileSystem":
-    return _s3_at(_endpoint(), _region())
+def _object(address: str) -> tuple[S3Store, str]:
+    store = _store(_bucket(address), tuple(s3_options(address).items()))
+    return store, address.removeprefix("s3://").partition("/")[2]
 
 
 @functools.lru_cache(maxsize=4)
-def _s3_at(endpoint: str, region: str) -> "S3FileSystem":
-    from pyarrow.fs import S3FileSystem
+def _store(bucket: str, options: tuple[tuple[str, str], ...]) -> S3Store:
+    return S3Store(bucket, config=dict(options))  # pyright: ignore[reportArgumentType]
 
-    if not endpoint:
-        return S3FileSystem(region=region)
-    scheme, _, host = endpoint.rpartition("://")
-    return S3FileSystem(region=region, endpoint_override=host, scheme=scheme or "https")
+
+def _profile_keys() -> dict[str, str]:
+    profiles = configparser.ConfigParser()
+    profiles.read(Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser())
+    name = os.environ.get("AWS_PROFILE") or "default"
+    found = {key: profiles.get(name, key.lower(), fallback="") for key in KEYS}
+    return {key: value for key, value in found.items() if value}

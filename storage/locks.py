@@ -1,18 +1,14 @@
-"""Locks of one machine: whoever comes second waits."""
+"""Locks of one machine: the second to come waits."""
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock
 
 from storage.layout import Layout
 
 
-@contextmanager
-def alone(layout: Layout, name: str) -> Iterator[None]:
-    """Hold the lock `name` for the length of the block; a killed process lets go of it."""
+def alone(layout: Layout, name: str) -> FileLock:
+    """Lock `name` for the length of a `with` block; the end of a process, even a killed one, releases it."""
     path = Path(layout.lock(name))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return FileLock(path)

@@ -132,7 +132,7 @@ def scan_table(address: str, name: str) -> pl.LazyFrame:
     """Read a table lazily; only its presence and size are checked."""
     location = _located(address, _required(address), f"{name}.parquet")
     return pl.scan_parquet(
-        location, storage_options=files.object_store_options(location) or None, hive_partitioning=False, glob=False
+        location, storage_options=files.s3_options(location) or None, hive_partitioning=False, glob=False
     )
 
 

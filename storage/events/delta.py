@@ -32,7 +32,7 @@ CONFIGURATION: dict[str, str | None] = {
 def opened(address: str) -> DeltaTable | None:
     """The newest version of a table, None when there is no table."""
     try:
-        return DeltaTable(address, storage_options=files.object_store_options(address))
+        return DeltaTable(address, storage_options=files.s3_options(address))
     except TableNotFoundError:
         return None
 
@@ -43,7 +43,7 @@ def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: li
     if table is not None:
         return table
     schema = Schema([Field(name, PrimitiveType(DELTA_TYPES[dtype])) for name, dtype in columns.items()])
-    options = files.object_store_options(address)
+    options = files.s3_options(address)
     try:
         return DeltaTable.create(
             address, schema, partition_by=partition_by, configuration=CONFIGURATION, storage_options=options
@@ -90,5 +90,5 @@ def scan(table: DeltaTable, partition: str = "") -> pl.LazyFrame:
     locations = [unquote(uri) for uri in table.file_uris() if f"/{partition}/" in uri or not partition]
     if not locations:
         return pl.LazyFrame()
-    options = files.object_store_options(locations[0])
+    options = files.s3_options(locations[0])
     return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)

@@ -4,7 +4,6 @@ A log is large when reading it in memory would take more than DYFORMER_MEMORY (M
 text has more than an eighth of that, or its events are so many that cutting them into snapshots would.
 """
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from storage.layout import Layout
@@ -62,7 +62,7 @@ def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
             for left in Path(layout.spills).iterdir():
                 _remove_if_left(left)
             folder = ending.enter_context(tempfile.TemporaryDirectory(dir=layout.spills))
-            fcntl.flock(ending.enter_context((Path(folder) / LOCK).open("w")), fcntl.LOCK_EX)
+            ending.enter_context(FileLock(Path(folder) / LOCK))
         settings = {
             "memory_limit": f"{memory_bytes() // DUCKDB_SHARE >> 20}MiB",
             "threads": NUM_THREADS,
@@ -73,10 +73,8 @@ def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove a folder that no living process holds; one without a lock was being removed already."""
-    with suppress(BlockingIOError):
-        with suppress(FileNotFoundError), (folder / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """Remove a folder whose lock no living process holds."""
+    with suppress(Timeout, FileNotFoundError), FileLock(folder / LOCK, blocking=False):
         shutil.rmtree(folder, ignore_errors=True)
 
 

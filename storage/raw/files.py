@@ -7,7 +7,6 @@ import glob
 import hashlib
 import io
 import os
-import shutil
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from dyformer.logs.datasets import Dataset, dataset_named
 from dyformer.logs.log_file import DamagedLog, LogError, LogNotFound, RawFile
 from dyformer.logs.synthetic import generated_log
 from storage import files
-from storage.raw.streams import object_store, open_raw, pieces
+from storage.raw.streams import open_raw, pieces
 
 LOGS_VARIABLE = "DYFORMER_LOGS"
 COMPRESSED = ("", ".gz", ".bz2", ".zst")
@@ -101,23 +100,18 @@ def _local(path: Path) -> list[str]:
 
 
 def _remote(spec: str) -> list[str]:
-    from pyarrow.fs import FileSelector, FileType
-
-    store, key = object_store(spec), spec.removeprefix("s3://").rstrip("/")
-    folder = key
+    folder = spec.rstrip("/")
     while glob.has_magic(folder):
         folder = folder.rpartition("/")[0]
     try:
-        if store.get_file_info(key).type == FileType.File:
+        if files.size(spec) is not None:
             return [spec]
-        infos = store.get_file_info(FileSelector(folder, recursive=True, allow_not_found=True))
+        found = files.find(folder)
     except OSError as error:
-        advice = "check AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        raise LogNotFound(f"{spec} cannot be looked for ({error}); {advice}") from error
-    keys = sorted(info.path for info in infos if info.type == FileType.File)
-    if glob.has_magic(key):
-        return [f"s3://{found}" for found in keys if fnmatch.fnmatchcase(found, key)]
-    return [f"s3://{found}" for found in keys if _is_data(PurePosixPath(found.removeprefix(folder)))]
+        raise LogNotFound(str(error)) from error
+    if glob.has_magic(spec):
+        return [address for address in found if fnmatch.fnmatchcase(address, spec)]
+    return [address for address in found if _is_data(PurePosixPath(address.removeprefix(folder)))]
 
 
 def _is_data(path: PurePath) -> bool:
@@ -174,27 +168,8 @@ def _fetched(dataset: Dataset, raw_folder: str) -> str:
             raise LogNotFound(_where_to_get(dataset, f"{dataset.origin} could not be fetched ({error})")) from error
         _check(dataset, path)
         address = f"{raw_folder.rstrip('/')}/{name}"
-        _keep(path, address)
+        files.write_bytes(address, path)
     return address
-
-
-def _keep(path: Path, address: str) -> None:
-    """Copy a checked file to its place; who looks there sees all of it or nothing."""
-    if files.is_remote(address):
-        key = address.removeprefix("s3://")
-        # without `compression=None` Arrow would compress a .gz once more
-        with path.open("rb") as source, object_store(address).open_output_stream(key, compression=None) as stream:
-            shutil.copyfileobj(source, stream, 1 << 24)
-        return
-    place = Path(address)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(files.temporary_name(place.name))
-    with path.open("rb") as source, temporary.open("wb") as stream:
-        shutil.copyfileobj(source, stream, 1 << 24)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(place)
-    files.sync_folder(place.parent)
 
 
 def _download(url: str, path: Path) -> None:

@@ -8,14 +8,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import PurePosixPath
+from typing import BinaryIO
 
 from dyformer.logs.log_file import ByteStream, DamagedLog, LogNotFound
 from storage import files
-
-if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
 
 TAR_MAGIC = b"ustar"
 TAR_MAGIC_AT = 257
@@ -75,22 +72,9 @@ def pieces(stream: ByteStream, size: int = 1 << 20) -> Iterator[bytes]:
 
 def _stored(address: str) -> BinaryIO:
     try:
-        if files.is_remote(address):
-            return object_store(address).open_input_file(address.removeprefix("s3://"))
-        return Path(address).open("rb")
+        return files.open_stream(address)
     except OSError as error:
         raise LogNotFound(f"{address} cannot be opened ({error}); check its name, and that you may read it") from error
-
-
-def object_store(address: str) -> "S3FileSystem":
-    """Connect to the store that the environment names (AWS_ENDPOINT_URL, AWS_REGION, keys)."""
-    from pyarrow.fs import S3FileSystem
-
-    options = files.object_store_options(address)
-    scheme, _, host = options.get("AWS_ENDPOINT_URL", "").rpartition("://")
-    if not host:
-        return S3FileSystem(region=options["AWS_REGION"])
-    return S3FileSystem(region=options["AWS_REGION"], endpoint_override=host, scheme=scheme or "https")
 
 
 def _start(stream: ByteStream) -> bytes:

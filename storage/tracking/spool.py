@@ -5,16 +5,16 @@ its run's folder while it lives, so a replay never meets a run that is still bei
 lock of a process that died.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 Record = Mapping[str, Any]
 Apply = Callable[[Record, Path | None], object]
@@ -30,7 +30,7 @@ class SpoolWriter:
     """The spool of one run, held by the process that runs it."""
 
     folder: Path
-    lock: IO[str]
+    lock: FileLock
 
     def append(self, record: Record, files: Path | None = None) -> None:
         """Keep a record and a copy of its files; after a crash it is there completely or not at all."""
@@ -40,15 +40,15 @@ class SpoolWriter:
 
     def close(self) -> None:
         """Let a replay have the run."""
-        self.lock.close()
+        self.lock.release()
 
 
 def open_spool(spool: Path, run_key: str) -> SpoolWriter:
     """Make a folder for the run and hold its lock; a run that is spooled twice has two folders."""
     folder = spool / f"{run_key}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
-    lock = (folder / LOCK).open("a")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = FileLock(folder / LOCK, thread_local=False)  # the thread that closes the run may be another one
+    lock.acquire()
     return SpoolWriter(folder=folder, lock=lock)
 
 
@@ -71,18 +71,6 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold a run's lock, or give False at once when its writer or another replay has it."""
-    with (folder / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield (folder / RECORDS).exists()
-
-
 def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> int:
     """Apply the records of one run that were not applied yet, in order, and remove the run's folder at the end.
 
@@ -93,18 +81,23 @@ def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> int:
     Returns:
         The number of records applied; 0 as well when another process holds the run.
     """
-    with _locked(folder) as mine:
-        if not mine:
-            return 0
-        done = _done_ids(folder)
-        records = read_records(folder)
-        if not records:  # its process died while it wrote the first one
-            return 0
-        apply = begin(records[0])
-        waiting = [record for record in [*records, *_missing_end(records)] if record["id"] not in done]
-        applied = sum(_apply_one(folder, record, apply) for record in waiting)
-        _close_run(folder)
-        return applied
+    try:
+        with FileLock(folder / LOCK, blocking=False):
+            return _replay(folder, begin) if (folder / RECORDS).exists() else 0
+    except Timeout:
+        return 0
+
+
+def _replay(folder: Path, begin: Callable[[Record], Apply]) -> int:
+    done = _done_ids(folder)
+    records = read_records(folder)
+    if not records:  # its process died while it wrote the first one
+        return 0
+    apply = begin(records[0])
+    waiting = [record for record in [*records, *_missing_end(records)] if record["id"] not in done]
+    applied = sum(_apply_one(folder, record, apply) for record in waiting)
+    _close_run(folder)
+    return applied
 
 
 def _missing_end(records: list[dict[str, Any]]) -> list[Record]:

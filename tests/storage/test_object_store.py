@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import obstore
 import polars as pl
 import pytest
 import torch
+from obstore.exceptions import AlreadyExistsError, PreconditionError
 from test_artifacts import CONTENTS, EDGES, LINEAGE
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch
 
@@ -126,13 +128,66 @@ def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, reque
     assert read_table(address, "edges").equals(EDGES)
 
 
-def test_an_object_that_was_replaced_while_it_was_read_is_read_again(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_an_object_that_is_replaced_meanwhile_is_read_whole(layout: Layout):
     address = f"{layout.root}/replaced"
-    files.write_bytes(address, b"one")
-    lengths = iter([5, 3])
-    monkeypatch.setattr(files, "size", lambda address: next(lengths))
-    assert files.read_bytes(address) == b"one"
-    assert list(lengths) == []
+    contents = [bytes([number]) * (1 + number * 300_000) for number in range(6)]
+    files.write_bytes(address, contents[0])
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [files.write_bytes(address, content) for content in contents * 5])
+        while not writing.done():
+            assert files.read_bytes(address) in contents
+    assert files.read_bytes(address) == contents[-1]
+
+
+def test_an_object_is_opened_where_it_is_sought(layout: Layout):
+    address = f"{layout.root}/long"
+    content = os.urandom(files.BUFFER_BYTES + 1000)
+    files.write_bytes(address, content)
+    with files.open_stream(address) as stream:
+        assert stream.read(10) == content[:10]
+        stream.seek(-20, os.SEEK_END)
+        assert stream.read() == content[-20:]
+        stream.seek(5)
+        assert (stream.tell(), stream.read()) == (5, content[5:])
+    with pytest.raises(FileNotFoundError, match="there is no object s3://"):
+        files.open_stream(f"{layout.root}/none")
+
+
+def test_a_local_file_is_copied_to_an_object(layout: Layout, tmp_path: Path):
+    (tmp_path / "fetched").write_bytes(b"x" * 6_000_000)  # more than one part of a multipart upload
+    files.write_bytes(f"{layout.root}/copy", tmp_path / "fetched")
+    assert files.read_bytes(f"{layout.root}/copy") == b"x" * 6_000_000
+
+
+def test_a_refused_key_is_an_error_with_the_address_and_what_to_check(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    for call in (files.read_bytes, files.size, files.find, files.children, files.remove, files.open_stream):
+        with pytest.raises(OSError, match=r"s3://.*/a cannot be reached \(.*\); check AWS_ENDPOINT_URL") as raised:
+            list(call(f"{layout.root}/a"))  # pyright: ignore[reportArgumentType]
+        assert "\n" not in str(raised.value)
+
+
+def test_keys_may_stand_in_a_profile(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines = [f"{key.lower()} = {os.environ[key]}" for key in files.KEYS[:2]]
+    (tmp_path / "credentials").write_text("\n".join(["[mine]", *lines]))
+    for key in files.KEYS[:2]:
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    assert append(layout, "chat", FIRST, "sha-1").changed
+    assert read_events(layout, "chat").height == 3
+
+
+def test_the_server_honours_conditional_writes(layout: Layout):
+    """A compare-and-swap of small records needs both: `create` (If-None-Match) and an ETag (If-Match)."""
+    store, key = files._object(f"{layout.root}/record.json")
+    first = obstore.put(store, key, b"first", mode="create")
+    with pytest.raises(AlreadyExistsError):
+        obstore.put(store, key, b"second", mode="create")
+    obstore.put(store, key, b"third", mode={"e_tag": first["e_tag"]})
+    with pytest.raises(PreconditionError):
+        obstore.put(store, key, b"fourth", mode={"e_tag": first["e_tag"]})
+    assert files.read_bytes(f"{layout.root}/record.json") == b"third"
 
 
 def test_a_tampered_object_is_refused(layout: Layout):

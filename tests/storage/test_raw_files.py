@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from dyformer.logs.datasets import DATASETS, UnknownDataset
 from dyformer.logs.events import Declared, read_events, sniff_plan
 from dyformer.logs.log_file import DamagedLog, LogError
+from storage.files import write_bytes
 from storage.raw.files import ChecksumMismatch, LogNotFound, content_of, find_logs, source_sha256
-from storage.raw.streams import object_store
 
 LOG = b"".join(b"u%d,v%d,%d\n" % (i, i % 3, 1_700_000_000 + i) for i in range(2_000))
 LOG_SHA256 = hashlib.sha256(LOG).hexdigest()
@@ -384,9 +384,7 @@ def bucket(s3_bucket, tmp_path):
     }
     folder = f"{s3_bucket}/raw-files/{tmp_path.name}"
     for name, body in stored.items():
-        key = f"{folder}/{name}".removeprefix("s3://")
-        with object_store(folder).open_output_stream(key, compression=None) as stream:
-            stream.write(body)
+        write_bytes(f"{folder}/{name}", body)
     return folder
 
 
