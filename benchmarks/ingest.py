@@ -15,7 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.graphs.windows import time_order
-from dyformer.logs.events import Declared, RawFile, read_events, sniff_plan
+from dyformer.logs.events import read_events
+from dyformer.logs.plan import Declared
+from dyformer.logs.raw_file import RawFile
+from dyformer.logs.sniffing import sniff_plan
 from storage.events.node_numbers import NODE_COLUMNS, numbered
 
 NUM_ROWS = 10_000_000

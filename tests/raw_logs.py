@@ -4,12 +4,10 @@ import io
 
 import polars as pl
 
-from dyformer.logs.events import (
-    Declared,
-    RawFile,
-    read_events,
-    sniff_plan,
-)
+from dyformer.logs.events import read_events
+from dyformer.logs.plan import Declared
+from dyformer.logs.raw_file import RawFile
+from dyformer.logs.sniffing import sniff_plan
 
 SECOND = 1_000_000
 

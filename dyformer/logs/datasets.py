@@ -1,7 +1,7 @@
 """The known interaction logs: where they come from, how their rows read, and how the paper cuts them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 from zoneinfo import available_timezones
 
@@ -176,6 +176,10 @@ class Columns:
     time: str | int
     weight: str | int | None = None
     label: str | int | None = None
+
+    def by_role(self) -> dict[str, str | int]:
+        """Give the columns that the log has, by role."""
+        return {role: column for role, column in asdict(self).items() if column is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

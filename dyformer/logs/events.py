@@ -4,38 +4,36 @@ An events frame has the columns `source, target` (the user's own ids: UInt32 or 
 integer, else Categorical, so that each text is held once), `time` (Int64: microseconds since the epoch, or the log's
 integer step), `weight` (Float64), `label` (Int8, null where there is none), `file` and `line` (where the row stands),
 in the order of the log.
+
+R rows    B rows of one block    S rows that have their hash in common with another one
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import groupby
+from typing import get_args
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.logs.duplicates import repeats
+from dyformer.logs.datasets import TimeUnit
+from dyformer.logs.delimited import delimited_rows
 from dyformer.logs.ids import compact, united
-from dyformer.logs.log_file import EmptyLog, NoUsableRows, RawFile, TooManyBadRows, UnreadableTime
-from dyformer.logs.plan import Declared, ReadPlan, declared_by, describe
-from dyformer.logs.reader import raw_rows
-from dyformer.logs.row_blocks import in_pieces
-from dyformer.logs.sniffing import sniff_plan
+from dyformer.logs.plan import ReadPlan
+from dyformer.logs.raw_file import (
+    DamagedLog,
+    EmptyLog,
+    NoUsableRows,
+    RawFile,
+    TooManyBadRows,
+    UnreadableTime,
+    first_bytes,
+)
+from dyformer.logs.records import json_rows, parquet_rows
+from dyformer.logs.sample import PARQUET_MAGIC, decoded
 from dyformer.logs.validation import QUARANTINE_SCHEMA, quarantined, validated
-
-__all__ = [
-    "Declared",
-    "RawFile",
-    "ReadPlan",
-    "ReadResult",
-    "check_usable",
-    "declared_by",
-    "describe",
-    "event_blocks",
-    "read_events",
-    "sniff_plan",
-    "too_many_bad",
-]
 
 CONTENT = ("source", "target", "time", "weight", "label")
 """Rows equal in these are exact duplicates."""
@@ -43,56 +41,45 @@ CONTENT = ("source", "target", "time", "weight", "label")
 EVENT_COLUMNS = (*CONTENT, "file", "line")
 
 ABSENT = {"weight": pl.lit(1.0), "label": pl.lit(None, pl.Int8)}
-"""What a log has where no column is planned."""
+"""The values of a log without such a column."""
+
+NUMBERS = {pl.UInt32: np.uint32, pl.Int64: np.int64, pl.Float64: np.float64}
+"""Types of columns without a missing value in an event."""
+
+BLOCK_BYTES = 1 << 22
+BLOCK_ROWS = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadResult:
-    """What became of every row: num_read = num_accepted + num_quarantined + num_dropped."""
+    """The rows of a log: num_read = num_accepted + num_quarantined + num_dropped."""
 
     events: pl.DataFrame
     quarantine: pl.DataFrame  # file, line, reason, raw
     num_read: int  # blank lines, comment lines and headers are no rows
     num_accepted: int
     num_quarantined: int
-    num_dropped: int  # duplicates, dropped because the user asked for it
-    num_duplicates: int  # usable rows beyond the first of their content, whether dropped or kept
-
-
-class RowCounts(Protocol):
-    """What is to be known of a log's rows to evaluate them."""
-
-    @property
-    def quarantine(self) -> pl.DataFrame:
-        """Rejected rows: file, line, reason, raw."""
-        ...
-
-    @property
-    def num_read(self) -> int:
-        """All rows."""
-        ...
-
-    @property
-    def num_quarantined(self) -> int:
-        """Rejected rows."""
-        ...
+    num_dropped: int  # duplicates, dropped because the user wants it
+    num_duplicates: int  # usable rows beyond the first of their content, whether dropped or not
 
 
 def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bool = False) -> ReadResult:
     """Read every row of a log, in the order of the files.
 
-    Exact duplicates are interactions of their own (two messages in one second) unless `drop_duplicates`, which keeps
-    the first of each content, over all files.
+    Exact duplicates are interactions of their own (two messages in one second) unless `drop_duplicates`, which leaves
+    only the first of each content, over all files.
 
     Raises EmptyLog, DamagedLog and ColumnNotFound with the file; UnreadableTime or NoUsableRows where no row is usable.
     """
     events, quarantine = _all_rows(files, plan)
-    is_repeat_R = repeats(events.select(name for name in CONTENT if getattr(plan.columns, name) is not None))
+    is_repeat_R = repeats(events.select(name for name in CONTENT if name in plan.columns.by_role()))
     num_usable, num_duplicates = events.height, int(is_repeat_R.sum())
     if drop_duplicates and num_duplicates:
         columns = [events.select(name) for name in EVENT_COLUMNS]
         del events
-        events = _kept(columns, ~is_repeat_R)
+        for index in range(len(columns)):  # one by one, so that each column is free before the next is made
+            columns[index] = columns[index].filter(~is_repeat_R)
+        events = pl.concat(columns, how="horizontal")
     return ReadResult(
         events=events,
         quarantine=quarantine,
@@ -108,60 +95,6 @@ def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, 
     """Read one file block by block: events, whose ids are String or Int64, and quarantined rows."""
     constants = _constants(file, plan)
     columns = [name for name in EVENT_COLUMNS if name not in constants]
-    for events, quarantine in _judged_blocks(file, plan, columns):
-        yield events.with_columns(**constants), quarantine
-
-
-def too_many_bad(result: RowCounts, max_bad: float) -> None:
-    """Raise TooManyBadRows where the share of rejected rows is above `max_bad` (0.01 is one in a hundred)."""
-    if not 0 <= max_bad <= 1:
-        raise ValueError(f"the share of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_bad}")
-    if result.num_quarantined <= max_bad * result.num_read:
-        return
-    share = result.num_quarantined / result.num_read
-    raise TooManyBadRows(
-        f"{result.num_quarantined:,} of {result.num_read:,} rows ({share:.2%}) cannot be used, more than the"
-        f" {max_bad:.2%} allowed: {_reasons(result.quarantine)}. Nothing was stored; repair the log, or allow more"
-        " with --max-bad"
-    )
-
-
-def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Read all files: their events, and their quarantined rows; raises where no row is usable."""
-    good: list[pl.DataFrame] = []
-    bad = [QUARANTINE_SCHEMA.to_frame()]
-
-    def usable(blocks: Iterator[tuple[pl.DataFrame, pl.DataFrame]]) -> Iterator[pl.DataFrame]:
-        for events, quarantine in blocks:
-            bad.append(quarantine)
-            if events.height:
-                yield compact(events)
-
-    for file in files:
-        constants = _constants(file, plan)
-        columns = [name for name in EVENT_COLUMNS if name not in constants]
-        pieces = in_pieces(usable(_judged_blocks(file, plan, columns)))
-        good += [piece.with_columns(**constants).select(EVENT_COLUMNS) for piece in pieces]
-    quarantine = pl.concat(bad)
-    check_usable(sum(piece.height for piece in good), quarantine, files, plan)
-    return pl.concat(united(good), rechunk=False), quarantine
-
-
-def _kept(columns: list[pl.DataFrame], is_kept_R: NDArray[np.bool_]) -> pl.DataFrame:
-    """Filter frames of one column each, in place, so that what was in one is free before the next is made."""
-    for index in range(len(columns)):
-        columns[index] = columns[index].filter(is_kept_R)
-    return pl.concat(columns, how="horizontal")
-
-
-def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:
-    """Columns with one value in all rows of a file."""
-    absent = {name: value for name, value in ABSENT.items() if getattr(plan.columns, name) is None}
-    return absent | {"file": pl.lit(file.name)}
-
-
-def _judged_blocks(file: RawFile, plan: ReadPlan, columns: list[str]) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-    """Part the usable rows, of which some columns are wanted, from the rejected ones."""
     for texts in raw_rows(file, plan):
         rows = validated(texts, plan)
         is_bad = rows.select(pl.col("reason").is_not_null()).to_series()
@@ -169,7 +102,26 @@ def _judged_blocks(file: RawFile, plan: ReadPlan, columns: list[str]) -> Iterato
         if is_bad.any():
             quarantine = quarantined(rows.filter(is_bad).with_columns(file=pl.lit(file.name)), plan)
             events = events.filter(~is_bad)
-        yield events, quarantine
+        yield events.with_columns(**constants).select(EVENT_COLUMNS), quarantine
+
+
+def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -> Iterator[pl.DataFrame]:
+    """Read one file block by block as texts; raises DamagedLog and ColumnNotFound.
+
+    A block has the columns `source, target, time` and, where planned, `weight, label` (stripped texts, null where
+    missing), `line` (from 1; the row's number in Parquet), `raw` (the text as it stands; null in Parquet) and `reason`
+    (null unless the row cannot be split). Blank lines, comment lines and headers are no rows.
+
+    Where all ids of a block are plain integers its ids, and times that are so, come as Int64; instead of `raw` it then
+    has every field of the text in `field_0, field_1, ...`.
+    """
+    start = first_bytes(file, 64)
+    if start.startswith(PARQUET_MAGIC) != (plan.format == "parquet"):
+        raise DamagedLog(f"{file.name} is not {plan.format} like the files before it; ingest it on its own")
+    decoded(start, file.name)
+    if plan.format == "parquet":
+        return parquet_rows(file, plan)
+    return (json_rows if plan.format == "jsonl" else delimited_rows)(file, plan, block_bytes)
 
 
 def check_usable(num_events: int, quarantine: pl.DataFrame, files: Sequence[RawFile], plan: ReadPlan) -> None:
@@ -185,13 +137,66 @@ def check_usable(num_events: int, quarantine: pl.DataFrame, files: Sequence[RawF
     where = f"first in {first['file']}, line {first['line']}: {first['raw'][:80]!r}"
     if quarantine["reason"].str.contains("time", literal=True).all():
         raise UnreadableTime(
-            f"no time of {names} can be read as {plan.time_unit} ({_reasons(quarantine)}; {where}); say where it stands"
-            " with --time and what it counts with --time-unit (s, ms, us, ns, iso, step)"
+            f"no time of {names} can be read as {plan.time_unit} ({_reasons(quarantine)}; {where}); name its column"
+            f" with --time and its unit with --time-unit ({', '.join(get_args(TimeUnit))})"
         )
     raise NoUsableRows(
         f"none of the {quarantine.height:,} rows of {names} can be used: {_reasons(quarantine)} ({where}); check"
         " --separator and the columns against the plan that was printed"
     )
+
+
+def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float) -> None:
+    """Raise TooManyBadRows where the fraction of rejected rows is above `max_fraction` (0.01 is one in a hundred)."""
+    if not 0 <= max_fraction <= 1:
+        raise ValueError(f"the fraction of bad rows allowed must be from 0 to 1 (0% to 100%), got {max_fraction}")
+    if quarantine.height > max_fraction * num_read:
+        raise TooManyBadRows(
+            f"{quarantine.height:,} of {num_read:,} rows ({quarantine.height / num_read:.2%}) cannot be used, more"
+            f" than the {max_fraction:.2%} allowed: {_reasons(quarantine)}. Nothing was stored; repair the log, or"
+            " allow more with --max-bad"
+        )
+
+
+def repeats(rows: pl.DataFrame) -> NDArray[np.bool_]:
+    """Mark every row [R] that equals an earlier one. Equal hashes find the few rows worth comparing."""
+    row_S = _suspects(_hashed(rows), np.uint64(rows.height.bit_length()))
+    is_first_S = rows[row_S].select(pl.struct(pl.all()).is_first_distinct()).to_series().to_numpy()
+    is_repeat_R = np.zeros(rows.height, dtype=np.bool_)
+    is_repeat_R[row_S[~is_first_S]] = True
+    return is_repeat_R
+
+
+def in_pieces(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Join every run of blocks of the same types; the memory of a block is free for the next one."""
+    for _, run in groupby(blocks, key=lambda block: block.schema):
+        yield _in_one(run)
+
+
+def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Read all files: their events, and their quarantined rows; raises where no row is usable."""
+    good: list[pl.DataFrame] = []
+    bad = [QUARANTINE_SCHEMA.to_frame()]
+
+    def usable(file: RawFile, constants: Iterable[str]) -> Iterator[pl.DataFrame]:
+        for events, quarantine in event_blocks(file, plan):
+            bad.append(quarantine)
+            if events.height:
+                yield compact(events.drop(constants))
+
+    for file in files:
+        constants = _constants(file, plan)
+        pieces = in_pieces(usable(file, constants))
+        good += [piece.with_columns(**constants).select(EVENT_COLUMNS) for piece in pieces]
+    quarantine = pl.concat(bad)
+    check_usable(sum(piece.height for piece in good), quarantine, files, plan)
+    return pl.concat(united(good), rechunk=False), quarantine
+
+
+def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:
+    """Columns with one value in all rows of a file."""
+    absent = {name: value for name, value in ABSENT.items() if name not in plan.columns.by_role()}
+    return absent | {"file": pl.lit(file.name)}
 
 
 def _reasons(quarantine: pl.DataFrame) -> str:
@@ -200,3 +205,53 @@ def _reasons(quarantine: pl.DataFrame) -> str:
         f"{count:,} x {reason} (as in {file}, line {line})"
         for reason, count, file, line in counts.sort("len", "reason", descending=[True, False]).head(5).iter_rows()
     )
+
+
+def _in_one(blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    # A bytearray grows in place, and so takes no more memory than its content.
+    numbers, others, dtypes = defaultdict(bytearray), defaultdict(list), {}
+    for block in blocks:
+        dtypes = block.schema
+        for column in block:
+            if column.dtype in NUMBERS:
+                assert not column.null_count()
+                numbers[column.name] += column.to_numpy().data.cast("B")
+            else:
+                others[column.name].append(column)
+    return pl.DataFrame(
+        [
+            pl.concat(others[name], rechunk=True).alias(name)
+            if name in others
+            else pl.from_numpy(np.frombuffer(numbers[name], NUMBERS[dtype]), schema=[name]).to_series()
+            for name, dtype in dtypes.items()
+        ]
+    )
+
+
+def _hashed(rows: pl.DataFrame) -> NDArray[np.uint64]:
+    """Hash the rows; equal rows have equal hashes [R]."""
+    columns = [pl.col(column).to_physical().hash(seed) for seed, column in enumerate(rows.columns, 1)]
+    content = pl.reduce(lambda one, other: one ^ other, columns)
+    hash_R = np.empty(rows.height, dtype=np.uint64)
+    for index, block in enumerate(rows.iter_slices(BLOCK_ROWS)):
+        hash_B = block.select(content).to_series().to_numpy()
+        hash_R[index * BLOCK_ROWS : index * BLOCK_ROWS + len(hash_B)] = hash_B
+    return hash_R
+
+
+def _suspects(hash_R: NDArray[np.uint64], row_bits: np.uint64) -> NDArray[np.uint64]:
+    """Find the rows [S] whose hashes start alike: those of one start side by side and in order."""
+    # Hash and row in one key: keys are sorted several times faster than positions are.
+    key_R = hash_R
+    for first in range(0, len(key_R), BLOCK_ROWS):
+        key_B = key_R[first : first + BLOCK_ROWS]
+        key_B >>= row_bits
+        key_B <<= row_bits
+        key_B |= np.arange(first, first + len(key_B), dtype=np.uint64)
+    key_R.sort()
+    is_suspect_R = np.zeros(len(key_R), dtype=np.bool_)
+    for first in range(0, len(key_R), BLOCK_ROWS):
+        key_B = key_R[first : first + BLOCK_ROWS + 1]
+        row_S = np.flatnonzero((key_B[1:] ^ key_B[:-1]) >> row_bits == 0)
+        is_suspect_R[first + row_S] = is_suspect_R[first + row_S + 1] = True
+    return key_R[is_suspect_R] & ((np.uint64(1) << row_bits) - np.uint64(1))

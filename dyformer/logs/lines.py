@@ -1,6 +1,13 @@
-"""A raw text file -> blocks of numbered lines, with undecodable and NUL bytes marked."""
+"""A raw text file -> blocks of numbered lines: as texts, or as numbers where a block is nothing but plain integers.
+
+The blocks of numbers are this project's own because they were measured: a plain CSV reader turns `007` into 7, and
+reading every field as text first is about three times as slow (`benchmarks/ingest.py`). A number stands for its text
+only where writing it again gives that text (`ids`). One comparison shows this for a whole block: the fields written
+again, with their separators and line ends, must be as long as the block.
+"""
 
 import codecs
+import io
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,12 +18,14 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dyformer.logs.log_file import ByteStream, RawFile
+from dyformer.logs.ids import num_digits
+from dyformer.logs.raw_file import RawFile, read_exactly
 
 NEWLINE = 10
 FIRST_BYTES = 1 << 14  # a first block has a header, and is read line by line for its sake
 COUNTED_BYTES = 1 << 18
 DECODE_BYTES = 1 << 14
+NOT_PLAIN = -1 << 62
 HIGH_TO_QUESTION_MARK = bytes(range(128)) + b"?" * 128
 
 
@@ -44,9 +53,9 @@ def text_blocks(file: RawFile, block_bytes: int) -> Iterator[Lines]:
     """Cut a file into blocks of whole lines, of about `block_bytes` after a short one; a byte-order mark is no text."""
     with closing(file.open()) as stream:
         first_line, rest = 1, b""
-        part = _filled(stream, min(block_bytes, FIRST_BYTES)).removeprefix(codecs.BOM_UTF8)
+        part = read_exactly(stream, min(block_bytes, FIRST_BYTES)).removeprefix(codecs.BOM_UTF8)
         while part:
-            following = _filled(stream, block_bytes)
+            following = read_exactly(stream, block_bytes)
             cut = part.rfind(b"\n") + 1 if following else len(part)
             if cut:
                 block = b"".join((rest, memoryview(part)[:cut]))
@@ -55,15 +64,6 @@ def text_blocks(file: RawFile, block_bytes: int) -> Iterator[Lines]:
                 yield lines
             rest = part[cut:] if cut else rest + part
             part = following
-
-
-def _filled(stream: ByteStream, size: int) -> bytes:
-    """Read `size` bytes, fewer only at the end, though the stream may give them in pieces."""
-    parts, missing = [], size
-    while missing > 0 and (part := stream.read(missing)):
-        parts.append(part)
-        missing -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _line_frame(block: bytes, first_line: int) -> pl.DataFrame:
@@ -121,3 +121,66 @@ def _nul_marked(frame: pl.DataFrame) -> pl.DataFrame:
         reason=pl.when(pl.col("reason").is_null() & has_nul).then(pl.lit("NUL byte")).otherwise("reason"),
         raw=pl.col("raw").str.replace_all("\0", r"\x00", literal=True),
     )
+
+
+def integer_rows(
+    block: bytes, separator: str, at: dict[str, int], marks: tuple[bytes, ...] = ()
+) -> pl.DataFrame | None:
+    """Read lines of text: ids as Int64, times too where the first one is an integer.
+
+    Args:
+        block: whole lines that end in a line feed alone.
+        separator: one character.
+        at: position of each wanted role.
+        marks: what makes a line more than its fields, as quotes and comment marks do.
+
+    Returns:
+        The wanted roles, ids and times as Int64 and the others as stripped texts, and all fields as they stand in
+        `field_0, field_1, ...`. None where a line has another number of fields than the first, an id or time is not
+        a plain integer of up to 18 digits, a mark is met, or a text that is not ASCII.
+    """
+    first = io.BytesIO(block).readline().decode("latin-1").rstrip("\n").split(separator)
+    if len(first) <= max(at.values()) or not first[at["source"]].isdecimal() or not first[at["target"]].isdecimal():
+        return None
+    numbers = {role: at[role] for role in ("source", "target", "time") if first[at[role]].isdecimal()}
+    if len(numbers) == len(first):  # no byte of the block can be anything else
+        marks = tuple(mark for mark in marks if not mark.strip(f"0123456789{separator}".encode()))
+    elif not block.isascii():
+        return None
+    if any(mark in block for mark in marks):
+        return None
+    fields = _fields(block, separator, len(first), frozenset(numbers.values()))
+    if fields.to_series(-1).null_count():  # a line may be short of fields, which others' bytes would make up for
+        return None
+    num_bytes = fields.height * len(first) - (not block.endswith(b"\n"))
+    for column in fields:
+        num_bytes += _num_bytes(column)
+    if num_bytes != len(block):
+        return None
+    return fields.with_columns(
+        pl.col(f"field_{index}").alias(role)
+        if role in numbers
+        else pl.col(f"field_{index}").str.strip_chars().alias(role)
+        for role, index in at.items()
+    )
+
+
+def _fields(block: bytes, separator: str, num_fields: int, numeric: frozenset[int]) -> pl.DataFrame:
+    # What is no integer becomes null, and what is too much is cut off and missing from the count of bytes.
+    return pl.read_csv(
+        block,
+        has_header=False,
+        separator=separator,
+        quote_char=None,
+        schema={f"field_{index}": pl.Int64 if index in numeric else pl.String for index in range(num_fields)},
+        ignore_errors=True,
+        truncate_ragged_lines=True,
+    )
+
+
+def _num_bytes(column: pl.Series) -> int:
+    """Count the bytes of a column as it is written; far too few where a value is missing or no plain number."""
+    if column.dtype == pl.String:
+        return int(column.str.len_bytes().sum())
+    digits = num_digits(column)
+    return NOT_PLAIN if digits is None else digits

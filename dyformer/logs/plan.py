@@ -1,10 +1,10 @@
-"""How the rows of a log are to be read: what the user declares, and the plan that results."""
+"""How the rows of a log are to be read: the user's declarations, and the plan made from them."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from dyformer.logs.datasets import Columns, Dataset, TimeUnit
-from dyformer.logs.log_file import ColumnNotFound
+from dyformer.logs.raw_file import ColumnNotFound
 
 LogFormat = Literal["delimited", "jsonl", "parquet"]
 
@@ -24,7 +24,7 @@ UNIT_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What the user says of a log; None leaves it to be guessed. Columns by name, or by position from 0."""
+    """The user's declarations; None leaves a property to be guessed. Columns by name, or by position from 0."""
 
     source: str | int | None = None
     target: str | int | None = None
@@ -55,18 +55,13 @@ class ReadPlan:
     bipartite: bool = False
     directed: bool = True
     comment_marks: str = "%#"
-    notes: tuple[str, ...] = ()  # what was guessed, and from what
+    notes: tuple[str, ...] = ()  # each guess and its reason
 
 
 def declared_by(dataset: Dataset) -> Declared:
-    """Say of a known log what is known of it."""
-    columns = dataset.columns
+    """Declare the properties of a known log."""
     return Declared(
-        source=columns.source,
-        target=columns.target,
-        time=columns.time,
-        weight=columns.weight,
-        label=columns.label,
+        **asdict(dataset.columns),
         separator=dataset.separator,
         has_header=None if dataset.has_header else False,  # a copy without its header loses no row
         time_unit=dataset.time_unit,
@@ -76,28 +71,20 @@ def declared_by(dataset: Dataset) -> Declared:
 
 
 def describe(plan: ReadPlan) -> str:
-    """Write the plan for a reader, one property a line."""
+    """Write the plan as text, one property a line."""
     separator = "" if plan.separator is None else f", separator {SEPARATOR_NAMES.get(plan.separator, plan.separator)}"
     header = {True: ", header", False: ", no header"}[plan.has_header] if plan.format == "delimited" else ""
-    columns = plan.columns
-    roles = {
-        "source": columns.source,
-        "target": columns.target,
-        "time": columns.time,
-        "weight": columns.weight,
-        "label": columns.label,
-    }
     spaces = "two id spaces" if plan.bipartite else "one id space"
     lines = [
         f"format   {FORMAT_NAMES[plan.format]}{separator}{header}",
-        "columns  " + ", ".join(f"{role} = {_place(at, plan.names)}" for role, at in roles.items() if at is not None),
+        "columns  " + ", ".join(f"{role} = {_where(at, plan.names)}" for role, at in plan.columns.by_role().items()),
         f"time     {UNIT_NAMES[plan.time_unit]}",
         f"nodes    {spaces}, {'directed' if plan.directed else 'undirected'}",
     ]
     return "\n".join(lines + [f"guessed  {note}" for note in plan.notes])
 
 
-def position(column: str | int, names: tuple[str, ...], num_fields: int, place: str) -> int:
+def position(column: str | int, names: tuple[str, ...], num_fields: int, where: str) -> int:
     """Find a declared column among those of a file: by name first, a number then as a position from 0.
 
     Raises ColumnNotFound with the columns found.
@@ -108,12 +95,12 @@ def position(column: str | int, names: tuple[str, ...], num_fields: int, place: 
         return int(column)
     found = ", ".join(names) if names else f"positions 0 to {num_fields - 1} and no header"
     raise ColumnNotFound(
-        f"{place} has no column {column!r}; found: {found}. Name one of these with --source, --target, --time,"
+        f"{where} has no column {column!r}; found: {found}. Name one of these with --source, --target, --time,"
         " --weight or --label"
     )
 
 
-def _place(column: str | int, names: tuple[str, ...]) -> str:
+def _where(column: str | int, names: tuple[str, ...]) -> str:
     if column in names or not str(column).isdecimal():
         return str(column)
     name = f" ({names[int(column)]})" if int(column) < len(names) else ""

@@ -1,12 +1,28 @@
 """Rows of texts (or integers, where a block is nothing but such) -> values, and the reason of each row refused."""
 
+from typing import get_args
+
 import polars as pl
 
+from dyformer.logs.datasets import TimeUnit
 from dyformer.logs.plan import ReadPlan
-from dyformer.logs.times import read_times
 
 TEXTS = {"weight", "label"}
 QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String})
+
+LAST_CLOCK_TIME = 253_402_300_799_999_999  # the end of year 9999
+FIRST_CLOCK_TIME = -62_135_596_800_000_000  # the start of year 1
+LAST_STEP = 2**53
+LAST_COUNT = 2**63 - 1025  # the last one that a float tells from what does not fit 64 bits
+
+MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+ISO_PATTERN = r"^\d{4}-\d{2}-\d{2}(?:[T ].*)?$|^\d{8}T\d{4}"
+
+ISO_FORMS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z")
+
+UNIT_BOUNDS: tuple[tuple[float, TimeUnit], ...] = ((1e8, "step"), (1e11, "s"), (1e14, "ms"), (1e17, "us"))
+"""Values below each bound are read in its unit: as seconds, 1e8 to 1e11 are the years 1973 to 5138."""
 
 
 def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
@@ -76,3 +92,117 @@ def quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     texts = [name for name in ("source", "target", "time_text", "weight_text", "label_text") if name in rows.columns]
     values = pl.struct([pl.col(name).alias(name.removesuffix("_text")) for name in texts])
     return rows.select("file", "line", "reason", raw=pl.coalesce("raw", values.struct.json_encode()))
+
+
+def read_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
+    """Read stripped texts, or integers, into `time` (Int64, null where unusable) and `reason` (null where usable).
+
+    Counts may carry fractions; ISO 8601 without a zone is UTC. Clock counts before 1970 are refused as negative (a
+    sentinel far more often than a date); ISO dates before 1970 are read.
+    """
+    if unit not in get_args(TimeUnit):
+        raise ValueError(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
+    return _iso_times(text.cast(pl.String)) if unit == "iso" else _counted_times(text, unit)
+
+
+def unit_of(texts: list[str]) -> TimeUnit:
+    """Guess the unit of counts from the magnitude of their median; small ones with a point are relative seconds."""
+    median = sorted(float(text) for text in texts)[len(texts) // 2]
+    for bound, unit in UNIT_BOUNDS:
+        if median < bound:
+            return "s" if unit == "step" and any("." in text for text in texts) else unit
+    return "ns"
+
+
+def _counted_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
+    if text.dtype == pl.Int64 and _all_usable(text, unit):
+        time = text * MICROSECONDS[unit] if unit in MICROSECONDS else text // 1000 if unit == "ns" else text
+        return pl.DataFrame({"time": time}).with_columns(reason=pl.lit(None, pl.String))
+    whole = text.cast(pl.Int64, strict=False)
+    value = text.cast(pl.Float64, strict=False)
+    frame = pl.DataFrame({"whole": whole, "value": value}).with_columns(reason=_count_reason(unit))
+    return frame.select(time=pl.when(pl.col("reason").is_null()).then(_microseconds(unit)), reason="reason")
+
+
+def _all_usable(whole: pl.Series, unit: TimeUnit) -> bool:
+    return whole.null_count() == 0 and bool(whole.is_between(0, _last(unit)).all())
+
+
+def _last(unit: TimeUnit) -> int:
+    return min(
+        {"step": LAST_STEP, "ns": LAST_CLOCK_TIME * 1000}.get(unit) or LAST_CLOCK_TIME // MICROSECONDS[unit], LAST_COUNT
+    )
+
+
+def _count_reason(unit: TimeUnit) -> pl.Expr:
+    value = pl.col("value")
+    reason = (
+        pl.when(value.is_null())
+        .then(pl.lit("unreadable time"))
+        .when(~value.is_finite())
+        .then(pl.lit("time is not finite"))
+        .when(value < 0)
+        .then(pl.lit("negative time"))
+        .when(value > _last(unit))
+        .then(pl.lit("time out of range"))
+    )
+    if unit == "step":
+        reason = reason.when(value != value.floor()).then(pl.lit("time is not a whole step"))
+    return reason.otherwise(None)
+
+
+def _microseconds(unit: TimeUnit) -> pl.Expr:
+    whole, value = pl.col("whole"), pl.col("value")
+    if unit == "step":
+        return pl.coalesce(whole, value.cast(pl.Int64, strict=False))
+    if unit == "ns":
+        return pl.coalesce(whole, value.cast(pl.Int64, strict=False)) // 1000
+    factor = MICROSECONDS[unit]
+    return pl.coalesce(whole * factor, (value * factor).round().cast(pl.Int64, strict=False))
+
+
+def _iso_times(text: pl.Series) -> pl.DataFrame:
+    start = text.head(64)
+    first, *others = sorted(ISO_FORMS, key=lambda form: _clock(start, form).null_count())
+    time = _clock(text, first)
+    for form in others:
+        time = _filled(time, text, lambda rest, form=form: _clock(rest, form))
+    time = _filled(time, text, _rare_iso_times)
+    in_range = (pl.col("time") >= FIRST_CLOCK_TIME) & (pl.col("time") <= LAST_CLOCK_TIME)
+    reason = (
+        pl.when(pl.col("time").is_null())
+        .then(pl.lit("unreadable time"))
+        .when(~in_range)
+        .then(pl.lit("time out of range"))
+        .otherwise(None)
+    )
+    return pl.DataFrame({"time": time}).select(time=pl.when(in_range).then("time"), reason=reason)
+
+
+def _clock(text: pl.Series, pattern: str) -> pl.Series:
+    return text.str.to_datetime(pattern, time_unit="us", strict=False).dt.epoch("us")
+
+
+def _filled(time: pl.Series, text: pl.Series, read) -> pl.Series:
+    """Read again what no earlier pattern could read."""
+    missing = time.is_null().arg_true()
+    if missing.len() == 0:
+        return time
+    return time.scatter(missing, read(text.gather(missing)))
+
+
+def _rare_iso_times(text: pl.Series) -> pl.Series:
+    """Bring the other spellings (dates alone, no seconds, basic form, decimal comma, `UTC`) to one, then read it."""
+    full = (
+        text.str.to_uppercase()
+        .str.replace(r"\s*(?:UTC|GMT)$", "Z")
+        .str.replace(",", ".", literal=True)
+        .str.replace(r"^(\d{4})(\d{2})(\d{2})(T|$)", "${1}-${2}-${3}${4}")
+        .str.replace(r"T(\d{2})(\d{2})(\d{2})?", "T${1}:${2}:${3}")
+        .str.replace(r":([Z+\-.]|$)", "$1")
+        .str.replace(r"^(\d{4}-\d{2}-\d{2})$", "${1}T00:00:00")
+        .str.replace(r"^(\d{4}-\d{2}-\d{2})\s+(\d.*)$", "${1}T${2}")
+        .str.replace(r"^([\d-]{10}T\d{2}:\d{2})($|Z|\s*[+-])", "${1}:00${2}")
+        .str.replace(r"^([\d-]{10}T[\d:.]+)$", "${1}Z")
+    )
+    return _clock(full, "%Y-%m-%dT%H:%M:%S%.f%#z")

@@ -12,18 +12,10 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.windows import split_windows
 from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
-from dyformer.logs.events import (
-    Declared,
-    RawFile,
-    ReadPlan,
-    ReadResult,
-    declared_by,
-    describe,
-    read_events,
-    sniff_plan,
-    too_many_bad,
-)
-from dyformer.logs.log_file import EmptyLog
+from dyformer.logs.events import ReadResult, check_bad_rows, read_events
+from dyformer.logs.plan import Declared, ReadPlan, declared_by, describe
+from dyformer.logs.raw_file import EmptyLog, RawFile
+from dyformer.logs.sniffing import sniff_plan
 from storage.events import scratch_database as spill
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
@@ -112,7 +104,7 @@ def read_files(
                 results[digest] = read_events([file], plan, drop_duplicates=_drops(reading))
             else:
                 results[digest] = spill_events(database, f"file_{index}", file, plan, drop_duplicates=_drops(reading))
-            too_many_bad(results[digest], share(reading.get("max_bad", "1%")))
+            check_bad_rows(results[digest].quarantine, results[digest].num_read, share(reading.get("max_bad", "1%")))
     return results
 
 

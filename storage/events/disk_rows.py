@@ -11,7 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.logs.events import RawFile, ReadPlan, check_usable, event_blocks
+from dyformer.logs.events import check_usable, event_blocks
+from dyformer.logs.plan import ReadPlan
+from dyformer.logs.raw_file import RawFile
 from storage.events import scratch_database as spill
 from storage.events.rows import QUARANTINE_COLUMNS
 

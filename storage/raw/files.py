@@ -15,10 +15,9 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 
 from dyformer.logs.datasets import Dataset, dataset_named
-from dyformer.logs.log_file import DamagedLog, LogError, LogNotFound, RawFile
+from dyformer.logs.raw_file import ByteStream, DamagedLog, LogError, LogNotFound, RawFile, decompressed, pieces
 from dyformer.logs.synthetic import generated_log
 from storage import files
-from storage.raw.streams import open_raw, pieces
 
 LOGS_VARIABLE = "DYFORMER_LOGS"
 COMPRESSED = ("", ".gz", ".bz2", ".zst")
@@ -62,6 +61,15 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
     return [
         RawFile(name=address, open=functools.partial(open_raw, address, known.archive_member)) for address in addresses
     ]
+
+
+def open_raw(address: str, member: str | None = None) -> ByteStream:
+    """Open a stored file, local or in an object store, at its first decompressed byte.
+
+    Of an archive it opens the file called `member`, without one the only file there is.
+    Raises LogNotFound, and DamagedLog for broken or unknown compression.
+    """
+    return decompressed(address, functools.partial(files.open_stream, address), member)
 
 
 def source_sha256(files: Sequence[RawFile]) -> str:

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dyformer.logs import duplicates as module
-from dyformer.logs.duplicates import repeats
+from dyformer.logs import events as module
+from dyformer.logs.events import repeats
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"]), st.sampled_from([None, 0.5, 1.0])), max_size=25

@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from raw_logs import EPOCH, GOOD, SECOND, as_bytes, raw, read, reasons, texts
 
 from dyformer.logs.datasets import DATASETS
-from dyformer.logs.events import (
-    Declared,
-    RawFile,
-    declared_by,
-    read_events,
-    sniff_plan,
-    too_many_bad,
-)
-from dyformer.logs.log_file import (
-    TooManyBadRows,
-)
-from dyformer.logs.reader import raw_rows
+from dyformer.logs.events import check_bad_rows, raw_rows, read_events
+from dyformer.logs.plan import Declared, declared_by
+from dyformer.logs.raw_file import RawFile, TooManyBadRows
+from dyformer.logs.sniffing import sniff_plan
 
 
 def test_each_kind_of_broken_row_has_its_reason_and_place():
@@ -72,15 +64,15 @@ def test_a_rejected_row_is_kept_as_it_stands_without_its_line_end():
     assert result.quarantine.rows() == [("part-0.log", 41, "too few fields", "  two, fields ")]
 
 
-def test_too_many_bad_rows_are_named_with_their_reasons():
+def test_check_bad_rows_rows_are_named_with_their_reasons():
     result = read(GOOD + f"a,b\n,b,{EPOCH}\nc,d\n")
-    too_many_bad(result, 0.07)
+    check_bad_rows(result.quarantine, result.num_read, 0.07)
     with pytest.raises(
         TooManyBadRows, match=r"3 of 43 rows \(6.98%\).*2 x too few fields \(as in part-0.log, line 41\)"
     ):
-        too_many_bad(result, 0.06)
+        check_bad_rows(result.quarantine, result.num_read, 0.06)
     with pytest.raises(ValueError, match="from 0 to 1"):
-        too_many_bad(result, 5)
+        check_bad_rows(result.quarantine, result.num_read, 5)
 
 
 def test_exact_duplicates_are_kept_and_counted_or_dropped_over_all_files():
@@ -93,7 +85,7 @@ def test_exact_duplicates_are_kept_and_counted_or_dropped_over_all_files():
 
 
 def test_duplicates_far_apart_are_found(monkeypatch):
-    monkeypatch.setattr("dyformer.logs.duplicates.BLOCK_ROWS", 3)
+    monkeypatch.setattr("dyformer.logs.events.BLOCK_ROWS", 3)
     text = "".join(f"a,b,{EPOCH + row}\n" for row in (0, 1, 2, 3, 4, 0, 5, 6, 4, 0))
     result = read(text, drop_duplicates=True)
     assert result.events["line"].to_list() == [1, 2, 3, 4, 5, 7, 8]

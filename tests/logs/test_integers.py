@@ -3,9 +3,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_logs import EPOCH, SECOND, ends, raw, read, reasons
 
-from dyformer.logs import reader as raw_rows
-from dyformer.logs.events import Declared, read_events, sniff_plan
-from dyformer.logs.integers import integer_rows
+from dyformer.logs import delimited, events
+from dyformer.logs.events import read_events
+from dyformer.logs.lines import integer_rows
+from dyformer.logs.plan import Declared
+from dyformer.logs.sniffing import sniff_plan
 
 AT = {"source": 0, "target": 1, "time": 2}
 
@@ -84,9 +86,9 @@ def test_numbers_are_read_as_their_texts_would_be(lines, block_bytes, end):
     files = raw(end.join([f"1,2,{EPOCH}", f"3,4,{EPOCH}", *lines]))
     plan = sniff_plan(raw(f"1,2,{EPOCH}"), Declared(time_unit="s", separator=","))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_rows.raw_rows, "__kwdefaults__", {"block_bytes": block_bytes})
+        patch.setattr(events.raw_rows, "__kwdefaults__", {"block_bytes": block_bytes})
         fast = read_events(files, plan)
-        patch.setattr(raw_rows, "integer_rows", lambda *_: None)
+        patch.setattr(delimited, "integer_rows", lambda *_: None)
         slow = read_events(files, plan)
     assert fast.events.equals(slow.events)
     assert fast.quarantine.equals(slow.quarantine)
@@ -99,16 +101,16 @@ def test_a_text_beside_the_numbers_is_read_as_it_would_be_alone(odd, monkeypatch
     header = "n,1,2,3\n"
     files = raw(header + f"x,5,6,{EPOCH}\n" * 3 + odd.format(EPOCH) + f"\nx,7,8,{EPOCH}\n")
     plan = sniff_plan(files, Declared(source=1, target=2, time=3, has_header=True, separator=",", time_unit="s"))
-    monkeypatch.setitem(raw_rows.raw_rows.__kwdefaults__, "block_bytes", 30)
+    monkeypatch.setitem(events.raw_rows.__kwdefaults__, "block_bytes", 30)
     fast = read_events(files, plan)
-    monkeypatch.setattr(raw_rows, "integer_rows", lambda *_: None)
+    monkeypatch.setattr(delimited, "integer_rows", lambda *_: None)
     slow = read_events(files, plan)
     assert fast.events.equals(slow.events)
     assert fast.quarantine.equals(slow.quarantine)
 
 
 def test_a_rejected_row_of_numbers_is_kept_as_it_stands(monkeypatch):
-    monkeypatch.setitem(raw_rows.raw_rows.__kwdefaults__, "block_bytes", 40)
+    monkeypatch.setitem(events.raw_rows.__kwdefaults__, "block_bytes", 40)
     text = "".join(f"{row},{row + 1},{EPOCH + row},{row},note\n" for row in range(9)) + f"5,6,{EPOCH},-1,note\n"
     result = read("source,target,time,weight,text\n" + text)
     assert reasons(result) == {11: "negative weight"}

@@ -5,9 +5,7 @@ import polars as pl
 import pytest
 from raw_logs import EPOCH, SECOND, parquet, read, reasons
 
-from dyformer.logs.log_file import (
-    DamagedLog,
-)
+from dyformer.logs.raw_file import DamagedLog
 
 
 def test_parquet_reads_typed_columns():

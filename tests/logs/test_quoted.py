@@ -7,12 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons
 
-from dyformer.logs.events import (
-    Declared,
-    read_events,
-    sniff_plan,
-)
-from dyformer.logs.reader import raw_rows
+from dyformer.logs.events import raw_rows, read_events
+from dyformer.logs.plan import Declared
+from dyformer.logs.sniffing import sniff_plan
 
 
 def test_quoted_fields_keep_separators_quotes_and_line_ends():

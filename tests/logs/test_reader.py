@@ -4,14 +4,10 @@ import pytest
 from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons, texts
 
 from dyformer.logs.datasets import DATASETS
-from dyformer.logs.events import (
-    declared_by,
-    read_events,
-    sniff_plan,
-)
-from dyformer.logs.log_file import (
-    ColumnNotFound,
-)
+from dyformer.logs.events import read_events
+from dyformer.logs.plan import declared_by
+from dyformer.logs.raw_file import ColumnNotFound
+from dyformer.logs.sniffing import sniff_plan
 
 
 def test_comments_blank_lines_and_byte_order_mark_are_no_rows():

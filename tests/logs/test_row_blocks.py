@@ -1,7 +1,7 @@
 import polars as pl
 
+from dyformer.logs.events import in_pieces
 from dyformer.logs.ids import ID
-from dyformer.logs.row_blocks import in_pieces
 
 
 def block(ids, labels, dtype):

@@ -2,11 +2,8 @@ import polars as pl
 import pytest
 from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons, texts
 
-from dyformer.logs.events import (
-    describe,
-    sniff_plan,
-)
-from dyformer.logs.log_file import (
+from dyformer.logs.plan import describe
+from dyformer.logs.raw_file import (
     AmbiguousLog,
     ColumnNotFound,
     DamagedLog,
@@ -16,6 +13,7 @@ from dyformer.logs.log_file import (
     UnreadableTime,
     WrongSeparator,
 )
+from dyformer.logs.sniffing import sniff_plan
 
 
 @pytest.mark.parametrize("separator", [",", "\t", ";", "|", " ", "   ", " \t "])

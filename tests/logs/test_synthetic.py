@@ -7,7 +7,10 @@ import networkx as nx
 import pytest
 
 from dyformer.logs.datasets import DATASETS
-from dyformer.logs.events import RawFile, declared_by, read_events, sniff_plan
+from dyformer.logs.events import read_events
+from dyformer.logs.plan import declared_by
+from dyformer.logs.raw_file import RawFile
+from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.synthetic import generated_log
 
 WEEK = 7 * 86_400_000_000

@@ -17,8 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dyformer.logs.datasets import DATASETS, UnknownDataset
-from dyformer.logs.events import Declared, read_events, sniff_plan
-from dyformer.logs.log_file import DamagedLog, LogError
+from dyformer.logs.events import read_events
+from dyformer.logs.plan import Declared
+from dyformer.logs.raw_file import DamagedLog, LogError
+from dyformer.logs.sniffing import sniff_plan
 from storage.files import write_bytes
 from storage.raw.files import ChecksumMismatch, LogNotFound, content_of, find_logs, source_sha256
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from dyformer.logs.log_file import EmptyLog, NoUsableRows, TooManyBadRows
+from dyformer.logs.raw_file import EmptyLog, NoUsableRows, TooManyBadRows
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots
 from storage.artifacts.artifact import read_table
