@@ -1,15 +1,17 @@
-"""Flow: every step of the paper's protocol, with and without pre-training, and the baselines beside them."""
+"""Flow: methods and the steps of the paper's protocol -> their scores on the same pairs, tracked."""
 
 from typing import Any
 
 from prefect import flow, task
 
-from dyformer.experiments.settings import VARIATIONS
+from dyformer.embedder import Scorer
+from dyformer.experiments.methods import METHODS, Variation
 from flows.artifacts import show_table
-from flows.evaluate import baselines_task, evaluate_task
+from flows.evaluate import evaluate_task, methods_task
 from flows.progress import tracked
 from flows.stages import Changes, experiment_of, ingest, train_task
 from flows.tasks.evaluate import metrics, steps_to_evaluate
+from flows.tasks.methods import chosen_methods
 from flows.tasks.track import track_benchmark
 
 track_task = task(name="track benchmark")(track_benchmark)
@@ -22,23 +24,31 @@ def benchmark(
     steps: str | None = None,
     seeds: int = 1,
     changes: Changes = None,
+    methods: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Train one model per step, variation and seed, evaluate all on the same pairs, and track one run per method.
+    """Fit every method for each step and seed, evaluate all on the same pairs, and track one run per method.
 
-    What was trained and evaluated before, by whatever run, is not done again.
+    A model or scores that an earlier run made are not made again. `methods` are titles of METHODS (by default all)
+    and classes of the user's own, `package.module:Class`.
 
     Returns:
         snapshots: address; scores: addresses of the evaluated pairs.
     """
-    experiment = experiment_of(dataset, changes)
+    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
+    others = {name: method for name, method in chosen.items() if name not in scorers}
     snapshots = ingest(dataset, reading)["snapshots"]
     jobs = [(step, seed) for seed in range(seeds) for step in steps_to_evaluate(snapshots, steps)]
     scores: list[str] = []
     for step, seed in tracked(jobs, f"benchmark {dataset}", len(jobs)):
-        scores.append(baselines_task(snapshots, step, seed))
-        for method, variation in VARIATIONS.items():
-            model = train_task(snapshots, step - 1, experiment.changed(variation), seed)
-            scores.append(evaluate_task(snapshots, model, step, method, seed))
+        if scorers:
+            scores.append(methods_task(snapshots, scorers, step, seed=seed))
+        for name, method in others.items():
+            if isinstance(method, Variation):  # trained with checkpoints
+                model = train_task(snapshots, step - 1, experiment.changed(method.changes), seed)
+                scores.append(evaluate_task(snapshots, model, step, name, seed))
+            else:
+                scores.append(methods_task(snapshots, [name], step, experiment, seed))
     show_table(dataset, metrics(scores, snapshots))
     track_task(snapshots, scores)
     return {"snapshots": snapshots, "scores": scores}

@@ -183,16 +183,27 @@ def benchmark(
         typer.Option(help='steps to evaluate, "3-13" or "5,7" (by default those of the paper)', show_default=False),
     ] = None,
     seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            help="titles, such as dyformer,l3 (by default all), and your own classes, package.module:Class",
+            show_default=False,
+        ),
+    ] = None,
     changes: Changes = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Evaluate every step of the paper's protocol: with and without pre-training, and the baselines beside them."""
+    """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, the baselines, your own."""
     experiment = _experiment(dataset, changes)  # an error comes before anything is committed or started
     from dyformer.experiments.tables import score_table
     from flows.console import print_frame, write_json
     from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
+    from flows.tasks.methods import benchmark_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
+    names = benchmark_methods(methods)
     wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
     address, _ = _ingested(
         dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
@@ -201,7 +212,7 @@ def benchmark(
     _announce()
     from flows.benchmark import benchmark as flow
 
-    made = flow(dataset, reading, steps, seeds, experiment)
+    made = flow(dataset, reading, steps, seeds, experiment, names)
     rows = metrics(made["scores"], made["snapshots"])
     print_frame(score_table(rows, dataset), f"{dataset}: AUC in percent, the paper's protocol")
     if json_file is not None:

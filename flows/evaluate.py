@@ -1,13 +1,14 @@
-"""Flow: a trained model and every simple baseline -> metrics of the step after the cut."""
+"""Flow: a trained model and every simple baseline -> metrics of the step after the training."""
 
 from prefect import flow, task
 
 from flows.artifacts import show_table
 from flows.stages import Changes, experiment_of, snapshots_task, train_task
-from flows.tasks.evaluate import evaluate_baselines, evaluate_model, metrics
+from flows.tasks.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
 from flows.tasks.snapshots import newest_until
 
 evaluate_task = task(name="evaluate model", task_run_name="{method} on step {step}")(evaluate_model)
+methods_task = task(name="evaluate methods", task_run_name="{names} on step {step}")(evaluate_methods)
 baselines_task = task(name="evaluate baselines", task_run_name="baselines on step {step}")(evaluate_baselines)
 
 
@@ -19,7 +20,7 @@ def evaluate(
     seed: int = 0,
     version: int | None = None,
 ) -> list[str]:
-    """Judge the model of a cut, and the baselines beside it, on the next step; returns the scores' addresses."""
+    """Evaluate the model trained until a step, and the baselines, on the next step; returns the scores' addresses."""
     experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
     until = newest_until(snapshots) if until is None else until
     model = train_task(snapshots, until, experiment, seed)  # at once where it is trained already

@@ -1,20 +1,22 @@
-"""The simple baselines: past-only scores of a pair, one formula each, and two classifiers on the pair features.
+"""History -> scores of pairs: the simple baselines, three formulas and two classifiers on the pair features.
 
-N nodes    P pairs    F features    T snapshots
-
-A history is all snapshots before the predicted one; ages count back from its newest snapshot, whose age is 0.
+N nodes    P pairs    E edges of the union of the history
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.embedder import Score
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.sampling.pairs import LinkExamples
 from dyformer.scoring.decoder import fit_decoder, score
 from dyformer.scoring.pair_features import (
+    UnionEdges,
     edge_degree,
     edge_values,
     path_scores,
@@ -22,93 +24,81 @@ from dyformer.scoring.pair_features import (
     union_edges,
 )
 
-Nodes = NDArray[np.int64]
-Scores = NDArray[np.float64]
-Scorer = Callable[[DynamicGraph, Nodes, Nodes], Scores]
-FittedScorer = Callable[[NDArray[np.float64]], Scores]
+Memory = Literal["ever", "last", "decayed"]
+"""Value of an edge: 1, or 1 in the newest snapshot alone, or the sum of 0.5^age over its snapshots (newest: age 0)."""
+
+PathKind = Literal["common_neighbors", "adamic_adar", "l3"]
+"""In the order of path_scores."""
 
 
-def edgebank_ever(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score 1 for a pair that was ever linked, else 0 (EdgeBank; Poursafaei et al., 2022)."""
-    edges = union_edges(history)
-    return edge_values(edges, np.ones(len(edges.key_E)), source_P, target_P)
+@dataclass(frozen=True, kw_only=True)
+class EdgeBank:
+    """Score a pair by the value of its own edge (EdgeBank; Poursafaei et al., 2022)."""
+
+    memory: Memory
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+        """Read the edges of the history; labels have no effect."""
+        edges = union_edges(graph.history)
+        return partial(edge_values, edges, _edge_value(edges, self.memory))
 
 
-def edgebank_last(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score 1 for a pair that is linked in the newest snapshot, else 0."""
-    edges = union_edges(history)
-    return edge_values(edges, edges.last_step_E == edges.num_steps, source_P, target_P)
+@dataclass(frozen=True, kw_only=True)
+class PreferentialAttachment:
+    """Score a pair by the product of its ends' degrees, each the sum of the values of a node's edges."""
+
+    memory: Memory
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+        """Sum the degrees over the history; labels have no effect."""
+        edges = union_edges(graph.history)
+        degree_N = edge_degree(edges, _edge_value(edges, self.memory))
+        return lambda source_P, target_P: degree_N[source_P] * degree_N[target_P]
 
 
-def edgebank_decayed(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score the sum of 0.5^age over the snapshots with the pair."""
-    edges = union_edges(history)
-    return edge_values(edges, edges.decayed_E, source_P, target_P)
+@dataclass(frozen=True, kw_only=True)
+class NeighbourPaths:
+    """Score a pair by the paths between its ends in the union of the history.
+
+    "common_neighbors": their number of length 2; "adamic_adar": the sum of 1 / ln(degree) over common neighbours
+    (Adamic and Adar, 2003); "l3": the pair's entry of (D^-1/2 A D^-1/2)^3, normalised paths of length 3.
+    """
+
+    kind: PathKind
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+        """Read the union of the history; labels have no effect."""
+        features, index = prepare_pair_features(graph.history), get_args(PathKind).index(self.kind)
+        return lambda source_P, target_P: path_scores(features, source_P, target_P)[index]
 
 
-def preferential_attachment(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score the product of the two degrees in the union of the history."""
-    edges = union_edges(history)
-    return _end_product(edge_degree(edges, np.ones(len(edges.key_E))), source_P, target_P)
+@dataclass(frozen=True, kw_only=True)
+class LogisticRegression:
+    """Score a pair by a logistic regression (C = 1) on its standardised pair features."""
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+        """Fit on the features and labels of the labelled pairs."""
+        features = prepare_pair_features(graph.history)
+        decoder = fit_decoder(features.table(labelled.source_P, labelled.target_P), labelled.positive_P)
+        return lambda source_P, target_P: score(decoder, features.table(source_P, target_P))
 
 
-def preferential_attachment_last(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score the product of the two degrees in the newest snapshot."""
-    edges = union_edges(history)
-    return _end_product(edge_degree(edges, edges.last_step_E == edges.num_steps), source_P, target_P)
+@dataclass(frozen=True, kw_only=True)
+class BoostedTrees:
+    """Score a pair by gradient-boosted trees on its pair features."""
+
+    num_rounds: int = 80
+    max_leaves: int = 8
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+        """Fit on the features and labels of the labelled pairs."""
+        features = prepare_pair_features(graph.history)
+        trees = HistGradientBoostingClassifier(max_iter=self.num_rounds, max_leaf_nodes=self.max_leaves, random_state=0)
+        trees.fit(features.table(labelled.source_P, labelled.target_P), labelled.positive_P)
+        return lambda source_P, target_P: trees.predict_proba(features.table(source_P, target_P))[:, 1]
 
 
-def popularity_decayed(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score the product of the two decayed degrees: the sums of 0.5^age x degree at that age."""
-    edges = union_edges(history)
-    return _end_product(edge_degree(edges, edges.decayed_E), source_P, target_P)
-
-
-def common_neighbors(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score the number of common neighbours in the union of the history."""
-    return path_scores(prepare_pair_features(history), source_P, target_P)[0]
-
-
-def adamic_adar(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score the sum over common neighbours of 1 / ln(degree) (Adamic and Adar, 2003)."""
-    return path_scores(prepare_pair_features(history), source_P, target_P)[1]
-
-
-def l3(history: DynamicGraph, source_P: Nodes, target_P: Nodes) -> Scores:
-    """Score the degree-normalised paths of length 3: the pair's entry of (D^-1/2 A D^-1/2)^3 of the union."""
-    return path_scores(prepare_pair_features(history), source_P, target_P)[2]
-
-
-SCORERS: dict[str, Scorer] = {
-    "edgebank_ever": edgebank_ever,
-    "edgebank_last": edgebank_last,
-    "edgebank_decayed": edgebank_decayed,
-    "preferential_attachment": preferential_attachment,
-    "preferential_attachment_last": preferential_attachment_last,
-    "popularity_decayed": popularity_decayed,
-    "common_neighbors": common_neighbors,
-    "adamic_adar": adamic_adar,
-    "l3": l3,
-}
-
-
-def logistic_regression(features_PF: NDArray[np.float64], positive_P: NDArray[np.bool_]) -> FittedScorer:
-    """Fit a logistic regression (C = 1) on standardised pair features; give the scorer of further features."""
-    return partial(score, fit_decoder(features_PF, positive_P))
-
-
-def boosted_trees(features_PF: NDArray[np.float64], positive_P: NDArray[np.bool_]) -> FittedScorer:
-    """Fit gradient-boosted trees (80 rounds of at most 8 leaves) on pair features; give the scorer of further ones."""
-    trees = HistGradientBoostingClassifier(max_iter=80, max_leaf_nodes=8, random_state=0)
-    trees.fit(features_PF, positive_P)
-    return lambda asked_PF: trees.predict_proba(asked_PF)[:, 1]
-
-
-CLASSIFIERS: dict[str, Callable[[NDArray[np.float64], NDArray[np.bool_]], FittedScorer]] = {
-    "logistic_regression": logistic_regression,
-    "boosted_trees": boosted_trees,
-}
-
-
-def _end_product(value_N: NDArray[np.float64], source_P: Nodes, target_P: Nodes) -> Scores:
-    return value_N[source_P] * value_N[target_P]
+def _edge_value(edges: UnionEdges, memory: Memory) -> NDArray[np.generic]:
+    if memory == "decayed":
+        return edges.decayed_E
+    return np.ones(len(edges.key_E)) if memory == "ever" else edges.last_step_E == edges.num_steps

@@ -1,4 +1,4 @@
-"""Two methods' scores of the same pairs -> how much better one is, and how sure that is.
+"""Scores of the same pairs by two methods -> the difference of their AUC, with its interval.
 
 P pairs    S source nodes    T groups of tied scores    B resamples
 """
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.evaluation.protocols import ScoredPairs
+from dyformer.evaluation.scored_pairs import ScoredPairs
 
 CONFIDENCE = 0.95
 
@@ -17,18 +17,18 @@ WeightedAuc = Callable[[NDArray[np.float64]], float]
 
 
 class NotTheSamePairs(ValueError):
-    """Two methods that were not evaluated on the same pairs cannot be compared pair by pair."""
+    """Two methods were evaluated on different pairs, so they cannot be compared pair by pair."""
 
 
 def paired_difference(
     challenger: ScoredPairs, champion: ScoredPairs, *, num_resamples: int = 1000, generator: np.random.Generator
 ) -> tuple[float, float, float]:
-    """Give the low end, the mean and the high end of the challenger's AUC less the champion's, in 95 of 100 cases.
+    """Give low end, mean and high end of the 95 % interval of the challenger's AUC less the champion's.
 
-    Paired bootstrap over source nodes: a resample draws as many of them as there are, with replacement, and takes all
-    their pairs along, the same ones for both methods; pairs of one source are not independent. Percentile interval
-    (Efron and Tibshirani, 1993, sections 13.3 and 8.4). A resample without a linked or an unlinked pair says nothing
-    and is left out. Raises NotTheSamePairs, and ValueError where no resample has both kinds.
+    Paired bootstrap over source nodes, because pairs of one source are not independent: a resample draws as many
+    sources as there are, with replacement, and holds all their pairs, the same ones for both methods. Percentile
+    interval (Efron and Tibshirani, 1993, sections 13.3 and 8.4). A resample without pairs of both kinds is left out.
+    Raises NotTheSamePairs, and ValueError where no resample has pairs of both kinds.
     """
     _check_same_pairs(challenger, champion)
     source_S, source_P = np.unique(challenger.source_P, return_inverse=True)
@@ -43,14 +43,17 @@ def paired_difference(
     if not differences:
         raise ValueError(
             f"step {challenger.step}: {len(positive_P)} pairs of {len(source_S)} source nodes, and no resample of "
-            f"{num_resamples} holds a linked and an unlinked pair; evaluate a step with more of both"
+            f"{num_resamples} holds a positive and a negative pair; evaluate a step with more of both"
         )
     low, high = np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(np.mean(differences)), float(high)
 
 
 def weighted_auc(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> WeightedAuc:
-    """Prepare the AUC of scores for many weightings of their pairs: a pair of weight 2 counts as two."""
+    """Give the AUC of scores as a function of the weights of their pairs; a pair of weight 2 counts as two.
+
+    Scikit-learn's AUC with sample weights sorts the scores at every call, a thousand times for one interval.
+    """
     order_P = np.argsort(score_P, kind="stable")
     positive_P, score_P = positive_P[order_P], score_P[order_P]
     first_T = np.flatnonzero(np.diff(score_P, prepend=-np.inf))
@@ -66,12 +69,12 @@ def weighted_auc(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -
 
 
 def new_pairs(pairs: ScoredPairs) -> ScoredPairs | None:
-    """Keep the pairs that no earlier snapshot linked; None where a linked or an unlinked one is missing."""
-    kept_P = pairs.new_P
-    if not (pairs.positive_P[kept_P].any() and (~pairs.positive_P[kept_P]).any()):
+    """Give the pairs that no earlier snapshot linked, or None unless positive and negative ones are among them."""
+    new_P = pairs.new_P
+    if not (pairs.positive_P[new_P].any() and (~pairs.positive_P[new_P]).any()):
         return None
     names = ("source_P", "target_P", "positive_P", "new_P", "score_P")
-    return replace(pairs, **{name: getattr(pairs, name)[kept_P] for name in names})
+    return replace(pairs, **{name: getattr(pairs, name)[new_P] for name in names})
 
 
 def _check_same_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> None:
@@ -85,8 +88,8 @@ def _check_same_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> None:
     for name in ("source_P", "target_P", "positive_P"):
         if not np.array_equal(getattr(challenger, name), getattr(champion, name)):
             raise NotTheSamePairs(
-                f"{challenger.method} and {champion.method} were evaluated on other pairs of step {challenger.step} "
-                f"({name} differs): evaluate both on one version of the snapshots"
+                f"{challenger.method} and {champion.method} were evaluated on different pairs of step "
+                f"{challenger.step} ({name} differs): evaluate both on one version of the snapshots"
             )
     for pairs in (challenger, champion):
         if not np.isfinite(pairs.score_P).all():

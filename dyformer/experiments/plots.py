@@ -1,7 +1,6 @@
-"""Figures of a run and of a benchmark, drawn without a screen.
+"""Metrics and losses -> the plots of a run and of a benchmark, drawn without a screen.
 
-The frame of metrics has the rows dataset, protocol, method, seed, step, metric, family, slice, value, with step a
-number, "micro" or "macro" and value between 0 and 1.
+The frame of metrics has the columns of METRICS_SCHEMA, with step a number, "micro" or "macro".
 """
 
 import polars as pl
@@ -19,14 +18,14 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 def step_curve(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
     """Draw a metric per step, one line a method: mean over seeds, with a band of one standard deviation (Fig. 5).
 
-    Raises ValueError when the frame has no per-step figure of this metric and slice.
+    Raises ValueError when the frame has no per-step value of this metric and slice.
     """
     rows = _rows(metrics, metric, slice_name).filter(~pl.col("step").is_in(["micro", "macro"]))
     rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
     figure, axes = _empty(8.5, 4.8)
-    for place, method in enumerate(_ranked(rows)):
+    for index, method in enumerate(_ranked(rows)):
         line = _over_seeds(rows.filter(pl.col("method") == method), "step").sort("step")
-        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         axes.plot(line["step"], 100 * line["mean"], label=method, color=colour, marker=marker, linewidth=1.6)
         axes.fill_between(
             line["step"].to_list(),
@@ -48,7 +47,7 @@ def step_curve(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = 
 def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
     """Draw Micro and Macro of every method as bars, the best macro on top; whiskers are one standard deviation.
 
-    Raises ValueError when the frame has neither micro nor macro metrics of this metric and slice.
+    Raises ValueError when the frame has neither a micro nor a macro value of this metric and slice.
     """
     rows = _rows(metrics, metric, slice_name).filter(pl.col("step").is_in(["micro", "macro"]))
     rows = _not_empty(rows, metrics, metric, slice_name)
@@ -70,35 +69,32 @@ def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: 
 
 def _bars(axes: Axes, table: pl.DataFrame, ranked: list[str], *, colour: str, shift: float, label: str) -> None:
     values = {row["method"]: (100 * row["mean"], 100 * row["deviation"]) for row in table.iter_rows(named=True)}
-    shown = [(place, *values[method]) for place, method in enumerate(ranked) if method in values]
-    place = [position + shift for position, _, _ in shown]
-    length = [mean for _, mean, _ in shown]
-    whisker = [deviation for _, _, deviation in shown]
-    axes.barh(place, length, height=0.38, color=colour, label=label, xerr=whisker, error_kw={"linewidth": 1})
-    for position, mean, deviation in zip(place, length, whisker, strict=True):
+    drawn = [(index + shift, *values[method]) for index, method in enumerate(ranked) if method in values]
+    position, length, whisker = ([bar[column] for bar in drawn] for column in range(3))
+    axes.barh(position, length, height=0.38, color=colour, label=label, xerr=whisker, error_kw={"linewidth": 1})
+    for position, mean, deviation in drawn:
         axes.text(mean + deviation + 0.3, position, f"{mean:.1f}", va="center", fontsize=8)
 
 
 def loss_curve(losses: pl.DataFrame) -> Figure:
-    """Draw the losses of a training, one panel a stage, from rows stage, epoch, loss, value (loss names the line).
+    """Draw the losses of a training, one panel a stage, from rows of stage, epoch, loss (its name), value.
 
-    Without a column `value`, `loss` is the value itself. Raises ValueError without a row.
+    Raises ValueError without a row.
     """
     if losses.is_empty():
-        raise ValueError("there is no loss to draw: expected rows stage, epoch, loss")
-    rows = losses if "value" in losses.columns else losses.rename({"loss": "value"}).with_columns(loss=pl.lit("loss"))
-    stages = rows["stage"].unique(maintain_order=True).to_list()
+        raise ValueError("there is no loss to draw: expected rows of stage, epoch, loss")
+    stages = losses["stage"].unique(maintain_order=True).to_list()
     figure = Figure(figsize=(5.2 * len(stages) + 0.6, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, stage in zip(figure.subplots(1, len(stages), squeeze=False)[0], stages, strict=True):
-        _loss_panel(axes, stage, rows.filter(pl.col("stage") == stage))
+        _loss_panel(axes, stage, losses.filter(pl.col("stage") == stage))
     return figure
 
 
 def _loss_panel(axes: Axes, stage: str, rows: pl.DataFrame) -> None:
-    for place, name in enumerate(rows["loss"].unique(maintain_order=True)):
+    for index, name in enumerate(rows["loss"].unique(maintain_order=True)):
         line = rows.filter(pl.col("loss") == name).sort("epoch")
-        axes.plot(line["epoch"], line["value"], label=name, color=COLOURS[place % len(COLOURS)], linewidth=1.6)
+        axes.plot(line["epoch"], line["value"], label=name, color=COLOURS[index % len(COLOURS)], linewidth=1.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
@@ -115,12 +111,12 @@ def _rows(metrics: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
 def _not_empty(rows: pl.DataFrame, metrics: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
     if rows.is_empty():
         names, slices = metrics["metric"].unique().sort().to_list(), metrics["slice"].unique().sort().to_list()
-        raise ValueError(f"no figure of {metric}, slice {slice_name}; there are metrics {names} and slices {slices}")
+        raise ValueError(f"no value of {metric}, slice {slice_name}; there are metrics {names} and slices {slices}")
     return rows
 
 
 def _ranked(rows: pl.DataFrame) -> list[str]:
-    """Order methods by their mean, the best first; macro metrics decide where there are some."""
+    """Order methods by their mean over macro values, or over all where there is no macro, the best first."""
     deciding = rows.filter(pl.col("step") == "macro") if rows["step"].dtype == pl.String else rows
     deciding = rows if deciding.is_empty() else deciding
     order = deciding.group_by("method").agg(pl.col("value").mean()).sort(["value", "method"], descending=[True, False])

@@ -249,10 +249,3 @@ EXPERIMENTS: dict[str, Experiment] = {}
 def experiment_for(dataset_name: str) -> Experiment:
     """Give the experiment of a dataset: its own, or the defaults (every log of a user's own has the defaults)."""
     return EXPERIMENTS.get(dataset_name, Experiment())
-
-
-# Named variations of one experiment (paper, Fig. 4): the name in the table -> what is changed.
-VARIATIONS: dict[str, dict[str, Any]] = {
-    "DyFormer": {},
-    "DyFormer without pre-training": {"pretrain": None},
-}

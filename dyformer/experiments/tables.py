@@ -1,20 +1,6 @@
-"""Figures of a benchmark -> the table that is printed, the paper's own metrics beside ours."""
+"""Metrics of a benchmark -> the table that is printed, with the published metrics below ours."""
 
 import polars as pl
-
-METHOD_TITLES = {
-    "edgebank_ever": "EdgeBank (ever)",
-    "edgebank_last": "EdgeBank (last)",
-    "edgebank_decayed": "EdgeBank (decayed)",
-    "preferential_attachment": "Preferential attachment",
-    "preferential_attachment_last": "Preferential attachment (last)",
-    "popularity_decayed": "Popularity (decayed)",
-    "common_neighbors": "Common neighbours",
-    "adamic_adar": "Adamic-Adar",
-    "l3": "L3",
-    "logistic_regression": "Logistic regression on pair features",
-    "boosted_trees": "Boosted trees on pair features",
-}
 
 PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "rds": {
@@ -71,14 +57,12 @@ TABLE_SCHEMA = pl.Schema(
 def score_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     """Give one row per method with its AUC in percent, two decimals, averaged over seeds.
 
-    Columns as in TABLE_SCHEMA. The methods evaluated here come first, the best macro on top, then the paper's own as
-    "DyFormer (paper)" and so on, without a number of seeds. A figure that does not exist is null.
+    Columns as in TABLE_SCHEMA. Our methods come first, the best macro on top, then the published ones as
+    "DyFormer (paper)" and so on, without a number of seeds. A metric without a value is null.
     """
     wanted = pl.col("step").is_in(["micro", "macro"]) & (pl.col("metric") == "auc") & (pl.col("dataset") == dataset)
     column = pl.when(pl.col("slice") == "new").then("new_" + pl.col("step")).otherwise(pl.col("step"))
-    evaluated = metrics.filter(wanted & (pl.col("protocol") == "paper")).with_columns(
-        column=column, method=pl.col("method").replace(METHOD_TITLES)
-    )
+    evaluated = metrics.filter(wanted & (pl.col("protocol") == "paper")).with_columns(column=column)
     names = [name for name in TABLE_SCHEMA.names() if name not in ("method", "num_seeds")]
     table = evaluated.group_by("method").agg(
         *((100 * pl.col("value").filter(pl.col("column") == name).mean()).round(2).alias(name) for name in names),

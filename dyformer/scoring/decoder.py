@@ -1,4 +1,4 @@
-"""Vectors and pair features -> the chance that a pair is linked (paper, section 5.1).
+"""Vectors and pair features -> the probability that a pair is positive (paper, section 5.1).
 
 N nodes    D width of a vector    P pairs    F inputs of the decoder
 """
@@ -17,13 +17,13 @@ from dyformer.scoring.metrics import auc
 
 DecoderKind = Literal["paper", "features"]
 Examples = tuple[NDArray[np.floating], NDArray[np.bool_]]
-"""Decoder inputs [P, F] and whether each pair is linked [P]."""
+"""Decoder inputs [P, F] and whether each pair is positive [P]."""
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse regularisation strengths C to choose from, the strongest regularisation first."""
 
 TOLERANCE = 1e-6
-"""Of the mean loss's gradient: chances are then within 1e-5 of the optimum's, also where inputs resemble each other."""
+"""Limit on the mean loss's gradient: probabilities are then within 1e-5 of the optimum, also for correlated inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,12 @@ def hadamard(
 
 
 def decoder_inputs(hadamard_PD: NDArray[np.floating], features_PF: NDArray[np.floating] | None) -> NDArray[np.float64]:
-    """Put the decoder's inputs together: h_i * h_j, beside the pair features where the kind reads them."""
+    """Concatenate h_i * h_j and, if given, the pair features."""
     parts = [hadamard_PD] if features_PF is None else [hadamard_PD, features_PF]
     return np.concatenate(parts, axis=1, dtype=np.float64)
 
 
-# OpenBLAS's threads spin while they wait: beside other work two of them took 15 times as long as one.
+# OpenBLAS's threads spin while they wait: beside another process, two threads took 15 times as long as one.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def fit_decoder(
     inputs_PF: NDArray[np.floating],
@@ -63,30 +63,30 @@ def fit_decoder(
     kind: DecoderKind = "features",
     num_products: int = 0,
 ) -> LinkDecoder:
-    """Fit a logistic regression, standardised with the mean and deviation of the inputs given.
+    """Fit a logistic regression on inputs standardised with their own mean and deviation.
 
-    With `validation`, the C of STRENGTHS with the best AUC there is taken (the strongest regularisation among equals);
-    without, C = 1. The first `num_products` inputs have the prior variance of one input between them: beside a few
-    features that say much, a hundred products of vectors would otherwise be fitted to the noise of few pairs. Raises
-    ValueError without a linked and an unlinked pair, and for inputs that are not finite.
+    With `validation`, C is the value of STRENGTHS with the best AUC there; ties go to the strongest regularisation.
+    Without it, C = 1. The first `num_products` inputs together have the prior variance of one input, because a
+    hundred products of vectors would otherwise fit the noise of few pairs. Raises ValueError unless the pairs hold a
+    positive and a negative one, and for inputs that are not finite.
     """
     _check(inputs_PF, positive_P)
-    share_F = np.ones(inputs_PF.shape[1])
-    share_F[:num_products] = 1 / max(num_products, 1)
+    variance_F = np.ones(inputs_PF.shape[1])
+    variance_F[:num_products] = 1 / max(num_products, 1)
     if validation is None:
-        return next(_fits(inputs_PF, positive_P, (1.0,), kind, share_F))
-    decoders = _fits(inputs_PF, positive_P, STRENGTHS, kind, share_F)
+        return next(_fits(inputs_PF, positive_P, (1.0,), kind, variance_F))
+    decoders = _fits(inputs_PF, positive_P, STRENGTHS, kind, variance_F)
     return max(decoders, key=lambda decoder: auc(validation[1], logit(decoder, validation[0])))
 
 
 def slopes(decoder: LinkDecoder) -> tuple[NDArray[np.float64], float]:
-    """Give what one unit of each input, not standardised, adds to the log-odds [F], and what they are at zero."""
+    """Give the slopes of the log-odds in the unstandardised inputs [F], and the log-odds where all inputs are zero."""
     slope_F = decoder.coefficient_F / decoder.scale_F
     return slope_F, decoder.intercept - float(decoder.mean_F @ slope_F)
 
 
 def logit(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Give the log-odds [P] that each pair is linked."""
+    """Give the log-odds [P] that each pair is positive."""
     if inputs_PF.shape[1] != len(decoder.mean_F):
         raise ValueError(f"the decoder reads {len(decoder.mean_F)} inputs of a pair, found {inputs_PF.shape[1]}")
     slope_F, offset = slopes(decoder)
@@ -94,7 +94,7 @@ def logit(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.f
 
 
 def score(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Give the chance [P] that each pair is linked, were linked and unlinked pairs as frequent as in the examples."""
+    """Give the probability [P] that each pair is positive, at the ratio of positives in the fitted pairs."""
     return expit(logit(decoder, inputs_PF))
 
 
@@ -103,14 +103,14 @@ def _fits(
     positive_P: NDArray[np.bool_],
     strengths: Sequence[float],
     kind: DecoderKind,
-    share_F: NDArray[np.float64],
+    variance_F: NDArray[np.float64],
 ) -> Iterator[LinkDecoder]:
-    """Fit with one strength after the other, each from where the one before ended; inputs have variance `share_F`."""
+    """Fit with each strength in turn, from the previous solution on; the prior variance of inputs is `variance_F`."""
     mean_F = inputs_PF.mean(axis=0, dtype=np.float64)
     deviation_F = inputs_PF.std(axis=0, dtype=np.float64)
-    # A constant input says nothing; rounding may leave it a tiny deviation that would blow up.
+    # A constant input gets no weight, because rounding may leave it a tiny deviation to divide by.
     constant_F = deviation_F <= 1e-9 * np.abs(mean_F)
-    scale_F = np.where(constant_F, 1.0, deviation_F) / np.sqrt(share_F)
+    scale_F = np.where(constant_F, 1.0, deviation_F) / np.sqrt(variance_F)
     standard_PF = (inputs_PF - mean_F) / scale_F
     regression = LogisticRegression(solver="newton-cholesky", tol=TOLERANCE, max_iter=200, warm_start=True)
     for strength in strengths:
@@ -126,6 +126,6 @@ def _fits(
 
 def _check(inputs_PF: NDArray[np.floating], positive_P: NDArray[np.bool_]) -> None:
     if positive_P.all() or not positive_P.any():
-        raise ValueError(f"expected linked and unlinked pairs to fit on: all {len(positive_P)} are of one kind")
+        raise ValueError(f"expected positive and negative pairs to fit on: all {len(positive_P)} are of one kind")
     if not np.isfinite(inputs_PF).all():
         raise ValueError("expected finite decoder inputs: some vector or pair feature is NaN or infinite")

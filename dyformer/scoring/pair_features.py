@@ -1,13 +1,11 @@
 """History -> past-only features of pairs of nodes, for any number of pairs in bounded memory.
 
-N nodes             P pairs       F features    S nodes whose rows a block of pairs needs    C columns of a block
-E edges of a union  T snapshots   X edges of all snapshots    M neighbours of the pairs' other ends
+N nodes             P pairs       F features    S row nodes of a block    C column nodes of a block
+E edges of a union  M slots of its matrix   X edges of all snapshots
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +31,12 @@ FEATURE_NAMES = (
     "sum_log_step_degree",
 )
 
-BLOCK_SIZE = 4_000_000
-"""Values of one array while walks are counted: 32 MB, of which a handful live at once."""
-
 PathScores = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnionEdges:
-    """The distinct pairs of a history, sorted, and when they were linked."""
+    """The distinct pairs of a history, sorted, and the steps at which they were linked."""
 
     num_nodes: int
     num_steps: int
@@ -55,7 +50,7 @@ class UnionEdges:
 
 @dataclass(frozen=True, kw_only=True)
 class PairFeatures:
-    """What the features of any pair are read from; its size grows with edges and nodes, not with pairs."""
+    """Summary of a history from which the features of any pair are read; its size depends on edges and nodes alone."""
 
     edges: UnionEdges
     union: sparse.csr_array  # [N, N] 0/1: linked in some snapshot
@@ -73,7 +68,7 @@ class PairFeatures:
 
     @cached_property
     def end_terms(self) -> tuple[NDArray[np.float64], ...]:
-        """What a node brings to the features of its pairs, [N] each: three logarithms of degrees, and its recency."""
+        """Terms of one node in the features of its pairs, [N] each: three logarithms of degrees, and its recency."""
         degrees = (self.degree_N, self.last_degree_N, self.step_degree_N)
         recency_N = np.exp(self.active_step_N - float(self.edges.num_steps))
         return (*(np.log1p(degree_N) for degree_N in degrees), recency_N)
@@ -81,7 +76,7 @@ class PairFeatures:
     def table(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Give the features [P, F] of pairs, in the order of FEATURE_NAMES; the direction of a pair does not matter.
 
-        Raises ValueError for a node that the history does not know.
+        Raises ValueError for a node that is not in the history.
         """
         paths = path_scores(self, source_P, target_P)
         return np.column_stack(
@@ -91,7 +86,7 @@ class PairFeatures:
     def block(self, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> NDArray[np.float64]:
         """Give the features [F, S, C] of every row node with every column node: `table` for whole rows, faster.
 
-        The pair of a node with itself has no meaning here. Raises ValueError for a node that the history does not know.
+        The pair of a node with itself has no meaning here. Raises ValueError for a node that is not in the history.
         """
         source_P, target_P = np.repeat(row_S, len(column_C)), np.tile(column_C, len(row_S))
         check_known(self.edges.num_nodes, source_P, target_P)
@@ -137,7 +132,7 @@ def check_known(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[n
     for node_P in (source_P, target_P):
         if len(node_P) and not 0 <= node_P.min() <= node_P.max() < num_nodes:
             raise ValueError(
-                f"pairs name nodes {node_P.min()} to {node_P.max()}: expected nodes that the history knows, "
+                f"found pairs of nodes {node_P.min()} to {node_P.max()}: expected nodes of the history, "
                 f"0 to {num_nodes - 1}"
             )
 
@@ -150,7 +145,7 @@ def edge_degree(edges: UnionEdges, value_E: NDArray[np.generic]) -> NDArray[np.f
 
 def adjacency(edges: UnionEdges) -> sparse.csr_array:
     """Give the union's symmetric 0/1 adjacency [N, N]."""
-    # In 32 bits the walks of pairs read half as much.
+    # With 32-bit indices the walks read half as many bytes.
     kind = np.int32 if edges.num_nodes < 2**31 else np.int64
     source_E, target_E = edges.source_E.astype(kind), edges.target_E.astype(kind)
     ends = (np.concatenate([source_E, target_E]), np.concatenate([target_E, source_E]))
@@ -159,7 +154,7 @@ def adjacency(edges: UnionEdges) -> sparse.csr_array:
 
 
 def prepare_pair_features(history: DynamicGraph) -> PairFeatures:
-    """Sum up a history (all snapshots before the predicted one), so that the features of any pair can be read off."""
+    """Summarise a history (all snapshots before the predicted one) for the features of any pair."""
     edges = union_edges(history)
     union = adjacency(edges)
     degree_N = edge_degree(edges, np.ones(len(edges.key_E)))
@@ -179,27 +174,19 @@ def prepare_pair_features(history: DynamicGraph) -> PairFeatures:
 def pair_feature_table(
     history: DynamicGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Give the features [P, F] of pairs from a history; prepare_pair_features serves many questions to one history."""
+    """Give the features [P, F] of pairs from a history; for several calls on one history, see prepare_pair_features."""
     return prepare_pair_features(history).table(source_P, target_P)
 
 
 def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> PathScores:
     """Give common neighbours, Adamic-Adar (natural logarithm) and degree-normalised 3-paths (L3) of pairs, each [P].
 
-    L3 is the entry of the cubed D^-1/2 A D^-1/2 (Kovacs et al., 2019, with symmetric normalisation): rows of the
-    square are made for the asked nodes only, one after the other with numba, else block by block.
+    L3 is the entry of the cubed D^-1/2 A D^-1/2 (Kovacs et al., 2019, with symmetric normalisation).
     """
+    from dyformer.graphs.kernels.paths import path_sums  # late, because numba takes half a second to import
+
     check_known(features.edges.num_nodes, source_P, target_P)
     many_P, few_P = busier_end_first(features.degree_N, source_P, target_P)
-    scores_3P = (_compiled_scores if find_spec("numba") else _sparse_scores)(features, many_P, few_P)
-    return scores_3P[0], scores_3P[1], scores_3P[2]
-
-
-def _compiled_scores(
-    features: PairFeatures, many_P: NDArray[np.int64], few_P: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    from dyformer.graphs.kernels.paths import path_sums
-
     order_P = np.argsort(many_P, kind="stable")
     many_P, few_P = many_P[order_P], few_P[order_P]
     degree_N, union = features.degree_N, features.union
@@ -207,23 +194,9 @@ def _compiled_scores(
     scores_3P[:, order_P] = path_sums(
         union.indptr, union.indices, degree_N, _adamic_adar_weight(degree_N), many_P, few_P
     )
-    # A node without neighbours has no walk to divide.
+    # A node without neighbours has no walks, so its zeros are divided by 1.
     scores_3P[2, order_P] /= np.sqrt(np.maximum(degree_N[many_P] * degree_N[few_P], 1))
-    return scores_3P
-
-
-def _sparse_scores(features: PairFeatures, many_P: NDArray[np.int64], few_P: NDArray[np.int64]) -> NDArray[np.float64]:
-    weight_N = _adamic_adar_weight(features.degree_N)
-    scores = np.zeros((3, len(many_P)))
-    for block_P in _blocks(many_P, features.degree_N[few_P], features.edges.num_nodes):
-        row_S, row_P = np.unique(many_P[block_P], return_inverse=True)
-        slot_M, pair_M = _row_slots(features.union, few_P[block_P])
-        middle_M = features.union.indices[slot_M]
-        linked_M = features.union[row_S].toarray()[row_P[pair_M], middle_M]
-        walk_M = (features.walk[row_S] @ features.walk).toarray()[row_P[pair_M], middle_M]
-        for kind, value_M in enumerate((linked_M, linked_M * weight_N[middle_M], walk_M * features.walk.data[slot_M])):
-            scores[kind, block_P] = np.bincount(pair_M, value_M, len(block_P))
-    return scores
+    return scores_3P[0], scores_3P[1], scores_3P[2]
 
 
 def _path_block(features: PairFeatures, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> PathScores:
@@ -279,30 +252,10 @@ def _end_features(
 def busier_end_first(
     degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Turn pairs so that the end with more neighbours comes first; both directions of a pair are turned alike.
+    """Order the ends of each pair: the one with more neighbours first, whatever the direction of the pair.
 
-    There are few different busy ends, whose rows are dear, and few neighbours to visit at the others.
+    Busy ends are few, and their rows are expensive; the other ends have few neighbours to visit.
     """
     low_P, high_P = np.minimum(source_P, target_P), np.maximum(source_P, target_P)
     swap_P = degree_N[high_P] > degree_N[low_P]
     return np.where(swap_P, high_P, low_P), np.where(swap_P, low_P, high_P)
-
-
-def _blocks(row_P: NDArray[np.int64], size_P: NDArray[np.float64], num_nodes: int) -> Iterator[NDArray[np.int64]]:
-    """Cut pairs into runs with a bounded number of distinct rows and a bounded sum of sizes."""
-    order_P = np.argsort(row_P, kind="stable")
-    distinct_P = np.cumsum(np.diff(row_P[order_P], prepend=-1) > 0) - 1
-    part_P = distinct_P // max(1, BLOCK_SIZE // num_nodes)
-    fill_P = np.cumsum(size_P[order_P]) // BLOCK_SIZE
-    borders = np.flatnonzero((np.diff(part_P) > 0) | (np.diff(fill_P) > 0)) + 1
-    if len(order_P):
-        yield from np.split(order_P, borders)
-
-
-def _row_slots(matrix: sparse.csr_array, row_P: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give the storage positions [M] of all entries of the asked rows, and which asked row each belongs to."""
-    start_P = matrix.indptr[row_P].astype(np.int64)
-    size_P = matrix.indptr[row_P + 1] - start_P
-    pair_M = np.repeat(np.arange(len(row_P)), size_P)
-    first_P = np.cumsum(size_P) - size_P
-    return np.arange(len(pair_M)) + (start_P - first_P)[pair_M], pair_M

@@ -1,7 +1,7 @@
 """Vectors, a fitted decoder and the history -> each node's most probable new partners.
 
 N nodes    D width of a vector    P pairs    F pair features    S rows of a block    C columns of a block
-A nodes asked for    R links to rank    B nodes that a decoder is fitted among
+A query nodes    R links to rank    B nodes whose pairs a decoder is fitted on
 """
 
 from collections.abc import Iterator
@@ -28,18 +28,18 @@ from dyformer.scoring.pair_features import (
 )
 
 MAX_NODES = 50_000
-"""Up to here all admissible pairs are scored; beyond, only candidates that the caller names."""
+"""Up to so many nodes all admissible pairs are scored; on a larger graph, only the given candidates."""
 
 BLOCK_PAIRS = 400_000
 """Pairs scored at once; their features take 45 MB."""
 
 DECODER_LINKS = 10_000
-"""Linked pairs of a step that a decoder is fitted on, about: with more, it is fitted on those among fewer nodes."""
+"""Approximate limit on the positive pairs of a step for fitting; above it, the pairs among fewer nodes are taken."""
 
 LINKS_SCHEMA = pl.Schema({"node": pl.Int64(), "rank": pl.Int64(), "partner": pl.Int64(), "score": pl.Float64()})
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")  # as for fit_decoder
+@threadpool_limits.wrap(limits=1, user_api="blas")  # see fit_decoder
 def top_links(
     vectors_ND: NDArray[np.floating],
     decoder: LinkDecoder,
@@ -49,28 +49,28 @@ def top_links(
     candidates: Pairs | None = None,
     query_A: NDArray[np.int64] | None = None,
 ) -> pl.DataFrame:
-    """Rank for every node, or those `query_A`, its `k` most probable new partners: node, rank (from 1), partner, score.
+    """Rank the `k` most probable new partners of every node, or of `query_A`: node, rank (from 1), partner, score.
 
-    Admissible are pairs of different nodes that were never linked in the history, and that stand on opposite sides
-    where the log has two; of these, all, or those among `candidates` (either direction, duplicates allowed). The
-    score is the decoder's probability; equal scores are ranked by node number. A node without an admissible partner
-    has no row. Memory is bounded by BLOCK_PAIRS. Raises ValueError for vectors that are not finite or do not fit the
+    A pair is admissible if its nodes differ, were never linked, and lie on opposite sides where the log has two.
+    With `candidates` (either direction, duplicates allowed) only these pairs are ranked. The score is the decoder's
+    probability; equal scores are ranked by node number. A node without an admissible partner has no row. Memory is
+    bounded by BLOCK_PAIRS. Raises ValueError for vectors that are not finite or do not fit the
     history or the decoder, for k < 1, and for more than MAX_NODES nodes without candidates.
     """
     _check(vectors_ND, decoder, history, k)
-    asked_N = _asked(len(history.side_N), query_A)
+    is_query_N = _query_mask(len(history.side_N), query_A)
     features = prepare_pair_features(history) if decoder.kind == "features" else None
     edges = union_edges(history)
     if candidates is not None:
         pairs = _admissible(candidates, edges, history.side_N)
-        return _best_of_pairs(pairs, _pair_logits(vectors_ND, decoder, features, pairs), k, asked_N)
+        return _best_of_pairs(pairs, _pair_logits(vectors_ND, decoder, features, pairs), k, is_query_N)
     if len(vectors_ND) > MAX_NODES:
         raise ValueError(
             f"{len(vectors_ND)} nodes are too many to score all pairs (up to {MAX_NODES}): give candidates"
         )
     union = adjacency(edges)
     best = []
-    for row_S, column_C in _row_blocks(history.side_N, asked_N):
+    for row_S, column_C in _row_blocks(history.side_N, is_query_N):
         logit_SC = _block_logits(vectors_ND, decoder, features, row_S, column_C)
         logit_SC[union[row_S].toarray()[:, column_C] > 0] = -np.inf
         logit_SC[row_S[:, None] == column_C] = -np.inf
@@ -79,9 +79,9 @@ def top_links(
 
 
 def last_active(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
-    """Give the `num_nodes` nodes whose newest link is youngest, sorted; among equals those with the least numbers.
+    """Give the `num_nodes` nodes with the newest last link, sorted; ties go to the smallest numbers.
 
-    Nodes without any link are none of them. Raises ValueError for less than one node.
+    Nodes without a link are left out. Raises ValueError for less than one node.
     """
     if num_nodes < 1:
         raise ValueError(f"forecasts for {num_nodes} nodes: expected at least 1")
@@ -94,18 +94,18 @@ def last_active(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
 
 
 def decoder_nodes(graph: DynamicGraph, step: int, *, num_targets: int, seed: int) -> NDArray[np.int64]:
-    """Give the nodes, of those known before `step`, that a decoder needs vectors of; sorted.
+    """Give the nodes known before `step` whose pairs a decoder is fitted on, sorted.
 
-    All of them, unless the step has many more links than DECODER_LINKS: then whole batches of `embed` are drawn, as
-    each costs the same whatever part of it is wanted, so many that about DECODER_LINKS links lie among them.
+    These are all nodes, unless the step has many more links than DECODER_LINKS. Then whole batches of `embed` are
+    drawn, because a batch costs the same for one node as for all. About DECODER_LINKS links lie among their nodes.
     """
     num_nodes = nodes_known_before(graph, step)
     num_positives = len(known_edges(graph.snapshots[step - 1], num_nodes)[0])
     batches = node_batches(num_nodes, num_targets)
-    share = min(1.0, (DECODER_LINKS / max(num_positives, 1)) ** 0.5)
+    fraction = min(1.0, (DECODER_LINKS / max(num_positives, 1)) ** 0.5)
     generator = np.random.default_rng([seed, step])
-    drawn = generator.choice(len(batches), size=max(1, round(share * len(batches))), replace=False)
-    return np.concatenate([batches[place] for place in np.sort(drawn)])
+    drawn = generator.choice(len(batches), size=max(1, round(fraction * len(batches))), replace=False)
+    return np.concatenate([batches[index] for index in np.sort(drawn)])
 
 
 def _check(vectors_ND: NDArray[np.floating], decoder: LinkDecoder, history: DynamicGraph, k: int) -> None:
@@ -124,23 +124,23 @@ def _check(vectors_ND: NDArray[np.floating], decoder: LinkDecoder, history: Dyna
         raise ValueError(f"k = {k}: expected at least one partner per node")
 
 
-def _asked(num_nodes: int, query_A: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+def _query_mask(num_nodes: int, query_A: NDArray[np.int64] | None) -> NDArray[np.bool_]:
     if query_A is None:
         return np.ones(num_nodes, dtype=np.bool_)
     check_known(num_nodes, query_A, query_A)
-    asked_N = np.zeros(num_nodes, dtype=np.bool_)
-    asked_N[query_A] = True
-    return asked_N
+    is_query_N = np.zeros(num_nodes, dtype=np.bool_)
+    is_query_N[query_A] = True
+    return is_query_N
 
 
 def _row_blocks(
-    side_N: NDArray[np.int8], asked_N: NDArray[np.bool_]
+    side_N: NDArray[np.int8], is_query_N: NDArray[np.bool_]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     sides = np.unique(side_N)
     for side in sides:
-        rows = np.flatnonzero((side_N == side) & asked_N)
+        rows = np.flatnonzero((side_N == side) & is_query_N)
         column_C = np.flatnonzero((side_N != side) | (len(sides) == 1))
-        # Whole rows of the sparse products are held dense, so all nodes count.
+        # The sparse products are held as dense whole rows, so a row counts with all nodes.
         num_blocks = -(-len(rows) // max(1, BLOCK_PAIRS // len(side_N)))
         for row_S in np.array_split(rows, num_blocks) if len(rows) else ():
             yield row_S, column_C
@@ -153,7 +153,7 @@ def _block_logits(
     row_S: NDArray[np.int64],
     column_C: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    # sum_d slope_d x_d y_d is a product of matrices: the products of a pair's vectors are never written out.
+    # sum_d slope_d x_d y_d is one product of matrices, so the vectors' products are never stored pair by pair.
     slope_F, offset = slopes(decoder)
     width = vectors_ND.shape[1]
     logit_SC = (vectors_ND[row_S] * slope_F[:width]) @ vectors_ND[column_C].T.astype(np.float64) + offset
@@ -201,7 +201,7 @@ def _pair_logits(
     vectors_ND: NDArray[np.floating], decoder: LinkDecoder, features: PairFeatures | None, pairs: Pairs
 ) -> NDArray[np.float64]:
     order_P = np.arange(len(pairs[0]))
-    if features is not None:  # a busy end's walks are dear: its pairs are asked together
+    if features is not None:  # the walks of a busy end are expensive: its pairs go together
         order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
     logit_P, (slope_F, offset), width = np.empty(len(order_P)), slopes(decoder), vectors_ND.shape[1]
     for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):
@@ -213,9 +213,9 @@ def _pair_logits(
     return logit_P
 
 
-def _best_of_pairs(pairs: Pairs, logit_P: NDArray[np.float64], k: int, asked_N: NDArray[np.bool_]) -> pl.DataFrame:
+def _best_of_pairs(pairs: Pairs, logit_P: NDArray[np.float64], k: int, is_query_N: NDArray[np.bool_]) -> pl.DataFrame:
     first_P, second_P = pairs
-    forward_P, backward_P = asked_N[first_P], asked_N[second_P]
+    forward_P, backward_P = is_query_N[first_P], is_query_N[second_P]
     node_R = np.concatenate([first_P[forward_P], second_P[backward_P]])
     partner_R = np.concatenate([second_P[forward_P], first_P[backward_P]])
     logit_R = np.concatenate([logit_P[forward_P], logit_P[backward_P]])

@@ -1,66 +1,82 @@
-"""Weights, or a simple baseline -> the scored pairs of a step, evaluated as the paper does."""
+"""A method, fitted or with stored weights -> the scored pairs of a step, evaluated in the paper's protocol."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.protocols import (
-    baseline_scores,
-    evaluate_embedding,
-    from_table,
-    log_metrics,
-    metrics_of,
-    to_table,
-)
-from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.embedder import Scorer
+from dyformer.evaluation.protocols import PROTOCOL, Trial, evaluate_method
+from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, log_metrics, metrics_of, to_table
+from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer
+from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
-from dyformer.training.stages import embed
+from flows.tasks.methods import chosen_methods, record_of, title_of
 from flows.tasks.models import device, open_model, was_trained_on
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import is_current, read_table, write_artifact
 
-PROTOCOL = "paper"
-FEATURES_SUFFIX = " + pair features"  # the same vectors, decoded together with the past of the pair
-
 
 def evaluate_model(snapshots: str, model: str, step: int, method: str = "DyFormer", seed: int = 0) -> str:
-    """Judge a model on a step after its training, with the paper's decoder and with the one that reads pair features.
+    """Evaluate stored weights, under the title `method`, on a step after their training; give the scores' address.
 
-    The graph is shown up to `step - 1`; from the step itself come the 20 % of its pairs that the protocol fits its
-    decoder on, the 20 % that choose the regularisation, and the 60 % that are evaluated. Raises StepOutOfRange
-    for a step that the model was trained on.
+    Raises StepOutOfRange for a step that the weights were trained on.
     """
     opened = open_snapshots(snapshots)
     weights, experiment, trained = open_model(model)
     if was_trained_on(trained, opened, step):
         raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on it; take a later step")
-    settings = {"protocol": PROTOCOL, "method": method, "seed": seed, "model": trained.settings_hash}
-    lineage = opened.lineage("scores", until=step, settings=settings, inputs=(model,))
-    address = scores_address(opened, step, lineage.settings_hash, seed)
-    if is_current(address, lineage):
-        return address
-    graph = opened.graph(step)
-    prepared = prepare_graph(graph, until=step - 1, config=experiment.graph)
-    vectors_ND = embed(prepared, weights, experiment.model, device=device())
-    scored = [
-        evaluate_embedding(method, vectors_ND, graph, step, seed, decoder="paper"),
-        evaluate_embedding(method + FEATURES_SUFFIX, vectors_ND, graph, step, seed, decoder="features"),
-    ]
-    return write_artifact(address, {"pairs": to_table(scored)}, lineage)
+    trial = {"step": step, "seed": seed, "config": experiment.graph}
+    settings = {"method": method, "model": trained.settings_hash}
+    method_of = {method: TrainedDyFormer(weights=weights, model=experiment.model, device=device())}
+    return _evaluated(opened, method_of, trial, settings, inputs=(model,))
+
+
+def evaluate_methods(
+    snapshots: str, names: list[str], step: int, experiment: Experiment | None = None, seed: int = 0
+) -> str:
+    """Fit methods, named as in chosen_methods, on the steps before `step`, evaluate them and give the address."""
+    opened = open_snapshots(snapshots)
+    methods = {title_of(name): method for name, method in chosen_methods(names).items()}
+    experiment = experiment_for(opened.dataset) if experiment is None else experiment
+    records = {title: record_of(method) for title, method in methods.items()}
+    settings = {"methods": records, **as_record(experiment, "graph")}
+    return _evaluated(opened, methods, {"step": step, "seed": seed, "config": experiment.graph}, settings)
 
 
 def evaluate_baselines(snapshots: str, step: int, seed: int = 0) -> str:
-    """Judge every simple past-only baseline on the same pairs."""
-    opened = open_snapshots(snapshots)
-    settings = {"protocol": PROTOCOL, "method": "baselines", "seed": seed}
-    lineage = opened.lineage("scores", until=step, settings=settings)
-    address = scores_address(opened, step, lineage.settings_hash, seed)
-    if is_current(address, lineage):
-        return address
-    return write_artifact(address, {"pairs": to_table(baseline_scores(opened.graph(step), step, seed))}, lineage)
+    """Evaluate every method of METHODS that scores pairs without vectors."""
+    scorers = [title for title, method in METHODS.items() if isinstance(method, Scorer)]
+    return evaluate_methods(snapshots, scorers, step, seed=seed)
 
 
 def scores_address(opened: Snapshots, step: int, settings: str, seed: int) -> str:
-    """Give where the scored pairs of a step lie, under the cut before it."""
+    """Give the address of the scored pairs of a step, under the last step before it."""
     return opened.layout.scores(opened.dataset, version=opened.version, until=step - 1, settings=settings, seed=seed)
+
+
+def read_scores(address: str) -> list[ScoredPairs]:
+    """Read the scored pairs of an artifact."""
+    return from_table(read_table(address, "pairs"))
+
+
+def _evaluated(
+    opened: Snapshots,
+    methods: Mapping[str, Method],
+    trial: dict[str, Any],
+    settings: dict[str, Any],
+    inputs: tuple[str, ...] = (),
+) -> str:
+    """Evaluate methods, by title, on one trial, unless their scores are there already."""
+    step, seed = trial["step"], trial["seed"]
+    settings = {"protocol": PROTOCOL, "seed": seed, **settings}
+    lineage = opened.lineage("scores", until=step, settings=settings, inputs=inputs)
+    address = scores_address(opened, step, lineage.settings_hash, seed)
+    if is_current(address, lineage):
+        return address
+    posed = Trial(graph=opened.graph(step), **trial)
+    scored = [pairs for title, method in methods.items() for pairs in evaluate_method(title, method, posed)]
+    return write_artifact(address, {"pairs": to_table(scored)}, lineage)
 
 
 def steps_to_evaluate(snapshots: str, wanted: str | None = None) -> list[int]:
@@ -90,9 +106,9 @@ def wanted_steps(text: str) -> list[int]:
 
 
 def metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
-    """Sum up scores artifacts, one row a figure: per step, micro and macro."""
+    """Give the metrics of scores artifacts as rows of METRICS_SCHEMA: per step, micro and macro."""
     opened = open_snapshots(snapshots)
-    scored = [pairs for address in scores for pairs in from_table(read_table(address, "pairs"))]
+    scored = [pairs for address in scores for pairs in read_scores(address)]
     steps = sorted({pairs.step for pairs in scored})
     log = log_metrics(opened.graph(max(steps)), steps, opened.dataset)
     return pl.concat([metrics_of(scored, opened.dataset, PROTOCOL), log])

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from dyformer.evaluation.protocols import METRICS, ScoredPairs, from_table
+from dyformer.evaluation.scored_pairs import METRICS, ScoredPairs
 from dyformer.evaluation.significance import new_pairs, paired_difference
 from dyformer.training.stages import WeightsDoNotFit
-from flows.tasks.evaluate import evaluate_model
+from flows.tasks.evaluate import evaluate_model, read_scores
 from flows.tasks.models import space_of, was_trained_on
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
-from storage.artifacts.artifact import lineage_of, manifest, read_table
+from storage.artifacts.artifact import lineage_of, manifest
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -67,7 +67,7 @@ def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: i
     """Find the model's own scores, of the newest step, decoded as in the paper."""
     name = opened.layout.relative(model)
     own = [address for address in scores if name in lineage_of(address).inputs]
-    evaluated = [pairs for address in own for pairs in from_table(read_table(address, "pairs"))]
+    evaluated = [pairs for address in own for pairs in read_scores(address)]
     fitting = [pairs for pairs in evaluated if pairs.method == CHALLENGER and pairs.seed == seed]
     if not fitting:
         found = ", ".join(sorted({f"{pairs.method} (seed {pairs.seed})" for pairs in evaluated})) or "nothing"
@@ -90,7 +90,7 @@ def _comparison(
         address = evaluate_model(opened.address, seated, pairs.step, CHAMPION, pairs.seed)
     except WeightsDoNotFit:
         return True, None, "the champion's weights do not fit the model any more"
-    baseline = next(scored for scored in from_table(read_table(address, "pairs")) if scored.method == CHAMPION)
+    baseline = next(scored for scored in read_scores(address) if scored.method == CHAMPION)
     difference = _difference(pairs, baseline)
     if difference[0] <= 0:
         return False, difference, "not better beyond doubt"

@@ -12,9 +12,10 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
-from dyformer.experiments.tables import METHOD_TITLES, score_table
-from flows.tasks.evaluate import PROTOCOL, metrics
+from dyformer.experiments.tables import score_table
+from flows.tasks.evaluate import metrics
 from flows.tasks.models import model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import EpochRow, OnEpoch
@@ -124,8 +125,9 @@ def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tag
     evaluated = table.filter(pl.col("seed").is_not_null())
     for (method, seed), rows in evaluated.group_by("method", "seed", maintain_order=True):
         own = {**tags, "method": method, "seed": seed, "sweep": key[:12]}
-        name = METHOD_TITLES.get(str(method), str(method))
-        with tracker.run(dataset=opened.dataset, name=name, tags=own, key=_key(key, str(method), str(seed))) as run:
+        with tracker.run(
+            dataset=opened.dataset, name=str(method), tags=own, key=_key(key, str(method), str(seed))
+        ) as run:
             _track_figures(run, rows)
 
 
@@ -148,7 +150,6 @@ def _track_data(run: TrackedRun, opened: Snapshots) -> None:
 
 def _draw(run: TrackedRun, compared: pl.DataFrame, per_step: pl.DataFrame) -> None:
     """Draw the comparison of what was evaluated on the same steps, and the course of every method over its steps."""
-    compared, per_step = (rows.with_columns(pl.col("method").replace(METHOD_TITLES)) for rows in (compared, per_step))
     course = per_step.unique(["method", "seed", "step", "metric", "slice"], maintain_order=True)
     for part in ("all", "new"):
         if compared.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:

@@ -1,44 +1,81 @@
 import itertools
 import warnings
+from typing import get_args
 
 import networkx as nx
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression as SklearnRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.baselines.heuristics import CLASSIFIERS, SCORERS
+from dyformer.baselines.heuristics import (
+    BoostedTrees,
+    EdgeBank,
+    LogisticRegression,
+    Memory,
+    NeighbourPaths,
+    PathKind,
+    PreferentialAttachment,
+)
+from dyformer.embedder import Scorer
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import LinkExamples
 from dyformer.scoring.pair_features import pair_feature_table
 
 # 0-1 in steps 1, 2 and 3; 1-2 in step 1; 2-3 in step 3
 HISTORY = toy_graph([(0, 1), (1, 2), (3, 4)], [(0, 1)], [(0, 1), (2, 3)])
 
 
+FORMULAS: list[Scorer] = [
+    *(EdgeBank(memory=memory) for memory in get_args(Memory)),
+    *(PreferentialAttachment(memory=memory) for memory in get_args(Memory)),
+    *(NeighbourPaths(kind=kind) for kind in get_args(PathKind)),
+]
+
+
+def pairs(source_P: np.ndarray, target_P: np.ndarray, positive_P: np.ndarray) -> LinkExamples:
+    return LinkExamples(source_P=source_P, target_P=target_P, positive_P=positive_P, new_P=positive_P)
+
+
+UNLABELLED = pairs(np.empty(0, dtype=int), np.empty(0, dtype=int), np.empty(0, dtype=bool))
+
+
+def scores(
+    method: Scorer,
+    history: DynamicGraph,
+    source_P: np.ndarray,
+    target_P: np.ndarray,
+    labelled: LinkExamples = UNLABELLED,
+) -> np.ndarray:
+    graph = prepare_graph(history, until=history.num_steps, config=GraphConfig())
+    return method.fit_pairs(graph, labelled)(source_P, target_P)
+
+
 @pytest.mark.parametrize(
     ("method", "pair", "expected"),
     [
-        ("edgebank_ever", (1, 2), 1),
-        ("edgebank_ever", (0, 2), 0),
-        ("edgebank_last", (0, 1), 1),
-        ("edgebank_last", (1, 2), 0),
-        ("edgebank_decayed", (0, 1), 1 + 1 / 2 + 1 / 4),
-        ("edgebank_decayed", (1, 2), 1 / 4),
-        ("preferential_attachment", (1, 3), 2 * 2),
-        ("preferential_attachment_last", (1, 3), 1),
-        ("preferential_attachment_last", (1, 4), 0),
-        ("popularity_decayed", (1, 3), (7 / 4 + 1 / 4) * (1 + 1 / 4)),
-        ("common_neighbors", (1, 3), 1),
-        ("adamic_adar", (1, 3), 1 / np.log(2)),
-        ("l3", (0, 3), 1 / np.sqrt(1 * 2 * 2 * 2 * 2 * 2)),
+        (EdgeBank(memory="ever"), (1, 2), 1),
+        (EdgeBank(memory="ever"), (0, 2), 0),
+        (EdgeBank(memory="last"), (0, 1), 1),
+        (EdgeBank(memory="last"), (1, 2), 0),
+        (EdgeBank(memory="decayed"), (0, 1), 1 + 1 / 2 + 1 / 4),
+        (EdgeBank(memory="decayed"), (1, 2), 1 / 4),
+        (PreferentialAttachment(memory="ever"), (1, 3), 2 * 2),
+        (PreferentialAttachment(memory="last"), (1, 3), 1),
+        (PreferentialAttachment(memory="last"), (1, 4), 0),
+        (PreferentialAttachment(memory="decayed"), (1, 3), (7 / 4 + 1 / 4) * (1 + 1 / 4)),
+        (NeighbourPaths(kind="common_neighbors"), (1, 3), 1),
+        (NeighbourPaths(kind="adamic_adar"), (1, 3), 1 / np.log(2)),
+        (NeighbourPaths(kind="l3"), (0, 3), 1 / np.sqrt(1 * 2 * 2 * 2 * 2 * 2)),
     ],
 )
-def test_score_by_hand(method: str, pair: tuple[int, int], expected: float):
-    assert SCORERS[method](HISTORY, np.array([pair[0]]), np.array([pair[1]]))[0] == pytest.approx(expected)
-    assert SCORERS[method](HISTORY, np.array([pair[1]]), np.array([pair[0]]))[0] == pytest.approx(expected)
+def test_score_by_hand(method: Scorer, pair: tuple[int, int], expected: float):
+    assert scores(method, HISTORY, np.array([pair[0]]), np.array([pair[1]]))[0] == pytest.approx(expected)
+    assert scores(method, HISTORY, np.array([pair[1]]), np.array([pair[0]]))[0] == pytest.approx(expected)
 
 
 def test_union_scores_equal_networkx():
@@ -47,52 +84,49 @@ def test_union_scores_equal_networkx():
     union.add_nodes_from(range(25))
     for snapshot in history.snapshots:
         union.add_edges_from(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
-    pairs = list(itertools.combinations(range(25), 2))
+    ends = list(itertools.combinations(range(25), 2))
     oracles = {
-        "edgebank_ever": [float(union.has_edge(*pair)) for pair in pairs],
-        "preferential_attachment": [value for *_, value in nx.preferential_attachment(union, pairs)],
-        "common_neighbors": [len(list(nx.common_neighbors(union, *pair))) for pair in pairs],
-        "adamic_adar": [value for *_, value in nx.adamic_adar_index(union, pairs)],
+        EdgeBank(memory="ever"): [float(union.has_edge(*pair)) for pair in ends],
+        PreferentialAttachment(memory="ever"): [value for *_, value in nx.preferential_attachment(union, ends)],
+        NeighbourPaths(kind="common_neighbors"): [len(list(nx.common_neighbors(union, *pair))) for pair in ends],
+        NeighbourPaths(kind="adamic_adar"): [value for *_, value in nx.adamic_adar_index(union, ends)],
     }
     for method, expected in oracles.items():
-        np.testing.assert_allclose(SCORERS[method](history, *np.array(pairs).T), expected, err_msg=method)
+        np.testing.assert_allclose(scores(method, history, *np.array(ends).T), expected, err_msg=repr(method))
 
 
-def test_every_scorer_answers_for_a_log_with_an_empty_newest_window():
+def test_every_formula_scores_a_log_with_an_empty_newest_window():
     history = toy_graph([(0, 1), (1, 2)], [])
-    for method, scorer in SCORERS.items():
-        score_P = scorer(history, np.array([0, 0]), np.array([1, 2]))
+    for method in FORMULAS:
+        score_P = scores(method, history, np.array([0, 0]), np.array([1, 2]))
         assert score_P.shape == (2,), method
         assert np.isfinite(score_P).all(), method
-    assert SCORERS["preferential_attachment_last"](history, np.array([0]), np.array([1]))[0] == 0
-
-
-def classification(history: DynamicGraph) -> tuple[np.ndarray, np.ndarray]:
-    pairs = np.array(list(itertools.combinations(range(30), 2)))
-    table_PF = pair_feature_table(history, *pairs.T)
-    noise_P = np.random.default_rng(0).normal(size=len(pairs))
-    return table_PF, table_PF[:, 6] + noise_P > np.median(table_PF[:, 6])
+    assert scores(PreferentialAttachment(memory="last"), history, np.array([0]), np.array([1]))[0] == 0
 
 
 def test_classifiers_are_those_of_scikit_learn_with_the_stated_settings():
-    table_PF, positive_P = classification(
-        random_graph(np.random.default_rng(1), num_nodes=30, num_steps=3, num_edges=40)
-    )
+    history = random_graph(np.random.default_rng(1), num_nodes=30, num_steps=3, num_edges=40)
+    source_P, target_P = np.array(list(itertools.combinations(range(30), 2))).T
+    table_PF = pair_feature_table(history, source_P, target_P)
+    noise_P = np.random.default_rng(0).normal(size=len(source_P))
+    positive_P = table_PF[:, 6] + noise_P > np.median(table_PF[:, 6])
     train, test = slice(None, 200), slice(200, None)
-    regression = make_pipeline(StandardScaler(), LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000))
+    labelled = pairs(source_P[train], target_P[train], positive_P[train])
+    regression = make_pipeline(StandardScaler(), SklearnRegression(C=1.0, tol=1e-10, max_iter=10_000))
     trees = HistGradientBoostingClassifier(max_iter=80, max_leaf_nodes=8, random_state=0)
-    for method, oracle in {"logistic_regression": regression, "boosted_trees": trees}.items():
-        score_P = CLASSIFIERS[method](table_PF[train], positive_P[train])(table_PF[test])
+    for method, oracle in ((LogisticRegression(), regression), (BoostedTrees(), trees)):
+        score_P = scores(method, history, source_P[test], target_P[test], labelled)
         expected = oracle.fit(table_PF[train], positive_P[train]).predict_proba(table_PF[test])[:, 1]
-        np.testing.assert_allclose(score_P, expected, atol=1e-5, err_msg=method)
+        np.testing.assert_allclose(score_P, expected, atol=1e-5, err_msg=repr(method))
 
 
 def test_classifiers_take_two_examples_without_a_warning():
-    table_PF = pair_feature_table(HISTORY, np.array([0, 0]), np.array([1, 2]))
+    source_P, target_P = np.array([0, 0]), np.array([1, 2])
+    labelled = pairs(source_P, target_P, np.array([True, False]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for method, fit in CLASSIFIERS.items():
-            assert np.isfinite(fit(table_PF, np.array([True, False]))(table_PF)).all(), method
+        for method in (LogisticRegression(), BoostedTrees()):
+            assert np.isfinite(scores(method, HISTORY, source_P, target_P, labelled)).all(), method
 
 
 def test_relabelling_nodes_relabels_the_scores_and_nothing_else():
@@ -104,6 +138,7 @@ def test_relabelling_nodes_relabels_the_scores_and_nothing_else():
         sides=[0] * 15,
     )
     source_P, target_P = np.triu_indices(15, k=1)
-    for method, scorer in SCORERS.items():
-        expected = scorer(history, source_P, target_P)
-        np.testing.assert_allclose(scorer(renamed, name_N[source_P], name_N[target_P]), expected, err_msg=method)
+    for method in FORMULAS:
+        expected = scores(method, history, source_P, target_P)
+        found = scores(method, renamed, name_N[source_P], name_N[target_P])
+        np.testing.assert_allclose(found, expected, err_msg=repr(method))

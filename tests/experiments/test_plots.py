@@ -1,4 +1,4 @@
-"""Figures show every method, in order, and refuse what they cannot show."""
+"""Plots hold every method, in order; missing metrics are refused by name."""
 
 import io
 
@@ -11,7 +11,7 @@ from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 AUC = {"EdgeBank": (0.70, 0.72), "DyFormer": (0.88, 0.90), "L3": (0.80, 0.95)}
 
 
-def figure_rows(num_seeds: int = 2) -> pl.DataFrame:
+def metric_rows(num_seeds: int = 2) -> pl.DataFrame:
     rows = [
         {
             "dataset": "uci",
@@ -47,7 +47,7 @@ def assert_draws(figure: Figure) -> None:
 
 
 def test_step_curve_has_a_line_a_method_over_steps_in_order() -> None:
-    figure = step_curve(figure_rows())
+    figure = step_curve(metric_rows())
     assert_draws(figure)
     assert labels(figure) == ["L3", "DyFormer", "EdgeBank"]  # the best first
     line = figure.axes[0].get_lines()[0]
@@ -57,7 +57,7 @@ def test_step_curve_has_a_line_a_method_over_steps_in_order() -> None:
 
 
 def test_comparison_has_two_bars_a_method_sorted_by_macro() -> None:
-    figure = comparison_chart(figure_rows())
+    figure = comparison_chart(metric_rows())
     assert_draws(figure)
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert names == ["EdgeBank", "DyFormer", "L3"]  # bars grow upwards: the best on top
@@ -67,24 +67,24 @@ def test_comparison_has_two_bars_a_method_sorted_by_macro() -> None:
 
 
 def test_method_without_a_macro_still_has_its_bar() -> None:
-    rows = figure_rows().filter((pl.col("method") != "L3") | (pl.col("step") != "macro"))
+    rows = metric_rows().filter((pl.col("method") != "L3") | (pl.col("step") != "macro"))
     figure = comparison_chart(rows)
     assert_draws(figure)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["L3", "EdgeBank", "DyFormer"]
 
 
 def test_one_seed_and_one_step_are_enough() -> None:
-    rows = figure_rows(num_seeds=1).filter(pl.col("step").is_in(["3", "micro", "macro"]))
+    rows = metric_rows(num_seeds=1).filter(pl.col("step").is_in(["3", "micro", "macro"]))
     assert_draws(step_curve(rows))
     assert_draws(comparison_chart(rows))
     assert "1 seed" in step_curve(rows).axes[0].get_title(loc="left")
 
 
-def test_missing_figures_are_named() -> None:
-    with pytest.raises(ValueError, match=r"no figure of mrr, slice all; there are metrics \['auc'\]"):
-        step_curve(figure_rows(), metric="mrr")
-    with pytest.raises(ValueError, match="no figure of auc, slice new"):
-        comparison_chart(figure_rows(), slice_name="new")
+def test_missing_metrics_are_named() -> None:
+    with pytest.raises(ValueError, match=r"no value of mrr, slice all; there are metrics \['auc'\]"):
+        step_curve(metric_rows(), metric="mrr")
+    with pytest.raises(ValueError, match="no value of auc, slice new"):
+        comparison_chart(metric_rows(), slice_name="new")
 
 
 def test_losses_have_a_panel_a_stage_and_a_line_a_loss() -> None:
@@ -98,8 +98,3 @@ def test_losses_have_a_panel_a_stage_and_a_line_a_loss() -> None:
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2]
     with pytest.raises(ValueError, match="no loss to draw"):
         loss_curve(losses.clear())
-
-
-def test_losses_without_names_are_one_line() -> None:
-    figure = loss_curve(pl.DataFrame({"stage": ["pretrain"] * 2, "epoch": [1, 2], "loss": [1.0, 0.5]}))
-    assert list(figure.axes[0].get_lines()[0].get_ydata()) == [1.0, 0.5]  # pyright: ignore[reportArgumentType]

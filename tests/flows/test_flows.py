@@ -152,7 +152,7 @@ def test_benchmark_writes_one_row_a_figure(run: Run, store: Path, capsys: pytest
     assert all(list(row) == keys for row in rows)
     assert {row["step"] for row in rows} == {11, 12, "micro", "macro"}
     methods = {row["method"] for row in rows}
-    assert {"DyFormer", "DyFormer without pre-training", "edgebank_ever", "preferential_attachment", "l3"} <= methods
+    assert {"DyFormer", "DyFormer without pre-training", "EdgeBank (ever)", "Preferential attachment", "L3"} <= methods
     assert len({tuple(row[key] for key in keys[:-1]) for row in rows}) == len(rows)
     assert "running on the Prefect server at http://127.0.0.1" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from dyformer.evaluation.protocols import ScoredPairs, from_table, to_table
+from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
 from dyformer.evaluation.significance import NotTheSamePairs, new_pairs, paired_difference, weighted_auc
 from dyformer.experiments.settings import Experiment
 from dyformer.scoring.metrics import auc

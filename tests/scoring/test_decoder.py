@@ -19,10 +19,10 @@ def examples(seed: int, num_pairs: int, width: int, signal: float = 1.0) -> tupl
     return inputs_PF, positive_P
 
 
-def plain(inputs_PF, positive_P, asked_PF, strength: float) -> np.ndarray:
+def plain(inputs_PF, positive_P, test_PF, strength: float) -> np.ndarray:
     scaler = StandardScaler().fit(inputs_PF)
     regression = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000).fit(scaler.transform(inputs_PF), positive_P)
-    return regression.predict_proba(scaler.transform(asked_PF))[:, 1]
+    return regression.predict_proba(scaler.transform(test_PF))[:, 1]
 
 
 def test_hadamard_multiplies_the_two_ends():
@@ -34,11 +34,11 @@ def test_hadamard_multiplies_the_two_ends():
 
 def test_scores_are_the_logistic_regression_on_inputs_standardised_with_train_statistics():
     inputs_PF, positive_P = examples(0, 80, 6)
-    asked_PF, _ = examples(1, 30, 6)
+    test_PF, _ = examples(1, 30, 6)
     decoder = fit_decoder(inputs_PF, positive_P)
     np.testing.assert_allclose(decoder.mean_F, inputs_PF.mean(axis=0))
     np.testing.assert_allclose(decoder.scale_F, inputs_PF.std(axis=0))
-    np.testing.assert_allclose(score(decoder, asked_PF), plain(inputs_PF, positive_P, asked_PF, 1.0), atol=1e-6)
+    np.testing.assert_allclose(score(decoder, test_PF), plain(inputs_PF, positive_P, test_PF, 1.0), atol=1e-6)
 
 
 def test_regularisation_is_the_one_with_the_best_validation_auc():
@@ -48,11 +48,11 @@ def test_regularisation_is_the_one_with_the_best_validation_auc():
     scores = {s: auc(validation[1], plain(inputs_PF, positive_P, validation[0], s)) for s in STRENGTHS}
     best = max(STRENGTHS, key=lambda s: scores[s])
     assert len(set(scores.values())) > 1
-    asked_PF, _ = examples(2, 30, 40)
-    np.testing.assert_allclose(score(decoder, asked_PF), plain(inputs_PF, positive_P, asked_PF, best), atol=1e-6)
+    test_PF, _ = examples(2, 30, 40)
+    np.testing.assert_allclose(score(decoder, test_PF), plain(inputs_PF, positive_P, test_PF, best), atol=1e-6)
 
 
-def test_fits_are_at_their_optimum_also_where_inputs_resemble_each_other():
+def test_fits_are_at_their_optimum_also_for_correlated_inputs():
     inputs_PF, positive_P = examples(0, 400, 6, signal=3.0)
     inputs_PF[:, 5] = inputs_PF[:, :5].sum(axis=1) + 0.01 * inputs_PF[:, 5]
     for strength, decoder in zip(
@@ -63,7 +63,7 @@ def test_fits_are_at_their_optimum_also_where_inputs_resemble_each_other():
         assert np.abs(gradient_F).max() / len(positive_P) < 1e-6
 
 
-def test_products_share_the_prior_of_one_input():
+def test_products_have_the_prior_of_one_input_together():
     inputs_PF, positive_P = examples(0, 400, 6, signal=3.0)
     decoder = fit_decoder(inputs_PF, positive_P, num_products=4)
     # The optimum of the loss whose penalty counts each of the four products' slopes, of inputs of variance 1, fourfold.
@@ -73,24 +73,24 @@ def test_products_share_the_prior_of_one_input():
     assert np.abs(gradient_F).max() / len(positive_P) < 1e-6
 
 
-def test_many_products_without_meaning_do_not_drown_a_feature_that_has_one():
+def test_many_products_of_noise_do_not_hide_an_informative_feature():
     generator = np.random.default_rng(0)
     positive_P = np.arange(600) % 2 == 0
     feature_P1 = (positive_P + generator.normal(size=600))[:, None]
     inputs_PF = decoder_inputs(generator.normal(size=(600, 100)), feature_P1)
-    train, validation, asked = (slice(0, 100), slice(100, 140), slice(140, 600))
+    train, validation, test = (slice(0, 100), slice(100, 140), slice(140, 600))
 
     def auc_with(num_products: int) -> float:
         chosen_by = inputs_PF[validation], positive_P[validation]
         decoder = fit_decoder(inputs_PF[train], positive_P[train], chosen_by, num_products=num_products)
-        return auc(positive_P[asked], score(decoder, inputs_PF[asked]))
+        return auc(positive_P[test], score(decoder, inputs_PF[test]))
 
-    alone = auc(positive_P[asked], feature_P1[asked, 0])
+    alone = auc(positive_P[test], feature_P1[test, 0])
     assert auc_with(100) > alone - 0.03
     assert auc_with(0) < alone - 0.06
 
 
-def test_a_fit_runs_on_one_thread_of_blas_and_leaves_the_others_to_the_caller(monkeypatch):
+def test_a_fit_runs_on_one_blas_thread_and_restores_the_limit(monkeypatch):
     def threads_of_blas() -> set[int]:
         return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
@@ -122,13 +122,13 @@ def test_extreme_scales_and_equal_columns_converge_without_a_warning():
         assert np.isfinite(score(fit_decoder(inputs_PF, positive_P, (inputs_PF, positive_P)), inputs_PF)).all()
 
 
-def test_a_constant_input_has_no_say():
+def test_a_constant_input_has_no_weight():
     inputs_PF, positive_P = examples(0, 50, 4)
     inputs_PF[:, 2] = 0.1
     decoder = fit_decoder(inputs_PF, positive_P)
-    asked_PF = inputs_PF.copy()
-    asked_PF[:, 2] = 1e6
-    np.testing.assert_array_equal(score(decoder, asked_PF), score(decoder, inputs_PF))
+    test_PF = inputs_PF.copy()
+    test_PF[:, 2] = 1e6
+    np.testing.assert_array_equal(score(decoder, test_PF), score(decoder, inputs_PF))
     np.testing.assert_allclose(
         score(decoder, inputs_PF), plain(inputs_PF[:, [0, 1, 3]], positive_P, inputs_PF[:, [0, 1, 3]], 1.0), atol=1e-6
     )
@@ -140,7 +140,7 @@ def test_collapsed_vectors_score_chance_and_do_not_fail():
     np.testing.assert_allclose(score(decoder, inputs_PF), 0.5, atol=1e-12)
 
 
-def test_pair_features_stand_beside_the_product():
+def test_pair_features_follow_the_product():
     inputs = decoder_inputs(np.ones((2, 3), dtype=np.float32), np.zeros((2, 2)))
     np.testing.assert_array_equal(inputs, [[1, 1, 1, 0, 0]] * 2)
     np.testing.assert_array_equal(decoder_inputs(np.ones((2, 3)), None), np.ones((2, 3)))
@@ -155,8 +155,8 @@ def test_a_decoder_is_plain_arrays():
         coefficient_F=np.array(decoder.coefficient_F.tolist()),
         intercept=decoder.intercept,
     )
-    asked_PF = examples(1, 10, 3)[0]
-    np.testing.assert_array_equal(logit(copied, asked_PF), logit(decoder, asked_PF))
+    test_PF = examples(1, 10, 3)[0]
+    np.testing.assert_array_equal(logit(copied, test_PF), logit(decoder, test_PF))
 
 
 def test_unusable_examples_are_refused():

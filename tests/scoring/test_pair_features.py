@@ -6,18 +6,11 @@ import numpy as np
 import pytest
 from toy_graphs import random_graph, toy_graph
 
-import dyformer.scoring.pair_features as module
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.pair_features import FEATURE_NAMES, pair_feature_table, path_scores, prepare_pair_features
 
 #  0-1-2-3-4 and 5 alone; 0-1 came back, 3-4 is only in the first snapshot
 HISTORY = toy_graph([(0, 1), (3, 4), (2, 5)], [(1, 2)], [(0, 1), (2, 3)])
-
-
-@pytest.fixture(params=["numba", "no numba"], autouse=True)
-def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "no numba":
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
 
 
 def all_pairs(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +81,7 @@ def test_features_equal_their_definitions_on_random_graphs(seed: int):
     np.testing.assert_allclose(table, expected, rtol=1e-12)
 
 
-def test_by_hand_a_pair_at_distance_three():
+def test_features_of_a_pair_at_distance_three_by_hand():
     features = dict(zip(FEATURE_NAMES, pair_feature_table(HISTORY, np.array([0]), np.array([3]))[0], strict=True))
     assert features["seen"] == features["num_steps_linked"] == features["inverse_steps_since_link"] == 0
     assert features["log_common_neighbors"] == features["adamic_adar"] == 0
@@ -121,12 +114,11 @@ def test_direction_of_a_pair_does_not_matter():
     np.testing.assert_array_equal(features.table(source_P, target_P), features.table(target_P, source_P))
 
 
-def test_a_pair_does_not_depend_on_the_pairs_asked_beside_it(monkeypatch: pytest.MonkeyPatch):
+def test_features_of_a_pair_do_not_depend_on_the_other_pairs():
     history = random_graph(np.random.default_rng(2), num_nodes=30, num_steps=3, num_edges=60)
     source_P, target_P = all_pairs(30)
     features = prepare_pair_features(history)
     together = features.table(source_P, target_P)
-    monkeypatch.setattr(module, "BLOCK_SIZE", 70)
     order_P = np.random.default_rng(0).permutation(len(source_P))
     np.testing.assert_array_equal(features.table(source_P[order_P], target_P[order_P]), together[order_P])
     np.testing.assert_array_equal(features.table(source_P[5:6], target_P[5:6]), together[5:6])
@@ -156,7 +148,7 @@ def test_relabelling_nodes_changes_nothing():
     )
 
 
-def test_empty_windows_and_no_pairs_are_answered():
+def test_empty_windows_and_no_pairs_have_features():
     history = toy_graph([(0, 1), (1, 2)], [], [])
     table = pair_feature_table(history, np.array([0, 0]), np.array([1, 2]))
     assert table[0, FEATURE_NAMES.index("inverse_steps_since_link")] == pytest.approx(1 / 3)
@@ -172,6 +164,6 @@ def test_a_history_without_any_edge_has_features():
 
 
 @pytest.mark.parametrize("pair", [(0, 6), (-1, 2)])
-def test_a_node_unknown_to_the_history_is_refused(pair: tuple[int, int]):
-    with pytest.raises(ValueError, match="expected nodes that the history knows, 0 to 5"):
+def test_a_node_outside_the_history_is_refused(pair: tuple[int, int]):
+    with pytest.raises(ValueError, match="expected nodes of the history, 0 to 5"):
         pair_feature_table(HISTORY, np.array([pair[0]]), np.array([pair[1]]))

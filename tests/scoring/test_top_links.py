@@ -87,18 +87,18 @@ def test_named_candidates_are_ranked_alone(kind):
 
 @pytest.mark.parametrize("kind", ["paper", "features"])
 @pytest.mark.parametrize("block_pairs", [400_000, 30])
-def test_nodes_asked_for_get_the_links_that_they_get_among_all(kind, block_pairs: int, monkeypatch):
+def test_query_nodes_get_the_links_that_they_get_among_all(kind, block_pairs: int, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_PAIRS", block_pairs)
     history = random_graph(np.random.default_rng(3), num_nodes=12, num_steps=3, num_edges=8)
-    decoder, asked = decoder_of(history, kind), np.array([7, 0, 3])
+    decoder, query_A = decoder_of(history, kind), np.array([7, 0, 3])
     everyone = np.triu_indices(12, k=1)
     for candidates in (None, everyone):
         whole = top_links(vectors_of(history), decoder, history, k=3, candidates=candidates)
-        part = top_links(vectors_of(history), decoder, history, k=3, candidates=candidates, query_A=asked)
-        assert_same(part, whole.filter(pl.col("node").is_in(asked.tolist())).rows())
-    none = top_links(vectors_of(history), decoder, history, k=3, query_A=asked[:0])
+        part = top_links(vectors_of(history), decoder, history, k=3, candidates=candidates, query_A=query_A)
+        assert_same(part, whole.filter(pl.col("node").is_in(query_A.tolist())).rows())
+    none = top_links(vectors_of(history), decoder, history, k=3, query_A=query_A[:0])
     assert none.is_empty()
-    with pytest.raises(ValueError, match="expected nodes that the history knows, 0 to 11"):
+    with pytest.raises(ValueError, match="expected nodes of the history, 0 to 11"):
         top_links(vectors_of(history), decoder, history, k=3, query_A=np.array([12]))
 
 
@@ -109,13 +109,13 @@ def test_named_candidates_of_one_side_are_dropped_where_a_log_has_two():
     assert links.select("node", "partner").rows() == [(1, 2), (2, 1)]
 
 
-def test_forecasts_are_made_on_one_thread_of_blas(monkeypatch: pytest.MonkeyPatch):
+def test_forecasts_are_made_on_one_blas_thread(monkeypatch: pytest.MonkeyPatch):
     history = random_graph(np.random.default_rng(3), num_nodes=12, num_steps=3, num_edges=8)
     during, real = [], module.union_edges
 
-    def watched(asked: DynamicGraph) -> object:
+    def watched(graph: DynamicGraph) -> object:
         during.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
-        return real(asked)
+        return real(graph)
 
     monkeypatch.setattr(module, "union_edges", watched)
     with threadpool_limits(2, user_api="blas"):
@@ -156,7 +156,7 @@ def test_more_nodes_than_can_be_scored_need_candidates(monkeypatch: pytest.Monke
     assert links.select("node", "partner").rows() == [(0, 3), (3, 0)]
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     history = toy_graph([(0, 1), (1, 2), (2, 3)])
     decoder = decoder_of(history, "paper")
     with pytest.raises(ValueError, match=r"shape \(3, 5\): expected a row for each of 4 nodes"):
@@ -178,7 +178,7 @@ def test_the_nodes_linked_last_come_from_the_newest_steps():
         last_active(history, 0)
 
 
-def test_a_decoder_needs_all_nodes_of_a_small_step_and_whole_batches_of_a_large_one(monkeypatch):
+def test_a_decoder_is_fitted_on_all_nodes_of_a_small_step_and_on_whole_batches_of_a_large_one(monkeypatch):
     graph = random_graph(np.random.default_rng(0), num_nodes=200, num_steps=2, num_edges=400)
     assert decoder_nodes(graph, 2, num_targets=5, seed=0).tolist() == list(range(200))
     monkeypatch.setattr(module, "DECODER_LINKS", 100)

@@ -1,0 +1,121 @@
+"""Names on a command line -> methods: entries of METHODS, or a user's own class `package.module:Class`."""
+
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from dyformer.embedder import Embedder, Scorer
+from dyformer.experiments.methods import METHODS, Method
+
+EXPECTED = (
+    "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
+    "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
+)
+
+
+class UnknownMethod(ValueError):
+    """A name that is neither an entry of METHODS nor a user's own method."""
+
+
+def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
+    """Give the methods of these names, all of METHODS by default; the keys are titles, or `package.module:Class`.
+
+    The title of an entry may be written in any case, with underscores for all that is no letter or digit, or
+    shortened as long as it fits one entry only. Raises UnknownMethod.
+    """
+    if names is None:
+        return dict(METHODS)
+    chosen = [name if ":" in name else _entry(name) for name in names]
+    titles = [title_of(name) for name in dict.fromkeys(chosen)]
+    twice = sorted({title for title in titles if titles.count(title) > 1})
+    if twice:
+        raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or leave one out")
+    return {name: own_method(name) if ":" in name else METHODS[name] for name in chosen}
+
+
+def benchmark_methods(given: Sequence[str] | None) -> list[str]:
+    """Give the names of a benchmark's methods from texts such as "dyformer,l3" and "package.module:Class".
+
+    Where no title is given, all of METHODS are among them. Raises UnknownMethod.
+    """
+    names = [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
+    built_in = [] if any(":" not in name for name in names) else list(METHODS)
+    return list(chosen_methods([*built_in, *names]))
+
+
+def title_of(name: str) -> str:
+    """Give the title in the table: that of METHODS, or the name of a user's own class."""
+    return name.rpartition(":")[2]
+
+
+def own_method(address: str) -> Method:
+    """Import `package.module:Class`, also from the working directory, and make its object without arguments.
+
+    Raises UnknownMethod for a module that cannot be imported, a name that it lacks, and an object of another kind.
+    """
+    module_name, _, name = address.partition(":")
+    if not (module_name and name):
+        raise UnknownMethod(f"{address!r} is no method: expected package.module:Class")
+    if str(Path.cwd()) not in sys.path:  # the path of an installed command does not hold the working directory
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, SyntaxError) as error:
+        raise UnknownMethod(f"{address}: the module {module_name} cannot be imported: {error}") from error
+    if not hasattr(module, name):
+        defined = [key for key, value in vars(module).items() if inspect.isclass(value)]
+        raise UnknownMethod(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")
+    return _checked(address, getattr(module, name))
+
+
+def record_of(method: Method) -> str:
+    """Describe a method for the lineage of its scores: hyper-parameters, and a digest of a user's own module."""
+    kind = type(method)
+    text = repr(method) if is_dataclass(method) else kind.__qualname__
+    if kind.__module__.startswith("dyformer."):
+        return text
+    return f"{text} {hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()}"
+
+
+def _entry(name: str) -> str:
+    slugs = {_slug(title): title for title in METHODS}
+    near = [title for slug, title in slugs.items() if slug.startswith(_slug(name))]
+    if _slug(name) in slugs:
+        return slugs[_slug(name)]
+    if len(near) == 1 and _slug(name):
+        return near[0]
+    close = get_close_matches(_slug(name), slugs, n=1)
+    hint = f" Did you mean {slugs[close[0]]}?" if close else ""
+    problem = f"{name!r} fits {len(near)} methods." if len(near) > 1 and _slug(name) else f"no method {name!r}.{hint}"
+    raise UnknownMethod(f"{problem} Allowed: {', '.join(METHODS)}; or a class of your own, package.module:Class")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+
+
+def _checked(address: str, found: Any) -> Method:
+    method = found
+    if inspect.isclass(found):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise UnknownMethod(f"{address}: it is made without arguments, but {error}; give defaults") from error
+        method = found()
+    try:
+        if isinstance(method, Embedder):
+            inspect.signature(method.fit).bind(None, seed=0)
+            return method
+        if isinstance(method, Scorer):
+            inspect.signature(method.fit_pairs).bind(None, None)
+            return method
+    except TypeError as error:
+        raise UnknownMethod(f"{address}: {EXPECTED}; its arguments are others: {error}") from error
+    raise UnknownMethod(f"{address}: {EXPECTED}; found {type(method).__name__} without either")

@@ -1,0 +1,161 @@
+"""The registry of methods, and names of methods on a command line."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_graphs import random_graph
+
+from dyformer.embedder import Embedder, Scorer
+from dyformer.evaluation.protocols import Trial, evaluate_method
+from dyformer.experiments.methods import METHODS, Variation
+from dyformer.experiments.settings import Experiment
+from dyformer.training.stages import DyFormerEmbedder
+from flows.tasks.methods import UnknownMethod, benchmark_methods, chosen_methods, own_method, record_of
+
+TINY = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16} | {
+    f"{stage}.{name}": 1 for stage in ("pretrain", "finetune") for name in ("epochs", "batches_per_epoch")
+}
+
+
+def test_every_method_is_an_embedder_or_a_scorer_and_no_title_looks_like_an_address():
+    for title, method in METHODS.items():
+        assert isinstance(method, Embedder) != isinstance(method, Scorer), title
+        assert ":" not in title
+        assert "," not in title
+
+
+def test_every_variation_fits_every_change():
+    variations = [method for method in METHODS.values() if isinstance(method, Variation)]
+    assert len(variations) == 2
+    for variation in variations:
+        assert Experiment().changed({**TINY, **variation.changes}).finetune.epochs == 1
+
+
+def test_a_variation_is_dyformer_with_its_changed_settings():
+    graph = random_graph(np.random.default_rng(0), num_nodes=30, num_steps=4, num_edges=60)
+    trial = Trial(graph=graph, step=4, seed=0)
+    variation = Variation(changes={"pretrain": None}, experiment=Experiment().changed(TINY))
+    changed = Experiment().changed({**TINY, "pretrain": None})
+    plain = DyFormerEmbedder(model=changed.model, pretrain=None, finetune=changed.finetune)
+    scores = [evaluate_method("mine", method, trial)[0].score_P for method in (variation, plain)]
+    np.testing.assert_array_equal(scores[0], scores[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("DyFormer", "DyFormer"),
+        ("dyformer", "DyFormer"),
+        ("dyformer_without_pre_training", "DyFormer without pre-training"),
+        ("l3", "L3"),
+        ("adamic-adar", "Adamic-Adar"),
+        ("EDGEBANK (LAST)", "EdgeBank (last)"),
+        ("edgebank_last", "EdgeBank (last)"),
+        ("preferential_attachment", "Preferential attachment"),
+        ("boosted", "Boosted trees on pair features"),
+    ],
+)
+def test_a_title_may_be_written_in_any_case_and_shortened(name: str, title: str):
+    assert chosen_methods([name]) == {title: METHODS[title]}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dyfromer", "no method 'dyfromer'. Did you mean DyFormer\\? Allowed: EdgeBank .ever., .*DyFormer"),
+        ("edgebank", "'edgebank' fits 3 methods. Allowed"),
+        ("", "no method ''"),
+        ("-", "no method '-'"),
+        ("mine:", "'mine:' is no method: expected package.module:Class"),
+        (":Mine", "expected package.module:Class"),
+        ("nowhere_at_all.mine:Mine", "the module nowhere_at_all.mine cannot be imported: No module named"),
+        ("dyformer.embedder:Mine", "the module dyformer.embedder has no 'Mine'; its classes: .*Embedder"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_allowed_ones(name: str, message: str):
+    with pytest.raises(UnknownMethod, match=message):
+        chosen_methods([name])
+
+
+def test_all_built_in_methods_stand_beside_a_class_of_the_users_own():
+    own = "dyformer.experiments.methods:Variation"
+    assert benchmark_methods(None) == list(METHODS)
+    assert benchmark_methods([own]) == [*METHODS, own]
+    assert benchmark_methods(["l3, dyformer", own]) == ["L3", "DyFormer", own]
+    with pytest.raises(UnknownMethod, match="two methods have the title 'Variation'"):
+        chosen_methods([own, "flows.tasks.methods:Variation"])
+
+
+MODULE = """
+from dataclasses import dataclass
+import numpy as np
+
+@dataclass(frozen=True)
+class Mine:
+    width: int = 3
+    def fit(self, graph, *, seed):
+        return lambda node_N: np.ones((len(node_N), self.width))
+
+class NeedsArgument:
+    def __init__(self, width): ...
+    def fit(self, graph, *, seed): ...
+
+class LikeScikitLearn:
+    def fit(self, X, y): ...
+
+class Pairs:
+    def fit_pairs(self, graph): ...
+
+class Nothing: ...
+
+wide = Mine(width=9)
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module in the working directory, which is not on the path of modules."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_methods", raising=False)
+    path = tmp_path / "own_methods.py"
+    path.write_text(MODULE)
+    return path
+
+
+def test_a_class_and_an_object_of_the_working_directory_are_found(own_module: Path):
+    assert repr(own_method("own_methods:Mine")) == "Mine(width=3)"
+    assert repr(own_method("own_methods:wide")) == "Mine(width=9)"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NeedsArgument", "it is made without arguments, but missing a required argument: 'width'"),
+        ("LikeScikitLearn", r"expected a class .* with fit\(graph, \*, seed\).*its arguments are others"),
+        ("Pairs", r"fit_pairs\(graph, labelled\).*its arguments are others: too many positional arguments"),
+        ("Nothing", "expected a class .*; found Nothing without either"),
+        ("Absent", "no 'Absent'; its classes: Mine, NeedsArgument, LikeScikitLearn, Pairs, Nothing"),
+    ],
+)
+def test_a_class_that_does_not_fit_is_refused_with_the_expected_signature(own_module: Path, name: str, message: str):
+    with pytest.raises(UnknownMethod, match=rf"own_methods:{name}: .*{message}"):
+        own_method(f"own_methods:{name}")
+
+
+def test_a_module_that_does_not_compile_is_refused_by_name(own_module: Path):
+    own_module.write_text("def fit(:\n")
+    with pytest.raises(UnknownMethod, match="the module own_methods cannot be imported: invalid syntax"):
+        own_method("own_methods:Mine")
+
+
+def test_the_record_of_a_method_changes_with_its_hyper_parameters_and_its_source(own_module: Path):
+    mine = own_method("own_methods:Mine")
+    assert record_of(mine).startswith("Mine(width=3) ")
+    assert record_of(mine) != record_of(own_method("own_methods:wide"))
+    before = record_of(mine)
+    own_module.write_text(MODULE + "\n# other\n")
+    assert record_of(mine) != before
+    assert record_of(METHODS["EdgeBank (last)"]) == "EdgeBank(memory='last')"
