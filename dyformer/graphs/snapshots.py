@@ -16,10 +16,10 @@ from dyformer.logs.datasets import TimeUnit, Window
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The unique undirected edges of one window; its nodes are all nodes seen so far.
+    """The unique undirected edges of one window; its nodes are all nodes up to this step.
 
     `step` counts from 1. Edges have `source < target`, are sorted by (source, target) and carry the number of
-    interactions as weight. Self-loops are no edges: they are counted, and their nodes named.
+    interactions as weight. Self-loops are no edges: they are counted, and their nodes listed.
     """
 
     step: int
@@ -30,7 +30,7 @@ class Snapshot:
     weight_E: NDArray[np.float64]
     num_interactions: int
     num_self_loops: int  # interactions of a node with itself
-    num_nodes: int  # nodes seen up to and with this step: they are 0 .. num_nodes - 1
+    num_nodes: int  # nodes up to and including this step: 0 .. num_nodes - 1
     self_loop_node_L: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # sorted, distinct
 
 
@@ -54,21 +54,22 @@ class DynamicGraph:
 
 
 def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -> DynamicGraph:
-    """Cut a log into snapshots.
+    """Split a log into snapshots.
 
     `events` has the columns source, target (permanent node numbers from 0), time (microseconds since the epoch, or the
     log's own integer steps), and on a bipartite log source_side and target_side, in log order. Directions are
-    dropped, empty windows kept.
+    dropped; empty windows become empty snapshots.
 
-    A longer log changes no window that was complete, unless the rule reads the whole log: a number of windows is laid
-    over all of it, and `trim_end` counts back from its end. The last window may still be growing: see its `end_time`.
+    A longer log changes no complete window, unless the rule reads the whole log: a number of windows divides all of
+    it, and `trim_end` counts back from its end. The last window is still growing while events before its `end_time`
+    may come.
     Raises WindowError (a ValueError) where the window does not fit the log.
     """
     time_R = events["time"].to_numpy()
     order_R = time_order(time_R)
     windows = split_windows(time_R[order_R], window, time_unit)
-    kept_R = order_R[windows.first_row_T[0] : windows.end_row_T[-1]]
-    permanent_S = _interleaved(events["source"], events["target"], kept_R)
+    row_R = order_R[windows.first_row_T[0] : windows.end_row_T[-1]]
+    permanent_S = _interleaved(events["source"], events["target"], row_R)
     end_S, node_N, first_N = _numbered(permanent_S)
     source_R, target_R = end_S[0::2], end_S[1::2]
     newest_R = np.maximum.accumulate(np.maximum(source_R, target_R))
@@ -87,7 +88,7 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
         )
     side_N = np.zeros(len(node_N), dtype=np.int8)
     if "source_side" in events.columns:
-        side_N = _interleaved(events["source_side"], events["target_side"], kept_R)[first_N].astype(np.int8)
+        side_N = _interleaved(events["source_side"], events["target_side"], row_R)[first_N].astype(np.int8)
     return DynamicGraph(snapshots=tuple(snapshots), node_N=node_N, side_N=side_N)
 
 
@@ -104,11 +105,13 @@ def _numbered(
     """Number nodes by first appearance: numbers [S]; per number the permanent one and its first position [N]."""
     if permanent_S.max(initial=0) < 4 * len(permanent_S) + 1_000_000 and permanent_S.min(initial=0) >= 0:
         dense_S, num_values = permanent_S, int(permanent_S.max(initial=-1)) + 1
-    else:  # far larger numbers than nodes: no table of them fits
+    else:  # the numbers are too large for a table of them
         value_V, dense_S = np.unique(permanent_S, return_inverse=True)
         num_values = len(value_V)
     first_V = np.full(num_values, -1)
-    first_V[dense_S[::-1]] = np.arange(len(dense_S))[::-1]  # of several assignments the last one, so the earliest
+    first_V[dense_S[::-1]] = np.arange(len(dense_S))[
+        ::-1
+    ]  # the last of several assignments stays: the earliest position
     first_N = np.sort(first_V[first_V >= 0])
     number_V = np.empty(num_values, dtype=np.int64)
     number_V[dense_S[first_N]] = np.arange(len(first_N))
@@ -118,7 +121,7 @@ def _numbered(
 def _snapshot(
     source_R: NDArray[np.int64], target_R: NDArray[np.int64], *, step: int, times: tuple[int, int], num_nodes: int
 ) -> Snapshot:
-    # One 64-bit key a pair, sorted and run-length encoded: several times faster than grouping by two columns.
+    # One 64-bit key for each pair, sorted and run-length encoded: several times faster than grouping by two columns.
     num_values = max(num_nodes, 1)
     key_R = np.minimum(source_R, target_R) * num_values + np.maximum(source_R, target_R)
     key_E, count_E = np.unique(key_R[source_R != target_R], return_counts=True)
@@ -138,7 +141,7 @@ def _snapshot(
 
 
 def prefix(graph: DynamicGraph, until: int) -> DynamicGraph:
-    """Give the graph as it was known at the step `until`: steps 1..until and the nodes seen by then.
+    """Give the graph as of the step `until`: steps 1 .. until and the nodes of these steps.
 
     Raises ValueError for a step that the graph does not have.
     """
@@ -151,11 +154,11 @@ def prefix(graph: DynamicGraph, until: int) -> DynamicGraph:
 
 
 def summary(graph: DynamicGraph) -> pl.DataFrame:
-    """Count what each step has, one row a step.
+    """Count the contents of each step, one row a step.
 
     Columns: step, interactions, edges, active_nodes, nodes_seen, new_edges, self_loops, self_interactions, start, end.
-    As in the published counts, `edges` and `new_edges` are distinct unordered pairs, the `self_loops` (pairs of a node
-    with itself) among them: the graph's own edges are the other ones. `active_nodes` have an interaction of any kind. A
+    As in the published counts, `edges` and `new_edges` are distinct unordered pairs and include the `self_loops` (pairs
+    of a node with itself), which are no edges of the graph. `active_nodes` have an interaction of any kind. A
     pair is new in the first step that has it. `start` and `end` are times as in Snapshot.
     """
     seen_X = np.empty(0, dtype=np.int64)
@@ -188,7 +191,7 @@ def _pairs_with_self(snapshot: Snapshot, num_nodes: int) -> NDArray[np.int64]:
 
 
 def to_tables(graph: DynamicGraph) -> dict[str, pl.DataFrame]:
-    """Write a graph as the tables edges, steps and nodes; `from_tables` reads them back."""
+    """Give a graph as the tables edges, steps and nodes; `from_tables` reads them back."""
     snapshots = graph.snapshots
     counted = ("step", "start_time", "end_time", "num_interactions", "num_self_loops", "num_nodes")
     steps = pl.DataFrame(
@@ -210,7 +213,7 @@ def _joined(parts: list[NDArray], dtype: type) -> NDArray:
 
 
 def from_tables(tables: dict[str, pl.DataFrame]) -> DynamicGraph:
-    """Read what `to_tables` wrote, in any order of rows; raises ValueError for tables of something else."""
+    """Read the tables of `to_tables`, in any order of rows. Raises ValueError where one is missing."""
     missing = {"edges", "steps", "nodes"} - tables.keys()
     if missing:
         raise ValueError(f"tables of a graph: expected edges, steps and nodes; missing {', '.join(sorted(missing))}")

@@ -27,7 +27,7 @@ Rows = tuple[Int64s, Int64s, Int32s]  # indptr, edge indptr, neighbours
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalUnionGraph:
-    """Unique edges of the steps `first_step` .. `until` over all nodes seen by then; lag 0 is the step `until`.
+    """Unique edges of the steps `first_step` .. `until` over all nodes up to `until`; lag 0 is the step `until`.
 
     The slots `indptr_N1[i] : indptr_N1[i + 1]` hold node i's neighbours in ascending order. Edges are numbered in the
     order of (source, target): those of the source i are `edge_indptr_N1[i] : edge_indptr_N1[i + 1]`, and their targets

@@ -1,6 +1,8 @@
-"""Sorted times -> the windows that cut them into snapshots (paper, Table 1).
+"""Sorted times -> the windows of the snapshots (paper, Table 1).
 
-R rows in order of time    T windows    B bounds: where each window starts, and where the last one ends
+R rows in order of time    T windows    B bounds: the start of each window and the end of the last one
+
+The calendar code is our own: the time zones of polars end daylight saving in 2100, and refuse days that a zone skipped.
 """
 
 from bisect import bisect_left
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from dyformer.logs.datasets import TimeUnit, Window, WindowError, fixed_duration, parse_duration
 
 MAX_WINDOWS = 100_000
-"""More windows than this are taken for a mistaken length."""
+"""More windows than this are refused as a mistaken length."""
 
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
@@ -31,9 +33,9 @@ LAST_CLOCK_TIME = (datetime(9900, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 class Windows:
     """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`, in order and without a gap; trims fall outside.
 
-    A window by time ends where the next one starts. The last one may still be growing when it is built: its `end_time`
-    tells. Windows of equal count start at their first row and end right after their last row; where one moment's rows
-    fall on both sides of a border the two overlap by that moment.
+    A window by time ends where the next one starts. The last one is still growing while events before its `end_time`
+    may come. Windows of equal count start at their first row and end right after their last row; where rows of one
+    moment fall on both sides of a bound, the two windows overlap by that moment.
     """
 
     start_time_T: NDArray[np.int64]
@@ -43,7 +45,7 @@ class Windows:
 
 
 def time_order(time_R: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the positions of the rows in order of time; of equal times the earlier row comes first."""
+    """Give the positions of the rows in order of time; rows of equal times keep their order."""
     if bool((time_R[1:] >= time_R[:-1]).all()):
         return np.arange(len(time_R))
     key_R, row_bits = time_keys(time_R)
@@ -53,14 +55,14 @@ def time_order(time_R: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def time_keys(time_R: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Give each row a key from 0 to 2^62, ascending by time and then by row; and how many of its last bits are the row.
+    """Give each row a key from 0 to 2^62, ascending by time and then by row; and the number of bits that hold the row.
 
-    A key is the time above the row. Where that does not fit, it is the time's place among all times.
+    The upper bits of a key are the time or, where it has too many bits, its rank among all times.
     """
     row_bits = len(time_R).bit_length()
     key_R = _short_times(time_R, KEY_BITS - row_bits)
     key_R <<= row_bits
-    for first in range(0, len(key_R), BLOCK_ROWS):  # what is made on the way stays small
+    for first in range(0, len(key_R), BLOCK_ROWS):  # small blocks bound the memory of intermediate arrays
         key_B = key_R[first : first + BLOCK_ROWS]
         key_B |= np.arange(first, first + len(key_B))
     return key_R, row_bits
@@ -84,13 +86,13 @@ def _are_multiples(since_R: NDArray[np.int64], unit: int) -> bool:
 
 
 def split_windows(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit) -> Windows:
-    """Cut rows in order of time by the rule of `Window`.
+    """Split rows in order of time by the rule of `Window`.
 
     Raises WindowError where the rule does not fit the log: no row left, too many windows, clock rules on steps.
     """
     _check_fit(window, time_unit)
     if len(time_R) == 0:
-        raise WindowError("there is no interaction to cut into windows: the log is empty")
+        raise WindowError("there is no interaction to split into windows: the log is empty")
     first = int(time_R[0]) + _trim(window.trim_start, time_unit)
     last = int(time_R[-1]) - _trim(window.trim_end, time_unit)
     begin, end = np.searchsorted(time_R, first, "left"), np.searchsorted(time_R, last, "right")
@@ -120,7 +122,7 @@ def _trim(text: str | None, time_unit: TimeUnit) -> int:
 
 def _equal_count(time_R: NDArray[np.int64], offset: int, num_windows: int) -> Windows:
     if num_windows > len(time_R):
-        raise WindowError(f"{len(time_R)} interactions cannot fill {num_windows} windows of equal count: ask for fewer")
+        raise WindowError(f"{len(time_R)} interactions cannot fill {num_windows} windows of equal count: choose fewer")
     length, num_longer = divmod(len(time_R), num_windows)
     index_B = np.arange(num_windows + 1)
     row_B = index_B * length + np.minimum(index_B, num_longer)
@@ -154,13 +156,13 @@ def _equal_widths(first: int, last: int, num_windows: int) -> NDArray[np.int64]:
 def _check_number(num_windows: int, window: Window) -> None:
     if num_windows > MAX_WINDOWS:
         raise WindowError(
-            f"the window {str(window)!r} cuts this log into {num_windows:,} windows, and at most {MAX_WINDOWS:,} are"
+            f"the window {str(window)!r} splits this log into {num_windows:,} windows, and at most {MAX_WINDOWS:,} are"
             " allowed: make it longer, or check the unit of the log's times"
         )
 
 
 def _clock_bounds(first: int, last: int, window: Window) -> NDArray[np.int64]:
-    """Bounds that are regular on the wall clock of the window's zone, as instants."""
+    """Give bounds that are regular on the wall clock of the window's zone, as instants."""
     if first < FIRST_CLOCK_TIME or last > LAST_CLOCK_TIME:
         raise WindowError(f"the window {str(window)!r} needs times of the years 2 to 9900: check the unit of the times")
     amount, unit = parse_duration(window.length or "")
@@ -184,7 +186,7 @@ def _regular(first: int, length: int) -> Callable[[int], int]:
 
 
 def _calendar(first: int, amount: int, unit: str) -> tuple[Callable[[int], int], int]:
-    """Wall time of the bounds of calendar periods from the one that holds `first`, and the least length of a period."""
+    """Give the wall time of each calendar period from that of `first` on, and the least length of a period."""
     if unit in ("d", "w"):
         monday = first - (first // DAY + 3) % 7 * DAY  # the epoch was a Thursday
         length = amount * DAY * (7 if unit == "w" else 1)
@@ -202,13 +204,13 @@ def _calendar(first: int, amount: int, unit: str) -> tuple[Callable[[int], int],
 
 
 def _wall(instant: int, zone: ZoneInfo) -> int:
-    """Time on a zone's wall clock, counted as if it were UTC."""
+    """Give the time on a zone's wall clock, in microseconds as if it were UTC."""
     offset = (EPOCH + instant * MICROSECOND).astimezone(zone).utcoffset()
     return instant + (offset or timedelta()) // MICROSECOND
 
 
 def _instant(wall: int, zone: ZoneInfo) -> int:
-    """First instant at which the wall clock shows `wall` or, where the clocks jump over it, more."""
+    """Give the first instant at which the wall clock has reached `wall`, also where the clocks jump over it."""
     offsets = sorted(_wall(near, zone) - near for near in (wall - DAY, wall + DAY))
     late, early = wall - offsets[0], wall - offsets[1]
     for instant in (early, late):

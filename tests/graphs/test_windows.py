@@ -21,7 +21,7 @@ def micros(text: str, zone: str = "UTC", fold: int = 0) -> int:
 
 
 def step_of_rows(found: Windows) -> list[int]:
-    """Step of each kept row, from the rows of each window."""
+    """Step of each row within the trims, from the rows of each window."""
     sizes = found.end_row_T - found.first_row_T
     assert (sizes >= 0).all()
     assert_array_equal(found.first_row_T[1:], found.end_row_T[:-1])
@@ -36,14 +36,14 @@ times = st.lists(st.integers(-500, 2_000), min_size=1, max_size=40).map(lambda v
 def test_equal_lengths_follow_the_rule_as_it_is_written(time_R, length, trim_start, trim_end):
     window = Window(rule="equal_time", length=str(length), trim_start=str(trim_start), trim_end=str(trim_end))
     first, last = time_R.min() + trim_start, time_R.max() - trim_end
-    kept = [t for t in time_R.tolist() if first <= t <= last]
-    if not kept:
+    inside = [t for t in time_R.tolist() if first <= t <= last]
+    if not inside:
         with pytest.raises(WindowError, match="leave no interaction"):
             split_windows(time_R, window, "step")
         return
     found = split_windows(time_R, window, "step")
-    assert step_of_rows(found) == [(t - first) // length + 1 for t in kept]
-    assert time_R[found.first_row_T[0]] == kept[0]
+    assert step_of_rows(found) == [(t - first) // length + 1 for t in inside]
+    assert time_R[found.first_row_T[0]] == inside[0]
     assert found.start_time_T[0] == first
     assert found.end_time_T[-1] > last >= found.start_time_T[-1]
     assert (found.end_time_T - found.start_time_T == length).all()
@@ -82,7 +82,7 @@ def test_equal_counts_differ_by_one_at_most_and_the_longer_come_first(time_R, co
     assert_array_equal(found.end_time_T, time_R[found.end_row_T - 1] + 1)
 
 
-def test_trims_keep_their_own_moments_and_count_windows_share_what_is_left():
+def test_trims_include_their_own_moments_and_windows_by_count_divide_the_rest():
     time_R = np.array([0, 4, 5, 6, 90, 91, 100]) * DAY
     by_time = split_windows(time_R, Window(rule="equal_time", length="60d", trim_start="5d", trim_end="10d"), "us")
     assert (by_time.first_row_T.tolist(), by_time.end_row_T.tolist()) == ([2, 4], [4, 5])
@@ -99,6 +99,20 @@ def test_days_of_a_zone_have_23_hours_when_the_clocks_go_forward():
         micros("2024-03-31T22:00"),
     ]
     assert ((found.end_time_T - found.start_time_T) // 3_600 // SECOND).tolist() == [24, 23, 24]
+
+
+def test_daylight_saving_goes_on_after_2100():
+    time_R = np.array([micros("2150-07-01T12:00", "Europe/Berlin")])
+    found = split_windows(time_R, Window(rule="calendar", length="1d", time_zone="Europe/Berlin"), "us")
+    assert found.start_time_T.tolist() == [micros("2150-06-30T22:00")]
+
+
+def test_a_day_that_a_zone_skipped_is_an_empty_window():
+    zone = "Pacific/Apia"  # 29 December 2011 was followed by the 31st
+    time_R = np.array([micros("2011-12-29T12:00", zone), micros("2011-12-31T12:00", zone)])
+    found = split_windows(time_R, Window(rule="calendar", length="1d", time_zone=zone), "us")
+    assert step_of_rows(found) == [1, 3]
+    assert ((found.end_time_T - found.start_time_T) // 3_600 // SECOND).tolist() == [24, 0, 24]
 
 
 def test_weeks_start_on_monday():
@@ -133,7 +147,7 @@ def test_wall_clock_lengths_follow_the_rule_as_it_is_written(seconds, days, hour
     time_R = np.array(sorted(start + second * SECOND for second in seconds))
     walls = [datetime.fromtimestamp(t // SECOND, UTC).astimezone(zone) for t in time_R.tolist()]
     if any(wall.fold for wall in walls) or any(wall.hour == 1 and (wall.month, wall.day) == (11, 4) for wall in walls):
-        return  # the rule alone does not say which pass of the repeated hour is meant
+        return  # the rule alone does not determine the pass of the repeated hour
     length = days * 24 + hours
     found = split_windows(time_R, Window(rule="equal_time", length=f"{length}h", time_zone="America/Chicago"), "us")
     naive = [wall.replace(tzinfo=None) for wall in walls]
