@@ -1,1 +1,1 @@
-"""Graphs -> pairs with labels, and batches of subgraphs."""
+"""PreparedGraph -> positive and negative pairs, and the subgraph batches to train and to embed with."""

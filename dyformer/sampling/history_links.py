@@ -1,6 +1,6 @@
-"""All links of a history, newer ones more often, to learn the nodes' id embeddings from.
+"""Snapshots -> links of the whole history, newer ones drawn more often, to train the nodes' id embeddings on.
 
-L links of all steps    K pairs linked at some step    P linked pairs drawn    M unlinked pairs drawn
+L links of all steps    K pairs with an edge in some step    P positive pairs    M negative pairs
 """
 
 from collections.abc import Sequence
@@ -15,41 +15,46 @@ from dyformer.sampling.pairs import Pairs, is_among, pair_keys, past_pair_keys
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryLinks:
-    """Links of several steps: a pair counts once for each step that links it."""
+    """Links of several steps: a pair counts once for each step that has it."""
 
     num_nodes: int
     source_L: NDArray[np.int32]
     target_L: NDArray[np.int32]
-    share_L: NDArray[np.float64]  # of all draws those up to and with each link
-    linked_key_K: NDArray[np.int64]  # pairs that are never drawn as unlinked: those of links left out, too
+    cumulative_L: NDArray[np.float64]  # probability of a draw to be this link or one before it
+    positive_key_K: NDArray[np.int64]  # sorted keys of pairs that are no negatives, held-out links included
 
     def draw_positives(self, num: int, generator: np.random.Generator) -> Pairs:
-        """Draw `num` links, each in proportion to its weight; a link may come twice."""
-        place_P = np.searchsorted(self.share_L, generator.random(num), side="right")
-        return self.source_L[place_P].astype(np.int64), self.target_L[place_P].astype(np.int64)
+        """Draw `num` links with repeats, each in proportion to its weight."""
+        link_P = np.searchsorted(self.cumulative_L, generator.random(num), side="right")
+        return self.source_L[link_P].astype(np.int64), self.target_L[link_P].astype(np.int64)
 
     def draw_negatives(self, num: int, generator: np.random.Generator) -> Pairs:
-        """Draw `num` pairs of known nodes, all equally likely, and leave out those that some step links."""
+        """Draw `num` pairs of known nodes, all equally likely, and drop those with an edge in some step."""
         source_M, target_M = generator.integers(self.num_nodes, size=(2, num))
-        is_positive_M = is_among(pair_keys(self.num_nodes, source_M, target_M), self.linked_key_K)
-        kept_M = ~is_positive_M & (source_M != target_M)
-        return source_M[kept_M], target_M[kept_M]
+        is_positive_M = is_among(pair_keys(self.num_nodes, source_M, target_M), self.positive_key_K)
+        is_negative_M = ~is_positive_M & (source_M != target_M)
+        return source_M[is_negative_M], target_M[is_negative_M]
 
 
 def history_links(
-    snapshots: Sequence[Snapshot], left_out: Sequence[NDArray[np.bool_]], *, half_life: float
+    snapshots: Sequence[Snapshot], held_out: Sequence[NDArray[np.bool_]], *, half_life: float
 ) -> HistoryLinks:
-    """Collect the links of some steps, less those left out: one is half as likely as one `half_life` steps newer."""
-    kept = [np.flatnonzero(~left_out_E) for left_out_E in left_out]
-    age_L = np.repeat([snapshots[-1].step - snapshot.step for snapshot in snapshots], [len(places) for places in kept])
+    """Collect the links of some steps without the held-out ones.
+
+    A link is half as likely to be drawn as one that is `half_life` steps newer.
+    """
+    trained = [np.flatnonzero(~held_out_E) for held_out_E in held_out]
+    ages = [snapshots[-1].step - snapshot.step for snapshot in snapshots]
+    ages = [snapshots[-1].step - snapshot.step for snapshot in snapshots]
+    age_L = np.repeat(ages, [len(edge_E) for edge_E in trained])
     weight_L = np.cumsum(0.5 ** (age_L / half_life))
     num_nodes = snapshots[-1].num_nodes
     return HistoryLinks(
         num_nodes=num_nodes,
-        source_L=_ends([snapshot.source_E[places] for snapshot, places in zip(snapshots, kept, strict=True)]),
-        target_L=_ends([snapshot.target_E[places] for snapshot, places in zip(snapshots, kept, strict=True)]),
-        share_L=weight_L / weight_L[-1] if len(weight_L) else weight_L,
-        linked_key_K=past_pair_keys(snapshots, num_nodes),
+        source_L=_ends([snapshot.source_E[edge_E] for snapshot, edge_E in zip(snapshots, trained, strict=True)]),
+        target_L=_ends([snapshot.target_E[edge_E] for snapshot, edge_E in zip(snapshots, trained, strict=True)]),
+        cumulative_L=weight_L / weight_L[-1] if len(weight_L) else weight_L,
+        positive_key_K=past_pair_keys(snapshots, num_nodes),
     )
 
 

@@ -1,4 +1,4 @@
-"""DynamicGraph -> linked and unlinked pairs of one step, and their split.
+"""DynamicGraph -> positive and negative pairs of one step, and their split.
 
 E edges    P pairs    N nodes known one step before
 """
@@ -19,12 +19,12 @@ VALIDATION_FRACTION = 0.2
 
 
 class TooFewLinks(ValueError):
-    """A step holds too few pairs to train a decoder on some and to evaluate it on others."""
+    """A step has too few pairs to fit a decoder on some and to evaluate it on others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkExamples:
-    """Pairs of nodes with `source < target`, and whether they are linked in the step that is predicted."""
+    """Pairs of nodes with `source < target`; the positive ones have an edge in the predicted step."""
 
     source_P: NDArray[np.int64]
     target_P: NDArray[np.int64]
@@ -42,18 +42,18 @@ class LinkSplit:
 
 
 def pair_keys(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number undirected pairs of nodes below `num_nodes`: the same key whichever end stands first."""
+    """Number undirected pairs of nodes below `num_nodes`: the key is the same in both directions."""
     return np.minimum(source_P, target_P) * num_nodes + np.maximum(source_P, target_P)
 
 
 def distinct(key_P: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort keys and leave each once: np.unique hashes them, which takes some ten times as long for millions."""
+    """Sort keys and drop repeats, some ten times as fast as np.unique, which hashes, for millions of keys."""
     key_P = np.sort(key_P)
     return key_P[np.diff(key_P, prepend=-1) != 0]
 
 
 def is_among(key_P: NDArray[np.int64], sorted_K: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Say of each key whether it is one of the sorted ones."""
+    """Give for each key whether the sorted keys have it."""
     if not len(sorted_K):
         return np.zeros(len(key_P), dtype=np.bool_)
     return sorted_K[np.minimum(np.searchsorted(sorted_K, key_P), len(sorted_K) - 1)] == key_P
@@ -61,12 +61,12 @@ def is_among(key_P: NDArray[np.int64], sorted_K: NDArray[np.int64]) -> NDArray[n
 
 def known_edges(snapshot: Snapshot, num_nodes: int) -> Pairs:
     """Give the edges of a snapshot with both ends among the first `num_nodes` nodes."""
-    kept_E = np.maximum(snapshot.source_E, snapshot.target_E) < num_nodes
-    return snapshot.source_E[kept_E], snapshot.target_E[kept_E]
+    is_known_E = np.maximum(snapshot.source_E, snapshot.target_E) < num_nodes
+    return snapshot.source_E[is_known_E], snapshot.target_E[is_known_E]
 
 
 def nodes_known_before(graph: DynamicGraph, step: int) -> int:
-    """Count the nodes seen before `step`, which counts from 1. Raises ValueError unless 2 <= step <= T."""
+    """Count the nodes of the steps before `step`. Raises ValueError unless 2 <= step <= T."""
     if not 2 <= step <= graph.num_steps:
         raise ValueError(
             f"step {step} cannot be predicted: expected a step from 2 to {graph.num_steps}, the last of the graph"
@@ -74,48 +74,48 @@ def nodes_known_before(graph: DynamicGraph, step: int) -> int:
     return graph.snapshots[step - 2].num_nodes
 
 
-def sample_negatives(num_nodes: int, linked: Pairs, num: int, generator: np.random.Generator) -> Pairs:
-    """Draw `num` distinct pairs of different nodes below `num_nodes`, uniform over those not in `linked`.
+def sample_negatives(num_nodes: int, positives: Pairs, num: int, generator: np.random.Generator) -> Pairs:
+    """Draw `num` distinct pairs of different nodes below `num_nodes`, uniform over those not in `positives`.
 
-    `linked` may name a pair twice or in either direction. The drawn pairs have `source < target` and come in random
-    order. Raises ValueError where fewer unlinked pairs exist.
+    `positives` may hold a pair twice or in either direction. The drawn pairs have `source < target` and come in random
+    order. Raises ValueError where fewer negative pairs exist.
     """
-    linked_key_E = distinct(pair_keys(num_nodes, *linked))
+    positive_key_E = distinct(pair_keys(num_nodes, *positives))
     num_pairs = num_nodes * (num_nodes - 1) // 2
-    num_negatives = num_pairs - len(linked_key_E)
+    num_negatives = num_pairs - len(positive_key_E)
     if num > num_negatives:
-        raise ValueError(f"{num} unlinked pairs wanted, but {num_nodes} nodes have only {num_negatives}: ask for fewer")
-    # Drawing and rejecting crawls where most pairs are linked or wanted; there a list of them all is no larger.
+        raise ValueError(f"{num} negative pairs wanted, but {num_nodes} nodes have only {num_negatives}: choose fewer")
+    # Rejection is slow where most pairs are positive or wanted; a list of all negatives is no larger there.
     if 2 * num > num_negatives or 4 * num_negatives < num_pairs:
-        key_P = generator.permutation(_unlinked_keys(num_nodes, linked_key_E))[:num]
+        key_P = generator.permutation(_negative_keys(num_nodes, positive_key_E))[:num]
     else:
-        key_P = _rejection_sample(num_nodes, linked_key_E, num, generator)
+        key_P = _rejection_sample(num_nodes, positive_key_E, num, generator)
     return key_P // num_nodes, key_P % num_nodes
 
 
 def paper_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkSplit:
     """Give the pairs on which a forecast of `step` is evaluated in the paper's protocol (section 5.1).
 
-    Linked: the edges of `step` with both ends known one step before. Unlinked: as many (all there are, where a dense
-    graph has fewer) uniform pairs of such nodes without an edge in `step`. Each kind is cut 20/20/60 at random.
-    Determined by the graph up to `step`, the step and the seed: every method is evaluated on the same split. Raises
-    ValueError for a step out of range and TooFewLinks where a part would lack a kind.
+    Positive: the edges of `step` with both ends known one step before. Negative: as many uniform pairs of such nodes
+    without an edge in `step`, or all of them where a dense graph has fewer. Each kind is split 20/20/60 at random. The
+    split depends on the graph up to `step`, the step and the seed alone, so that every method is evaluated on the same
+    one. Raises ValueError for a step out of range and TooFewLinks where a part would lack a kind.
     """
     num_nodes = nodes_known_before(graph, step)
-    linked = known_edges(graph.snapshots[step - 1], num_nodes)
+    positives = known_edges(graph.snapshots[step - 1], num_nodes)
     generator = np.random.default_rng([seed, step])
-    num_negatives = min(len(linked[0]), num_nodes * (num_nodes - 1) // 2 - len(linked[0]))
-    if not (can_be_split(len(linked[0])) and can_be_split(num_negatives)):
+    num_negatives = min(len(positives[0]), num_nodes * (num_nodes - 1) // 2 - len(positives[0]))
+    if not (can_be_split(len(positives[0])) and can_be_split(num_negatives)):
         raise TooFewLinks(
-            f"step {step} has {len(linked[0])} linked and {num_negatives} unlinked pairs of known nodes: expected at "
-            f"least 5 of each to fit on 20 % and evaluate on 60 %; choose longer windows"
+            f"step {step} has {len(positives[0])} positive and {num_negatives} negative pairs of known nodes: expected "
+            f"at least 5 of each to fit on 20 % and evaluate on 60 %; choose longer windows"
         )
-    unlinked = sample_negatives(num_nodes, linked, num_negatives, generator)
-    linked_parts = _cut(linked, generator)
-    unlinked_parts = _cut(unlinked, generator)
+    negatives = sample_negatives(num_nodes, positives, num_negatives, generator)
+    positive_parts = _split(positives, generator)
+    negative_parts = _split(negatives, generator)
     known_key_K = past_pair_keys(graph.snapshots[: step - 1], num_nodes)
     train, validation, test = (
-        _examples(num_nodes, known_key_K, *parts) for parts in zip(linked_parts, unlinked_parts, strict=True)
+        _examples(num_nodes, known_key_K, *parts) for parts in zip(positive_parts, negative_parts, strict=True)
     )
     return LinkSplit(train=train, validation=validation, test=test)
 
@@ -132,17 +132,17 @@ def evaluated_steps(graph: DynamicGraph, *, first_step: int = 3) -> list[int]:
 
 
 def can_be_split(num_pairs: int) -> bool:
-    """Say whether the 20 % part of so many pairs holds at least one."""
+    """Give whether the 20 % part of so many pairs has at least one."""
     return int(TRAIN_FRACTION * num_pairs) >= 1
 
 
 def past_pair_keys(snapshots: Sequence[Snapshot], num_nodes: int) -> NDArray[np.int64]:
-    """Give the sorted keys of all pairs linked in some of `snapshots`, whose nodes are all below `num_nodes`."""
+    """Give the sorted keys of all pairs with an edge in `snapshots`, whose nodes are all below `num_nodes`."""
     keys = [pair_keys(num_nodes, snapshot.source_E, snapshot.target_E) for snapshot in snapshots]
     return distinct(np.concatenate([*keys, np.empty(0, dtype=np.int64)]))
 
 
-def _cut(pairs: Pairs, generator: np.random.Generator) -> tuple[Pairs, Pairs, Pairs]:
+def _split(pairs: Pairs, generator: np.random.Generator) -> tuple[Pairs, Pairs, Pairs]:
     source_P, target_P = pairs
     order_P = generator.permutation(len(source_P))
     num_train, num_validation = int(TRAIN_FRACTION * len(order_P)), int(VALIDATION_FRACTION * len(order_P))
@@ -154,39 +154,39 @@ def _cut(pairs: Pairs, generator: np.random.Generator) -> tuple[Pairs, Pairs, Pa
     )
 
 
-def _examples(num_nodes: int, known_key_K: NDArray[np.int64], linked: Pairs, unlinked: Pairs) -> LinkExamples:
-    source_P = np.concatenate([linked[0], unlinked[0]])
-    target_P = np.concatenate([linked[1], unlinked[1]])
+def _examples(num_nodes: int, known_key_K: NDArray[np.int64], positives: Pairs, negatives: Pairs) -> LinkExamples:
+    source_P = np.concatenate([positives[0], negatives[0]])
+    target_P = np.concatenate([positives[1], negatives[1]])
     return LinkExamples(
         source_P=source_P,
         target_P=target_P,
-        positive_P=np.arange(len(source_P)) < len(linked[0]),
+        positive_P=np.arange(len(source_P)) < len(positives[0]),
         new_P=~is_among(pair_keys(num_nodes, source_P, target_P), known_key_K),
     )
 
 
-def _unlinked_keys(num_nodes: int, linked_key_E: NDArray[np.int64]) -> NDArray[np.int64]:
+def _negative_keys(num_nodes: int, positive_key_E: NDArray[np.int64]) -> NDArray[np.int64]:
     source_P, target_P = np.triu_indices(num_nodes, k=1)
-    return np.setdiff1d(source_P * num_nodes + target_P, linked_key_E, assume_unique=True)
+    return np.setdiff1d(source_P * num_nodes + target_P, positive_key_E, assume_unique=True)
 
 
 def _rejection_sample(
-    num_nodes: int, linked_key_E: NDArray[np.int64], num: int, generator: np.random.Generator
+    num_nodes: int, positive_key_E: NDArray[np.int64], num: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
     key_P = np.empty(0, dtype=np.int64)
     while len(key_P) < num:
         source_P, target_P = generator.integers(num_nodes, size=(2, 2 * num))
         drawn_P = pair_keys(num_nodes, source_P, target_P)[source_P != target_P]
-        key_P = np.concatenate([key_P, drawn_P[~is_among(drawn_P, linked_key_E)]])
+        key_P = np.concatenate([key_P, drawn_P[~is_among(drawn_P, positive_key_E)]])
         _, first = np.unique(key_P, return_index=True)
         key_P = key_P[np.sort(first)]
     return key_P[:num]
 
 
 def node_batches(num_nodes: int, num_targets: int) -> list[NDArray[np.int64]]:
-    """Cut nodes 0 .. num_nodes - 1 into batches that depend on their number alone.
+    """Split nodes 0 .. num_nodes - 1 into batches that depend on their number alone.
 
-    A target sees no other target, so at most an eighth of the nodes are asked together.
+    A target attends to no other target, so a batch has at most an eighth of the nodes.
     """
     size = max(1, min(num_targets, -(-num_nodes // 8)))
     return [np.arange(start, min(start + size, num_nodes)) for start in range(0, num_nodes, size)]

@@ -1,4 +1,8 @@
-"""Works -> their results in order, computed in background threads while earlier results are used."""
+"""Jobs -> their results in order, computed in background threads while earlier results are used.
+
+Our own, because torch's DataLoader makes batches in processes, each with a copy of the graph. Threads suffice here: the
+compiled loops release Python's lock.
+"""
 
 import os
 from collections import deque
@@ -8,25 +12,25 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-NUM_THREADS = max(2, min(16, os.cpu_count() or 2))  # a GPU is done with a batch sooner than two threads with the next
+NUM_THREADS = max(2, min(16, os.cpu_count() or 2))  # a GPU uses a batch faster than two threads make the next one
 NUM_AHEAD = 2 * NUM_THREADS
 
 
-def loaded(works: Iterable[Callable[[], Item]], *, num_threads: int, num_ahead: int) -> Generator[Item, None, None]:
-    """Yield the result of each work, in the order of the works; without a thread, each when it is asked for.
+def loaded(jobs: Iterable[Callable[[], Item]], *, num_threads: int, num_ahead: int) -> Generator[Item, None, None]:
+    """Yield the result of each job, in the order of the jobs; without a thread, each is computed when it is needed.
 
-    Works are called in `num_threads` threads, and at most `num_ahead` of them before their results are asked for. An
-    error of a work is raised where its result would come. Closing the generator, or an error, forgets the works that
-    have not begun and waits for those that have: no thread is left.
+    Jobs run in `num_threads` threads, at most `num_ahead` of them before their results are needed. The error of a job
+    is raised in place of its result. Closing the generator, or an error, cancels the jobs that have not begun and waits
+    for those that have: no thread is left.
     """
     if num_threads == 0:
-        yield from (work() for work in works)
+        yield from (job() for job in jobs)
         return
     coming: deque[Future[Item]] = deque()
     with ThreadPoolExecutor(num_threads, thread_name_prefix="loader") as pool:
         try:
-            for work in works:
-                coming.append(pool.submit(work))
+            for job in jobs:
+                coming.append(pool.submit(job))
                 if len(coming) > num_ahead:
                     yield coming.popleft().result()
             while coming:

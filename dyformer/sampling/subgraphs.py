@@ -1,7 +1,7 @@
-"""Targets and their context -> SubgraphBatch (paper, section 3.2).
+"""PreparedGraph -> AsOfGraph -> SubgraphBatch of targets and their context (paper, section 3.2).
 
-G target nodes    C context nodes   N nodes known    B targets, then context
-E connected target-context pairs    T lags (0 = newest step of the view)    F node features    V visible lags
+G target nodes    C context nodes   N nodes known    B nodes
+E connected target-context pairs    T lags (0 = the step `until`)    F node features    V visible lags
 A edges of these pairs, one for each lag with an edge    K words of 64 lags with an edge    U nodes of two contexts
 """
 
@@ -23,7 +23,7 @@ from dyformer.graphs.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build
 
 @dataclass(frozen=True, kw_only=True)
 class SubgraphBatch:
-    """All that the model reads about a set of targets: nothing of it grows with the graph or with pairs x lags."""
+    """All that the model reads about a set of targets: no tensor grows with the graph or with pairs x lags."""
 
     target_G: Tensor  # int64 node numbers
     context_C: Tensor
@@ -41,7 +41,7 @@ class SubgraphBatch:
 
 
 def with_each_tensor(record: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Give a record like this one with every tensor in it changed, in the records that it holds too."""
+    """Give a copy of a record with every tensor in it changed, also in nested records."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -53,7 +53,7 @@ def with_each_tensor(record: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfGraph:
-    """What batches are made of: a graph as of the step `until`, less a hidden step."""
+    """A graph as of the step `until` without a hidden step, from which batches are made."""
 
     until: int
     union: TemporalUnionGraph
@@ -71,7 +71,7 @@ class AsOfGraph:
 
 
 def num_lags(graph: PreparedGraph) -> int:
-    """Give T, the lags that a model of this graph can tell apart: its history window, else its whole history."""
+    """Give T, the lags that a model of this graph encodes: its history window, else its whole history."""
     return graph.config.history_window or graph.until
 
 
@@ -81,13 +81,13 @@ def num_features(graph: PreparedGraph) -> int:
 
 
 def as_of_graph(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> AsOfGraph:
-    """See a graph as it was at the step `until`, as if `hidden_step` had brought no edge.
+    """Give the graph as of the step `until`, without the edges of `hidden_step`.
 
     Distances, contexts and features are made without the hidden step too: hiding its lag from the encoding alone would
-    leave its edges legible in all of them. Raises ValueError where no step of the history would stay visible.
+    leak its edges through all of them. Raises ValueError where no step of the history would stay visible.
     """
     if not 1 <= until <= graph.until:
-        raise ValueError(f"the graph is prepared for steps 1 to {graph.until}; it cannot be seen as of step {until}")
+        raise ValueError(f"the graph is prepared for steps 1 to {graph.until}; it cannot be given as of step {until}")
     visible_T = _visible_lags(num_lags(graph), until, hidden_step)
     if not visible_T.any():
         raise ValueError(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
@@ -121,15 +121,15 @@ def _first_visible_step(activity: Activity, until: int, hidden_step: int | None,
     return np.minimum(visible_N, until + 1).astype(np.int32)
 
 
-def node_features(view: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
-    """What the past says about single nodes `[B, F]`.
+def node_features(graph: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Give the structural features of single nodes `[B, F]`.
 
     log(1 + degree) at each lag, of all lags together and decayed by half a step; recency e^-(steps since last active);
     log(1 + steps since first active); side.
     """
-    lag_V = np.flatnonzero(view.visible_T)
-    degree_BT = np.zeros((len(node_B), len(view.visible_T)))
-    degree_BT[:, lag_V] = view.activity.degree_TN[view.until - 1 - lag_V[:, None], node_B].T
+    lag_V = np.flatnonzero(graph.visible_T)
+    degree_BT = np.zeros((len(node_B), len(graph.visible_T)))
+    degree_BT[:, lag_V] = graph.activity.degree_TN[graph.until - 1 - lag_V[:, None], node_B].T
     is_active_BT = degree_BT > 0
     recency_B = np.where(is_active_BT.any(axis=1), np.exp(-is_active_BT.argmax(axis=1)), 0.0)
     feature_BF = np.empty((len(node_B), degree_BT.shape[1] + 5), dtype=np.float32)
@@ -137,62 +137,62 @@ def node_features(view: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.floa
     feature_BF[:, -5] = np.log1p(degree_BT.sum(axis=1))
     feature_BF[:, -4] = np.log1p(degree_BT @ 0.5 ** np.arange(degree_BT.shape[1]))
     feature_BF[:, -3] = recency_B
-    feature_BF[:, -2] = np.log1p(view.until + 1 - view.first_step_N[node_B])
-    feature_BF[:, -1] = view.side_N[node_B]
+    feature_BF[:, -2] = np.log1p(graph.until + 1 - graph.first_step_N[node_B])
+    feature_BF[:, -1] = graph.side_N[node_B]
     return feature_BF
 
 
-def make_batch(view: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
+def make_batch(graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
     """Choose the context of distinct targets and look up everything between the two.
 
     The context is the top `num_context` of the joint PageRank. It may be shorter, and empty where the targets have no
     neighbour.
     """
-    context_C = joint_context(view.union, target_G, num_context=num_context, teleport=view.teleport)
-    return _subgraph(view, target_G, context_C, _distances(view, target_G, context_C))
+    context_C = joint_context(graph.union, target_G, num_context=num_context, teleport=graph.teleport)
+    return _subgraph(graph, target_G, context_C, _distances(graph, target_G, context_C))
 
 
 def make_two_views(
-    view: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int, generator: np.random.Generator
+    graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int, generator: np.random.Generator
 ) -> tuple[SubgraphBatch, SubgraphBatch]:
-    """Make the batch of `make_batch` and one whose context is drawn in proportion to the joint PageRank."""
+    """Make the batch of `make_batch`, and one whose context is drawn in proportion to the joint PageRank."""
     contexts = two_joint_contexts(
-        view.union, target_G, num_context=num_context, teleport=view.teleport, generator=generator
+        graph.union, target_G, num_context=num_context, teleport=graph.teleport, generator=generator
     )
     either_U = np.union1d(*contexts)
-    distance_GU = _distances(view, target_G, either_U)  # what is around the targets is searched once
+    distance_GU = _distances(graph, target_G, either_U)  # one search for both contexts
     first, second = (
-        _subgraph(view, target_G, context_C, np.take(distance_GU, np.searchsorted(either_U, context_C), axis=1))
+        _subgraph(graph, target_G, context_C, np.take(distance_GU, np.searchsorted(either_U, context_C), axis=1))
         for context_C in contexts
     )
     return first, second
 
 
-def _distances(view: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> NDArray[np.uint8]:
-    return distance_block(view.union, target_G, context_C, max_distance=view.max_distance)
+def _distances(graph: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return distance_block(graph.union, target_G, context_C, max_distance=graph.max_distance)
 
 
 def _subgraph(
-    view: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64], distance_GC: NDArray[np.uint8]
+    graph: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64], distance_GC: NDArray[np.uint8]
 ) -> SubgraphBatch:
-    edge_target_E, edge_context_E, edge_E = connections(view.union, target_G, context_C)
-    pair_A, lag_A = _lags(view.union.presence_EW[edge_E])
+    edge_target_E, edge_context_E, edge_E = connections(graph.union, target_G, context_C)
+    pair_A, lag_A = _lags(graph.union.presence_EW[edge_E])
     return SubgraphBatch(
         target_G=torch.from_numpy(target_G),
         context_C=torch.from_numpy(context_C),
-        target_feature_GF=torch.from_numpy(node_features(view, target_G)),
-        context_feature_CF=torch.from_numpy(node_features(view, context_C)),
+        target_feature_GF=torch.from_numpy(node_features(graph, target_G)),
+        context_feature_CF=torch.from_numpy(node_features(graph, context_C)),
         distance_GC=torch.from_numpy(distance_GC),
         edge_target_A=torch.from_numpy(edge_target_E[pair_A]),
         edge_context_A=torch.from_numpy(edge_context_E[pair_A]),
         edge_lag_A=torch.from_numpy(lag_A),
-        visible_T=torch.from_numpy(view.visible_T),
+        visible_T=torch.from_numpy(graph.visible_T),
     )
 
 
 def _lags(presence_EW: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Unpack presence bits: the pair `[A]` and the lag `[A]` of each."""
-    pair_K, word_K = np.nonzero(presence_EW)  # of the lags of a long history, few pairs have an edge at many
+    pair_K, word_K = np.nonzero(presence_EW)  # few pairs have an edge at many lags of a long history
     bytes_K8 = presence_EW[pair_K, word_K].astype("<u8").view(np.uint8).reshape(-1, 8)
-    place_A, bit_A = np.nonzero(np.unpackbits(bytes_K8, axis=1, bitorder="little"))
-    return pair_K[place_A], LAGS_PER_WORD * word_K[place_A] + bit_A
+    word_A, bit_A = np.nonzero(np.unpackbits(bytes_K8, axis=1, bitorder="little"))
+    return pair_K[word_A], LAGS_PER_WORD * word_K[word_A] + bit_A

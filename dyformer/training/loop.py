@@ -150,7 +150,7 @@ def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[Li
     tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out)]
     if not tasks:
         return []
-    in_a_row = 1 if stage.source.keeps_views(tasks) else BATCHES_PER_VIEW
+    in_a_row = 1 if stage.source.graphs_fit_cache(tasks) else BATCHES_PER_VIEW
     age_K = np.array([stage.source.graph.until - task.step for task in tasks])
     weight_K = 0.5 ** (age_K / stage.config.step_half_life)
     places = stage.generator(epoch, TASKS).choice(len(tasks), size=-(-num // in_a_row), p=weight_K / weight_K.sum())

@@ -147,7 +147,7 @@ def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) 
 
 
 def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, config: PretrainConfig) -> Tensor:
-    """Link loss of the lag that the batch asks; the mean over lags is taken by drawing them alike."""
+    """Link loss of one lag. Newer steps are drawn more often (`step_half_life`); the paper averages all lags alike."""
     pairs = batch.pairs
     first_P = torch.cat([pairs.positive_first_P, pairs.negative_first_M])
     second_P = torch.cat([pairs.positive_second_P, pairs.negative_second_M])

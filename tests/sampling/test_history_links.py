@@ -11,11 +11,11 @@ from dyformer.sampling.history_links import HistoryLinks, history_links
 from dyformer.sampling.link_batches import LinkTask, PairSizes, PairSource
 
 STEPS = ([(0, 1), (1, 2)], [(0, 1), (2, 3), (3, 4)], [(4, 5)])
-NONE_LEFT_OUT = [np.zeros(len(edges), dtype=np.bool_) for edges in STEPS]
+NONE_HELD_OUT = [np.zeros(len(edges), dtype=np.bool_) for edges in STEPS]
 
 
-def links(left_out: list[np.ndarray] = NONE_LEFT_OUT, half_life: float = 2.0) -> HistoryLinks:
-    return history_links(toy_graph(*STEPS).snapshots, left_out, half_life=half_life)
+def links(held_out: list[np.ndarray] = NONE_HELD_OUT, half_life: float = 2.0) -> HistoryLinks:
+    return history_links(toy_graph(*STEPS).snapshots, held_out, half_life=half_life)
 
 
 def frequencies(drawn: tuple[np.ndarray, np.ndarray]) -> dict[tuple[int, int], float]:
@@ -31,25 +31,25 @@ def test_a_link_is_drawn_half_as_often_as_one_a_half_life_newer():
     assert found == pytest.approx({pair: each / total for pair, each in weight.items()}, abs=0.01)
 
 
-def test_links_left_out_are_drawn_neither_as_linked_nor_as_unlinked():
-    left_out = [np.array([False, True]), np.array([False, False, True]), np.array([False])]
+def test_held_out_links_are_neither_positives_nor_negatives():
+    held_out = [np.array([False, True]), np.array([False, False, True]), np.array([False])]
     generator = np.random.default_rng(0)
-    kept = frequencies(links(left_out).draw_positives(5_000, generator))
-    assert set(kept) == {(0, 1), (2, 3), (4, 5)}
-    unlinked = links(left_out).draw_negatives(5_000, generator)
-    found = {tuple(sorted(pair)) for pair in frequencies(unlinked)}
+    positives = frequencies(links(held_out).draw_positives(5_000, generator))
+    assert set(positives) == {(0, 1), (2, 3), (4, 5)}
+    negatives = links(held_out).draw_negatives(5_000, generator)
+    found = {tuple(sorted(pair)) for pair in frequencies(negatives)}
     everyone = {(a, b) for a in range(6) for b in range(a + 1, 6)}
     assert found == everyone - {(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)}
 
 
-def test_numbers_are_of_64_bits_and_a_history_without_links_gives_none():
+def test_draws_have_64_bits_and_a_history_without_links_gives_none():
     source_P, target_P = links().draw_positives(3, np.random.default_rng(0))
     assert source_P.dtype == target_P.dtype == np.int64
-    everything = [~left_out for left_out in NONE_LEFT_OUT]
+    everything = [~held_out for held_out in NONE_HELD_OUT]
     assert_array_equal(links(everything).source_L, np.empty(0, dtype=np.int32))
 
 
-def test_batches_bring_links_of_the_window_alone_and_never_held_out_ones():
+def test_batches_have_history_links_of_the_window_alone_and_no_held_out_ones():
     graph = toy_graph([(0, 1), (1, 2), (2, 4)], [(0, 2), (1, 3), (3, 4)], [(0, 3), (2, 3), (1, 4)], [(0, 4), (1, 2)])
     prepared = prepare_graph(graph, until=4, config=GraphConfig(history_window=2))
     sizes = PairSizes(num_positives=2, num_negatives=1, num_targets=4, num_context=2, num_history_links=300)
@@ -66,5 +66,5 @@ def test_batches_bring_links_of_the_window_alone_and_never_held_out_ones():
         trained |= set(zip(*ends, strict=True))
     assert set(drawn) == trained
     assert len(trained) < 5
-    (asked,) = source.batches([task], np.random.default_rng(0), held_out=True, two_views=False)
-    assert asked.history is None
+    (validation,) = source.batches([task], np.random.default_rng(0), held_out=True, two_views=False)
+    assert validation.history is None

@@ -1,4 +1,4 @@
-"""Which pairs training sees."""
+"""The pairs of training batches."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from toy_graphs import random_graph, toy_graph
 
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.sampling import link_batches as pair_batches
+from dyformer.sampling import link_batches
 from dyformer.sampling.link_batches import (
     LinkTask,
     PairBatch,
@@ -47,11 +47,11 @@ def drawn(graph: PreparedGraph, task: LinkTask, *, held_out: bool) -> list[tuple
     return [pairs_of(batch) for batch in batches]
 
 
-def test_forecasts_ask_the_next_step_and_end_with_the_history():
+def test_forecasts_predict_the_next_step_and_end_with_the_history():
     assert forecast_tasks(4) == [LinkTask(until=step, step=step + 1, hidden=False) for step in (1, 2, 3)]
 
 
-def test_reconstructions_ask_every_lag_of_every_prefix():
+def test_reconstructions_have_every_lag_of_every_prefix():
     tasks = reconstruction_tasks(4, 3, hidden=True)
     assert [(task.until, task.step) for task in tasks] == [
         (2, 1),
@@ -67,33 +67,33 @@ def test_reconstructions_ask_every_lag_of_every_prefix():
 
 
 @pytest.mark.parametrize("task", [LinkTask(until=2, step=3, hidden=False), LinkTask(until=4, step=3, hidden=True)])
-def test_linked_pairs_are_edges_of_the_asked_step_and_unlinked_pairs_are_not(task):
+def test_positive_pairs_are_edges_of_the_predicted_step_and_negative_pairs_are_not(task):
     graph = example_graph()
     snapshot = graph.history.snapshots[task.step - 1]
     edges = set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
-    for linked, unlinked in drawn(graph, task, held_out=False):
-        assert linked
-        assert linked <= edges
-        assert unlinked
-        assert not unlinked & edges
-        assert all(a != b for a, b in unlinked)
+    for positives, negatives in drawn(graph, task, held_out=False):
+        assert positives
+        assert positives <= edges
+        assert negatives
+        assert not negatives & edges
+        assert all(a != b for a, b in negatives)
 
 
 def test_held_out_edges_are_never_trained_on_and_both_parts_are_all_edges():
     graph = example_graph()
     task = LinkTask(until=4, step=3, hidden=True)
-    trained = set().union(*(linked for linked, _ in drawn(graph, task, held_out=False)))
-    held_out = set().union(*(linked for linked, _ in drawn(graph, task, held_out=True)))
-    asked, *others = [
+    trained = set().union(*(positives for positives, _ in drawn(graph, task, held_out=False)))
+    held_out = set().union(*(positives for positives, _ in drawn(graph, task, held_out=True)))
+    predicted, *others = [
         set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
         for snapshot in (graph.history.snapshots[step] for step in (2, 0, 1, 3))
     ]
     known = {node for edges in others for pair in edges for node in pair}
     assert not trained & held_out
-    assert trained | held_out == {pair for pair in asked if known.issuperset(pair)}
+    assert trained | held_out == {pair for pair in predicted if known.issuperset(pair)}
 
 
-def test_node_first_seen_in_the_hidden_step_is_not_asked():
+def test_a_node_that_starts_in_the_hidden_step_has_no_pair():
     steps = [[(0, 1), (2, 3), (0, 3), (1, 2)], [(0, 1), (4, 5), (0, 4), (2, 3)], [(0, 2), (1, 3)]]
     graph = prepare_graph(toy_graph(*steps), until=3, config=GraphConfig())
     source = PairSource(graph, SIZES, validation_fraction=0.0, seed=1)
@@ -103,7 +103,7 @@ def test_node_first_seen_in_the_hidden_step_is_not_asked():
         assert set(batch.subgraph.target_G.tolist()) <= {0, 1, 2, 3}
 
 
-def test_node_first_seen_in_the_hidden_step_is_asked_where_a_later_step_knows_it():
+def test_a_node_that_starts_in_the_hidden_step_has_pairs_where_a_later_step_knows_it():
     graph = prepare_graph(toy_graph([(0, 1), (2, 3)], [(0, 4)], [(3, 4), (1, 2)]), until=3, config=GraphConfig())
     source = PairSource(graph, SIZES, validation_fraction=0.0, seed=1)
     assert source.has_links(LinkTask(until=3, step=2, hidden=True), False)
@@ -114,17 +114,17 @@ def test_node_first_seen_in_the_hidden_step_is_asked_where_a_later_step_knows_it
     assert pairs_of(batch)[0] == {(0, 4)}
 
 
-def test_node_that_comes_with_the_next_step_is_not_asked():
+def test_a_node_that_starts_in_the_next_step_has_no_pair():
     graph = prepare_graph(toy_graph([(0, 1), (2, 3)], [(0, 2), (1, 9)]), until=2, config=GraphConfig())
     source = PairSource(graph, SIZES, validation_fraction=0.0, seed=1)
     batches = source.batches(forecast_tasks(2) * 5, np.random.default_rng(0), held_out=False, two_views=False)
     assert [pairs_of(batch)[0] for batch in batches] == [{(0, 2)}] * 5
 
 
-def test_ends_of_the_drawn_pairs_stay_within_their_number():
-    linked = (np.array([0, 2, 4, 6, 0, 8]), np.array([1, 3, 5, 7, 3, 9]))
+def test_the_drawn_pairs_have_no_more_ends_than_allowed():
+    positives = (np.array([0, 2, 4, 6, 0, 8]), np.array([1, 3, 5, 7, 3, 9]))
     for seed in range(20):
-        source_P, target_P = draw_positives(linked, 4, SIZES, np.random.default_rng(seed))
+        source_P, target_P = draw_positives(positives, 4, SIZES, np.random.default_rng(seed))
         assert len(np.unique([source_P, target_P])) <= 4
         assert len(source_P) >= 2
 
@@ -140,7 +140,7 @@ def test_edges_inside_a_pool_are_those_with_both_ends_in_it(seed: int):
     assert found == [pair for pair in edges if {*pair} <= {*pool_G.tolist()}]
 
 
-def test_no_pool_node_with_an_edge_has_no_edge_inside():
+def test_a_pool_without_edges_has_none_inside():
     nothing = np.empty(0, dtype=np.int64)
     for found in (
         *edges_inside(np.array([1, 4]), (nothing, nothing)),
@@ -149,18 +149,18 @@ def test_no_pool_node_with_an_edge_has_no_edge_inside():
         assert len(found) == 0
 
 
-def test_every_pair_is_drawn_alike():
-    linked = (np.arange(0, 20, 2), np.arange(1, 20, 2))
+def test_every_pair_is_equally_likely():
+    positives = (np.arange(0, 20, 2), np.arange(1, 20, 2))
     sizes = PairSizes(num_positives=3, num_negatives=1, num_targets=20, num_context=4)
     count_P = np.zeros(10)
     for seed in range(2000):
-        source_P, _ = draw_positives(linked, 6, sizes, np.random.default_rng(seed))
+        source_P, _ = draw_positives(positives, 6, sizes, np.random.default_rng(seed))
         assert len(np.unique(source_P)) == 3
         count_P[source_P // 2] += 1
     assert np.abs(count_P / 2000 - 0.3).max() < 0.05
 
 
-def test_views_are_made_once_and_a_large_graph_does_not_keep_them_all(monkeypatch: pytest.MonkeyPatch):
+def test_graphs_are_made_once_and_large_ones_are_not_all_cached(monkeypatch: pytest.MonkeyPatch):
     graph, tasks = example_graph(), reconstruction_tasks(4, 3, hidden=True)
     made: list[tuple[int, int | None]] = []
 
@@ -168,18 +168,18 @@ def test_views_are_made_once_and_a_large_graph_does_not_keep_them_all(monkeypatc
         made.append((until, hidden_step))
         return as_of_graph(graph, until=until, hidden_step=hidden_step)
 
-    def views_made() -> int:
+    def num_made() -> int:
         made.clear()
         source = PairSource(graph, SIZES, validation_fraction=0.1, seed=1)
         list(source.batches(tasks * 2, np.random.default_rng(0), held_out=False, two_views=False))
         return len(made)
 
-    monkeypatch.setattr(pair_batches, "as_of_graph", counted)
-    assert PairSource(graph, SIZES, validation_fraction=0.1, seed=1).keeps_views(tasks)
-    assert views_made() == len(tasks)
-    monkeypatch.setattr(pair_batches, "KEPT_VIEWS", 300)
-    assert not PairSource(graph, SIZES, validation_fraction=0.1, seed=1).keeps_views(tasks)
-    assert views_made() > len(tasks)
+    monkeypatch.setattr(link_batches, "as_of_graph", counted)
+    assert PairSource(graph, SIZES, validation_fraction=0.1, seed=1).graphs_fit_cache(tasks)
+    assert num_made() == len(tasks)
+    monkeypatch.setattr(link_batches, "MAX_CACHED_GRAPHS", 300)
+    assert not PairSource(graph, SIZES, validation_fraction=0.1, seed=1).graphs_fit_cache(tasks)
+    assert num_made() > len(tasks)
 
 
 def test_a_batch_depends_on_its_own_generator_alone():

@@ -41,24 +41,24 @@ def edges_at(graph: DynamicGraph, step: int) -> set[tuple[int, int]]:
     return set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
 
 
-def test_linked_examples_are_the_edges_between_nodes_known_one_step_before():
+def test_positive_examples_are_the_edges_between_nodes_known_one_step_before():
     step_3 = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (4, 6), (5, 7), (6, 7), (0, 2)]
     graph = toy_graph([(0, 1), (1, 2)], [(0, 3), (3, 4), (0, 5)], step_3)
     split = paper_examples(graph, 3, seed=0)
     assert sorted(all_pairs(split, True)) == [(0, 1), (0, 2), (0, 4), (1, 2), (2, 3), (3, 4)]
 
 
-def test_unlinked_examples_are_as_many_distinct_known_pairs_without_an_edge_in_the_step():
+def test_negative_examples_are_as_many_distinct_known_pairs_without_an_edge_in_the_step():
     graph = graph_of()
     split = paper_examples(graph, 3, seed=1)
-    unlinked = all_pairs(split, False)
-    assert len(unlinked) == len(all_pairs(split, True)) == len(edges_at(graph, 3))
-    assert len(set(unlinked)) == len(unlinked)
-    assert not set(unlinked) & edges_at(graph, 3)
-    assert all(0 <= source < target < graph.snapshots[1].num_nodes for source, target in unlinked)
+    negatives = all_pairs(split, False)
+    assert len(negatives) == len(all_pairs(split, True)) == len(edges_at(graph, 3))
+    assert len(set(negatives)) == len(negatives)
+    assert not set(negatives) & edges_at(graph, 3)
+    assert all(0 <= source < target < graph.snapshots[1].num_nodes for source, target in negatives)
 
 
-def test_an_earlier_edge_may_be_an_unlinked_example():
+def test_an_earlier_edge_may_be_a_negative_example():
     earlier = list(itertools.combinations(range(6), 2))
     later = earlier[:7]
     split = paper_examples(toy_graph(earlier, later), 2, seed=0)
@@ -67,7 +67,7 @@ def test_an_earlier_edge_may_be_an_unlinked_example():
     assert not any(part.new_P.any() for part in parts(split))
 
 
-def test_each_kind_is_cut_20_20_60():
+def test_each_kind_is_split_20_20_60():
     split = paper_examples(graph_of(), 4, seed=0)
     num = len(all_pairs(split, True))
     expected = [int(0.2 * num), int(0.2 * num), num - 2 * int(0.2 * num)]
@@ -98,8 +98,10 @@ def test_split_is_determined_by_seed_and_step():
 
 def test_later_snapshots_do_not_change_the_examples():
     graph = graph_of()
-    cut = DynamicGraph(snapshots=graph.snapshots[:3], node_N=graph.node_N, side_N=graph.side_N)
-    for full, short in zip(parts(paper_examples(graph, 3, seed=0)), parts(paper_examples(cut, 3, seed=0)), strict=True):
+    shorter = DynamicGraph(snapshots=graph.snapshots[:3], node_N=graph.node_N, side_N=graph.side_N)
+    for full, short in zip(
+        parts(paper_examples(graph, 3, seed=0)), parts(paper_examples(shorter, 3, seed=0)), strict=True
+    ):
         np.testing.assert_array_equal(full.source_P, short.source_P)
         np.testing.assert_array_equal(full.target_P, short.target_P)
         np.testing.assert_array_equal(full.new_P, short.new_P)
@@ -111,41 +113,41 @@ def test_a_step_without_a_past_or_beyond_the_graph_is_refused(step: int):
         paper_examples(graph_of(), step, seed=0)
 
 
-def test_a_step_with_too_few_links_is_named_and_not_among_the_judged():
+def test_a_step_with_too_few_links_is_named_and_not_among_the_evaluated():
     many = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
     graph = toy_graph([*many, (2, 4), (4, 5)], many, many[:4], [], many)
-    with pytest.raises(TooFewLinks, match="step 3 has 4 linked"):
+    with pytest.raises(TooFewLinks, match="step 3 has 4 positive"):
         paper_examples(graph, 3, seed=0)
     assert evaluated_steps(graph, first_step=2) == [2, 5]
     assert evaluated_steps(graph) == [5]
 
 
-def test_a_dense_graph_gives_all_unlinked_pairs_there_are():
+def test_a_dense_graph_gives_all_its_negative_pairs():
     full = list(itertools.combinations(range(8), 2))
     split = paper_examples(toy_graph(full, full[:20]), 2, seed=0)
     assert sorted(all_pairs(split, False)) == full[20:]
 
 
-@pytest.mark.parametrize(("num", "what"), [(2, "drawn and rejected"), (5, "chosen from the list of all")])
-def test_unlinked_pairs_are_uniform(num: int, what: str):
-    linked = (np.array([0, 4, 3, 3]), np.array([1, 3, 4, 2]))
+@pytest.mark.parametrize(("num", "method"), [(2, "drawn and rejected"), (5, "chosen from the list of all")])
+def test_negative_pairs_are_uniform(num: int, method: str):
+    positives = (np.array([0, 4, 3, 3]), np.array([1, 3, 4, 2]))
     counts = {pair: 0 for pair in itertools.combinations(range(5), 2) if pair not in {(0, 1), (3, 4), (2, 3)}}
     generator = np.random.default_rng(0)
     for _ in range(3000):
-        source_P, target_P = sample_negatives(5, linked, num, generator)
+        source_P, target_P = sample_negatives(5, positives, num, generator)
         drawn = list(zip(source_P.tolist(), target_P.tolist(), strict=True))
         assert len(set(drawn)) == num
         for pair in drawn:
             counts[pair] += 1
-    assert chisquare(list(counts.values())).pvalue > 1e-3, what
+    assert chisquare(list(counts.values())).pvalue > 1e-3, method
 
 
-def test_more_unlinked_pairs_than_exist_are_refused():
-    with pytest.raises(ValueError, match="7 unlinked pairs wanted, but 4 nodes have only 6"):
+def test_more_negative_pairs_than_exist_are_refused():
+    with pytest.raises(ValueError, match="7 negative pairs wanted, but 4 nodes have only 6"):
         sample_negatives(4, NO_LINKS, 7, np.random.default_rng(0))
 
 
-def test_all_unlinked_pairs_can_be_had():
+def test_all_negative_pairs_can_be_drawn():
     source_P, target_P = sample_negatives(4, NO_LINKS, 6, np.random.default_rng(0))
     assert sorted(zip(source_P.tolist(), target_P.tolist(), strict=True)) == list(itertools.combinations(range(4), 2))
 

@@ -25,7 +25,7 @@ def slow_when_early(number: int) -> int:
 
 
 def broken() -> int:
-    raise ZeroDivisionError("a work that fails")
+    raise ZeroDivisionError("a job that fails")
 
 
 def numbers(num: int) -> Iterator[Callable[[], int]]:
@@ -34,24 +34,24 @@ def numbers(num: int) -> Iterator[Callable[[], int]]:
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])
 @pytest.mark.parametrize("num_ahead", [0, 3, 100])
-def test_results_come_in_the_order_of_the_works(num_threads: int, num_ahead: int):
-    works = (partial(slow_when_early, number) for number in range(12))
-    assert list(loaded(works, num_threads=num_threads, num_ahead=num_ahead)) == list(range(12))
+def test_results_come_in_the_order_of_the_jobs(num_threads: int, num_ahead: int):
+    jobs = (partial(slow_when_early, number) for number in range(12))
+    assert list(loaded(jobs, num_threads=num_threads, num_ahead=num_ahead)) == list(range(12))
     assert loader_threads() == []
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
-def test_nothing_to_do_gives_nothing(num_threads: int):
+def test_no_jobs_give_no_results(num_threads: int):
     assert list(loaded([], num_threads=num_threads, num_ahead=2)) == []
 
 
-def test_works_run_beside_each_other():
+def test_jobs_run_concurrently():
     together = threading.Barrier(2)
     results = list(loaded([partial(together.wait, SECONDS)] * 2, num_threads=2, num_ahead=1))
     assert sorted(results) == [0, 1]
 
 
-def test_works_run_beside_the_caller():
+def test_jobs_run_while_the_caller_does():
     together = threading.Barrier(2)
     results = loaded([partial(int, 7), partial(together.wait, SECONDS)], num_threads=1, num_ahead=1)
     assert next(results) == 7
@@ -59,13 +59,13 @@ def test_works_run_beside_the_caller():
     results.close()
 
 
-def test_without_a_thread_the_caller_works():
+def test_without_a_thread_the_caller_runs_the_jobs():
     assert list(loaded([threading.get_ident], num_threads=0, num_ahead=2)) == [threading.get_ident()]
     assert list(loaded([threading.get_ident], num_threads=1, num_ahead=2)) != [threading.get_ident()]
 
 
 @pytest.mark.parametrize("num_ahead", [0, 3])
-def test_no_more_is_made_ahead_than_was_agreed(num_ahead: int):
+def test_no_more_than_num_ahead_results_are_made_ahead(num_ahead: int):
     made: list[int] = []
     with closing(loaded((partial(made.append, n) for n in range(50)), num_threads=4, num_ahead=num_ahead)) as results:
         for taken in range(1, 20):
@@ -78,23 +78,23 @@ def test_no_more_is_made_ahead_than_was_agreed(num_ahead: int):
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])
-def test_an_error_comes_in_its_place_and_says_where_it_happened(num_threads: int):
+def test_an_error_is_raised_in_place_of_its_result_with_its_traceback(num_threads: int):
     results = loaded([*numbers(3), broken, *numbers(3)], num_threads=num_threads, num_ahead=2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ZeroDivisionError, match="a work that fails") as found:
+    with pytest.raises(ZeroDivisionError, match="a job that fails") as found:
         next(results)
     assert "broken" in [frame.name for frame in traceback.extract_tb(found.value.__traceback__)]
     assert loader_threads() == []
     assert list(results) == []
 
 
-def test_an_error_in_the_list_of_works_is_raised_and_leaves_no_thread():
-    def works() -> Iterator[Callable[[], int]]:
+def test_an_error_in_the_list_of_jobs_is_raised_and_leaves_no_thread():
+    def jobs() -> Iterator[Callable[[], int]]:
         yield from numbers(3)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(loaded(works(), num_threads=2, num_ahead=1))
+        list(loaded(jobs(), num_threads=2, num_ahead=1))
     assert loader_threads() == []
 
 
@@ -111,15 +111,15 @@ def test_an_error_of_the_caller_leaves_no_thread(error: type[BaseException]):
     assert loader_threads() == []
 
 
-def test_leaving_early_waits_for_what_has_begun_and_forgets_the_rest():
+def test_closing_early_waits_for_jobs_that_have_begun_and_cancels_the_rest():
     began, done = threading.Event(), threading.Event()
 
-    def work() -> None:
+    def job() -> None:
         began.set()
         time.sleep(0.1)
         done.set()
 
-    results = loaded([partial(int, 0), work, *numbers(50)], num_threads=1, num_ahead=10)
+    results = loaded([partial(int, 0), job, *numbers(50)], num_threads=1, num_ahead=10)
     next(results)
     assert began.wait(SECONDS)
     results.close()
@@ -127,7 +127,7 @@ def test_leaving_early_waits_for_what_has_begun_and_forgets_the_rest():
     assert loader_threads() == []
 
 
-def test_a_work_that_has_not_begun_is_never_called():
+def test_a_job_that_has_not_begun_is_never_called():
     go, late = threading.Event(), []
 
     def first() -> None:
@@ -141,14 +141,14 @@ def test_a_work_that_has_not_begun_is_never_called():
 
 
 @pytest.fixture
-def heeds_control_c() -> Iterator[None]:
-    """A process that a shell started in the background ignores it."""
+def control_c_handler() -> Iterator[None]:
+    """Python's own handler, because a process that a shell started in the background ignores Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("heeds_control_c")
+@pytest.mark.usefixtures("control_c_handler")
 def test_control_c_while_waiting_leaves_no_thread():
     main = threading.main_thread().ident
     assert main is not None

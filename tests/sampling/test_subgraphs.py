@@ -1,4 +1,4 @@
-"""What batches hold, against the snapshots they are made from.
+"""The content of batches, compared with their snapshots.
 
 G targets    C context    E connected pairs    T lags
 """
@@ -40,7 +40,7 @@ def same(one: SubgraphBatch, other: SubgraphBatch) -> bool:
     return all(torch.equal(tensor, vars(other)[name]) for name, tensor in vars(one).items())
 
 
-def test_batch_tells_each_pairs_edges_lag_by_lag():
+def test_a_batch_lists_the_edges_of_each_pair_lag_by_lag():
     graph = toy_graph(*STEPS)
     batch = batch_of(prepared(graph), [1, 3])
     found = {
@@ -58,17 +58,17 @@ def test_batch_tells_each_pairs_edges_lag_by_lag():
     assert batch.visible_T.tolist() == [True, True, True]
 
 
-def test_more_lags_than_one_word_holds_are_told_apart():
+def test_more_lags_than_one_word_holds_are_distinct():
     steps = [[(0, 1)] if step in (1, 7, 70) else [(2, 3)] for step in range(1, 71)]
     batch = batch_of(prepared(toy_graph(*steps), window=None), [0])
     assert batch.context_C.tolist() == [1]
     assert batch.edge_lag_A.tolist() == [0, 63, 69]
 
 
-def test_targets_are_nobodys_context_and_distances_are_those_of_the_union():
+def test_no_target_is_a_context_and_distances_are_those_of_the_union():
     batch = batch_of(prepared(toy_graph(*STEPS)), [0, 3])
     assert sorted(batch.context_C.tolist()) == [1, 2, 4, 5]
-    column = {int(node): place for place, node in enumerate(batch.context_C)}
+    column = {int(node): index for index, node in enumerate(batch.context_C)}
     assert [int(batch.distance_GC[0, column[node]]) for node in (1, 2, 4, 5)] == [1, 2, 2, 3]
     assert [int(batch.distance_GC[1, column[node]]) for node in (1, 2, 4, 5)] == [2, 1, 1, 2]
 
@@ -86,7 +86,7 @@ def test_node_features_are_degrees_recency_and_age():
 
 
 def plain_features(graph: DynamicGraph, node: int, lags: list[int], until: int, num_lags: int) -> list[float]:
-    """The features of one node, from the visible steps of the snapshots, one after the other."""
+    """The features of one node, computed from the visible snapshots one by one."""
     degrees = {
         snapshot.step: [*snapshot.source_E, *snapshot.target_E].count(node) for snapshot in graph.snapshots[:until]
     }
@@ -100,7 +100,7 @@ def plain_features(graph: DynamicGraph, node: int, lags: list[int], until: int, 
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_views_of_earlier_and_hidden_steps_have_the_features_of_the_steps_left(window):
+def test_features_as_of_any_step_are_those_of_its_visible_steps(window):
     graph = random_graph(np.random.default_rng(3), num_nodes=15, num_steps=6, num_edges=7)
     whole = prepared(graph, window=window)
     for until in range(2, 7):
@@ -115,13 +115,13 @@ def test_views_of_earlier_and_hidden_steps_have_the_features_of_the_steps_left(w
             assert np.flatnonzero(view.known_N).tolist() == np.unique(ends).tolist()
 
 
-def test_views_share_what_is_made_once():
+def test_graphs_as_of_several_steps_reference_the_same_arrays():
     graph = prepared(toy_graph(*STEPS))
     assert as_of_graph(graph, until=4).union is graph.union
     assert as_of_graph(graph, until=3, hidden_step=2).activity is as_of_graph(graph, until=4).activity
 
 
-def test_node_that_was_never_active_in_the_window_has_no_recency():
+def test_a_node_without_activity_in_the_window_has_no_recency():
     graph = prepared(toy_graph([(0, 1)], [(2, 3)], [(2, 3)]), window=2)
     assert node_features(as_of_graph(graph, until=3), np.array([0]))[0] == pytest.approx(
         [0, 0, 0, 0, 0, np.log(4), 0], rel=1e-6
@@ -129,12 +129,12 @@ def test_node_that_was_never_active_in_the_window_has_no_recency():
 
 
 @pytest.mark.parametrize("hidden_step", [2, 3, 4])
-def test_hidden_step_leaves_no_trace_in_a_batch(hidden_step):
+def test_a_hidden_step_leaves_no_trace_in_a_batch(hidden_step):
     other_steps = [list(edges) for edges in STEPS]
     other_steps[hidden_step - 1] = [(0, 5), (2, 4), (3, 5)]
     steps = [list(edges) for edges in STEPS]
     for edges in (steps, other_steps):
-        edges[0].append((2, 5))  # all nodes are known from the first step on, whatever the hidden step brings
+        edges[0].append((2, 5))  # so that all nodes are known from the first step on
     one, other = prepared(toy_graph(*steps)), prepared(toy_graph(*other_steps))
     assert same(batch_of(one, [1, 3], hidden_step=hidden_step), batch_of(other, [1, 3], hidden_step=hidden_step))
     assert not same(batch_of(one, [1, 3]), batch_of(other, [1, 3]))
@@ -142,7 +142,7 @@ def test_hidden_step_leaves_no_trace_in_a_batch(hidden_step):
     assert not visible_T[4 - hidden_step]
 
 
-def test_earlier_view_is_that_of_an_earlier_graph():
+def test_an_earlier_step_gives_the_batch_of_the_graph_prepared_then():
     graph = random_graph(np.random.default_rng(0), num_nodes=12, num_steps=6, num_edges=14)
     late, early = prepared(graph), prepared(graph, until=3)
     targets = np.array([0, 4, 7])
@@ -191,7 +191,7 @@ def test_node_batches_hold_every_node_once_and_never_more_than_an_eighth():
 
 def test_step_out_of_the_prepared_graph_is_refused():
     graph = prepared(toy_graph(*STEPS), until=3)
-    with pytest.raises(ValueError, match="steps 1 to 3; it cannot be seen as of step 4"):
+    with pytest.raises(ValueError, match="steps 1 to 3; it cannot be given as of step 4"):
         as_of_graph(graph, until=4)
     with pytest.raises(ValueError, match="no step is visible beside the hidden step 1"):
         as_of_graph(graph, until=1, hidden_step=1)

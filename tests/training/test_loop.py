@@ -152,8 +152,8 @@ def test_an_error_in_a_batch_ends_training_and_says_where_it_happened(
 def test_a_view_of_a_large_graph_serves_batches_in_a_row(monkeypatch: pytest.MonkeyPatch):
     stage = example_stage()
     single = draw_tasks(stage, 1, 400, held_out=False)
-    assert sum(a.view == b.view for a, b in pairwise(single)) < 200
-    monkeypatch.setattr(pair_batches, "KEPT_VIEWS", 10)
+    assert sum(a.as_of == b.as_of for a, b in pairwise(single)) < 200
+    monkeypatch.setattr(pair_batches, "MAX_CACHED_GRAPHS", 10)
     in_a_row = draw_tasks(stage, 1, 399, held_out=False)
     assert len(in_a_row) == 399
     assert all(task == in_a_row[place - place % 4] for place, task in enumerate(in_a_row))
