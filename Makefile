@@ -1,5 +1,6 @@
 # make run    a virtual environment, the install, and the whole pipeline on the built-in generated log
 # make test   the whole check line
+# make docs   the documentation site -> site/
 # make wheel  the distribution -> dist/
 # make test-versions  the wheel and the tests in a clean environment for each Python of PYTHONS, 3 GB each
 # make ui     MLflow's pages on the runs of the local store
@@ -19,7 +20,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test wheel test-versions install ui bench bench-scale clean
+.PHONY: run test docs wheel test-versions install ui bench bench-scale clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -30,7 +31,7 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): about 3 GB, some minutes"
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[server,dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[server,dev,docs]"
 	touch $@
 
 test: install
@@ -39,6 +40,9 @@ test: install
 	$(BIN)/lint-imports
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheel: install
 	rm -rf dist

@@ -1,11 +1,38 @@
-"""dyformer computes: interaction logs to snapshots, graphs, node vectors and evaluated link forecasts."""
+"""Interaction logs -> snapshots, graphs, node vectors and evaluated link forecasts.
 
-from typing import Any
+    log = dyformer.read_log("interactions.csv", source="user", target="item", time="created_at")
+    graph = log.snapshots("7d")
+    model = dyformer.fit(graph, seed=0)
+    model.vectors(), model.top(10), model.scores([("anna", "bert")])
+    dyformer.evaluate(graph, ["DyFormer", "L3"], steps=[graph.num_steps])
+
+A name is imported when it is first used: `import dyformer` itself loads nothing heavy.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dyformer.embedder import Embedder, Scorer
+    from dyformer.experiments.api import Graph, Log, Model, evaluate, fit, read_log
+    from dyformer.experiments.methods import METHODS
+
+    __version__: str
+
+__all__ = ["METHODS", "Embedder", "Graph", "Log", "Model", "Scorer", "__version__", "evaluate", "fit", "read_log"]
+
+_MODULES = {"METHODS": "experiments.methods", "Embedder": "embedder", "Scorer": "embedder"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
+    import importlib
+    from importlib.metadata import version
 
+    if name == "__version__":
         return version("dyformer")
-    raise AttributeError(f"module 'dyformer' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'dyformer' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"dyformer.{_MODULES.get(name, 'experiments.api')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

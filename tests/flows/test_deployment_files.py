@@ -203,4 +203,4 @@ def test_makefile_runs_the_check_line() -> None:
     steps = ["ruff format --check .", "ruff check .", "lint-imports", "pyright", "pytest"]
     places = [text.index(step, text.index("\ntest:")) for step in steps]
     assert places == sorted(places)
-    assert text.index('"$(TORCH)"') < text.index('--editable ".[server,dev]"')
+    assert text.index('"$(TORCH)"') < text.index('--editable ".[server,dev,docs]"')

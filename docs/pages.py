@@ -1,0 +1,98 @@
+"""pyproject.toml, the folders' docstrings and the settings' descriptions -> settings.md and architecture.md."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SETTINGS = """# Every setting
+
+A setting is changed with `--set name=value` on the command line, with `settings={"name": value}` in Python, and with
+`changes` as a parameter of a deployment. A misspelt name is refused with the allowed ones. `--set pretrain=none` leaves
+pre-training out.
+
+This page is made from the code when the site is built.
+"""
+
+ARCHITECTURE = """# Architecture
+
+`dyformer` computes, `storage` keeps, `flows` order. Data goes one way: a raw log becomes events, events become
+snapshots and a graph as of a step, the graph becomes batches, batches become vectors, vectors and the past of a pair
+become scores.
+
+This page is made from the code when the site is built. The contracts stand at the end of `pyproject.toml`, and
+import-linter checks them in CI.
+"""
+
+
+def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
+    """Add the generated pages to the site."""
+    from mkdocs.structure.files import File
+
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    pages = {"settings.md": settings_page(), "architecture.md": architecture_page(), "results.md": results}
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Point links to the page of measurements at its copy on the site."""
+    return markdown.replace("(../benchmarks/RESULTS.md", "(results.md")
+
+
+def settings_page() -> str:
+    """Write one table for each part of an experiment: setting, default, meaning."""
+    from dyformer.experiments.settings import Experiment
+
+    parts = [SETTINGS]
+    whole = Experiment()
+    for part in fields(Experiment):
+        value = getattr(whole, part.name)
+        if is_dataclass(value):
+            first_line = (type(value).__doc__ or "").splitlines()[0]
+            rows = [f"| `{part.name}.{name}` | `{shown}` | {meaning} |" for name, shown, meaning in _settings_of(value)]
+            table = ["| setting | default | meaning |", "|---|---|---|", *rows]
+            parts.append("\n".join([f"## {part.name}", "", first_line, "", *table, ""]))
+        else:
+            parts.append(f"## {part.name}\n\nDefault: `{value}`.\n")
+    return "\n".join(parts)
+
+
+def _settings_of(part: Any) -> Iterator[tuple[str, Any, str]]:
+    for name, info in type(part).__pydantic_fields__.items():
+        limits = [f"at least {limit.ge}" for limit in info.metadata if getattr(limit, "ge", None) is not None]
+        limits += [f"at most {limit.le}" for limit in info.metadata if getattr(limit, "le", None) is not None]
+        shown = str(getattr(part, name)).lower() if getattr(part, name) in (True, False, None) else getattr(part, name)
+        yield name, shown, "; ".join([(info.description or "").replace("|", "\\|"), *limits])
+
+
+def architecture_page() -> str:
+    """Write the layers and the docstring of each folder, and the contracts."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract.get("containers") == ["dyformer"])
+    parts = [ARCHITECTURE, "## dyformer\n", "A folder imports only from folders further down; `|` means neither way.\n"]
+    parts += ["| folder | in and out |", "|---|---|"]
+    for layer in layers:
+        names = [name.strip() for name in layer.split("|")]
+        joined = " \\| ".join(f"`{name}`" for name in names)
+        parts.append(f"| {joined} | {'<br>'.join(_purpose(ROOT / 'dyformer' / name) for name in names)} |")
+    for package in ("storage", "flows"):
+        folders = sorted(path.parent for path in (ROOT / package).glob("*/__init__.py"))
+        rows = [f"| `{folder.name}` | {_purpose(folder)} |" for folder in folders]
+        parts += [f"\n## {package}\n", _purpose(ROOT / package), "\n| folder | in and out |", "|---|---|", *rows]
+    return "\n".join([*parts, "\n## The contracts\n", *(f"- {contract['name']}" for contract in contracts), ""])
+
+
+def _purpose(path: Path) -> str:
+    """Give the first line of a folder's, or of a module's, docstring."""
+    module = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0].replace("|", "\\|")

@@ -1,0 +1,338 @@
+"""A file or a data frame -> checked log -> snapshots -> fitted model, and a table of methods: no store, no server.
+
+N nodes    D width of a vector    P pairs    A nodes to rank partners for
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.linalg import orthogonal_procrustes
+
+from dyformer.embedder import Embedder
+from dyformer.evaluation.protocols import Trial, evaluate_method, forecast_decoder
+from dyformer.evaluation.scored_pairs import metrics_of
+from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, method_named
+from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tables import score_table
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
+from dyformer.logs.datasets import OWN_LOG_WINDOW, TimeUnit, Window
+from dyformer.logs.events import check_bad_rows, read_events
+from dyformer.logs.plan import Declared, ReadPlan
+from dyformer.logs.raw_file import local_file
+from dyformer.logs.records import frame_file
+from dyformer.logs.sniffing import sniff_plan
+from dyformer.sampling.pairs import evaluated_steps, paper_examples
+from dyformer.scoring.decoder import LinkDecoder, decoder_inputs, hadamard, score
+from dyformer.scoring.pair_features import prepare_pair_features
+from dyformer.scoring.top_links import MAX_NODES, top_links
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDS = ("source", "target")  # of a pair; on a log with two id spaces also the names of the sides
+NUM_NAMED = 5  # unknown ids in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Vectors of the nodes known at one step, and the head that scores their pairs for the next step."""
+
+    graph: "Graph"  # as of the step that the model was fitted on
+    vector_ND: NDArray[np.floating]
+    head_ND: NDArray[np.floating]  # the vectors in the axes that the head was fitted in
+    head: LinkDecoder
+
+    def vectors(self) -> pl.DataFrame:
+        """Give every node's vector: id, vector; on a log with two id spaces also side."""
+        vector = pl.Series("vector", self.vector_ND.astype(np.float32))
+        return _without_one_side(self.graph.nodes.with_columns(vector))
+
+    def scores(self, pairs: "pl.DataFrame | pd.DataFrame | Sequence[tuple[Any, Any]]") -> pl.DataFrame:
+        """Score pairs for the next step: source, target, score, in the order given.
+
+        A score ranks pairs; it is no probability, because the head is fitted on as many negative as positive pairs.
+
+        Args:
+            pairs: a frame with the columns source and target, or a sequence of pairs of ids.
+
+        Raises:
+            ValueError: a missing column, or ids that the log did not have by the model's step.
+        """
+        frame = _pair_frame(pairs)
+        target_side = len(set(self.graph.dynamic.side_N.tolist())) - 1
+        source_P = self.graph.numbers_of(frame["source"], side=0)
+        target_P = self.graph.numbers_of(frame["target"], side=target_side)
+        features_PF = None
+        if self.head.kind == "features":
+            features_PF = prepare_pair_features(self.graph.dynamic).table(source_P, target_P)
+        score_P = score(self.head, decoder_inputs(hadamard(self.head_ND, source_P, target_P), features_PF))
+        ids = self.graph.nodes["id"]
+        return pl.DataFrame({"source": ids.gather(source_P), "target": ids.gather(target_P), "score": score_P})
+
+    def top(self, k: int = 10, ids: Iterable[Any] | None = None) -> pl.DataFrame:
+        """Rank each node's most probable new partners: id, rank (from 1), partner, score.
+
+        Pairs that were linked before are left out, and on a log with two id spaces all pairs of one side; there a
+        column `side` is added.
+
+        Args:
+            k: partners of each node at most.
+            ids: the nodes to rank partners for, by default all; with two id spaces, ids of the sources.
+
+        Raises:
+            ValueError: an unknown id, k below 1, or more than 50,000 nodes.
+        """
+        if len(self.graph.nodes) > MAX_NODES:
+            raise ValueError(
+                f"{len(self.graph.nodes):,} nodes are too many to score all pairs (up to {MAX_NODES:,}): use "
+                f"model.scores(pairs), or the command `dyformer run`, which chooses candidates"
+            )
+        query_A = None if ids is None else np.unique(self.graph.numbers_of(pl.Series(list(ids)), side=0))
+        links = top_links(self.head_ND, self.head, self.graph.dynamic, k=k, query_A=query_A)
+        named = self.graph.nodes[links["node"]].with_columns(
+            links["rank"], partner=self.graph.nodes["id"].gather(links["partner"]), score=links["score"]
+        )
+        return _without_one_side(named)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """The snapshots of a log, and the user's ids of its nodes."""
+
+    dynamic: DynamicGraph
+    nodes: pl.DataFrame  # side, id; row n is node n of `dynamic`
+    time_unit: TimeUnit
+
+    @property
+    def num_steps(self) -> int:
+        """The number of snapshots."""
+        return self.dynamic.num_steps
+
+    def summary(self) -> pl.DataFrame:
+        """Count each snapshot's interactions, edges, nodes and new edges, one row a step."""
+        return summary(self.dynamic).with_columns(pl.col("start", "end").cast(_type_of_times(self.time_unit)))
+
+    def until(self, step: int) -> "Graph":
+        """Give the graph as of a step: no later snapshot, and no node that came later. Raises ValueError."""
+        dynamic = prefix(self.dynamic, step)
+        return replace(self, dynamic=dynamic, nodes=self.nodes.head(len(dynamic.node_N)))
+
+    def numbers_of(self, ids: pl.Series, *, side: int) -> NDArray[np.int64]:
+        """Give the node numbers of ids, which may be integers or texts. Raises ValueError that names unknown ids."""
+        known = self.nodes.with_row_index("number").filter(pl.col("side") == ENDS[side])
+        numbers = dict(zip(known["id"].cast(pl.String), known["number"], strict=True))
+        texts = ids.cast(pl.String).to_list()
+        unknown = list(dict.fromkeys(str(text) for text in texts if text not in numbers))
+        if unknown:
+            rest = f" and {len(unknown) - NUM_NAMED} more" if len(unknown) > NUM_NAMED else ""
+            raise ValueError(
+                f"unknown ids: {', '.join(unknown[:NUM_NAMED])}{rest}; the log has {len(known)} "
+                f"{'nodes' if len(known) == len(self.nodes) else ENDS[side] + 's'} by step {self.num_steps}"
+            )
+        return np.array([numbers[text] for text in texts], dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """The usable rows of an interaction log, and those that were refused."""
+
+    events: pl.DataFrame  # source, target (the user's ids), time, weight, in the order of the log
+    quarantine: pl.DataFrame  # file, line, reason, raw
+    plan: ReadPlan  # how the rows were read
+
+    def snapshots(self, window: str | Window = OWN_LOG_WINDOW) -> Graph:
+        """Divide the log into snapshots: "7d", "12 equal" (equal counts), "calendar 1mo in Europe/Berlin".
+
+        Raises WindowError (a ValueError) for a window that does not fit the log.
+        """
+        target_side = int(self.plan.bipartite)
+        nodes = pl.concat(
+            self.events.select(side=pl.lit(ENDS[side]), id=end)
+            for end, side in zip(ENDS, (0, target_side), strict=True)
+        ).unique(maintain_order=True)
+        numbers = nodes.with_row_index("number")
+        columns: dict[str, Any] = {"time": self.events["time"].to_physical()}
+        for end, side in zip(ENDS, (0, target_side), strict=True):
+            known = numbers.filter(pl.col("side") == ENDS[side])
+            joined = self.events.select(id=end).join(known, on="id", how="left", maintain_order="left")
+            columns |= {end: joined["number"].cast(pl.Int64)}
+            columns |= {f"{end}_side": pl.repeat(side, len(joined), dtype=pl.Int8, eager=True)} if target_side else {}
+        parsed = Window.parse(window) if isinstance(window, str) else window
+        dynamic = build_snapshots(pl.DataFrame(columns), parsed, self.plan.time_unit)
+        return Graph(dynamic=dynamic, nodes=nodes[dynamic.node_N], time_unit=self.plan.time_unit)
+
+
+def read_log(
+    log: "str | Path | Sequence[str | Path] | pl.DataFrame | pd.DataFrame",
+    *,
+    source: str | int | None = None,
+    target: str | int | None = None,
+    time: str | int | None = None,
+    time_unit: TimeUnit | None = None,
+    bipartite: bool | None = None,
+    max_bad: float = 0.01,
+) -> Log:
+    """Read an interaction log: a polars or pandas frame, or files of this machine.
+
+    Files are CSV and other delimited text, JSON lines or Parquet, plain or compressed. What is not given is guessed;
+    `log.plan` holds the result. Ids may be integers or texts.
+
+    Args:
+        log: a frame, a path, or several paths with rows of one form.
+        source: column of the source, by name or position from 0; likewise target and time.
+        target: column of the target.
+        time: column of the time.
+        time_unit: "s", "ms", "us", "ns" (since the epoch), "iso" or "step".
+        bipartite: two id spaces: source 7 and target 7 are different nodes.
+        max_bad: fraction of unusable rows that is accepted; they are in `log.quarantine`.
+
+    Raises:
+        LogError: (a ValueError) no such file or column, no usable row, or too many bad rows.
+    """
+    paths = [log] if isinstance(log, str | Path) else log
+    files = [local_file(path) for path in paths] if isinstance(paths, Sequence) else [frame_file(paths)]
+    declared = Declared(source=source, target=target, time=time, time_unit=time_unit, bipartite=bipartite)
+    plan = sniff_plan(files, declared)
+    result = read_events(files, plan)
+    check_bad_rows(result.quarantine, result.num_read, max_bad)
+    are_texts = not isinstance(paths, Sequence) and _has_text_ids(paths, plan)
+    ids_type = pl.Int64 if result.events["source"].dtype.is_integer() and not are_texts else pl.String
+    columns = [pl.col(ENDS).cast(ids_type), pl.col("time").cast(_type_of_times(plan.time_unit)), "weight"]
+    return Log(events=result.events.select(columns), quarantine=result.quarantine, plan=plan)
+
+
+def fit(
+    graph: Graph,
+    method: str | Embedder = "DyFormer",
+    *,
+    until: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Model:
+    """Fit a method that gives vectors on the steps up to `until`, for forecasts of the step after it.
+
+    The head (`decoder` among the settings) is fitted on the links of the step `until`, from vectors as of the step
+    before. DyFormer is trained up to the step before, too, and then gives vectors as of `until`. Any other method is
+    fitted at both steps, and its newer vectors are rotated onto the older ones for the head, because two trainings
+    have different axes (orthogonal Procrustes).
+
+    Args:
+        graph: snapshots of a log.
+        method: a title of METHODS ("DyFormer", "node2vec", ...) or an object with `fit(graph, *, seed)`.
+        until: the newest step to read; by default the newest of the graph.
+        settings: changes such as `{"model.num_layers": 4, "pretrain": None}`.
+        seed: of training and of the negative pairs.
+
+    Raises:
+        ValueError: an unknown setting or method, a method without vectors, or too short a history.
+    """
+    known = graph if until is None else graph.until(until)
+    step, dynamic = known.num_steps, known.dynamic
+    experiment = Experiment().changed(settings or {})
+    chosen = _with_settings(method_named(method) if isinstance(method, str) else method, experiment)
+    if not isinstance(chosen, Embedder):
+        raise ValueError(f"{method} scores pairs without vectors: dyformer.evaluate compares it, fit needs vectors")
+    if step < 3:
+        raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
+    paper_examples(dynamic, step, seed=seed)  # a step with too few links is refused before any training
+    before, now = (prepare_graph(dynamic, until=end, config=experiment.graph) for end in (step - 1, step))
+    if isinstance(chosen, Variation):
+        chosen = chosen.trained(before, seed=seed)
+    before_ND, vector_ND = (_vectors(chosen, prepared, seed) for prepared in (before, now))
+    head = forecast_decoder(before_ND, dynamic, step, seed, experiment.decoder)
+    head_ND = vector_ND
+    if not isinstance(chosen, TrainedDyFormer):
+        head_ND = vector_ND @ orthogonal_procrustes(vector_ND[: len(before_ND)], before_ND)[0]
+    return Model(graph=known, vector_ND=vector_ND, head_ND=head_ND, head=head)
+
+
+def evaluate(
+    graph: Graph,
+    methods: "Sequence[str | Method] | Mapping[str, Method] | None" = None,
+    *,
+    steps: Iterable[int] | None = None,
+    seeds: Iterable[int] = (0,),
+    settings: Mapping[str, Any] | None = None,
+) -> pl.DataFrame:
+    """Compare methods on the same pairs, as `dyformer benchmark` does: AUC in percent, the best macro first.
+
+    Every method is fitted on the steps before a forecast one. Columns: method, micro, macro, new_micro, new_macro,
+    num_seeds. A method with vectors has two rows: the paper's decoder, and the one that reads pair features as well.
+
+    Args:
+        graph: snapshots of a log.
+        methods: titles of METHODS, objects with `fit` or `fit_pairs`, or a mapping from titles to such objects; by
+            default all of METHODS, which trains DyFormer for each step and takes minutes.
+        steps: the steps to forecast; by default all from 3 on with enough links.
+        seeds: of the training and of the split of the pairs.
+        settings: changes of DyFormer's settings.
+
+    Raises:
+        ValueError: an unknown setting or method, a step out of range, or no step with enough links.
+    """
+    experiment = Experiment().changed(settings or {})
+    chosen = {name: _with_settings(method, experiment) for name, method in _named(methods).items()}
+    forecast = evaluated_steps(graph.dynamic) if steps is None else list(steps)
+    wrong = [step for step in forecast if not 2 <= step <= graph.num_steps]
+    if wrong or not forecast:
+        raise ValueError(
+            f"steps to forecast: {wrong or 'none has enough links'}; expected some of 2 to {graph.num_steps}"
+        )
+    scored = [
+        pairs
+        for seed in seeds
+        for trial in (Trial(graph=graph.dynamic, step=step, seed=seed, config=experiment.graph) for step in forecast)
+        for name, method in chosen.items()
+        for pairs in evaluate_method(name, method, trial)
+    ]
+    return score_table(metrics_of(scored, "log"), "log")
+
+
+def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:
+    if methods is None or isinstance(methods, Mapping):
+        return dict(METHODS if methods is None else methods)
+    named: dict[str, Method] = {}
+    for wanted in methods:
+        method = method_named(wanted) if isinstance(wanted, str) else wanted
+        title = next((title for title, known in METHODS.items() if known is method), type(method).__name__)
+        if title in named:
+            raise ValueError(f"two methods have the title {title!r}: give a mapping from titles of your own to methods")
+        named[title] = method
+    return named
+
+
+def _with_settings(method: Method, experiment: Experiment) -> Method:
+    return replace(method, experiment=experiment) if isinstance(method, Variation) else method
+
+
+def _vectors(method: Embedder, graph: PreparedGraph, seed: int) -> NDArray[np.floating]:
+    return method.fit(graph, seed=seed)(np.arange(len(graph.history.node_N)))
+
+
+def _has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:
+    ends = (plan.columns.source, plan.columns.target)
+    types = [str(frame[frame.columns[end] if isinstance(end, int) else end].dtype).lower() for end in ends]
+    return any(name.startswith(("str", "object", "cat", "enum")) for name in types)
+
+
+def _type_of_times(unit: TimeUnit) -> pl.DataType:
+    return pl.Int64() if unit == "step" else pl.Datetime("us", "UTC")
+
+
+def _pair_frame(pairs: "pl.DataFrame | pd.DataFrame | Sequence[tuple[Any, Any]]") -> pl.DataFrame:
+    if isinstance(pairs, Sequence):
+        return pl.DataFrame({end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)})
+    missing = [end for end in ENDS if end not in pairs.columns]
+    if missing:
+        raise ValueError(f"no column {' and '.join(missing)} among {list(pairs.columns)}: expected source and target")
+    return pl.DataFrame({end: pl.Series(pairs[end].to_list(), strict=False).cast(pl.String) for end in ENDS})
+
+
+def _without_one_side(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame if frame["side"].n_unique() > 1 else frame.drop("side")

@@ -1,0 +1,194 @@
+"""The Python API: frames and files with any ids, fitted models that read no later row, and tables of methods."""
+
+import gzip
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+from polars.testing import assert_frame_equal
+
+import dyformer
+from dyformer import Graph
+from dyformer.embedder import Embed, Score
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows
+from dyformer.logs.synthetic import generated_log
+from dyformer.sampling.pairs import LinkExamples
+
+SMALL = {"model.num_layers": 1, "model.width": 16, "model.num_heads": 2, "pretrain": None, "finetune.epochs": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    """A method of the user's own: leading eigenvectors of the newest snapshots' adjacency."""
+
+    width: int = 4
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        num_nodes = len(graph.history.node_N)
+        adjacency_NN = np.zeros((num_nodes, num_nodes))
+        for snapshot in graph.history.snapshots:
+            adjacency_NN[snapshot.source_E, snapshot.target_E] += 1
+        values, vector_NN = np.linalg.eigh(adjacency_NN + adjacency_NN.T)
+        vector_ND = vector_NN[:, -self.width :] * np.sqrt(np.abs(values[-self.width :]))
+        return lambda node_N: vector_ND[node_N]
+
+
+class Constant:
+    """A scorer of the user's own."""
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+        return lambda source_P, target_P: np.zeros(len(source_P))
+
+
+@pytest.fixture(scope="module")
+def frame() -> pl.DataFrame:
+    return pl.read_csv(io.BytesIO(generated_log()))
+
+
+@pytest.fixture(scope="module")
+def graph(frame: pl.DataFrame) -> Graph:
+    return dyformer.read_log(frame).snapshots("7d")
+
+
+def edges(graph: Graph) -> list[NDArray[np.int64]]:
+    return [end for snapshot in graph.dynamic.snapshots for end in (snapshot.source_E, snapshot.target_E)]
+
+
+def test_ten_lines_give_vectors_scores_and_top_links_by_the_users_ids(graph: Graph) -> None:
+    model = dyformer.fit(graph, settings=SMALL)
+    vectors = model.vectors()
+    assert vectors.columns == ["id", "vector"]
+    assert len(vectors) == 300
+    assert vectors["vector"][0].len() == 16
+    top = model.top(3, ids=["u0007", "u0002"])
+    assert top.columns == ["id", "rank", "partner", "score"]
+    assert set(top["id"]) == {"u0007", "u0002"}
+    again = model.scores(top.select(source="id", target="partner"))
+    np.testing.assert_allclose(again["score"], top["score"], rtol=1e-6)
+    assert again["source"].to_list() == top["id"].to_list()
+
+
+def test_file_polars_frame_and_pandas_frame_give_one_graph(frame: pl.DataFrame, graph: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv.gz"
+    path.write_bytes(gzip.compress(generated_log()))
+    for log in (
+        path,
+        str(path),
+        [path],
+        frame.to_pandas(),
+        frame.with_columns(pl.col("time").str.to_datetime(time_zone="UTC")),
+    ):
+        other = dyformer.read_log(log).snapshots("7d")
+        assert_frame_equal(other.nodes, graph.nodes)
+        assert all(np.array_equal(one, two) for one, two in zip(edges(other), edges(graph), strict=True))
+
+
+def test_integer_ids_stay_integers_and_texts_of_digits_stay_texts(frame: pl.DataFrame) -> None:
+    numbers = frame.with_columns(pl.col("source", "target").str.slice(1).cast(pl.Int64))
+    texts = numbers.with_columns(pl.col("source", "target").cast(pl.String))
+    for log, dtype in ((numbers, pl.Int64), (texts, pl.String), (texts.to_pandas(), pl.String)):
+        model = dyformer.fit(dyformer.read_log(log).snapshots("7d"), Spectrum())
+        assert model.vectors()["id"].dtype == dtype
+        assert model.scores([(7, "2")])["source"].to_list() == pl.Series([7]).cast(dtype).to_list()
+
+
+def test_two_id_spaces_have_nodes_of_their_own() -> None:
+    generator = np.random.default_rng(0)
+    rows = {"user": generator.integers(40, size=3000), "item": generator.integers(40, size=3000), "t": np.arange(3000)}
+    log = dyformer.read_log(
+        pl.DataFrame(rows), source="user", target="item", time="t", time_unit="step", bipartite=True
+    )
+    model = dyformer.fit(log.snapshots("500"), Spectrum())
+    assert model.vectors()["side"].value_counts().sort("side").rows() == [("source", 40), ("target", 40)]
+    by_scores = model.scores([(3, 3), (3, 4)])
+    assert by_scores["source"].to_list() == [3, 3]
+    assert by_scores["target"].to_list() == [3, 4]
+
+
+def test_own_method_is_compared_with_the_baselines_on_the_same_pairs(graph: Graph) -> None:
+    table = dyformer.evaluate(graph, [Spectrum(), Constant(), "L3", "Logistic regression on pair features"], steps=[12])
+    assert set(table["method"]) == {
+        "Spectrum",
+        "Spectrum + pair features",
+        "Constant",
+        "L3",
+        "Logistic regression on pair features",
+    }
+    macro = dict(zip(table["method"], table["macro"], strict=True))
+    assert macro["Constant"] == 50
+    assert macro["Spectrum"] > 60
+    named = dyformer.evaluate(graph, {"4": Spectrum(), "8": Spectrum(width=8)}, steps=[12])
+    assert {"4", "8"} <= set(named["method"])
+
+
+def test_settings_change_dyformer_and_seeds_are_averaged(graph: Graph) -> None:
+    table = dyformer.evaluate(graph, ["dyformer"], steps=[4], seeds=(0, 1), settings=SMALL)
+    assert table["num_seeds"].to_list() == [2, 2]
+
+
+@pytest.mark.parametrize("method", ["DyFormer", Spectrum()])
+def test_later_rows_change_nothing_of_a_model(frame: pl.DataFrame, method: str | Spectrum) -> None:
+    frame = frame.with_columns(pl.col("time").str.to_datetime(time_zone="UTC"))
+    border = frame["time"][0] + pl.Series([8 * 7 * 86_400_000_000]).cast(pl.Duration("us"))[0]
+    past, later = frame.filter(pl.col("time") < border), frame.filter(pl.col("time") >= border)
+    poison = later.with_columns(source=pl.lit("u0007"), target=pl.concat_str(pl.lit("new"), pl.col("target")))
+    settings = SMALL if method == "DyFormer" else {}
+
+    def results(log: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        model = dyformer.fit(dyformer.read_log(log).snapshots("7d"), method, until=8, settings=settings)
+        return model.vectors(), model.top(5)
+
+    honest = results(frame)
+    for other in (past, pl.concat([past, poison]), pl.concat([past, later.reverse(), poison])):
+        for expected, found in zip(honest, results(other), strict=True):
+            assert_frame_equal(expected, found, check_exact=True)
+    changed = past.with_columns(
+        target=pl.when(pl.int_range(pl.len()) == 5000).then(pl.lit("u0099")).otherwise("target")
+    )
+    assert not honest[0].equals(results(changed)[0])
+
+
+def test_unknown_ids_are_named(graph: Graph) -> None:
+    model = dyformer.fit(graph, Spectrum())
+    with pytest.raises(ValueError, match="unknown ids: nobody, noone; the log has 300 nodes by step 12"):
+        model.scores([("u0001", "nobody"), ("u0001", "noone"), ("u0001", "nobody")])
+    with pytest.raises(ValueError, match="unknown ids: u9999"):
+        model.top(3, ids=["u0001", "u9999"])
+    with pytest.raises(ValueError, match=r"no column target among \['source', 'goal'\]"):
+        model.scores(pl.DataFrame({"source": ["u0001"], "goal": ["u0002"]}))
+
+
+def test_wrong_columns_and_files_are_named(frame: pl.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(ColumnNotFound, match="sender"):
+        dyformer.read_log(frame, source="sender")
+    with pytest.raises(LogError, match=r"nothing\.csv"):
+        dyformer.read_log(tmp_path / "nothing.csv")
+
+
+def test_unusable_rows_are_shown_or_refused(frame: pl.DataFrame) -> None:
+    broken = frame.with_columns(time=pl.when(pl.int_range(pl.len()) % 50 == 1).then(pl.lit("?")).otherwise("time"))
+    with pytest.raises(TooManyBadRows, match=r"2\.00%"):
+        dyformer.read_log(broken)
+    log = dyformer.read_log(broken, max_bad=0.05)
+    assert len(log.quarantine) == 400
+    assert len(log.events) == 19_600
+
+
+def test_wrong_methods_settings_and_steps_are_refused(graph: Graph) -> None:
+    with pytest.raises(ValueError, match="L3"):
+        dyformer.evaluate(graph, ["nonsense"], steps=[12])
+    with pytest.raises(ValueError, match="L3 scores pairs without vectors"):
+        dyformer.fit(graph, "L3")
+    with pytest.raises(ValueError, match=r"Did you mean model\.num_layers"):
+        dyformer.fit(graph, settings={"model.num_layer": 3})
+    with pytest.raises(ValueError, match="expected at least 3"):
+        dyformer.fit(graph, until=2)
+    with pytest.raises(ValueError, match="expected some of 2 to 12"):
+        dyformer.evaluate(graph, ["L3"], steps=[13])
+    with pytest.raises(ValueError, match="title 'Constant'"):
+        dyformer.evaluate(graph, [Constant(), Constant()], steps=[12])

@@ -1,0 +1,74 @@
+"""The documentation site: it builds strictly, without a network; its generated pages hold every setting and folder."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from dyformer.experiments.settings import allowed_settings
+from flows.cli import app
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    build = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert build.returncode == 0, build.stderr
+    built = {page.stem: page.read_text() for page in (tmp_path / "site").glob("*.html")}
+    assert {"index", "own_log", "schedule", "api", "settings", "evaluation", "architecture", "reliability"} <= set(
+        built
+    )
+    assert "AUC in percent" in built["api"]
+    for page in built.values():
+        assert not re.search(r'<(?:script|link rel="stylesheet")[^>]*(?:src|href)="https?:', page)
+
+
+def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> None:
+    page = pages.settings_page()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| `[^`]+` \| (.+) \|$", page, re.MULTILINE))
+    assert set(rows) == {name for name in allowed_settings() if "." in name}
+    assert all(len(meaning) > 10 for meaning in rows.values())
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == ["graph", "model", "pretrain", "finetune", "decoder"]
+
+
+def test_page_of_the_architecture_has_every_folder(pages: ModuleType) -> None:
+    page = pages.architecture_page()
+    for package in ("dyformer", "storage", "flows"):
+        for folder in (ROOT / package).glob("*/__init__.py"):
+            assert f"`{folder.parent.name}`" in page
+    assert "| |" not in page
+
+
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.stem
+)
+def test_every_command_on_a_page_is_one_with_its_options(page: Path) -> None:
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    blocks = re.findall(r"^```$(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if re.match(r"(\$ )?dyformer \w", line)]
+    for line in lines:
+        name = line.removeprefix("$ ").split()[1]
+        assert name in command.commands, line
+        parameters = [*command.params, *command.commands[name].params]
+        known = {option for parameter in parameters for option in [*parameter.opts, *parameter.secondary_opts]}
+        assert set(re.findall(r"(?<=\s)--[a-z-]+", line)) <= known | {"--help"}, line
