@@ -51,3 +51,9 @@ def test_licence_is_the_whole_text() -> None:
 def test_changelog_opens_with_the_version_of_the_project() -> None:
     headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
     assert headings[0].startswith(f"## {PROJECT['project']['version']}")
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    assert set(dyformer.__all__) <= set(dir(dyformer))
+    for name in dyformer.__all__:
+        assert getattr(dyformer, name) is not None

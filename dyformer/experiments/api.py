@@ -16,7 +16,7 @@ from scipy.linalg import orthogonal_procrustes
 from dyformer.embedder import Embedder
 from dyformer.evaluation.protocols import Trial, evaluate_method, forecast_decoder
 from dyformer.evaluation.scored_pairs import metrics_of
-from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, method_named
+from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, full_title
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -224,7 +224,7 @@ def fit(
 
     Args:
         graph: snapshots of a log.
-        method: a title of METHODS ("DyFormer", "node2vec", ...) or an object with `fit(graph, *, seed)`.
+        method: a title of METHODS, such as "DyFormer", or an object with `fit(graph, *, seed)`.
         until: the newest step to read; by default the newest of the graph.
         settings: changes such as `{"model.num_layers": 4, "pretrain": None}`.
         seed: of training and of the negative pairs.
@@ -235,7 +235,7 @@ def fit(
     known = graph if until is None else graph.until(until)
     step, dynamic = known.num_steps, known.dynamic
     experiment = Experiment().changed(settings or {})
-    chosen = _with_settings(method_named(method) if isinstance(method, str) else method, experiment)
+    chosen = _with_settings(METHODS[full_title(method)] if isinstance(method, str) else method, experiment)
     if not isinstance(chosen, Embedder):
         raise ValueError(f"{method} scores pairs without vectors: dyformer.evaluate compares it, fit needs vectors")
     if step < 3:
@@ -299,7 +299,7 @@ def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> d
         return dict(METHODS if methods is None else methods)
     named: dict[str, Method] = {}
     for wanted in methods:
-        method = method_named(wanted) if isinstance(wanted, str) else wanted
+        method = METHODS[full_title(wanted)] if isinstance(wanted, str) else wanted
         title = next((title for title, known in METHODS.items() if known is method), type(method).__name__)
         if title in named:
             raise ValueError(f"two methods have the title {title!r}: give a mapping from titles of your own to methods")

@@ -1,7 +1,9 @@
 """METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from dyformer.baselines.heuristics import (
@@ -21,6 +23,10 @@ from dyformer.training.stages import DyFormerEmbedder, embed
 Method = Embedder | Scorer
 
 
+class UnknownMethod(ValueError):
+    """A name that is neither an entry of METHODS nor a user's own method."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variation:
     """DyFormer with the settings of an experiment, some of them changed (paper, Fig. 4)."""
@@ -30,9 +36,13 @@ class Variation:
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
+        return self.trained(graph, seed=seed).fit(graph, seed=seed)
+
+    def trained(self, graph: PreparedGraph, *, seed: int) -> "TrainedDyFormer":
+        """Train from scratch; the result embeds this graph, and the graph of a later step too."""
         changed = self.experiment.changed(self.changes)
-        parts = {"model": changed.model, "pretrain": changed.pretrain, "finetune": changed.finetune}
-        return DyFormerEmbedder(**parts).fit(graph, seed=seed)
+        method = DyFormerEmbedder(model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune)
+        return TrainedDyFormer(weights=method.train(graph, seed=seed), model=changed.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,3 +74,19 @@ METHODS: dict[str, Method] = {
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),
 }
+
+
+def full_title(name: str) -> str:
+    """Complete the title of an entry, in any case and shortened as long as it fits one only. Raises UnknownMethod."""
+    slugs, slug = {_slug(title): title for title in METHODS}, _slug(name)
+    near = [title for known, title in slugs.items() if slug and known.startswith(slug)]
+    if slug in slugs or len(near) == 1:
+        return slugs.get(slug) or near[0]
+    close = get_close_matches(slug, slugs, n=1)
+    hint = f" Did you mean {slugs[close[0]]}?" if close else ""
+    problem = f"{name!r} fits {len(near)} methods." if near else f"no method {name!r}.{hint}"
+    raise UnknownMethod(f"{problem} Allowed: {', '.join(METHODS)}; or a class of your own, package.module:Class")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")

@@ -273,16 +273,19 @@ class DyFormerEmbedder:
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Pre-train, fine-tune and embed all nodes known at `graph.until`."""
-        weights = None
-        if self.pretrain is not None:
-            weights = last_weights(pretrain(graph, self.model, self.pretrain, seed=seed, device=self.device))
-        weights = last_weights(finetune(graph, weights, self.model, self.finetune, seed=seed, device=self.device))
-        vector_ND = embed(graph, weights, self.model, device=self.device)
+        vector_ND = embed(graph, self.train(graph, seed=seed), self.model, device=self.device)
 
         def look_up(node_N: NDArray[np.int64]) -> NDArray[np.float32]:
             return vector_ND[node_N]
 
         return look_up
+
+    def train(self, graph: PreparedGraph, *, seed: int) -> Weights:
+        """Pre-train and fine-tune."""
+        weights = None
+        if self.pretrain is not None:
+            weights = last_weights(pretrain(graph, self.model, self.pretrain, seed=seed, device=self.device))
+        return last_weights(finetune(graph, weights, self.model, self.finetune, seed=seed, device=self.device))
 
 
 def last_weights(stage: Iterator[Progress]) -> Weights:

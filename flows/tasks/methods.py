@@ -3,25 +3,19 @@
 import hashlib
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from dyformer.embedder import Embedder, Scorer
-from dyformer.experiments.methods import METHODS, Method
+from dyformer.experiments.methods import METHODS, Method, UnknownMethod, full_title
 
 EXPECTED = (
     "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
     "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
 )
-
-
-class UnknownMethod(ValueError):
-    """A name that is neither an entry of METHODS nor a user's own method."""
 
 
 def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
@@ -32,7 +26,7 @@ def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
     """
     if names is None:
         return dict(METHODS)
-    chosen = [name if ":" in name else _entry(name) for name in names]
+    chosen = [name if ":" in name else full_title(name) for name in names]
     titles = [title_of(name) for name in dict.fromkeys(chosen)]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
@@ -82,23 +76,6 @@ def record_of(method: Method) -> str:
     if kind.__module__.startswith("dyformer."):
         return text
     return f"{text} {hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()}"
-
-
-def _entry(name: str) -> str:
-    slugs = {_slug(title): title for title in METHODS}
-    near = [title for slug, title in slugs.items() if slug.startswith(_slug(name))]
-    if _slug(name) in slugs:
-        return slugs[_slug(name)]
-    if len(near) == 1 and _slug(name):
-        return near[0]
-    close = get_close_matches(_slug(name), slugs, n=1)
-    hint = f" Did you mean {slugs[close[0]]}?" if close else ""
-    problem = f"{name!r} fits {len(near)} methods." if len(near) > 1 and _slug(name) else f"no method {name!r}.{hint}"
-    raise UnknownMethod(f"{problem} Allowed: {', '.join(METHODS)}; or a class of your own, package.module:Class")
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
 def _checked(address: str, found: Any) -> Method:
