@@ -24,6 +24,10 @@ class BadSetting(ValueError):
     """A setting exists, but its value does not fit."""
 
 
+class OldSettings(ValueError):
+    """Stored settings that this version does not have."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """What is done to one dataset: five parts, all of them plain values."""
@@ -234,11 +238,19 @@ def as_record(experiment: Experiment, part: str | tuple[str, ...] | None = None)
 
 
 def from_record(record: Mapping[str, Any]) -> Experiment:
-    """Give the experiment that `as_record` wrote down; parts that the record leaves out have their defaults."""
+    """Give the experiment that `as_record` wrote down; parts that the record leaves out have their defaults.
+
+    Raises:
+        OldSettings: settings that this version does not have, or values that it does not allow.
+    """
     parts: dict[str, Any] = dict(record)
     for name, kind in _part_kinds().items():
         if parts.get(name) is not None:
-            parts[name] = kind(**parts[name])
+            try:
+                parts[name] = kind(**parts[name])
+            except ValidationError as error:
+                wrong = ", ".join(f"{name}.{found['loc'][0]}" for found in error.errors() if found["loc"])
+                raise OldSettings(f"another version of dyformer stored these settings ({wrong}): train again") from None
     return Experiment(**parts)
 
 

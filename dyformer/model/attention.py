@@ -1,7 +1,7 @@
-"""Queries, keys, values and biases of pairs -> what each query is told (paper, section 3.4).
+"""Queries, keys, values and biases -> attention output (paper, section 3.4).
 
-Q asking nodes     G target nodes     H heads              D = H x W
-K answering nodes  C context nodes    W width of a head
+Q query nodes    G target nodes     H heads              D = H x W
+K key nodes      C context nodes    W width of a head
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,49 +15,49 @@ from torch.nn import functional
 
 @dataclass(frozen=True, kw_only=True)
 class _Tower:
-    """Rows that ask, rows that answer, and which bias is theirs; it is turned where the context asks."""
+    """The rows of the queries, the rows of the keys, and the index of their bias, transposed for context queries."""
 
-    asking: slice
-    answering: slice
-    place: int
-    is_turned: bool
+    query_rows: slice
+    key_rows: slice
+    index: int
+    is_transposed: bool
 
-    def seen(self, tensors_HGC: Sequence[Tensor]) -> Tensor:
-        """The tower's bias `[H, Q, K]`, or whatever else each bias has one of."""
-        tensor_HGC = tensors_HGC[self.place]
-        return tensor_HGC.transpose(1, 2) if self.is_turned else tensor_HGC
+    def pick(self, tensors_HGC: Sequence[Tensor]) -> Tensor:
+        """Give the tower's bias, or another tensor `[H, Q, K]` that each bias has one of."""
+        tensor_HGC = tensors_HGC[self.index]
+        return tensor_HGC.transpose(1, 2) if self.is_transposed else tensor_HGC
 
 
-def _towers(num_asking: int, biases: Sequence[Tensor]) -> list[_Tower]:
-    """Targets ask the context of their own bias and, where more rows ask than there are targets, the context asks them.
+def _towers(num_queries: int, biases: Sequence[Tensor]) -> list[_Tower]:
+    """Give a tower from the targets of each bias to its context and, with more queries than targets, one back.
 
-    Targets of all biases stand first, then their contexts.
+    The rows hold the targets of all biases first, then their contexts.
     """
     num_targets = sum(bias_HGC.shape[1] for bias_HGC in biases)
-    both = num_asking > num_targets
-    of_targets = _spans([bias_HGC.shape[1] for bias_HGC in biases], start=0)
-    of_context = _spans([bias_HGC.shape[2] for bias_HGC in biases], start=num_targets if both else 0)
-    pairs = list(enumerate(zip(of_targets, of_context, strict=True)))
-    towers = [_Tower(asking=mine, answering=other, place=place, is_turned=False) for place, (mine, other) in pairs]
-    turned = [_Tower(asking=other, answering=mine, place=place, is_turned=True) for place, (mine, other) in pairs]
-    return towers + turned if both else towers
+    both = num_queries > num_targets
+    targets = _spans([bias_HGC.shape[1] for bias_HGC in biases], start=0)
+    contexts = _spans([bias_HGC.shape[2] for bias_HGC in biases], start=num_targets if both else 0)
+    pairs = list(enumerate(zip(targets, contexts, strict=True)))
+    there = [_Tower(query_rows=t, key_rows=c, index=index, is_transposed=False) for index, (t, c) in pairs]
+    back = [_Tower(query_rows=c, key_rows=t, index=index, is_transposed=True) for index, (t, c) in pairs]
+    return there + back if both else there
 
 
 def _spans(sizes: Sequence[int], *, start: int) -> list[slice]:
-    ends = [start + sum(sizes[: place + 1]) for place in range(len(sizes))]
+    ends = [start + sum(sizes[: index + 1]) for index in range(len(sizes))]
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def _by_head(rows: Sequence[Tensor], num_heads: int) -> Iterator[tuple[Tensor, ...]]:
-    """Give `[Q, W]` of each tensor `[Q, D]`, head by head; nothing is copied."""
+    """Give the parts `[Q, W]` of each tensor `[Q, D]`, head by head, without a copy."""
     return zip(*(row_QD.unflatten(1, (num_heads, -1)).unbind(1) for row_QD in rows), strict=True)
 
 
 class _HeadByHead(torch.autograd.Function):
-    """Attention whose scores [Q, K] of one head stay in a processor's cache until they are done with.
+    """Attention head by head, so that the scores [Q, K] of one head stay in a processor's cache until they are used.
 
-    torch's fused kernel gives a bias no gradient on a processor, and its way around takes half as long again. A bias
-    that is turned around, as the other tower has it, is worked on as it lies in memory.
+    torch's fused kernel has no gradient of a bias on a processor, and its fallback takes half as long again. A
+    transposed bias is read as it lies in memory.
     """
 
     @staticmethod
@@ -65,73 +65,73 @@ class _HeadByHead(torch.autograd.Function):
         ctx.num_heads, ctx.towers = len(biases[0]), _towers(len(query_QD), biases)
         ctx.scale = (query_QD.shape[1] // ctx.num_heads) ** -0.5
         rows = (query_QD * ctx.scale, key_KD, value_KD)
-        told_QD, weights = torch.empty_like(query_QD), []
+        output_QD, weights = torch.empty_like(query_QD), []
         for tower in ctx.towers:
-            bias_HQK = tower.seen(biases)
+            bias_HQK = tower.pick(biases)
             if any(ctx.needs_input_grad):
                 weight_HQK = torch.empty_like(bias_HQK)
-            else:  # nobody comes back for them: all heads write to the same place
+            else:  # no backward pass reads the weights: all heads write to the same memory
                 weight_HQK = torch.empty_like(bias_HQK[0]).expand_as(bias_HQK)
-            _ask(tower, rows, bias_HQK, weight_HQK, told_QD)
+            _forward(tower, rows, bias_HQK, weight_HQK, output_QD)
             weights.append(weight_HQK)
-        ctx.save_for_backward(*rows, told_QD, *weights)
-        return told_QD
+        ctx.save_for_backward(*rows, output_QD, *weights)
+        return output_QD
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, ...]:
         (grad_QD,) = grad_outputs
-        query_QD, key_KD, value_KD, told_QD, *weights = ctx.saved_tensors
+        query_QD, key_KD, value_KD, output_QD, *weights = ctx.saved_tensors
         rows = (query_QD, key_KD, value_KD, grad_QD)
-        mean_QH = (grad_QD * told_QD).unflatten(1, (ctx.num_heads, -1)).sum(dim=2)
-        mean_HQ = mean_QH.T.contiguous()  # read with a stride, it would take as long as a product
-        found = tuple(torch.empty(row.shape, dtype=row.dtype) for row in rows[:3])
-        scores: list[Tensor] = []  # gradients of biases: a tower that asks the other way round adds to what is there
+        mean_QH = (grad_QD * output_QD).unflatten(1, (ctx.num_heads, -1)).sum(dim=2)
+        mean_HQ = mean_QH.T.contiguous()  # a read with a stride takes as long as a matrix product
+        row_grads = tuple(torch.empty(row.shape, dtype=row.dtype) for row in rows[:3])
+        bias_grads: list[Tensor] = []  # a transposed tower adds to the gradient that the other tower wrote
         for tower, weight_HQK in zip(ctx.towers, weights, strict=True):
-            if not tower.is_turned:
-                scores.append(torch.empty_like(weight_HQK))
-            _answer(tower, rows, mean_HQ, weight_HQK, found, tower.seen(scores))
-        return found[0].mul_(ctx.scale), *found[1:], *scores
+            if not tower.is_transposed:
+                bias_grads.append(torch.empty_like(weight_HQK))
+            _backward(tower, rows, mean_HQ, weight_HQK, row_grads, tower.pick(bias_grads))
+        return row_grads[0].mul_(ctx.scale), *row_grads[1:], *bias_grads
 
 
-def _ask(tower: _Tower, rows: Sequence[Tensor], bias_HQK: Tensor, weight_HQK: Tensor, told_QD: Tensor) -> None:
-    """Write the weights of one tower, and what they tell, from the rows' queries (scaled), keys and values."""
-    asking, answering = tower.asking, tower.answering
-    heads = _by_head((rows[0][asking], rows[1][answering], rows[2][answering], told_QD[asking]), len(bias_HQK))
-    for (query_QW, key_KW, value_KW, told_QW), bias_QK, weight_QK in zip(heads, bias_HQK, weight_HQK, strict=True):
+def _forward(tower: _Tower, rows: Sequence[Tensor], bias_HQK: Tensor, weight_HQK: Tensor, output_QD: Tensor) -> None:
+    """Write the weights and the output of one tower from the rows' queries (scaled), keys and values."""
+    at_Q, at_K = tower.query_rows, tower.key_rows
+    heads = _by_head((rows[0][at_Q], rows[1][at_K], rows[2][at_K], output_QD[at_Q]), len(bias_HQK))
+    for (query_QW, key_KW, value_KW, output_QW), bias_QK, weight_QK in zip(heads, bias_HQK, weight_HQK, strict=True):
         torch.addmm(bias_QK, query_QW, key_KW.T, out=weight_QK)
         _softmax(weight_QK)
-        torch.mm(weight_QK, value_KW, out=told_QW)
+        torch.mm(weight_QK, value_KW, out=output_QW)
 
 
-def _answer(
+def _backward(
     tower: _Tower,
     rows: Sequence[Tensor],
     mean_HQ: Tensor,
     weight_HQK: Tensor,
-    found: Sequence[Tensor],
+    row_grads: Sequence[Tensor],
     bias_grad_HQK: Tensor,
 ) -> None:
-    """Write the gradients of one tower's queries, keys, values and bias from these rows and the gradient of the told.
+    """Write the gradients of one tower's queries, keys, values and bias from the rows and the output's gradient.
 
-    `mean_HQ` is the mean of the gradients of an asking node's weights, each counted as much as its weight.
+    `mean_HQ` is the mean of the gradients of a query's weights, weighted by these weights.
     """
-    asking, answering = tower.asking, tower.answering
-    inputs = (rows[0][asking], rows[1][answering], rows[2][answering], rows[3][asking])
-    outputs = (found[0][asking], found[1][answering], found[2][answering])
+    at_Q, at_K = tower.query_rows, tower.key_rows
+    inputs = (rows[0][at_Q], rows[1][at_K], rows[2][at_K], rows[3][at_Q])
+    grads = (row_grads[0][at_Q], row_grads[1][at_K], row_grads[2][at_K])
     spare_QK = torch.empty_like(weight_HQK[0])
-    for head, (query_QW, key_KW, value_KW, grad_QW, *room) in enumerate(_by_head((*inputs, *outputs), len(mean_HQ))):
-        weight_QK, score_QK = weight_HQK[head], spare_QK if tower.is_turned else bias_grad_HQK[head]
-        torch.mm(weight_QK.T, grad_QW, out=room[2])
+    for head, (query_QW, key_KW, value_KW, grad_QW, *out) in enumerate(_by_head((*inputs, *grads), len(mean_HQ))):
+        weight_QK, score_QK = weight_HQK[head], spare_QK if tower.is_transposed else bias_grad_HQK[head]
+        torch.mm(weight_QK.T, grad_QW, out=out[2])
         torch.mm(grad_QW, value_KW.T, out=score_QK)
-        score_QK.sub_(mean_HQ[head, asking, None]).mul_(weight_QK)
-        torch.mm(score_QK, key_KW, out=room[0])
-        torch.mm(score_QK.T, query_QW, out=room[1])
-        if tower.is_turned:
+        score_QK.sub_(mean_HQ[head, at_Q, None]).mul_(weight_QK)
+        torch.mm(score_QK, key_KW, out=out[0])
+        torch.mm(score_QK.T, query_QW, out=out[1])
+        if tower.is_transposed:
             bias_grad_HQK[head].add_(score_QK)
 
 
 def _softmax(score_QK: Tensor) -> None:
-    """Take the softmax over the answering nodes in place."""
+    """Take the softmax over the key nodes in place."""
     if score_QK.is_contiguous():
         torch.softmax(score_QK, dim=1, out=score_QK)
     else:
@@ -143,17 +143,19 @@ def attention(
 ) -> Tensor:
     """Softmax attention `[Q, D]` of H heads side by side, with biases `[H, G, C]` and scaled by 1 / sqrt(W).
 
-    Q and K are the targets of all biases, one after the other, and their contexts; or both are all targets and then
-    all contexts, and the contexts ask their targets too. A share `dropout` of the weights is left out.
+    Either the queries belong to the targets of all biases, one after the other, and the keys to their contexts. Or both
+    belong to all targets and then all contexts, and attention runs both ways. A fraction `dropout` of the weights is
+    dropped.
     """
     if not dropout and not query_QD.is_cuda:
-        told_QD = _HeadByHead.apply(query_QD, key_KD, value_KD, *biases)
-        assert isinstance(told_QD, Tensor)
-        return told_QD
-    told = []
+        output_QD = _HeadByHead.apply(query_QD, key_KD, value_KD, *biases)
+        assert isinstance(output_QD, Tensor)
+        return output_QD
+    outputs = []
     for tower in _towers(len(query_QD), biases):
-        rows = (query_QD[tower.asking], key_KD[tower.answering], value_KD[tower.answering])
+        rows = (query_QD[tower.query_rows], key_KD[tower.key_rows], value_KD[tower.key_rows])
         row_HQW = (row_QD.unflatten(1, (len(biases[0]), -1)).transpose(0, 1) for row_QD in rows)
-        told_HQW = functional.scaled_dot_product_attention(*row_HQW, attn_mask=tower.seen(biases), dropout_p=dropout)
-        told.append(told_HQW.transpose(0, 1).flatten(1))
-    return torch.cat(told)
+        bias_HQK = tower.pick(biases)
+        output_HQW = functional.scaled_dot_product_attention(*row_HQW, attn_mask=bias_HQK, dropout_p=dropout)
+        outputs.append(output_HQW.transpose(0, 1).flatten(1))
+    return torch.cat(outputs)

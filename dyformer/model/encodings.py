@@ -1,4 +1,4 @@
-"""Distances and connections of pairs -> what they add to attention (paper, section 3.3).
+"""Distances and connections of pairs -> attention bias (paper, section 3.3).
 
 P pairs of a target and a context node    A connections: pairs with an edge, once for each lag with it
 T lags    S distance codes    H heads     D width
@@ -13,27 +13,27 @@ from torch import Tensor, nn
 class TemporalConnectionEncoding(nn.Module):
     """Attention bias from the lags at which two nodes are connected (paper, eq. of A^TC).
 
-    Averaging over time and projecting commute: the rows of the table are projected, never the pairs, so that a pair's
-    bias is one constant plus, where it has an edge, a sum of differences per lag.
+    Averaging over time and projecting commute: the rows of the table are projected, never the pairs. A pair's bias is
+    one constant plus, for each lag with an edge, a difference.
     """
 
     def __init__(self, num_lags: int, width: int, num_heads: int) -> None:
         super().__init__()
-        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start alike, so that a lag that only the
-        # longest prefix of a history shows is not noise to a model trained on shorter ones.
+        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start alike, because only the longest
+        # prefixes of a history train the oldest lags: independent starts of these would be noise.
         self.table = nn.Parameter(torch.randn(2, width).repeat(num_lags, 1))
         self.aggregation_T = nn.Parameter(torch.zeros(num_lags))
         self.project = nn.Linear(width, num_heads)
 
     def forward(self, visible_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Bias `[H]` of a pair without any edge, and what an edge at each lag adds to it `[T, H]`.
+        """Give the bias `[H]` of a pair without any edge, and the difference `[T, H]` that an edge at each lag makes.
 
-        A lag that is not visible has no weight, and the others share what it would have had. One at least is visible.
+        A lag that is not visible has weight 0, and the weights of the others sum to 1. At least one lag is visible.
         """
-        share_T = torch.softmax(self.aggregation_T.masked_fill(~visible_T, -torch.inf), dim=0)
+        weight_T = torch.softmax(self.aggregation_T.masked_fill(~visible_T, -torch.inf), dim=0)
         row_H = (self.table @ self.project.weight.T).unflatten(0, (-1, 2))
         absent_TH, present_TH = row_H[:, 0], row_H[:, 1]
-        return share_T @ absent_TH + self.project.bias, share_T[:, None] * (present_TH - absent_TH)
+        return weight_T @ absent_TH + self.project.bias, weight_T[:, None] * (present_TH - absent_TH)
 
 
 class SpatialDistanceEncoding(nn.Module):
@@ -43,17 +43,17 @@ class SpatialDistanceEncoding(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 the node itself
         self.project = nn.Linear(width, num_heads)
-        with torch.no_grad():  # starts near -2 x distance, so that near nodes are heard before anything is learnt
+        with torch.no_grad():  # starts near -2 x distance, so that untrained attention prefers near nodes
             self.table[:, 0] = -torch.arange(max_distance + 1)
             self.project.weight[:, 0] = 2.0
 
     def forward(self) -> Tensor:
-        """Bias `[S, H]` of each distance code."""
+        """Give the bias `[S, H]` of each distance code."""
         return self.project(self.table)
 
 
 class _LookUp(torch.autograd.Function):
-    """Rows of a small table, looked up very often: torch's own gradient of a look-up is a slow scatter."""
+    """Look-up of many columns of a small table; its gradient is a product, because torch's is a slow scatter."""
 
     @staticmethod
     def forward(ctx: Any, table_HS: Tensor, code_P: Tensor) -> Tensor:
@@ -67,21 +67,21 @@ class _LookUp(torch.autograd.Function):
         (code_P,) = ctx.saved_tensors
         one_hot_SP = grad_HP.new_empty(ctx.num_codes, len(code_P))
         each_S1 = torch.arange(ctx.num_codes, dtype=code_P.dtype, device=code_P.device)[:, None]
-        torch.eq(each_S1, code_P, out=one_hot_SP)  # right into floating point numbers: to convert a mask takes longer
+        torch.eq(each_S1, code_P, out=one_hot_SP)  # writes floating point: converting a mask takes longer
         return grad_HP @ one_hot_SP.T, None
 
 
 def distance_bias(code_SH: Tensor, distance_P: Tensor) -> Tensor:
-    """Bias `[H, P]` of pairs at the given distance codes (integers)."""
+    """Give the bias `[H, P]` of pairs at these distance codes (integers)."""
     bias_HP = _LookUp.apply(code_SH.T.contiguous(), distance_P)
     assert isinstance(bias_HP, Tensor)
     return bias_HP
 
 
 def add_connections(bias_HP: Tensor, delta_TH: Tensor, pair_A: Tensor, lag_A: Tensor) -> Tensor:
-    """Add to a bias, in place, what each connection adds to its pair; a pair has one for each lag with an edge.
+    """Add the difference of each connection to the bias of its pair, in place.
 
-    The work follows the number of connections, not of pairs or of lags.
+    A pair has a connection for each lag with an edge. The cost follows their number, not that of pairs or lags.
     """
     delta_HA = delta_TH.T.index_select(1, lag_A)
     return bias_HP.scatter_add_(1, pair_A.expand_as(delta_HA), delta_HA)

@@ -1,6 +1,6 @@
-"""What training minimises: link prediction, temporal reconstruction and agreement of two views (paper, section 4).
+"""Scores or vectors -> losses: link prediction and agreement of two views (paper, section 4).
 
-G target nodes    P linked pairs    M unlinked pairs    D width
+G target nodes    P positive pairs    M negative pairs    D width
 """
 
 from torch import Tensor
@@ -8,33 +8,34 @@ from torch.nn import functional
 
 
 def link_loss(positive_score_P: Tensor, negative_score_M: Tensor, *, negative_weight: float) -> Tensor:
-    """Mean of -log sigmoid(s) over linked pairs + `negative_weight` x mean of -log(1 - sigmoid(s)) over unlinked pairs.
+    """Mean of -log sigmoid(s) over positives + `negative_weight` x mean of -log(1 - sigmoid(s)) over negatives.
 
-    The paper sums over pairs and calls the weight its negative sampling ratio. A side without pairs adds nothing.
+    The paper sums over pairs and calls the weight its negative sampling ratio. Without pairs of a kind their mean is 0.
     """
-    linked = functional.softplus(-positive_score_P).sum() / max(positive_score_P.numel(), 1)
-    unlinked = functional.softplus(negative_score_M).sum() / max(negative_score_M.numel(), 1)
-    return linked + negative_weight * unlinked
+    positive = functional.softplus(-positive_score_P).sum() / max(positive_score_P.numel(), 1)
+    negative = functional.softplus(negative_score_M).sum() / max(negative_score_M.numel(), 1)
+    return positive + negative_weight * negative
 
 
 def view_loss(first_GD: Tensor, second_GD: Tensor) -> Tensor:
-    """Squared distance of two views, each moving while the other stands (paper, L_view).
+    """Squared distance of two views, with a gradient to one of them in each term (paper, L_view).
 
-    ||first - SG(second)||^2 + ||SG(first) - second||^2 with rows averaged and the width summed.
+    ||first - SG(second)||^2 + ||SG(first) - second||^2, summed over the width and averaged over rows.
     """
-    first_moves = (first_GD - second_GD.detach()).square().sum(dim=-1)
-    second_moves = (first_GD.detach() - second_GD).square().sum(dim=-1)
-    return (first_moves + second_moves).mean()
+    to_first = (first_GD - second_GD.detach()).square().sum(dim=-1)
+    to_second = (first_GD.detach() - second_GD).square().sum(dim=-1)
+    return (to_first + to_second).mean()
 
 
 def normalised_view_loss(
     first_GD: Tensor, second_GD: Tensor, predicted_first_GD: Tensor, predicted_second_GD: Tensor
 ) -> Tensor:
-    """`view_loss` of unit vectors, each predicted from the other view (after SimSiam, arXiv 2011.10566)."""
-    first_GD, second_GD = (
-        functional.normalize(first_GD.detach(), dim=-1),
-        functional.normalize(second_GD.detach(), dim=-1),
-    )
-    first_moves = (functional.normalize(predicted_first_GD, dim=-1) - second_GD).square().sum(dim=-1)
-    second_moves = (functional.normalize(predicted_second_GD, dim=-1) - first_GD).square().sum(dim=-1)
-    return (first_moves + second_moves).mean()
+    """Squared distance of unit vectors: each view, without gradient, and its prediction from the other view.
+
+    After SimSiam (arXiv 2011.10566).
+    """
+    unit_first_GD = functional.normalize(first_GD.detach(), dim=-1)
+    unit_second_GD = functional.normalize(second_GD.detach(), dim=-1)
+    to_first = (functional.normalize(predicted_first_GD, dim=-1) - unit_first_GD).square().sum(dim=-1)
+    to_second = (functional.normalize(predicted_second_GD, dim=-1) - unit_second_GD).square().sum(dim=-1)
+    return (to_first + to_second).mean()

@@ -1,9 +1,8 @@
 """The two-tower graph transformer (paper, section 3).
 
-G target nodes     Q asking nodes         T lags    D width            P pairs of nodes
-C context nodes    K answering nodes      H heads   W width of a head  F node features
-N known nodes      B both towers' nodes   A connections: edges of pairs, once for each lag
-O width of a node's id embedding
+G target nodes     Q query nodes             T lags     D width                    P pairs of nodes
+C context nodes    K key nodes               H heads    O width of id embedding    F node features
+N known nodes      B nodes of both towers    A connections: edges of pairs, one for each lag    S = D - O
 """
 
 from collections.abc import Sequence
@@ -24,14 +23,14 @@ from dyformer.model.encodings import (
 )
 from dyformer.sampling.subgraphs import SubgraphBatch
 
-LINK_SCALE = 5.0  # vectors are of about unit length: scores start within this much either way
+LINK_SCALE = 5.0  # vectors have about unit length: scores start between -LINK_SCALE and LINK_SCALE
 LINK_OFFSET = -LINK_SCALE / 2  # untrained vectors are much alike: their pairs start with a score of about 0
-ID_DEVIATION = 0.02  # of nodes' id embeddings before training: what is not learnt must not count
+ID_DEVIATION = 0.02  # standard deviation of an id embedding before training: small, because it is noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """What the graph decides about the model."""
+    """The sizes of the model that the graph decides."""
 
     num_nodes: int
     num_features: int
@@ -48,7 +47,7 @@ class AttentionBias(nn.Module):
         self.spatial = SpatialDistanceEncoding(sizes.max_distance, config.width, config.num_heads)
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
-        """Bias `[H, G, C]`."""
+        """Give the bias `[H, G, C]`."""
         absent_H, delta_TH = self.temporal(batch.visible_T)
         bias_HP = distance_bias(self.spatial() + absent_H, batch.distance_GC.flatten())
         pair_A = batch.edge_target_A * batch.distance_GC.shape[1] + batch.edge_context_A
@@ -57,10 +56,10 @@ class AttentionBias(nn.Module):
 
 
 class TwoTowerLayer(nn.Module):
-    """Targets ask the context and the context asks the targets, with the same weights (paper, section 3.4).
+    """Targets attend to the context and the context to the targets, with the same weights (paper, section 3.4).
 
-    Rows of both towers and of several batches stand in one tensor, all targets first and then all contexts, so that
-    what treats rows alike is done once.
+    Rows of both towers and of several batches are one tensor, all targets first and then all contexts, because norms
+    and projections treat every row alike.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -76,40 +75,39 @@ class TwoTowerLayer(nn.Module):
             nn.GELU(),
             nn.Linear(config.feed_forward_width, config.width),
         )
-        for linear in (self.value, self.out):  # torch's own start is a third of this, and neighbours are hardly heard
+        for linear in (self.value, self.out):  # torch's own start is a third of this: messages hardly count
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
     def forward(self, row_BD: Tensor, biases: Sequence[Tensor]) -> Tensor:
-        """Update both towers `[B, D]` from the rows that they had before the layer: each hears no row of its own."""
+        """Update both towers `[B, D]`, each from the rows that the other had before the layer."""
         normed_BD = self.attention_norm(row_BD)
-        return self.updated(row_BD, self.told(normed_BD, normed_BD, biases))
+        return self.updated(row_BD, self.message(normed_BD, normed_BD, biases))
 
     def targets(self, row_BD: Tensor, biases: Sequence[Tensor]) -> Tensor:
         """Update the targets `[G, D]` alone."""
         num_targets = sum(bias_HGC.shape[1] for bias_HGC in biases)
         normed_GD, normed_CD = self.attention_norm(row_BD).tensor_split([num_targets])
-        return self.updated(row_BD[:num_targets], self.told(normed_GD, normed_CD, biases))
+        return self.updated(row_BD[:num_targets], self.message(normed_GD, normed_CD, biases))
 
-    def told(self, asking_QD: Tensor, answering_KD: Tensor, biases: Sequence[Tensor]) -> Tensor | None:
-        """What attention brings to each asking row, of all heads together; None, if there is nobody to ask."""
+    def message(self, query_QD: Tensor, key_KD: Tensor, biases: Sequence[Tensor]) -> Tensor | None:
+        """Give the projected attention output `[Q, D]`; None for batches without context."""
         if not biases[0].numel():
             return None
-        rows = self.query(asking_QD), self.key(answering_KD), self.value(answering_KD)
+        rows = self.query(query_QD), self.key(key_KD), self.value(key_KD)
         return self.out(attention(*rows, biases, dropout=self.attention_dropout if self.training else 0.0))
 
-    def updated(self, row_BD: Tensor, told_BD: Tensor | None) -> Tensor:
-        """Add what attention told, if there was anybody to hear, and what the feed-forward layer makes of it."""
-        share = self.residual_dropout if self.training else 0.0
-        if told_BD is not None:
-            row_BD = add_dropped(row_BD, told_BD, share)
-        return add_dropped(row_BD, self.feed_forward(self.feed_forward_norm(row_BD)), share)
+    def updated(self, row_BD: Tensor, message_BD: Tensor | None) -> Tensor:
+        """Add the message, if there is one, and then the output of the feed-forward network."""
+        dropout = self.residual_dropout if self.training else 0.0
+        if message_BD is not None:
+            row_BD = add_dropped(row_BD, message_BD, dropout)
+        return add_dropped(row_BD, self.feed_forward(self.feed_forward_norm(row_BD)), dropout)
 
 
 class NodeInput(nn.Module):
-    """What a node is called (a learned vector of its own) and what the past says about its place in the graph.
+    """A node's input: its id embedding beside its structural features, a quarter and three quarters of the width.
 
-    The two stand beside each other, a quarter of the width for the first. A node that no training batch held counts
-    with a zero vector of its own, which `id_dropout` makes a common sight.
+    A node whose id embedding was never trained has zeros instead, and `id_dropout` trains the model for such nodes.
     """
 
     trained_N: Tensor
@@ -131,46 +129,46 @@ class NodeInput(nn.Module):
             )
 
     def forward(self, node_B: Tensor, feature_BF: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the vectors of the nodes' structure `[B, D - O]` and their own ones `[B, O]`."""
-        return self.structure(feature_BF), self.own(node_B)
+        """Give the nodes' structural rows `[B, S]` and their id embeddings `[B, O]`."""
+        return self.structure(feature_BF), self.id_embedding(node_B)
 
-    def own(self, node_B: Tensor) -> Tensor:
-        """In training all nodes count as trained, less those dropped."""
+    def id_embedding(self, node_B: Tensor) -> Tensor:
+        """Give id embeddings `[B, O]`, with zeros for dropped nodes in training and for untrained ones afterwards."""
         if not self.id_width:
             return torch.zeros(node_B.shape[0], 0, device=node_B.device)
         if not self.training:
             return self.id_NO[node_B] * self.trained_N[node_B, None]
-        kept_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
-        return self.rows(node_B) * kept_B[:, None]
+        is_used_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
+        return self.rows(node_B, used_U=node_B[is_used_B]) * is_used_B[:, None]
 
-    def rows(self, node_B: Tensor) -> Tensor:
-        """Own vectors `[B, O]` to be trained."""
-        self.trained_N.index_fill_(0, node_B, True)
+    def rows(self, node_B: Tensor, *, used_U: Tensor) -> Tensor:
+        """Give id embeddings `[B, O]` to train; the nodes whose rows the loss uses count as trained from now on."""
+        self.trained_N.index_fill_(0, used_U, True)
         return functional.embedding(node_B, self.id_NO, sparse=True)
 
     def structure(self, feature_BF: Tensor) -> Tensor:
-        """Linear and combined features: alone, the first leave a decoder all that they say."""
+        """Give structural rows `[B, S]`: a linear map of the features, which a decoder can read, plus a network."""
         if not self.has_structure:
             return feature_BF.new_zeros(feature_BF.shape[0], self.structure_width)
         return self.linear_structure(feature_BF) + self.combined_structure(feature_BF)
 
 
 def pair_scores(vector_GD: Tensor, weight_D: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
-    """Weighted inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
-    # index_select, because its backward pass adds in a fixed order where that of indexing does not.
+    """Give weighted inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
+    # index_select, because its backward pass adds in a fixed order and that of indexing does not.
     return (vector_GD.index_select(0, first_P) * vector_GD.index_select(0, second_P)) @ weight_D
 
 
 def signs(width: int) -> Tensor:
-    """Signs `[D]` of a score: most values count for nodes that are alike, every fourth for nodes that differ.
+    """Give the signs `[D]` of a score: minus for every fourth value, plus for the others.
 
-    A plain inner product scores no pair above both nodes with themselves, as links between two sides of a log ask for.
+    Links between the two sides of a log need the minus, because a plain inner product favours pairs of like nodes.
     """
     return torch.where(torch.arange(width) % 4 == 3, -1.0, 1.0)
 
 
 class LinkScore(nn.Module):
-    """Weighted inner product: the score of fine-tuning, of the form of the paper's decoder on the Hadamard product."""
+    """Weighted inner product plus an offset: the score of fine-tuning, with the form of the paper's decoder."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -178,14 +176,14 @@ class LinkScore(nn.Module):
         self.offset = nn.Parameter(torch.tensor(LINK_OFFSET))
 
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
-        """Scores `[P]` of pairs of positions."""
+        """Give scores `[P]` of pairs of positions."""
         return pair_scores(vector_GD, self.weight_D, first_P, second_P) + self.offset
 
 
 class TemporalDecoder(nn.Module):
-    """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) say who was linked then (paper, L_recon).
+    """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) score links at that lag (paper, L_recon).
 
-    Signs and an offset per lag are ours.
+    Signs and an offset per lag are not in the paper.
     """
 
     sign_D: Tensor
@@ -197,7 +195,7 @@ class TemporalDecoder(nn.Module):
         self.register_buffer("sign_D", signs(width), persistent=False)
 
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor, lag: int) -> Tensor:
-        """Scores `[P]` of pairs of positions at one lag."""
+        """Give scores `[P]` of pairs of positions at one lag."""
         return pair_scores(self.lags[lag](vector_GD), self.sign_D, first_P, second_P) + self.offset_T[lag]
 
     def _near_identity(self, width: int) -> nn.Linear:
@@ -208,7 +206,7 @@ class TemporalDecoder(nn.Module):
 
 
 def mixed_precision(device: torch.device, precision: Precision) -> torch.autocast:
-    """Let products on a GPU have a lower precision; rows, norms and softmax keep theirs, as all does elsewhere."""
+    """Lower the precision of matrix products on a GPU; rows, norms and softmax keep float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and precision == "bfloat16")
 
 
@@ -229,19 +227,17 @@ class DyFormer(nn.Module):
         self.link = LinkScore(config.width)
         self.id_link = LinkScore(config.id_width)
         self.temporal = TemporalDecoder(sizes.num_lags, config.width)
-        self.view = nn.Linear(
-            config.width, config.width
-        )  # predicts one view from the other, where views are normalised
+        self.view = nn.Linear(config.width, config.width)  # predicts one view from the other, for normalised views
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
-        """Vectors `[G, D]` of the targets."""
+        """Give the vectors `[G, D]` of the targets."""
         return self.views([batch])[0]
 
     def views(self, batches: Sequence[SubgraphBatch]) -> tuple[Tensor, ...]:
-        """Vectors `[G, D]` of each batch's targets: H_tgt of the last layer, normalised, beside their id embeddings.
+        """Give the vectors `[G, D]` of each batch's targets: H_tgt of the last layer, normalised, and id embeddings.
 
-        What the layers make of a node's id embedding is replaced by that vector itself, which pre-training makes say
-        with whom the node is linked. Batches hear nothing of each other; all have a context, or none.
+        The id embedding replaces the last O columns of H_tgt, because pre-training fits it to the node's links. Batches
+        do not depend on each other; all have a context, or none has.
         """
         assert len({len(batch.context_C) > 0 for batch in batches}) == 1
         sizes = [len(batch.target_G) for batch in batches]
@@ -255,6 +251,6 @@ class DyFormer(nn.Module):
             for layer in layers:
                 row_BD = layer(row_BD, biases)
             assert isinstance(last, TwoTowerLayer)
-            target_GD = last.targets(row_BD, biases)  # nobody reads the context any more
+            target_GD = last.targets(row_BD, biases)  # no later layer reads the context
         vector_GD = torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), id_BO[: len(target_GD)]], dim=1)
         return vector_GD.split(sizes)

@@ -1,6 +1,6 @@
-"""What a stage of training tells its caller after each epoch, and what it needs to go on from there."""
+"""Epochs -> progress and checkpoints: the report of an epoch, and the state from which training resumes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,34 @@ Weights = dict[str, Tensor]
 
 
 def named(tensors: Weights, prefix: str) -> Weights:
-    """Pick the tensors whose names begin with `prefix`, and drop it."""
+    """Pick the tensors whose names begin with `prefix`, and drop the prefix."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+class WeightsDoNotFit(ValueError):
+    """Weights of other names or shapes than those of the model that is to load them."""
+
+
+def check_fit(weights: Weights, expected: Weights, *, of_any_length: Collection[str] = ()) -> None:
+    """Raise WeightsDoNotFit for weights with other names or shapes than expected, as another version stored them.
+
+    Tensors named in `of_any_length` may have another number of rows.
+    """
+    shapes, found = ({name: tuple(tensor.shape) for name, tensor in one.items()} for one in (expected, weights))
+    wrong = [
+        f"{name}: expected {shapes.get(name)}, found {found.get(name)}"
+        for name in sorted(shapes.keys() | found.keys())
+        if name not in shapes or name not in found or (name not in of_any_length and shapes[name] != found[name])
+    ]
+    if wrong:
+        raise WeightsDoNotFit(f"the weights do not fit the model ({'; '.join(wrong)}): train again")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A stage after some epoch: all that a resumed run needs to be bit-identical to an uninterrupted one.
+    """State of a stage after an epoch; a run resumed from it is bit-identical to an uninterrupted one.
 
-    Random numbers are drawn from (seed, stage, epoch, batch), so that the position in `record` restores them all.
+    Random numbers are drawn from (seed, stage, epoch, batch), so that the epoch in `record` restores them all.
     """
 
     tensors: dict[str, Tensor]  # model/*, best/*, optimizer/*
@@ -31,13 +50,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """One epoch done."""
+    """The report of one epoch."""
 
     stage: str
     epoch: int  # from 1
-    num_epochs: int  # at most
     losses: dict[str, float]
     seconds: float
-    seconds_waiting: float  # of these, for batches
+    seconds_waiting: float  # the part of `seconds` in which no batch was ready
     is_last: bool
-    checkpoint: Callable[[], Checkpoint]  # copies the state: call it before the next epoch is asked for
+    checkpoint: Callable[[], Checkpoint]  # copies the state: call it before the next epoch starts

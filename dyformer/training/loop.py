@@ -15,23 +15,23 @@ from torch import Tensor
 from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import LinkTask, PairBatch, PairSource
 from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
-from dyformer.training.checkpoint import Checkpoint, Progress, Weights, named
+from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit, named
 from dyformer.training.config import StageConfig
 from dyformer.training.optimizer import Optimizer
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
-TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of one epoch; every batch has one of its own
-BATCHES_PER_VIEW = 4  # of a large graph
+TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of an epoch; every batch has its own stream
+BATCHES_PER_VIEW = 4  # in a row, on a graph too large to cache all views
 
-Work = Callable[[], PairBatch]
+Job = Callable[[], PairBatch]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What is trained on what."""
+    """One stage of training: its batches, its loss and its settings."""
 
     name: str
-    number: int  # keeps the stages' random numbers apart
+    number: int  # separates the random numbers of the stages
     tasks: Sequence[LinkTask]
     source: PairSource
     two_views: bool
@@ -39,15 +39,15 @@ class Stage:
     config: StageConfig
     seed: int
     device: torch.device
-    num_threads: int = NUM_THREADS  # that make batches; the result is the same whatever their number
+    num_threads: int = NUM_THREADS  # make the batches; the result does not depend on their number
 
     def generator(self, epoch: int, stream: int) -> np.random.Generator:
-        """One stream of random numbers of an epoch, whatever came before it."""
+        """Give one stream of random numbers of an epoch; no stream depends on another."""
         return np.random.default_rng([self.seed, self.number, epoch, stream])
 
 
 class NothingToLearn(ValueError):
-    """A history without a single link to train on."""
+    """A history without links to train on."""
 
 
 class TrainingState:
@@ -59,7 +59,7 @@ class TrainingState:
         self.best: Weights = copied(model.state_dict())
 
     def note(self, loss: float) -> None:
-        """End an epoch: keep its weights if they are the best so far."""
+        """End an epoch; copy its weights if its loss is the best so far."""
         self.epoch += 1
         if loss < self.best_loss:
             self.best_loss = loss
@@ -81,12 +81,13 @@ class TrainingState:
         )
 
     def restore(self, checkpoint: Checkpoint, stage: Stage) -> None:
-        """Take up a checkpoint of the same stage; ValueError for one of another stage, seed, cut or settings."""
+        """Resume from a checkpoint. Raises ValueError for one of another stage, seed, step or settings."""
         expected = identity(stage)
         found = {name: checkpoint.record.get(name) for name in expected}
         if found != expected:
-            raise ValueError(f"the checkpoint belongs to {found}, but {expected} is to be resumed: start afresh")
+            raise ValueError(f"the checkpoint belongs to {found}, but {expected} is to be resumed: train again")
         tensors, record = checkpoint.tensors, checkpoint.record
+        check_fit(named(tensors, "model/"), self.model.state_dict())
         self.model.load_state_dict(named(tensors, "model/"))
         self.optimizer.restore(named(tensors, "optimizer/"))
         self.best = copied(checkpoint.weights())
@@ -113,9 +114,9 @@ def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Gene
     epochs = range(state.epoch + 1, stage.config.epochs + 1)
     if not epochs:
         return
-    held_out = held_out_works(stage)
-    works = chain(held_out, *(epoch_works(stage, epoch) for epoch in epochs))
-    with closing(loaded(works, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
+    held_out = held_out_jobs(stage)
+    jobs = chain(held_out, *(epoch_jobs(stage, epoch) for epoch in epochs))
+    with closing(loaded(jobs, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
         validation = [next(batches).to(stage.device) for _ in held_out]
         for _ in epochs:
             yield one_epoch(stage, state, batches, validation)
@@ -124,7 +125,7 @@ def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Gene
 def one_epoch(
     stage: Stage, state: TrainingState, batches: Iterator[PairBatch], validation: Sequence[PairBatch]
 ) -> Progress:
-    """Train, validate, and tell how it went."""
+    """Train, validate and report."""
     started = time.perf_counter()
     losses, seconds_waiting = train_epoch(stage, state, batches)
     if validation:
@@ -133,7 +134,6 @@ def one_epoch(
     return Progress(
         stage=stage.name,
         epoch=state.epoch,
-        num_epochs=stage.config.epochs,
         losses=losses,
         seconds=time.perf_counter() - started,
         seconds_waiting=seconds_waiting,
@@ -143,9 +143,9 @@ def one_epoch(
 
 
 def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[LinkTask]:
-    """Draw tasks that have links to tell; a step is half as likely as one that is `step_half_life` newer.
+    """Draw tasks that have links; a step is half as likely as a step newer by `step_half_life`.
 
-    Where the graph is so large that not all views of it are kept, a view that was made serves several batches in a row.
+    On a graph so large that not all its views are cached, each view serves several batches in a row.
     """
     tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out)]
     if not tasks:
@@ -153,42 +153,42 @@ def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[Li
     in_a_row = 1 if stage.source.graphs_fit_cache(tasks) else BATCHES_PER_VIEW
     age_K = np.array([stage.source.graph.until - task.step for task in tasks])
     weight_K = 0.5 ** (age_K / stage.config.step_half_life)
-    places = stage.generator(epoch, TASKS).choice(len(tasks), size=-(-num // in_a_row), p=weight_K / weight_K.sum())
-    return [tasks[place] for place in np.repeat(places, in_a_row)[:num]]
+    indices = stage.generator(epoch, TASKS).choice(len(tasks), size=-(-num // in_a_row), p=weight_K / weight_K.sum())
+    return [tasks[index] for index in np.repeat(indices, in_a_row)[:num]]
 
 
-def held_out_works(stage: Stage) -> list[Work]:
+def held_out_jobs(stage: Stage) -> list[Job]:
     """Make the batches that choose the best epoch, the same after every epoch."""
     tasks = draw_tasks(stage, VALIDATION_EPOCH, stage.config.validation_batches, held_out=True)
-    return works(stage, tasks, VALIDATION_EPOCH, held_out=True, two_views=False)
+    return jobs(stage, tasks, VALIDATION_EPOCH, held_out=True, two_views=False)
 
 
-def epoch_works(stage: Stage, epoch: int) -> Iterator[Work]:
-    """Make the batches of an epoch, which depend on nothing that came before it."""
+def epoch_jobs(stage: Stage, epoch: int) -> Iterator[Job]:
+    """Make the batches of an epoch, independent of every other epoch. Raises NothingToLearn without any link."""
     tasks = draw_tasks(stage, epoch, stage.config.batches_per_epoch, held_out=False)
     if not tasks:
         raise NothingToLearn(
             f"{stage.name}: steps 1 to {stage.source.graph.until} hold no link between nodes that other steps know; "
             f"train until a later step, or choose longer windows"
         )
-    yield from works(stage, tasks, epoch, held_out=False, two_views=stage.two_views)
+    yield from jobs(stage, tasks, epoch, held_out=False, two_views=stage.two_views)
 
 
-def works(stage: Stage, tasks: Sequence[LinkTask], epoch: int, *, held_out: bool, two_views: bool) -> list[Work]:
-    """One work for each task: a function that makes its batch, in whatever thread."""
+def jobs(stage: Stage, tasks: Sequence[LinkTask], epoch: int, *, held_out: bool, two_views: bool) -> list[Job]:
+    """Give one job for each task: a function that makes the batch, in any thread."""
 
-    def work(task: LinkTask, stream: int) -> PairBatch:
+    def job(task: LinkTask, stream: int) -> PairBatch:
         generator = stage.generator(epoch, stream)
         batch = stage.source.batch(task, generator, held_out=held_out, two_views=two_views)
         return batch.pinned() if stage.device.type == "cuda" else batch
 
-    return [partial(work, task, stream) for stream, task in enumerate(tasks, start=FIRST_BATCH)]
+    return [partial(job, task, stream) for stream, task in enumerate(tasks, start=FIRST_BATCH)]
 
 
 def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]) -> tuple[dict[str, float], float]:
-    """Take one optimizer step for each batch; give the mean losses, and the seconds that batches were waited for."""
+    """Take one optimizer step for each batch; give the mean losses, and the seconds in which no batch was ready."""
     state.model.train()
-    found: list[dict[str, Tensor]] = []
+    batch_losses: list[dict[str, Tensor]] = []
     seconds_waiting = 0.0
     with torch.random.fork_rng(devices=[stage.device] if stage.device.type == "cuda" else []):
         torch.manual_seed(int(stage.generator(state.epoch + 1, DROPOUT).integers(2**62)))
@@ -198,13 +198,13 @@ def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]
             seconds_waiting += time.perf_counter() - started
             losses = stage.loss(state.model, batch.to(stage.device))
             state.optimizer.step(losses["loss"])
-            found.append({name: value.detach() for name, value in losses.items()})
-    means = {name: float(torch.stack([losses[name] for losses in found]).mean()) for name in found[0]}
+            batch_losses.append({name: value.detach() for name, value in losses.items()})
+    means = {name: float(torch.stack([losses[name] for losses in batch_losses]).mean()) for name in batch_losses[0]}
     return means, seconds_waiting
 
 
 def held_out_loss(stage: Stage, model: DyFormer, batches: Sequence[PairBatch]) -> float:
-    """Mean link loss over pairs that are never trained on."""
+    """Give the mean link loss over pairs that are never trained on."""
     model.eval()
     with torch.inference_mode():
         return float(torch.stack([stage.loss(model, batch)["link"] for batch in batches]).mean())

@@ -1,7 +1,7 @@
 """PreparedGraph -> trained weights -> vectors: the stages of DyFormer (paper, section 4).
 
-N nodes    D width    B nodes wanted    G targets of a batch
-P, M pairs    A all of their ends    U different nodes among these    O width of a node's id embedding
+N nodes    D width    B requested nodes    G targets of a batch
+P, M positive and negative pairs    A ends of all pairs    U distinct nodes among these    O width of an id embedding
 """
 
 from collections.abc import Iterator
@@ -30,13 +30,9 @@ from dyformer.sampling.link_batches import (
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
 from dyformer.sampling.subgraphs import as_of_graph, make_batch, num_features, num_lags
-from dyformer.training.checkpoint import Checkpoint, Progress, Weights
+from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, run_epochs
-
-
-class WeightsDoNotFit(ValueError):
-    """Weights of another shape than the model that is to carry them."""
 
 
 def pretrain(
@@ -49,9 +45,9 @@ def pretrain(
     resume: Checkpoint | None = None,
     weights: Weights | None = None,
 ) -> Iterator[Progress]:
-    """Learn to reconstruct steps of the history, from scratch or from the weights of an earlier cut.
+    """Learn to reconstruct steps of the history, from scratch or from the weights of an earlier step.
 
-    Raises ValueError for a history of one step, or a checkpoint of another run.
+    Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit.
     """
     _check_history(graph)
 
@@ -84,7 +80,7 @@ def finetune(
 ) -> Iterator[Progress]:
     """Learn to forecast each step of the history from the steps before it, from pre-trained weights or from scratch.
 
-    Raises ValueError for a history of one step, or a checkpoint of another run.
+    Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit.
     """
     _check_history(graph)
 
@@ -108,7 +104,7 @@ def finetune(
 def _check_history(graph: PreparedGraph) -> None:
     if graph.until < 2:
         raise ValueError(
-            f"a history of {graph.until} step cannot be learnt from: each step is told from others; "
+            f"a history of {graph.until} step cannot be learnt from, because each step is predicted from others; "
             f"train until step 2 at least"
         )
 
@@ -116,7 +112,7 @@ def _check_history(graph: PreparedGraph) -> None:
 def pair_source(
     graph: PreparedGraph, model_config: ModelConfig, config: PretrainConfig | FinetuneConfig, seed: int
 ) -> PairSource:
-    """Give the batches of a stage; both stages hold the same edges out."""
+    """Give the source of a stage's batches; both stages hold out the same edges."""
     num_history_links = config.num_history_links if isinstance(config, PretrainConfig) and model_config.id_width else 0
     sizes = PairSizes(
         num_positives=config.num_positives,
@@ -147,45 +143,48 @@ def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) 
 
 
 def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, config: PretrainConfig) -> Tensor:
-    """Link loss of one lag. Newer steps are drawn more often (`step_half_life`); the paper averages all lags alike."""
+    """Give the link loss of one lag. Newer steps are drawn more often (`step_half_life`); the paper averages lags."""
     pairs = batch.pairs
     first_P = torch.cat([pairs.positive_first_P, pairs.negative_first_M])
     second_P = torch.cat([pairs.positive_second_P, pairs.negative_second_M])
-    score_P = model.temporal(vector_GD, first_P, second_P, batch.task.lag)  # of all: decoding is most of the work
+    score_P = model.temporal(
+        vector_GD, first_P, second_P, batch.task.lag
+    )  # one call, because decoding is most of the time
     num_positives = len(pairs.positive_first_P)
     return link_loss(score_P[:num_positives], score_P[num_positives:], negative_weight=config.negative_weight)
 
 
 def id_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Tensor:
-    """Link loss of the nodes' id embeddings alone, with a penalty on their squared length (ours, not the paper's).
+    """Give the link loss of the nodes' id embeddings alone, with a penalty on their squared length (not in the paper).
 
-    A node is in few batches, and there its id embedding is one of many reasons for a score. Asked alone, about links of
-    all steps, id embeddings come to say who is linked with whom: a logistic matrix factorisation of the history
-    (Johnson 2014).
+    It is a logistic matrix factorisation of the history (Johnson 2014). Without it id embeddings learn little: a node
+    is in few batches, and its id embedding is only a part of its vector.
     """
     node_lists = [pairs.positive_first_P, pairs.positive_second_P, pairs.negative_first_M, pairs.negative_second_M]
-    node_U, place_A = torch.cat(node_lists).unique(return_inverse=True)  # to add up gradients of rows costs more later
-    row_UO = model.inputs.rows(node_U)
-    places = place_A.split([len(nodes) for nodes in node_lists])
+    node_U, index_A = torch.cat(node_lists).unique(
+        return_inverse=True
+    )  # summing gradients of repeated rows later costs more
+    row_UO = model.inputs.rows(node_U, used_U=node_U)
+    indices = index_A.split([len(nodes) for nodes in node_lists])
     link = link_loss(
-        model.id_link(row_UO, places[0], places[1]),
-        model.id_link(row_UO, places[2], places[3]),
+        model.id_link(row_UO, indices[0], indices[1]),
+        model.id_link(row_UO, indices[2], indices[3]),
         negative_weight=config.negative_weight,
     )
     square_U = row_UO.square().sum(dim=1)
-    square = torch.stack([square_U.index_select(0, place_P).sum() / max(len(place_P), 1) for place_P in places]).sum()
-    return link + config.id_penalty * square
+    lengths = [square_U.index_select(0, index_P).sum() / max(len(index_P), 1) for index_P in indices]
+    return link + config.id_penalty * torch.stack(lengths).sum()
 
 
 def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: PretrainConfig) -> Tensor:
-    """L_view, plain as in the paper or of normalised vectors."""
+    """Give L_view of the vectors as in the paper, or of unit vectors."""
     if config.view == "plain":
         return view_loss(first_GD, second_GD)
     return normalised_view_loss(first_GD, second_GD, model.view(second_GD), model.view(first_GD))
 
 
 def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> dict[str, Tensor]:
-    """Link loss of the next step."""
+    """Give the link loss of the next step."""
     vector_GD, pairs = model(batch.subgraph), batch.pairs
     link = link_loss(
         model.link(vector_GD, pairs.positive_first_P, pairs.positive_second_P),
@@ -196,7 +195,7 @@ def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> 
 
 
 def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | None, seed: int) -> DyFormer:
-    """Build the model of a graph, with fresh weights or with those of an earlier cut where they fit."""
+    """Build the model of a graph, with fresh weights or with those of an earlier step. Raises WeightsDoNotFit."""
     sizes = ModelSizes(
         num_nodes=len(graph.history.node_N),
         num_features=num_features(graph),
@@ -213,18 +212,12 @@ def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | 
 
 
 def moved_weights(weights: Weights, fresh: Weights) -> Weights:
-    """Fit weights to the nodes of another graph: a node keeps its row by its permanent number, a new one is untrained.
+    """Move weights to the nodes of another graph: a node keeps its row by its permanent number, a new one is untrained.
 
     Raises WeightsDoNotFit where anything but the number of nodes differs.
     """
     row_N = [name for name in fresh if name.endswith(("_N", "_NO"))]
-    wrong = [
-        f"{name}: expected {tuple(tensor.shape)}, found {tuple(weights[name].shape) if name in weights else None}"
-        for name, tensor in fresh.items()
-        if name not in weights or (name not in row_N and weights[name].shape != tensor.shape)
-    ]
-    if wrong:
-        raise WeightsDoNotFit(f"the weights do not fit the model ({'; '.join(wrong)}): train from scratch")
+    check_fit(weights, fresh, of_any_length=row_N)
     old, new = weights["node_N"].cpu().numpy(), fresh["node_N"].cpu().numpy()
     _, old_row, new_row = np.intersect1d(old, new, assume_unique=True, return_indices=True)
     moved = dict(weights)
@@ -242,21 +235,21 @@ def embed(
     device: str | torch.device = "cpu",
     node_B: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float32]:
-    """Give the vectors `[N, D]` of all nodes known at `graph.until`, or of those wanted and zeros for most others.
+    """Give the vectors `[N, D]` of all nodes known at `graph.until`, or of requested ones and zeros for most others.
 
-    Nodes are asked in fixed batches in the order of their numbers, so that a vector does not depend on who is wanted.
-    Batches are made in background threads, and beside the vectors no more than a few of them are held at once.
+    Batches are fixed, in the order of node numbers, so that a vector does not depend on the request. Background threads
+    make them, and beside the vectors memory holds a few batches at once. Raises WeightsDoNotFit.
     """
     model = started_model(graph, model_config, weights, seed=0).to(torch.device(device)).eval()
     view = as_of_graph(graph, until=graph.until)
     num_nodes = len(graph.history.node_N)
-    is_wanted_N = np.full(num_nodes, node_B is None)
+    is_requested_N = np.full(num_nodes, node_B is None)
     if node_B is not None:
-        is_wanted_N[node_B] = True
-    batches = [nodes_G for nodes_G in node_batches(num_nodes, model_config.num_targets) if is_wanted_N[nodes_G].any()]
-    works = [partial(make_batch, view, target_G, num_context=model_config.num_context) for target_G in batches]
+        is_requested_N[node_B] = True
+    batches = [node_G for node_G in node_batches(num_nodes, model_config.num_targets) if is_requested_N[node_G].any()]
+    jobs = [partial(make_batch, view, target_G, num_context=model_config.num_context) for target_G in batches]
     vector_ND = np.zeros((num_nodes, model_config.width), dtype=np.float32)
-    with torch.no_grad(), closing(loaded(works, num_threads=NUM_THREADS, num_ahead=NUM_AHEAD)) as made:
+    with torch.no_grad(), closing(loaded(jobs, num_threads=NUM_THREADS, num_ahead=NUM_AHEAD)) as made:
         for target_G, batch in zip(batches, made, strict=True):
             vector_ND[target_G] = model(batch.to(torch.device(device))).cpu().numpy()
     return vector_ND
@@ -264,7 +257,7 @@ def embed(
 
 @dataclass(frozen=True, kw_only=True)
 class DyFormerEmbedder:
-    """DyFormer as a method among others."""
+    """DyFormer as a method beside the baselines."""
 
     model: ModelConfig
     pretrain: PretrainConfig | None
@@ -289,8 +282,8 @@ class DyFormerEmbedder:
 
 
 def last_weights(stage: Iterator[Progress]) -> Weights:
-    """Run a stage to its end and give its best weights. Raises ValueError for a stage that was already over."""
+    """Run a stage to its end and give its best weights. Raises ValueError for a stage without an epoch left."""
     for progress in stage:
         if progress.is_last:
             return progress.checkpoint().weights()
-    raise ValueError("the stage has no epoch left to run: read the weights of its checkpoint, or ask for more epochs")
+    raise ValueError("the stage has no epoch left to run: read the weights of its checkpoint, or set more epochs")

@@ -8,7 +8,7 @@ import numpy as np
 
 from dyformer.evaluation.scored_pairs import METRICS, ScoredPairs
 from dyformer.evaluation.significance import new_pairs, paired_difference
-from dyformer.training.stages import WeightsDoNotFit
+from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.evaluate import evaluate_model, read_scores
 from flows.tasks.models import space_of, was_trained_on
 from flows.tasks.snapshots import Snapshots, open_snapshots

@@ -9,6 +9,7 @@ from dyformer.experiments.settings import (
     RENAMED_SETTINGS,
     BadSetting,
     Experiment,
+    OldSettings,
     UnknownSetting,
     allowed_settings,
     as_record,
@@ -134,6 +135,13 @@ def test_change_leaves_the_original_and_other_parts_alone() -> None:
 def test_record_gives_the_experiment_back() -> None:
     for experiment in (Experiment(), Experiment().changed({"pretrain": None, "graph.history_window": None})):
         assert from_record(as_record(experiment)) == experiment
+
+
+def test_record_of_another_version_is_refused() -> None:
+    record = as_record(Experiment())
+    record["pretrain"]["num_linked"] = record["pretrain"].pop("num_positives")
+    with pytest.raises(OldSettings, match=r"\(pretrain\.num_linked\): train again"):
+        from_record(record)
 
 
 def test_record_follows_its_parts_and_nothing_else() -> None:

@@ -1,6 +1,6 @@
 """Attention with a bias against torch's own, and its gradients against finite differences.
 
-Q asking nodes    K answering nodes    H heads    D width of all heads
+Q query nodes    K key nodes    H heads    D width of all heads
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 from dyformer.model.attention import attention
 
 
-def inputs(num_asking: int = 3, num_answering: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def inputs(num_queries: int = 3, num_keys: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    shapes = [(num_asking, 8), (num_answering, 8), (num_answering, 8), (2, num_asking, num_answering)]
+    shapes = [(num_queries, 8), (num_keys, 8), (num_keys, 8), (2, num_queries, num_keys)]
     query, key, value, bias = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), bias.requires_grad_()
 
@@ -26,8 +26,8 @@ def exact(query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) 
     return attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=0.0)
 
 
-def turned(query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
-    """The same with a bias that lies in memory as the other tower has it."""
+def transposed(query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, bias_HQK: Tensor) -> Tensor:
+    """The same attention, with the bias transposed in memory, as for the other tower."""
     return exact(query_QD, key_KD, value_KD, bias_HQK.transpose(1, 2).contiguous().transpose(1, 2))
 
 
@@ -36,18 +36,18 @@ def test_attention_head_by_head_is_the_fused_one():
     split = [row.reshape(len(row), 2, 4).transpose(0, 1) for row in (query_QD, key_KD, value_KD)]
     fused_HQW = functional.scaled_dot_product_attention(*split, attn_mask=bias_HQK)
     expected_QD = torch.cat([fused_HQW[0], fused_HQW[1]], dim=1)
-    for form in (exact, turned):
+    for form in (exact, transposed):
         torch.testing.assert_close(form(*inputs()), expected_QD, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", [exact, turned])
-def test_attention_is_the_same_where_no_gradient_is_asked_for(form: Callable[..., Tensor]):
+@pytest.mark.parametrize("form", [exact, transposed])
+def test_attention_without_gradients_is_the_same(form: Callable[..., Tensor]):
     found_QD = form(*(tensor.detach() for tensor in inputs()))
     assert torch.equal(found_QD, form(*inputs()).detach())
 
 
 class LargestMemory(TorchDispatchMode):
-    """Remembers the most numbers that any tensor asked memory for, beside one that was there."""
+    """Records the size of the largest tensor that is allocated, except a given one."""
 
     def __init__(self, known: Tensor) -> None:
         super().__init__()
@@ -61,17 +61,17 @@ class LargestMemory(TorchDispatchMode):
         return made
 
 
-def test_attention_without_gradients_keeps_the_weights_of_one_head():
+def test_attention_without_gradients_holds_the_weights_of_one_head_at_a_time():
     query_QD, key_KD, value_KD, bias_HQK = torch.randn(40, 16), *torch.randn(2, 50, 16), torch.randn(8, 40, 50)
     with LargestMemory(bias_HQK) as largest:
         attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=0.0)
     assert largest.numel == 40 * 50
 
 
-@pytest.mark.parametrize("num_answering", [1, 5])
-@pytest.mark.parametrize("form", [exact, turned])
-def test_gradients_equal_finite_differences(form: Callable[..., Tensor], num_answering: int):
-    assert torch.autograd.gradcheck(form, inputs(num_answering=num_answering))
+@pytest.mark.parametrize("num_keys", [1, 5])
+@pytest.mark.parametrize("form", [exact, transposed])
+def test_gradients_equal_finite_differences(form: Callable[..., Tensor], num_keys: int):
+    assert torch.autograd.gradcheck(form, inputs(num_keys=num_keys))
 
 
 def test_rows_may_be_parts_of_wider_ones():
@@ -81,15 +81,15 @@ def test_rows_may_be_parts_of_wider_ones():
     torch.testing.assert_close(exact(*part), exact(*inputs()), rtol=1e-12, atol=1e-12)
 
 
-def test_dropout_hides_answers():
+def test_dropout_drops_attention_weights():
     query_QD, key_KD, value_KD, bias_HQK = inputs()
     assert attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=1.0).abs().sum() == 0
-    shown_QD = attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=1e-12)
-    torch.testing.assert_close(shown_QD, exact(*inputs()), rtol=1e-9, atol=1e-9)
+    whole_QD = attention(query_QD, key_KD, value_KD, [bias_HQK], dropout=1e-12)
+    torch.testing.assert_close(whole_QD, exact(*inputs()), rtol=1e-9, atol=1e-9)
 
 
 def batches(*sizes: tuple[int, int]) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor]]:
-    """Queries, keys and values of all targets and then all context of batches, and the batches' biases."""
+    """Give queries, keys and values of all targets and then all contexts of batches, and the batches' biases."""
     generator = torch.Generator().manual_seed(4)
     num_rows = sum(map(sum, sizes))
     shapes = [(num_rows, 8)] * 3 + [(2, num_targets, num_context) for num_targets, num_context in sizes]
@@ -98,38 +98,42 @@ def batches(*sizes: tuple[int, int]) -> tuple[tuple[Tensor, Tensor, Tensor], lis
 
 
 def one_by_one(rows: Sequence[Tensor], biases: list[Tensor]) -> Tensor:
-    """Targets of each batch ask its context and the other way round, each by torch's own attention."""
+    """Give the attention of each batch's targets over its context, and the reverse, each by torch's own function."""
     sizes = [bias.shape[1] for bias in biases] + [bias.shape[2] for bias in biases]
     query, key, value = (row.reshape(len(row), 2, 4).transpose(0, 1).split(sizes, dim=1) for row in rows)
     num = len(biases)
-    told = [
+    outputs = [
         functional.scaled_dot_product_attention(query[i], key[i + num], value[i + num], attn_mask=biases[i])
         for i in range(num)
     ] + [
         functional.scaled_dot_product_attention(query[i + num], key[i], value[i], attn_mask=biases[i].transpose(1, 2))
         for i in range(num)
     ]
-    return torch.cat([told_HQW.transpose(0, 1).flatten(1) for told_HQW in told])
+    return torch.cat([output_HQW.transpose(0, 1).flatten(1) for output_HQW in outputs])
 
 
 BATCHES = [((3, 5),), ((3, 5), (2, 4)), ((4, 2), (1, 1), (2, 3))]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 1e-12])  # one that hides nothing takes the way of a GPU
+@pytest.mark.parametrize("dropout", [0.0, 1e-12])  # above 0 attention runs as on a GPU; 1e-12 drops nothing
 @pytest.mark.parametrize("sizes", BATCHES)
-def test_both_towers_of_several_batches_are_each_on_its_own(sizes: tuple[tuple[int, int], ...], dropout: float):
+def test_both_towers_of_several_batches_equal_each_tower_alone(sizes: tuple[tuple[int, int], ...], dropout: float):
     rows, biases = batches(*sizes)
     found_BD, expected_BD = attention(*rows, biases, dropout=dropout), one_by_one(rows, biases)
     torch.testing.assert_close(found_BD, expected_BD, rtol=1e-9, atol=1e-9)
     grad_BD = torch.randn(found_BD.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found, expected = (torch.autograd.grad(told, [*rows, *biases], grad_BD) for told in (found_BD, expected_BD))
+    found, expected = (
+        torch.autograd.grad(output_BD, [*rows, *biases], grad_BD) for output_BD in (found_BD, expected_BD)
+    )
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 1e-12])
 @pytest.mark.parametrize("sizes", BATCHES)
-def test_targets_alone_are_told_what_both_towers_tell_them(sizes: tuple[tuple[int, int], ...], dropout: float):
+def test_targets_alone_have_the_output_that_they_have_with_both_towers(
+    sizes: tuple[tuple[int, int], ...], dropout: float
+):
     (query_BD, key_BD, value_BD), biases = batches(*sizes)
     num = sum(num_targets for num_targets, _ in sizes)
     found_GD = attention(query_BD[:num], key_BD[num:], value_BD[num:], biases, dropout=dropout)
@@ -140,7 +144,7 @@ def test_targets_alone_are_told_what_both_towers_tell_them(sizes: tuple[tuple[in
 def test_gradients_of_both_towers_equal_finite_differences():
     rows, biases = batches((3, 5), (2, 4))
 
-    def told(query_BD: Tensor, key_BD: Tensor, value_BD: Tensor, *biases: Tensor) -> Tensor:
+    def output(query_BD: Tensor, key_BD: Tensor, value_BD: Tensor, *biases: Tensor) -> Tensor:
         return attention(query_BD, key_BD, value_BD, biases, dropout=0.0)
 
-    assert torch.autograd.gradcheck(told, (*rows, *biases))
+    assert torch.autograd.gradcheck(output, (*rows, *biases))

@@ -32,7 +32,7 @@ def test_bias_is_a_look_up_and_a_sum_over_connections():
     found_HP = bias(code_SH, delta_TH, distances())
     for pair in range(NUM_PAIRS):
         expected_H = code_SH[pair % (MAX_DISTANCE + 1)]
-        for lag in [lag for place, lag in CONNECTIONS if place == pair]:
+        for lag in [lag for other, lag in CONNECTIONS if other == pair]:
             expected_H = expected_H + delta_TH[lag]
         torch.testing.assert_close(found_HP[:, pair], expected_H, rtol=0, atol=1e-10)
 
@@ -51,7 +51,7 @@ def test_gradient_of_a_look_up_adds_up_all_pairs_of_a_code(max_distance: int):
     torch.testing.assert_close(found_SH, grad_HP.unflatten(1, (3, -1)).sum(dim=1).T, rtol=0, atol=1e-10)
 
 
-def test_gradients_flow_through_what_connections_are_added_to():
+def test_gradients_flow_through_the_bias_that_connections_are_added_to():
     base_HP, delta_TH = drawn(NUM_HEADS, NUM_PAIRS), drawn(NUM_LAGS, NUM_HEADS)
     pair_A, lag_A = torch.tensor(CONNECTIONS).T
     assert torch.autograd.gradcheck(

@@ -13,11 +13,13 @@ def log_sigmoid(value: float) -> float:
 
 
 def test_link_loss_is_the_papers_with_means_and_a_weight():
-    linked, unlinked, weight = [0.3, -1.2, 2.0], [0.5, -0.4], 0.1
-    expected = -sum(log_sigmoid(score) for score in linked) / 3
-    expected -= weight * sum(math.log(1 - 1 / (1 + math.exp(-score))) for score in unlinked) / 2
+    positives, negatives, weight = [0.3, -1.2, 2.0], [0.5, -0.4], 0.1
+    expected = -sum(log_sigmoid(score) for score in positives) / 3
+    expected -= weight * sum(math.log(1 - 1 / (1 + math.exp(-score))) for score in negatives) / 2
     found = link_loss(
-        torch.tensor(linked, dtype=torch.float64), torch.tensor(unlinked, dtype=torch.float64), negative_weight=weight
+        torch.tensor(positives, dtype=torch.float64),
+        torch.tensor(negatives, dtype=torch.float64),
+        negative_weight=weight,
     )
     assert float(found) == pytest.approx(expected, rel=1e-12)
 
@@ -42,7 +44,7 @@ def test_view_loss_is_summed_over_width_and_averaged_over_rows():
     assert float(view_loss(torch.tensor(first), torch.tensor(second))) == pytest.approx(expected)
 
 
-def test_each_view_moves_only_towards_the_other_that_stands_still():
+def test_gradient_of_each_view_treats_the_other_as_constant():
     first = torch.tensor([[1.0, 2.0]], requires_grad=True)
     second = torch.tensor([[0.0, 4.0]], requires_grad=True)
     view_loss(first, second).backward()
@@ -52,7 +54,15 @@ def test_each_view_moves_only_towards_the_other_that_stands_still():
     assert second.grad.tolist() == [[-2.0, 4.0]]
 
 
-def test_normalised_views_that_agree_in_direction_cost_nothing_and_send_no_gradient_to_the_view_that_stands():
+def test_normalised_view_loss_compares_each_view_with_its_prediction_from_the_other():
+    first, second = [3.0, 4.0], [5.0, 12.0]
+    predicted_first, predicted_second = [0.0, 2.0], [8.0, 6.0]  # unit vectors (0, 1) and (4/5, 3/5)
+    expected = (3 / 5) ** 2 + (1 - 4 / 5) ** 2 + (4 / 5 - 5 / 13) ** 2 + (3 / 5 - 12 / 13) ** 2
+    rows = [torch.tensor([row]) for row in (first, second, predicted_first, predicted_second)]
+    assert float(normalised_view_loss(rows[0], rows[1], rows[2], rows[3])) == pytest.approx(expected)
+
+
+def test_normalised_views_of_one_direction_have_loss_zero_and_get_no_gradient():
     first = torch.tensor([[3.0, 4.0]], requires_grad=True)
     second = torch.tensor([[0.6, 0.8]], requires_grad=True)
     predicted = torch.tensor([[0.3, 0.4]], requires_grad=True)

@@ -98,20 +98,20 @@ def plain_norm(row_D: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
 
 
 @torch.no_grad()
-def plain_update(layer: TwoTowerLayer, asking: Tensor, answering: Tensor, bias_HQK: Tensor) -> Tensor:
+def plain_update(layer: TwoTowerLayer, query_QD: Tensor, key_KD: Tensor, bias_HQK: Tensor) -> Tensor:
     """The paper's equations of one tower, query by query and head by head."""
     rows = []
-    for q in range(len(asking)):
+    for q in range(len(query_QD)):
         message = []
         for head in range(2):
-            cut = slice(3 * head, 3 * head + 3)
-            query = layer.query(plain_norm(asking[q], layer.attention_norm))[cut]
-            keys = [layer.key(plain_norm(row, layer.attention_norm))[cut] for row in answering]
-            values = [layer.value(plain_norm(row, layer.attention_norm))[cut] for row in answering]
+            span = slice(3 * head, 3 * head + 3)
+            query = layer.query(plain_norm(query_QD[q], layer.attention_norm))[span]
+            keys = [layer.key(plain_norm(row_D, layer.attention_norm))[span] for row_D in key_KD]
+            values = [layer.value(plain_norm(row_D, layer.attention_norm))[span] for row_D in key_KD]
             score = [query @ key / math.sqrt(3) + bias_HQK[head, q, k] for k, key in enumerate(keys)]
             total = sum(torch.exp(s) for s in score)
             message.append(sum(torch.exp(s) / total * value for s, value in zip(score, values, strict=True)))
-        row = layer.out(torch.cat(message)) + asking[q]
+        row = layer.out(torch.cat(message)) + query_QD[q]
         first, gelu, second = layer.feed_forward
         rows.append(second(gelu(first(plain_norm(row, layer.feed_forward_norm)))) + row)
     return torch.stack(rows)
@@ -176,8 +176,8 @@ def test_model_is_its_input_its_layers_and_a_norm():
     model = DyFormer(CONFIG, SIZES).eval()
     batch = example_batch()
     model.inputs.trained_N.fill_(True)
-    own_GO = model.inputs.own(batch.target_G)
-    assert own_GO.shape == (3, 1)
+    id_GO = model.inputs.id_embedding(batch.target_G)
+    assert id_GO.shape == (3, 1)
     target_GD = torch.cat(model.inputs(batch.target_G, batch.target_feature_GF), dim=1)
     context_CD = torch.cat(model.inputs(batch.context_C, batch.context_feature_CF), dim=1)
     bias = plain_bias(model.bias, batch)
@@ -188,7 +188,7 @@ def test_model_is_its_input_its_layers_and_a_norm():
             plain_update(layer, context_CD, target_GD, bias.transpose(1, 2)),
         )
     expected_GD = torch.stack(
-        [torch.cat([plain_norm(row[:5], model.norm), own]) for row, own in zip(target_GD, own_GO, strict=True)]
+        [torch.cat([plain_norm(row_D[:5], model.norm), id_O]) for row_D, id_O in zip(target_GD, id_GO, strict=True)]
     )
     torch.testing.assert_close(model(batch), expected_GD, rtol=1e-10, atol=1e-10)
 
@@ -221,7 +221,7 @@ def test_batches_given_together_have_the_vectors_that_each_has_alone():
         model.views(batches)
 
 
-def test_rows_that_have_nobody_to_ask_pass_through_the_feed_forward_layer_alone():
+def test_rows_without_context_pass_through_the_feed_forward_network_alone():
     layer = randomised(TwoTowerLayer(CONFIG))
     assert isinstance(layer, TwoTowerLayer)
     row_GD, nothing_HGC = torch.randn(3, 6), torch.randn(2, 3, 0)
@@ -238,21 +238,21 @@ def test_hidden_lag_leaves_no_trace_in_the_encoding():
         model.bias.temporal.table[2:4] = 1e3
         model.bias.temporal.aggregation_T[1] = 1e3
         after = model(hidden)
-        kept_A = hidden.edge_lag_A != 1
+        is_visible_A = hidden.edge_lag_A != 1
         parts = ("edge_target_A", "edge_context_A", "edge_lag_A")
-        without = replace(hidden, **{name: vars(hidden)[name][kept_A] for name in parts})
+        without = replace(hidden, **{name: vars(hidden)[name][is_visible_A] for name in parts})
         assert torch.equal(before, after)
         assert torch.equal(model(without), before)
         visible = replace(hidden, visible_T=torch.tensor([True, True, True]))
         assert not torch.equal(model(visible), before)
 
 
-def test_untrained_model_hears_near_nodes_first():
+def test_untrained_attention_prefers_near_nodes():
     bias_SH = AttentionBias(replace(CONFIG, width=128), SIZES).spatial()
     assert (bias_SH.diff(dim=0).mean(dim=1) < 0).all()
 
 
-def test_hidden_lag_shares_its_weight_among_the_visible():
+def test_weights_of_visible_lags_sum_to_one_where_a_lag_is_hidden():
     bias = AttentionBias(CONFIG, SIZES)
     batch = replace(example_batch(), visible_T=torch.tensor([True, False, False]))
     absent_H, delta_TH = bias.temporal(batch.visible_T)
@@ -260,7 +260,7 @@ def test_hidden_lag_shares_its_weight_among_the_visible():
     assert delta_TH[1:].abs().sum() == 0
 
 
-def test_node_without_context_gets_a_finite_vector_of_its_own():
+def test_nodes_without_context_get_finite_and_distinct_vectors():
     model = DyFormer(CONFIG, SIZES).eval()
     vector_GD = model(no_context(example_batch()))
     assert vector_GD.shape == (3, 6)
@@ -269,23 +269,35 @@ def test_node_without_context_gets_a_finite_vector_of_its_own():
 
 
 @pytest.mark.parametrize("inputs", ["id+structure", "id", "structure"])
-def test_never_trained_node_has_no_vector_of_its_own(inputs):
+def test_id_embedding_of_a_never_trained_node_is_zero(inputs):
     node_input = NodeInput(replace(CONFIG, inputs=inputs), SIZES)
     feature_BF = torch.randn(2, 3)
     node_input(torch.tensor([4, 5]), feature_BF)  # in training mode: nodes 4 and 5 count as trained
     node_input.eval()
-    known_structure_BS, known_own_BO = node_input(torch.tensor([4, 5]), feature_BF)
-    new_structure_BS, new_own_BO = node_input(torch.tensor([0, 8]), feature_BF)
-    assert new_own_BO.abs().sum() == 0
-    assert (known_own_BO.abs().sum() > 0) == ("id" in inputs)
+    known_structure_BS, known_id_BO = node_input(torch.tensor([4, 5]), feature_BF)
+    new_structure_BS, new_id_BO = node_input(torch.tensor([0, 8]), feature_BF)
+    assert new_id_BO.abs().sum() == 0
+    assert (known_id_BO.abs().sum() > 0) == ("id" in inputs)
     assert torch.equal(known_structure_BS, new_structure_BS)
     assert (new_structure_BS.abs().sum() > 0) == ("structure" in inputs)
 
 
-def test_dropped_id_looks_like_a_never_trained_node():
-    node_input = NodeInput(replace(CONFIG, id_dropout=1.0), SIZES)
-    assert node_input.own(torch.tensor([4, 5])).abs().sum() == 0
-    assert node_input.rows(torch.tensor([4, 5])).abs().sum() > 0
+def test_dropped_id_is_that_of_a_never_trained_node():
+    node_input, node_B = NodeInput(replace(CONFIG, id_dropout=1.0), SIZES), torch.tensor([4, 5])
+    assert node_input.id_embedding(node_B).abs().sum() == 0
+    assert node_input.rows(node_B, used_U=node_B).abs().sum() > 0
+
+
+def test_node_counts_as_trained_once_a_loss_used_its_id_embedding():
+    node_input = NodeInput(replace(CONFIG, id_dropout=0.5), replace(SIZES, num_nodes=100))
+    node_B = torch.arange(50).repeat(2)  # twice, as in two views
+    is_used_B = node_input.id_embedding(node_B).abs().sum(dim=1) > 0
+    assert 0 < len(node_B[is_used_B].unique()) < 50
+    assert node_input.trained_N.nonzero().squeeze().tolist() == node_B[is_used_B].unique().tolist()
+    before_N = node_input.trained_N.clone()
+    node_input.eval()
+    found = node_input.id_embedding(torch.arange(100)).abs().sum(dim=1) > 0
+    assert torch.equal(found, before_N)
 
 
 @torch.no_grad()
@@ -308,8 +320,8 @@ def test_scores_are_symmetric_inner_products():
     assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
 
 
-def test_layer_keeps_its_rows_in_single_precision_where_products_have_half():
-    # A dropout that hides nothing takes the way of a GPU.
+def test_rows_of_a_layer_are_float32_where_its_products_are_bfloat16():
+    # With a dropout above 0 attention runs as on a GPU; this one drops nothing.
     layer = TwoTowerLayer(replace(CONFIG, width=16, attention_dropout=1e-12)).float()
     row_BD, bias_HGC = torch.randn(7, 16).float(), torch.randn(2, 3, 4).float()
     exact = layer(row_BD, [bias_HGC]), layer.targets(row_BD, [bias_HGC])
@@ -322,7 +334,7 @@ def test_layer_keeps_its_rows_in_single_precision_where_products_have_half():
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the most numbers of any tensor that is made."""
+    """Records the size of the largest tensor that is made."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,8 +22,8 @@ class Toy(nn.Module):
         self.offset = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, node_B: Tensor) -> Tensor:
-        own_BD = functional.embedding(node_B, self.id_NO, sparse=True)
-        return (self.linear(own_BD) ** 2).sum() + self.offset**2
+        id_BD = functional.embedding(node_B, self.id_NO, sparse=True)
+        return (self.linear(id_BD) ** 2).sum() + self.offset**2
 
 
 def toy() -> Toy:
@@ -69,7 +69,7 @@ def test_a_node_that_is_not_in_the_batch_does_not_move():
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, 1e9])  # a gradient within the norm is left as it is
-def test_gradients_of_all_weights_and_of_both_views_share_one_norm(clip_norm: float):
+def test_gradients_of_all_weights_and_both_views_have_one_norm(clip_norm: float):
     """A node in both views has one gradient, the sum: Adam's second moment after one step is its square."""
     model = toy()
     optimizer = Optimizer(model, PretrainConfig(learning_rate=0.01, weight_decay=0.0, clip_norm=clip_norm))
@@ -107,7 +107,7 @@ def test_restored_state_goes_on_bit_for_bit(num_before: int):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_kept_state_is_a_copy():
+def test_state_is_a_copy():
     model = toy()
     optimizer = Optimizer(model, CONFIG)
     optimizer.step(model(torch.tensor([0])))
@@ -117,7 +117,7 @@ def test_kept_state_is_a_copy():
     assert all(torch.equal(state[name], before[name]) for name in before)
 
 
-def test_a_model_without_own_vectors_has_no_rows():
+def test_a_model_without_id_embeddings_has_no_rows():
     model = nn.Linear(2, 1)
     optimizer = Optimizer(model, CONFIG)
     optimizer.step(model(torch.ones(1, 2)).sum())
