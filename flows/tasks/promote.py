@@ -8,6 +8,7 @@ import numpy as np
 
 from dyformer.evaluation.scored_pairs import METRICS, ScoredPairs
 from dyformer.evaluation.significance import new_pairs, paired_difference
+from dyformer.experiments.settings import OldSettings
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.evaluate import evaluate_model, read_scores
 from flows.tasks.models import space_of, was_trained_on
@@ -88,7 +89,7 @@ def _comparison(
         return False, None, f"the champion was trained on step {pairs.step} and cannot be evaluated on it"
     try:
         address = evaluate_model(opened.address, seated, pairs.step, CHAMPION, pairs.seed)
-    except WeightsDoNotFit:
+    except (WeightsDoNotFit, OldSettings):
         return True, None, "the champion's weights do not fit the model any more"
     baseline = next(scored for scored in read_scores(address) if scored.method == CHAMPION)
     difference = _difference(pairs, baseline)

@@ -365,12 +365,15 @@ def test_a_seat_whose_weights_are_gone_is_empty(snapshots: str):
     assert (outcome["promoted"], outcome["reason"]) == (True, "the champion's weights are gone")
 
 
-def test_a_champion_that_no_longer_fits_leaves(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("error", [promote.WeightsDoNotFit, promote.OldSettings])
+def test_a_champion_that_no_longer_fits_leaves(
+    error: type[ValueError], snapshots: str, monkeypatch: pytest.MonkeyPatch
+):
     champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
 
     def evaluate(*call: Any) -> str:
-        raise promote.WeightsDoNotFit("other shapes")
+        raise error("of another version")
 
     monkeypatch.setattr(promote, "evaluate_model", evaluate)
     outcome = promote_if_better(snapshots, challenger, [evaluated(snapshots, challenger, pairs_of(0.1, "DyFormer"))])
