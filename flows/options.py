@@ -26,7 +26,12 @@ READING_OPTIONS: dict[str, Any] = {
     "label": _option(str, "--label", help="column of the label (0 or 1)"),
     "separator": _option(str, "--separator", help="comma, tab, semicolon, pipe, space (runs of spaces), or the sign"),
     "has_header": _option(bool, "--header/--no-header", help="whether the first row names the columns"),
-    "time_unit": _option(str, "--time-unit", help="s, ms, us, ns (since the epoch), iso, or step"),
+    "time_unit": _option(
+        str,
+        "--time-unit",
+        help="s, ms, us, ns (since the epoch), iso, day-first (31/12/2024 23:59), month-first (12/31/2024 23:59),"
+        " or step",
+    ),
     "bipartite": _option(bool, "--bipartite/--one-space", help="two id spaces: user 7 and item 7 differ"),
     "directed": _option(bool, "--directed/--undirected", help="whether source and target differ in role"),
     "window": _option(

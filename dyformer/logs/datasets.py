@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 from zoneinfo import available_timezones
 
-TimeUnit = Literal["s", "ms", "us", "ns", "iso", "step"]
-"""How a log writes its times: counts since the epoch (fractions allowed), ISO 8601, or an integer step."""
+TimeUnit = Literal["s", "ms", "us", "ns", "iso", "day-first", "month-first", "step"]
+"""How a log writes its times: counts since the epoch (fractions allowed), ISO 8601, dates such as 31/12/2024 23:59 or
+12/31/2024 23:59, or an integer step."""
 
 WindowRule = Literal["equal_time", "equal_count", "calendar"]
 

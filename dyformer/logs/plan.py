@@ -18,6 +18,8 @@ UNIT_NAMES = {
     "us": "microseconds since the epoch",
     "ns": "nanoseconds since the epoch",
     "iso": "ISO 8601, UTC where no zone is written",
+    "day-first": "dates with the day first (31/12/2024 23:59), UTC",
+    "month-first": "dates with the month first (12/31/2024 23:59), UTC",
     "step": "integer steps",
 }
 

@@ -23,7 +23,7 @@ from dyformer.logs.raw_file import (
     first_bytes,
     seekable,
 )
-from dyformer.logs.validation import ISO_PATTERN
+from dyformer.logs.validation import DAY_PATTERN, ISO_PATTERN
 
 SAMPLE_BYTES = 1 << 18
 SAMPLE_ROWS = 2_000
@@ -296,7 +296,7 @@ def is_number(text: str) -> bool:
 
 def is_date(text: str) -> bool:
     """Whether a text starts like a date."""
-    return re.search(ISO_PATTERN, text) is not None
+    return re.search(f"{ISO_PATTERN}|{DAY_PATTERN}", text) is not None
 
 
 def _is_epoch(text: str) -> bool:

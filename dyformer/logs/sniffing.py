@@ -4,7 +4,9 @@ The separator, the header and the time unit are guessed by this project's own ru
 of DuckDB know neither which column is the time nor comment lines, and choose where two readings fit.
 """
 
+import re
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 import polars as pl
@@ -13,41 +15,52 @@ from dyformer.logs.datasets import Columns, TimeUnit
 from dyformer.logs.plan import Declared, ReadPlan, position
 from dyformer.logs.raw_file import AmbiguousLog, RawFile, UnreadableTime
 from dyformer.logs.sample import Table, is_number, mostly, sample_table, shortened, time_like
-from dyformer.logs.validation import read_times, unit_of
+from dyformer.logs.validation import DAY_PATTERN, read_times, unit_of
 
 PAIRS = tuple(
-    (frozenset(sources), frozenset(targets), two_kinds)
+    (frozenset(sources.split()), frozenset(targets.split()), two_kinds)
     for sources, targets, two_kinds in (
-        (("source", "source_id", "src"), ("target", "target_id", "dst", "dest", "destination"), False),
-        (("from", "from_id", "from_node", "fromnodeid"), ("to", "to_id", "to_node", "tonodeid"), False),
-        (("sender", "sender_id"), ("recipient", "recipient_id", "receiver", "receiver_id"), False),
-        (("follower", "follower_id"), ("followee", "followee_id", "followed"), False),
-        (("user", "user_id", "userid"), ("friend", "friend_id", "contact", "contact_id"), False),
-        (("caller",), ("callee",), False),
-        (("u",), ("v",), False),
-        (("i",), ("j",), False),
-        (("node1", "id1", "user1"), ("node2", "id2", "user2"), False),
-        (("head", "subject"), ("tail", "object"), False),
+        ("source sourceid src srcid", "target targetid dst dstid dest destination destinationid", False),
+        ("from fromid fromnode fromnodeid", "to toid tonode tonodeid", False),
+        ("fromuser fromuserid fromaddress", "touser touserid toaddress", False),
+        ("accountfrom fromaccount nameorig", "accountto toaccount namedest", False),
+        ("origin originid orig", "destination destinationid dest", False),
+        ("startstation startstationid", "endstation endstationid", False),
+        ("srcip sourceip", "dstip destinationip destip", False),
+        ("sender senderid", "recipient recipientid receiver receiverid", False),
+        ("payer payerid", "payee payeeid", False),
+        ("buyer buyerid", "seller sellerid", False),
+        ("lender lenderid", "borrower borrowerid", False),
+        ("rater raterid", "ratee rateeid rated", False),
+        ("truster trusterid", "trustee trusteeid", False),
+        ("citing citingid", "cited citedid", False),
+        ("follower followerid", "followee followeeid followed", False),
+        ("user userid", "friend friendid contact contactid", False),
+        ("caller callerid", "callee calleeid", False),
+        ("u", "v", False),
+        ("i", "j", False),
+        ("node1 id1 user1", "node2 id2 user2", False),
+        ("head subject", "tail object", False),
         (
-            ("user", "user_id", "userid", "u", "uid", "customer", "customer_id", "reviewer", "editor"),
+            "user userid u uid customer customerid reviewer editor",
             (
-                *("item", "item_id", "itemid", "i", "iid", "product", "product_id", "business", "business_id"),
-                *("page", "page_id", "movie", "movie_id", "tag", "subreddit"),
+                "item itemid i iid product productid business businessid merchant merchantid page pageid"
+                " movie movieid tag subreddit artist artistid track trackid song songid video videoid"
             ),
             True,
         ),
     )
 )
-"""Names of sources, names of their targets, and whether the pair means two kinds of things."""
+"""Names of sources, names of their targets, and whether the pair means two kinds of things; in the form of `_plain`."""
 
 TIMES = frozenset(
     {
-        *("time", "timestamp", "time_stamp", "ts", "t", "date", "datetime", "date_time", "when", "at", "step"),
-        *("created", "created_at", "created_utc", "event_time", "unix_time", "unixtime", "unix_seconds", "epoch"),
+        *("time", "timestamp", "ts", "t", "date", "datetime", "when", "at", "step", "created", "createdat"),
+        *("createdutc", "eventtime", "unixtime", "unixseconds", "epoch"),
     }
 )
 WEIGHTS = frozenset({"weight", "w"})
-LABELS = frozenset({"label", "state_label"})
+LABELS = frozenset({"label", "statelabel"})
 
 
 def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPlan:
@@ -115,24 +128,27 @@ def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]
 
 def _add_named(table: Table, roles: dict[str, int]) -> None:
     """Add the roles whose columns go by a usual name."""
-    at = {name.lower(): index for index, name in reversed(list(enumerate(table.names)))}
+    names = [_plain(name) for name in table.names]
+
+    def named(usual: frozenset[str]) -> list[int]:
+        return [at for at, name in enumerate(names) if name in usual]
+
     if "source" not in roles and "target" not in roles:
-        pairs = {
-            (at[source], at[target])
-            for sources, targets, _ in PAIRS
-            for source in sources & at.keys()
-            for target in targets & at.keys()
-        }
+        pairs = {pair for sources, targets, _ in PAIRS for pair in product(named(sources), named(targets))}
         if len(pairs) > 1:
-            shown = "; ".join(f"{table.names[source]} and {table.names[target]}" for source, target in sorted(pairs))
+            found = "; ".join(f"{table.names[source]} and {table.names[target]}" for source, target in sorted(pairs))
             raise AmbiguousLog(
-                f"{table.where}: several pairs of columns could be the ends of an"
-                f" interaction ({shown}); choose with --source and --target"
+                f"{table.where}: several pairs of columns could be the ends of an interaction ({found});"
+                " choose with --source and --target"
             )
         roles.update(zip(("source", "target"), next(iter(pairs), ()), strict=False))
-    _add_one(table, roles, "time", [at[name] for name in TIMES & at.keys()])
-    _add_one(table, roles, "weight", [at[name] for name in WEIGHTS & at.keys()])
-    _add_one(table, roles, "label", [at[name] for name in LABELS & at.keys()])
+    for role, usual in (("time", TIMES), ("weight", WEIGHTS), ("label", LABELS)):
+        _add_one(table, roles, role, named(usual))
+
+
+def _plain(name: str) -> str:
+    """Write a column's name without capitals, spaces and punctuation: `Account From` as `accountfrom`."""
+    return re.sub(r"[\W_]+", "", name.lower())
 
 
 def _add_one(table: Table, roles: dict[str, int], role: str, columns: list[int]) -> None:
@@ -151,7 +167,7 @@ def _add_ends(table: Table, roles: dict[str, int]) -> None:
     free = [at for at in range(table.num_fields) if at not in roles.values()]
     if missing and table.names and len(free) != len(missing):
         raise AmbiguousLog(
-            f"{table.where}: the {' and '.join(missing)} column cannot be told from the names"
+            f"{table.where}: the {' and '.join(missing)} column cannot be guessed from the names"
             f" ({', '.join(table.names)}); choose with {' and '.join('--' + role for role in missing)}"
         )
     roles.update(zip(missing, free, strict=False))
@@ -195,14 +211,28 @@ def _time_unit(table: Table, at: int, declared: Declared) -> TimeUnit:
     texts = table.column(at)
     if mostly(texts, is_number):
         return unit_of([text for text in texts if is_number(text)])
+    dates = [match for text in texts if (match := re.match(DAY_PATTERN, text))]
+    if len(dates) > len(texts) / 2:
+        return _first_of_date(dates, table)
     if read_times(pl.Series(texts), "iso")["time"].null_count() == len(texts):
         raise UnreadableTime(
-            f"{table.where}: the time {shortened(texts[0])} is neither a number nor ISO 8601 (2024-05-31T10:00:00Z);"
-            " name another column with --time, or rewrite the times"
+            f"{table.where}: the time {shortened(texts[0])} is neither a number nor a date"
+            " (2024-05-31T10:00:00Z, 31/05/2024 10:00); name another column with --time, or rewrite the times"
         )
     return "iso"
 
 
+def _first_of_date(dates: list[re.Match[str]], table: Table) -> TimeUnit:
+    """Guess whether the day or the month is first: the one that exceeds 12."""
+    is_day_first, is_month_first = (any(int(date[part]) > 12 for date in dates) for part in (1, 3))
+    if is_day_first == is_month_first:
+        raise AmbiguousLog(
+            f"{table.where}: dates like {dates[0][0]!r} may have the day or the month first; choose with"
+            " --time-unit day-first or --time-unit month-first"
+        )
+    return "day-first" if is_day_first else "month-first"
+
+
 def _names_two_kinds(roles: dict[str, Any]) -> bool:
-    source, target = str(roles["source"]).lower(), str(roles["target"]).lower()
+    source, target = _plain(str(roles["source"])), _plain(str(roles["target"]))
     return any(two_spaces and source in sources and target in targets for sources, targets, two_spaces in PAIRS)

@@ -1,5 +1,6 @@
 """Rows of texts (or integers, where a block is nothing but such) -> values, and the reason of each row refused."""
 
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import polars as pl
@@ -18,6 +19,11 @@ LAST_COUNT = 2**63 - 1025  # the last one that a float tells from what does not 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 ISO_PATTERN = r"^\d{4}-\d{2}-\d{2}(?:[T ].*)?$|^\d{8}T\d{4}"
+
+DAY_PATTERN = r"^(\d{1,2})([/.-])(\d{1,2})[/.-](\d{4})(?:[ T,]+(\d.*))?$"
+"""A date with the day or the month first: 31/12/2024, 31.12.2024 23:59, 12/31/2024 11:59:59 PM."""
+
+DAY_FORMS = ("%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p")
 
 ISO_FORMS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z")
 
@@ -97,12 +103,17 @@ def quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
 def read_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
     """Read stripped texts, or integers, into `time` (Int64, null where unusable) and `reason` (null where usable).
 
-    Counts may carry fractions; ISO 8601 without a zone is UTC. Clock counts before 1970 are refused as negative (a
+    Counts may carry fractions; a date without a zone is UTC. Clock counts before 1970 are refused as negative (a
     sentinel far more often than a date); ISO dates before 1970 are read.
     """
     if unit not in get_args(TimeUnit):
         raise ValueError(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
-    return _iso_times(text.cast(pl.String)) if unit == "iso" else _counted_times(text, unit)
+    if unit == "iso":
+        return _dates(text.cast(pl.String), ISO_FORMS, _rare_iso_times)
+    if unit in ("day-first", "month-first"):
+        day = "%d/%m/%Y" if unit == "day-first" else "%m/%d/%Y"
+        return _dates(_with_slashes(text.cast(pl.String)), [f"{day} {form}" for form in DAY_FORMS])
+    return _counted_times(text, unit)
 
 
 def unit_of(texts: list[str]) -> TimeUnit:
@@ -161,13 +172,17 @@ def _microseconds(unit: TimeUnit) -> pl.Expr:
     return pl.coalesce(whole * factor, (value * factor).round().cast(pl.Int64, strict=False))
 
 
-def _iso_times(text: pl.Series) -> pl.DataFrame:
+def _dates(
+    text: pl.Series, forms: Sequence[str], read_others: Callable[[pl.Series], pl.Series] | None = None
+) -> pl.DataFrame:
+    """Read dates by the form that fits the first ones best, and those that it does not fit by the others."""
     start = text.head(64)
-    first, *others = sorted(ISO_FORMS, key=lambda form: _clock(start, form).null_count())
+    first, *others = sorted(forms, key=lambda form: _clock(start, form).null_count())
     time = _clock(text, first)
     for form in others:
         time = _filled(time, text, lambda rest, form=form: _clock(rest, form))
-    time = _filled(time, text, _rare_iso_times)
+    if read_others is not None:
+        time = _filled(time, text, read_others)
     in_range = (pl.col("time") >= FIRST_CLOCK_TIME) & (pl.col("time") <= LAST_CLOCK_TIME)
     reason = (
         pl.when(pl.col("time").is_null())
@@ -183,12 +198,19 @@ def _clock(text: pl.Series, pattern: str) -> pl.Series:
     return text.str.to_datetime(pattern, time_unit="us", strict=False).dt.epoch("us")
 
 
-def _filled(time: pl.Series, text: pl.Series, read) -> pl.Series:
-    """Read again what no earlier pattern could read."""
+def _filled(time: pl.Series, text: pl.Series, read: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Read the texts again that no earlier form fits."""
     missing = time.is_null().arg_true()
     if missing.len() == 0:
         return time
     return time.scatter(missing, read(text.gather(missing)))
+
+
+def _with_slashes(text: pl.Series) -> pl.Series:
+    """Write dates with slashes and a time of day; null for any other text."""
+    column = pl.col("text")
+    full = column.str.replace(DAY_PATTERN, "${1}/${3}/${4} ${5}").str.replace(r" $", " 00:00")
+    return text.to_frame("text").select(pl.when(column.str.contains(DAY_PATTERN)).then(full)).to_series()
 
 
 def _rare_iso_times(text: pl.Series) -> pl.Series:

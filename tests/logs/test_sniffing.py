@@ -46,6 +46,30 @@ def test_header_names_the_columns_wherever_they_stand():
     assert result.events["weight"].to_list() == [2.5, 0.0]
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "day,note,origin,destination",
+        "date,amount,payer,payee",
+        "time,amount,account_from,account_to",
+        "Event Time,Amount,Account From,Account To",
+        "timestamp,n,fromAddress,toAddress",
+        "started_at,bike,start_station_id,end_station_id",
+        "ts,bytes,src_ip,dst_ip",
+        "time,amount,lender_id,borrower_id",
+    ],
+)
+def test_usual_names_of_the_two_ends_are_found_in_any_spelling(header):
+    time = header.split(",")[0]
+    result = read(f"{header}\n{EPOCH},7,a,b\n{EPOCH + 1},8,b,c\n", time=time)
+    assert texts(result, "source", "target").rows() == [("a", "b"), ("b", "c")]
+
+
+def test_names_that_are_spelt_alike_are_both_offered():
+    with pytest.raises(AmbiguousLog, match=r"user_id and item; userId and item.*--source"):
+        read(f"user_id,userId,item,time\n1,2,3,{EPOCH}\n")
+
+
 def test_a_broken_first_row_is_no_header():
     result = read("x,,y\n" + GOOD)
     assert reasons(result) == {1: "empty id"}

@@ -1,6 +1,11 @@
 from datetime import UTC, datetime
 
-from raw_logs import EPOCH, SECOND, read
+import pytest
+from raw_logs import EPOCH, SECOND, raw, read, reasons
+
+from dyformer.logs.plan import describe
+from dyformer.logs.raw_file import AmbiguousLog
+from dyformer.logs.sniffing import sniff_plan
 
 
 def test_a_declared_unit_overrides_the_magnitude():
@@ -42,3 +47,46 @@ def test_fractions_of_seconds_are_kept_to_the_microsecond():
     thousandths = range(1, 20_000)  # some times 1e6 fall just below the whole number
     text = "".join(f"a,b,{number / 1000}\n" for number in thousandths)
     assert read(text, time_unit="s").events["time"].to_list() == [number * 1000 for number in thousandths]
+
+
+@pytest.mark.parametrize(
+    ("unit", "spellings"),
+    [
+        (
+            "day-first",
+            [
+                "13/02/2024 16:05",
+                "13.02.2024 16:05",
+                "13-2-2024T16:05:00",
+                "13/02/2024, 4:05 PM",
+                "13/2/2024 04:05:00.0 pm",
+            ],
+        ),
+        ("month-first", ["02/13/2024 16:05", "2/13/2024 16:05:00", "2/13/2024 4:05 PM", "02-13-2024 04:05:00 pm"]),
+    ],
+)
+def test_dates_with_the_day_or_the_month_first(unit, spellings):
+    text = "".join(f"a;b;{spelling}\n" for spelling in spellings)
+    moment = int(datetime(2024, 2, 13, 16, 5, tzinfo=UTC).timestamp()) * SECOND
+    assert read(text).events["time"].to_list() == [moment] * len(spellings)
+    assert read(text, time_unit=unit).events["time"].to_list() == [moment] * len(spellings)
+    assert unit in describe(sniff_plan(raw(text)))
+
+
+def test_a_date_without_a_time_of_day_is_its_midnight():
+    midnight = int(datetime(2024, 2, 13, tzinfo=UTC).timestamp()) * SECOND
+    assert read("a,b,13/02/2024\na,b,13/02/2024 00:00\n").events["time"].to_list() == [midnight] * 2
+
+
+def test_dates_that_leave_the_day_or_the_month_open_are_refused():
+    text = "a,b,03/04/2024 11:00\nb,c,04/05/2024 11:00\n"
+    with pytest.raises(AmbiguousLog, match=r"line 1: dates like '03/04/2024 11:00'.*day-first or .*month-first"):
+        read(text)
+    april, march = (int(datetime(2024, *day, 11, tzinfo=UTC).timestamp()) * SECOND for day in ((4, 3), (3, 4)))
+    assert read(text, time_unit="day-first").events["time"][0] == april
+    assert read(text, time_unit="month-first").events["time"][0] == march
+
+
+def test_days_that_do_not_exist_and_years_of_two_digits_are_refused():
+    text = "a,b,13/02/2024\na,b,30/02/2024\na,b,13/13/2024\na,b,13/02/24\na,b,2024-02-13\na,b,13/02/2024 25:00\n"
+    assert reasons(read(text, time_unit="day-first")) == dict.fromkeys(range(2, 7), "unreadable time")
