@@ -34,7 +34,7 @@ def published_graph(name: str) -> DynamicGraph:
     """Bring a published log through the product's own reading into its snapshots, in a store that is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DYFORMER_STORAGE"] = folder
-        ingest_log(name, {"log": str(published_log(name))}, say=lambda text: None)
+        ingest_log(name, {"log": str(published_log(name))}, show=lambda text: None)
         snapshots = open_snapshots(make_snapshots(name))
         return snapshots.graph(snapshots.num_steps)
 

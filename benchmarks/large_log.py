@@ -24,7 +24,7 @@ def run(path: Path, memory: int, folder: Path) -> None:
     """Ingest a log into an empty store and cut it; leave the digest of all tables' bytes in the folder."""
     os.environ |= {"DYFORMER_STORAGE": str(folder / "store"), MEMORY_VARIABLE: str(memory)}
     reading = {"log": [str(path)], "time_unit": "s", "window": "16 equal", "drop_duplicates": True}
-    counts = ingest_log("log", reading, say=lambda text: None)
+    counts = ingest_log("log", reading, show=lambda text: None)
     (folder / "result").write_text(f"{digest(make_snapshots('log'))} {counts}")
 
 

@@ -88,7 +88,7 @@ def ingest(size: str, folder: Path) -> str:
     from flows.tasks.ingest import ingest_log
 
     log = {"log": str(folder / "log.csv"), "window": f"{NUM_STEPS} equal", "time_unit": "s"}
-    counts = ingest_log(DATASET, log, say=lambda text: None)
+    counts = ingest_log(DATASET, log, show=lambda text: None)
     return f"{counts['num_accepted']:,} of {counts['num_read']:,} rows accepted"
 
 

@@ -122,7 +122,10 @@ def _trim(text: str | None, time_unit: TimeUnit) -> int:
 
 def _equal_count(time_R: NDArray[np.int64], offset: int, num_windows: int) -> Windows:
     if num_windows > len(time_R):
-        raise WindowError(f"{len(time_R)} interactions cannot fill {num_windows} windows of equal count: choose fewer")
+        raise WindowError(
+            f"{len(time_R)} interactions cannot fill {num_windows} windows of equal count: add interactions until there"
+            f' are {num_windows}, or choose fewer windows, as in --window "{max(len(time_R) // 2, 1)} equal"'
+        )
     length, num_longer = divmod(len(time_R), num_windows)
     index_B = np.arange(num_windows + 1)
     row_B = index_B * length + np.minimum(index_B, num_longer)

@@ -112,9 +112,9 @@ class CheckedStream:
             stream.close()
 
 
-def local_file(path: str | Path) -> RawFile:
-    """Name a file of this machine as one of a log; opening it raises LogNotFound or DamagedLog."""
-    return RawFile(name=str(path), open=partial(decompressed, str(path), partial(Path(path).open, "rb")))
+def local_file(path: str | Path, member: str | None = None) -> RawFile:
+    """Name a file of this machine as one of a log; its `open` raises what `decompressed` does."""
+    return RawFile(name=str(path), open=partial(decompressed, str(path), partial(Path(path).open, "rb"), member))
 
 
 def decompressed(name: str, open_stored: Callable[[], BinaryIO], member: str | None = None) -> ByteStream:

@@ -15,7 +15,7 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 
 from dyformer.logs.datasets import Dataset, dataset_named
-from dyformer.logs.raw_file import ByteStream, DamagedLog, LogError, LogNotFound, RawFile, decompressed, pieces
+from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile, decompressed, local_file, pieces
 from dyformer.logs.synthetic import generated_log
 from storage import files
 
@@ -53,23 +53,20 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
     if spec:
         specs = [spec] if isinstance(spec, str) else spec
         addresses = list(dict.fromkeys(address for one in specs for address in _named(one)))
-        return [RawFile(name=address, open=functools.partial(open_raw, address)) for address in addresses]
+        return [raw_file(address) for address in addresses]
     known = dataset_named(dataset)
     if known.name == "generated":
         return [RawFile(name="generated.csv", open=lambda: io.BytesIO(generated_log()))]
     addresses = _kept(known, raw_folder) or [_fetched(known, raw_folder)]
-    return [
-        RawFile(name=address, open=functools.partial(open_raw, address, known.archive_member)) for address in addresses
-    ]
+    return [raw_file(address, known.archive_member) for address in addresses]
 
 
-def open_raw(address: str, member: str | None = None) -> ByteStream:
-    """Open a stored file, local or in an object store, at its first decompressed byte.
-
-    Of an archive it opens the file called `member`, without one the only file there is.
-    Raises LogNotFound, and DamagedLog for broken or unknown compression.
-    """
-    return decompressed(address, functools.partial(files.open_stream, address), member)
+def raw_file(address: str, member: str | None = None) -> RawFile:
+    """Name a stored file, local or in an object store, as one of a log; of an archive the file called `member`."""
+    if not files.is_remote(address):
+        return local_file(address, member)
+    open_stored = functools.partial(files.open_stream, address)
+    return RawFile(name=address, open=functools.partial(decompressed, address, open_stored, member))
 
 
 def source_sha256(files: Sequence[RawFile]) -> str:
@@ -193,7 +190,7 @@ def _download(url: str, path: Path) -> None:
 def _check(dataset: Dataset, path: Path) -> None:
     """Read the fetched file to its end: what breaks off or differs from the published bytes is not kept."""
     try:
-        found = content_of(RawFile(name=path.name, open=lambda: open_raw(str(path), dataset.archive_member))).sha256
+        found = content_of(raw_file(str(path), dataset.archive_member)).sha256
     except DamagedLog as error:
         raise ChecksumMismatch(
             _where_to_get(dataset, f"what {dataset.origin} gave cannot be read ({error})")

@@ -1,9 +1,15 @@
-"""How far a value travels: a setting is parsed once, and a step's time is read from the small table of steps."""
+"""How far a value travels: a raw row, a setting, the times of the steps."""
 
+import io
+import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
+from types import FrameType
 
+import numpy as np
+import polars as pl
 import pytest
 
 import flows.cli
@@ -83,3 +89,47 @@ def test_a_lineage_reads_no_edges(generated: str, tables_read: list[str]):
     lineage = opened.lineage("vectors", until=3, settings={})
     assert tables_read == ["steps"]
     assert lineage.max_event_time == opened.graph(3).snapshots[-1].end_time - 1
+
+
+ROOT = Path(flows.cli.__file__).parents[1]
+PACKAGES = tuple(f"{ROOT / folder}/" for folder in ("flows", "dyformer/logs", "storage"))
+TABLES = (pl.DataFrame, pl.LazyFrame, pl.Series, np.ndarray, io.IOBase)
+MARK = "the-marked-id"
+
+
+def carries_rows(value: object, depth: int = 4) -> bool:
+    """Whether a value is a table or a stream, or holds the text of the marked row."""
+    if isinstance(value, str | bytes):
+        return MARK in (value if isinstance(value, str) else value.decode("latin-1"))
+    if isinstance(value, TABLES) or hasattr(type(value), "read"):
+        return True
+    if is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return depth > 0 and isinstance(value, list | tuple) and any(carries_rows(each, depth - 1) for each in value)
+
+
+def test_a_raw_row_enters_at_most_15_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    rows = [f"{MARK},{number % 5},2024-01-01T00:00:{number % 60:02}Z" for number in range(2_000)]
+    (tmp_path / "log.csv").write_text("\n".join(["source,target,time", *rows]))
+    entered = {"flows/cli.py"}  # the command itself
+
+    def profile(frame: FrameType, event: str, value: object) -> None:
+        file = frame.f_code.co_filename
+        if event in ("call", "return") and file.startswith(PACKAGES):
+            values = list(frame.f_locals.values()) if event == "call" else [value]
+            if carries_rows(values):
+                entered.add(Path(file).relative_to(ROOT).as_posix())
+
+    previous = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(["ingest", "mine", "--log", str(tmp_path / "log.csv")])
+    finally:
+        sys.setprofile(previous)
+    assert not ending.value.code
+    assert {"dyformer/logs/events.py", "storage/events/table.py"} <= entered
+    assert len(entered) <= 15, sorted(entered)

@@ -57,7 +57,7 @@ steps.train_model({snapshots!r}, {until}, Experiment().changed({changes!r}))
 def snapshots_in(store: Path, log: Path) -> str:
     reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(store)}):
-        return make_snapshots("mylog", ingest_log("mylog", reading, say=lambda text: None)["version"])
+        return make_snapshots("mylog", ingest_log("mylog", reading, show=lambda text: None)["version"])
 
 
 def trained(store: Path, snapshots: str) -> tuple[bytes, bytes]:

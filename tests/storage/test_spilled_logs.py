@@ -39,7 +39,7 @@ def outcome(store: Path, logs: list[list[str]], reading: dict[str, Any], monkeyp
     """Ingest logs one after the other and cut them; give the counts and every table."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(store))
     declared = {"time_unit": "s", "window": "3d", "max_bad": "5%", **reading}
-    counts = [ingest_log("mine", {**declared, "log": log}, say=lambda text: None) for log in logs]
+    counts = [ingest_log("mine", {**declared, "log": log}, show=lambda text: None) for log in logs]
     layout, address = Layout.from_environment(), make_snapshots("mine")
     tables = {
         "events": scan_events(layout, "mine").drop("arrival").sort("ingest", "row").collect(),
@@ -108,7 +108,7 @@ def test_what_cannot_be_used_leaves_no_trace(
     for is_large in (False, True):
         monkeypatch.setattr(spill, "is_large", lambda *_, is_large=is_large: is_large)
         with pytest.raises(error) as raised:
-            ingest_log("mine", {"log": [str(tmp_path / "log.csv")], "time_unit": "s"}, say=lambda text: None)
+            ingest_log("mine", {"log": [str(tmp_path / "log.csv")], "time_unit": "s"}, show=lambda text: None)
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
     assert not list((tmp_path / "store").rglob("*.parquet"))
@@ -131,7 +131,7 @@ def test_the_text_of_all_new_files_together_decides(tmp_path: Path, monkeypatch:
     copy = shutil.copy(one, tmp_path / "copy.csv.gz")
     for log in ([one], [one, two, copy], [two]):
         reading = {"log": [str(path) for path in log], "time_unit": "s", "window": "3d", "max_bad": "5%"}
-        ingest_log("mine", reading, say=lambda text: None)
+        ingest_log("mine", reading, show=lambda text: None)
     assert evaluated == [size[one], size[two], 0]
 
 
