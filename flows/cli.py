@@ -1,4 +1,4 @@
-"""The `dyformer` command: the same steps and flows, with no server needed."""
+"""The `dyformer` command: arguments -> the flows and tasks, with no server needed."""
 
 import os
 import sys
@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
+from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, write_json
 from flows.environment import server_in_use
 from flows.options import with_reading
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="From a growing interaction log to fresh node vectors and honestly evaluated link forecasts.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",  # so a default in a help text stands in round brackets: square ones are markup
 )
@@ -36,26 +37,37 @@ Seed = Annotated[int, typer.Option(help="seed of the split and of the training",
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import dyformer
+
+        print(f"dyformer {dyformer.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def settings(
+def common(
     storage: Annotated[
         str | None,
         typer.Option(help="folder or s3:// address of the store (DYFORMER_STORAGE, else ./data)", show_default=False),
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and exit", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
-    """Settle where everything is kept."""
+    """Set the store of the command."""
     if storage is not None:
         os.environ["DYFORMER_STORAGE"] = storage
 
 
 @app.command()
-def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+def datasets(as_json: AsJson = False) -> None:
     """List the known logs, and those ingested into the store."""
     import polars as pl
 
-    from flows.console import print_frame, print_json
     from flows.tasks.ingest import known_and_ingested
 
     rows = known_and_ingested()
@@ -66,7 +78,6 @@ def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")]
 @with_reading
 def ingest(dataset: Name, reading: dict[str, Any]) -> None:
     """Commit the rows of a log; the same bytes again change nothing."""
-    from flows.console import counts_line
     from flows.tasks.ingest import ingest_log
 
     print(counts_line(ingest_log(dataset, reading)))
@@ -77,13 +88,12 @@ def ingest(dataset: Name, reading: dict[str, Any]) -> None:
 def snapshots(
     dataset: Name,
     reading: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Cut a log into snapshots and count each; ingests the log first where it is not in the store."""
-    from flows.console import print_frame, print_json
     from flows.tasks.snapshots import snapshot_counts
 
-    address, _ = _ingested(dataset, reading, say=_silent if as_json else print)
+    address, _ = _ingested(dataset, reading, write=(lambda text: None) if as_json else print)
     counts = snapshot_counts(address)
     print_json(counts.to_dicts()) if as_json else print_frame(counts, f"snapshots of {dataset}")
 
@@ -132,15 +142,32 @@ def predict(
 @app.command()
 def sql(
     statement: Annotated[str, typer.Argument(help='such as "select * from forecasts where id = 7"')],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Ask the store: every artifact is a view."""
-    from flows.console import print_frame, print_json
+    """Query the store: every artifact is a view."""
     from storage.layout import Layout
-    from storage.queries import sql as answer
+    from storage.queries import sql as query
 
-    rows = answer(Layout.from_environment(), statement)
+    rows = query(Layout.from_environment(), statement)
     print_json(rows.to_dicts()) if as_json else print_frame(rows)
+
+
+@app.command()
+def drop(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="a name in the store")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="remove it without a question")] = False,
+) -> None:
+    """Remove a dataset from the store, for good; it can be ingested anew, with another window or time unit."""
+    from storage.drop import check_dataset, drop_dataset
+    from storage.layout import Layout
+
+    layout = Layout.from_environment()
+    check_dataset(layout, dataset)
+    removed = f"the events, artifacts, checkpoints and champion of {dataset}"
+    if not yes:
+        typer.confirm(f"Remove {removed} from {layout.root}?", abort=True)
+    drop_dataset(layout, dataset)
+    print(f"removed {removed} from {layout.root}; runs and models in MLflow and files in 1_raw stay")
 
 
 @app.command()
@@ -148,7 +175,7 @@ def sql(
 def run(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
-    """Bring a log from raw rows to a evaluated, tracked model and its forecasts; a rerun does only what is new."""
+    """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun does only what is new."""
     experiment = _experiment(dataset, changes)
     report, seconds = _finished(dataset, reading, experiment, seed)
     if report is None:
@@ -156,7 +183,7 @@ def run(
     else:
         print("nothing new: this is the report of the earlier run")
         seconds = 0.0
-    _show(report, dataset, json_file, seconds)
+    _print_report(report, json_file, seconds, changes, seed)
 
 
 @app.command()
@@ -170,7 +197,7 @@ def retrain(
     if finished is not None:
         print(f"{dataset}: nothing new")
         raise typer.Exit(NOTHING_TO_DO)
-    _show(_retrain(dataset, reading, experiment, seed), dataset, json_file, seconds)
+    _print_report(_retrain(dataset, reading, experiment, seed), json_file, seconds, changes, seed)
 
 
 @app.command()
@@ -198,7 +225,6 @@ def benchmark(
     """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, the baselines, your own."""
     experiment = _experiment(dataset, changes)  # an error comes before anything is committed or started
     from dyformer.experiments.tables import score_table
-    from flows.console import print_frame, write_json
     from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
     from flows.tasks.methods import benchmark_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
@@ -216,13 +242,13 @@ def benchmark(
     rows = metrics(made["scores"], made["snapshots"])
     print_frame(score_table(rows, dataset), f"{dataset}: AUC in percent, the paper's protocol")
     if json_file is not None:
-        write_json(json_file, _plain_steps(rows))
+        write_json(json_file, plain_steps(rows))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and exit; what a user can cause ends in one message."""
     try:
-        app(arguments)
+        app(arguments, prog_name="dyformer")
     except (ValueError, OSError) as error:
         print(f"dyformer: {error}", file=sys.stderr)
         sys.exit(FAILED)
@@ -232,22 +258,21 @@ def _ingested(
     dataset: str,
     reading: dict[str, Any],
     check: Callable[[int], None] | None = None,
-    say: Callable[[str], None] = print,
+    write: Callable[[str], None] = print,
 ) -> tuple[str, float]:
-    """Commit what is new in a log; give the address of its snapshots and the seconds it took."""
-    from flows.console import counts_line
+    """Commit the new rows of a log; give the address of its snapshots and the seconds it took."""
     from flows.tasks.ingest import ingest_log
     from flows.tasks.snapshots import make_snapshots
 
     started = time.monotonic()
-    counts = ingest_log(dataset, reading, say, check)
+    counts = ingest_log(dataset, reading, write, check)
     address = make_snapshots(dataset, counts["version"])
-    say(counts_line(counts))
+    write(counts_line(counts))
     return address, round(time.monotonic() - started, 2)
 
 
 def _finished(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> tuple[str | None, float]:
-    """Commit what is new, and give the earlier run's report if nothing was; and the seconds it took."""
+    """Commit the new rows, and give the earlier run's report if there were none; and the seconds it took."""
     from flows.tasks.report import finished_report
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
@@ -266,31 +291,24 @@ def _retrain(dataset: str, reading: dict[str, Any], experiment: "Experiment", se
 
 
 def _announce() -> None:
-    """Say where the flow runs; its output comes here, so that Prefect itself need not write to the terminal."""
+    """Print which server runs the flow; Prefect itself writes nothing, because the command prints the results."""
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     print(f"running on {server_in_use()}", flush=True)
 
 
-def _show(report: str, dataset: str, json_file: Path | None, ingest_seconds: float) -> None:
-    from dyformer.experiments.tables import PAPER_METRICS, score_table
-    from flows.console import print_frame, tracked_line, write_json
+def _print_report(
+    report: str, json_file: Path | None, ingest_seconds: float, changes: list[str] | None, seed: int
+) -> None:
+    """Print the scores of a run and the commands that may follow; write everything to the file."""
     from flows.tasks.report import read_report
 
     metrics, summary = read_report(report)
     summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    paper = " (the paper's: over all its steps)" if dataset in PAPER_METRICS else ""
-    print_frame(score_table(metrics, dataset), f"{dataset}: AUC in percent on the newest step{paper}")
-    for kind in ("model", "vectors", "forecasts"):
-        print(f"{kind}: {summary['addresses'][kind]}")
-    print(tracked_line(summary["tracking"]))
+    options = [text for change in changes or [] for text in ("--set", change)] + (["--seed", str(seed)] if seed else [])
+    print_report(metrics, summary, options, storage=click.get_current_context().find_root().params["storage"])
     if json_file is not None:
-        write_json(json_file, {**summary, "scores": _plain_steps(metrics), "report": report})
-
-
-def _plain_steps(metrics: Any) -> list[dict[str, Any]]:
-    """One row a figure, the step a number, `micro` or `macro`."""
-    return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in metrics.to_dicts()]
+        write_json(json_file, {**summary, "scores": plain_steps(metrics), "report": report})
 
 
 def _experiment(dataset: str, changes: list[str] | None) -> "Experiment":
@@ -302,7 +320,3 @@ def _experiment(dataset: str, changes: list[str] | None) -> "Experiment":
     if wrong:
         raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
     return experiment_for(dataset).changed({name.strip(): value.strip() for name, _, value in pairs})
-
-
-def _silent(text: str) -> None:
-    """Say nothing."""

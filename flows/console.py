@@ -1,19 +1,30 @@
-"""Results on a terminal: tables, counts, and machine-readable files."""
+"""Results, progress and next commands -> lines and tables on a terminal, or JSON."""
 
+import functools
 import json
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import polars as pl
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import Console
 
+Item = TypeVar("Item")
 MAX_WIDTH = 10_000
+SECONDS_BETWEEN_LINES = 15.0
+SHORT_LIST = 4  # values; of a longer list a table has the first two
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
 
 
-def print_frame(frame: pl.DataFrame, title: str = "") -> None:
+def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     """Print a small table."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title or None, title_justify="left")
     for name, dtype in frame.schema.items():
         table.add_column(name, justify="right" if dtype.is_numeric() else "left", overflow="fold")
@@ -27,7 +38,7 @@ def print_frame(frame: pl.DataFrame, title: str = "") -> None:
 
 
 def counts_line(counts: dict[str, Any]) -> str:
-    """Say what became of every row."""
+    """Write how many rows of a log were read, and how many of them became events."""
     read, accepted, quarantined, dropped, duplicates = (f"{counts[name]:,}" for name in COUNTS)
     return (
         f"{counts['dataset']}: {read} rows read = {accepted} accepted + {quarantined} quarantined + {dropped} dropped"
@@ -36,11 +47,48 @@ def counts_line(counts: dict[str, Any]) -> str:
     )
 
 
-def tracked_line(tracking: dict[str, Any]) -> str:
-    """Say where a run is tracked, and what the tracker did not take."""
+def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list[str], storage: str | None) -> None:
+    """Print the scores of a run, its name in MLflow, and commands that may follow.
+
+    Args:
+        metrics: of the report.
+        summary: of the report.
+        options: `--set` and `--seed` of the run, without which `predict` would train another model.
+        storage: the value of `--storage`, None where the environment has it.
+    """
+    from dyformer.experiments.tables import PAPER_METRICS, score_table
+
+    dataset, tracking = summary["dataset"], summary["tracking"]
+    paper = " (the paper's: over all its steps)" if dataset in PAPER_METRICS else ""
+    print_frame(score_table(metrics, dataset), f"{dataset}: AUC in percent on the newest step{paper}")
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
-    problem = f"; kept for later, because: {tracking['problem']}" if tracking["problem"] else ""
-    return f"tracked: run {tracking['run']} in {tracking['tracker']}{model}{problem}"
+    problem = f"; stored until the next run, because: {tracking['problem']}" if tracking["problem"] else ""
+    print(f"tracked: run {tracking['run']}{model}{problem}")
+    print("\n  ".join(["next:", *next_commands(dataset, options, storage, tracking["tracker"])]))
+
+
+def next_commands(dataset: str, options: list[str], storage: str | None, tracker: str) -> list[str]:
+    """Write commands that may follow a run: its forecasts, its vectors, more forecasts, its metrics."""
+    program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
+    forecasts = f"select id, partner_id, score from forecasts where dataset = '{dataset}' order by score desc limit 10"  # noqa: S608
+    vectors = f"select id, vector from vectors where dataset = '{dataset}' limit 10"  # noqa: S608
+    is_server = tracker.startswith(("http://", "https://"))
+    return [
+        f'{program} sql "{forecasts}"',
+        f'{program} sql "{vectors}"',
+        f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}",
+        f"open {tracker}" if is_server else f"mlflow ui --backend-store-uri {shlex.quote(tracker)}",
+    ]
+
+
+def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:
+    """Give one row a metric, its step as a number, `micro` or `macro`."""
+    return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in metrics.to_dicts()]
+
+
+def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iterator[Item]:
+    """Yield the items and print how many are done: a bar on a terminal, a line now and then elsewhere."""
+    return _with_bar(items, title, total) if sys.stderr.isatty() else _with_lines(items, title, total)
 
 
 def print_json(value: Any) -> None:
@@ -57,4 +105,30 @@ def write_json(file: Path, value: Any) -> None:
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, list) and len(value) > SHORT_LIST:
+        return f"[{_cell(value[0])}, {_cell(value[1])}, ... {len(value)} values]"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+@functools.cache
+def _terminal() -> "Console":
+    """One console, so that a training's bar stands below its benchmark's."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
+    from rich.progress import track
+
+    return iter(track(items, description=title, total=total, console=_terminal(), transient=True))
+
+
+def _with_lines(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
+    started = printed = time.monotonic()
+    for number, item in enumerate(items, start=1):
+        yield item
+        now = time.monotonic()
+        if now - printed >= SECONDS_BETWEEN_LINES:
+            print(f"{title}: {number}{f' of {total}' if total else ''}, {now - started:.0f} s", flush=True)
+            printed = now

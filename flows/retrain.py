@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from flows.artifacts import show_summary, show_table
+from flows.artifacts import show_report, show_table
 from flows.evaluate import baselines_task, evaluate_task
 from flows.stages import (
     Changes,
@@ -19,7 +19,6 @@ from flows.stages import (
     tracked_train_task,
     vectors_task,
 )
-from flows.summary import as_markdown
 from flows.tasks.evaluate import metrics, steps_to_evaluate
 from flows.tasks.promote import promote_if_better
 from flows.tasks.report import finished_report, write_report
@@ -67,7 +66,7 @@ def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Change
         "seconds": seconds,
     }
     report = report_task(snapshots, scores, summary, experiment, seed)
-    show_summary(dataset, as_markdown(report))
+    show_report(report)
     return report
 
 

@@ -87,6 +87,17 @@ def remove(address: str) -> None:
         obstore.delete(*_object(address))
 
 
+def remove_folder(folder: str) -> None:
+    """Delete a folder and all below it; of a local one no part is left in sight. A missing folder is no error."""
+    if is_remote(folder):
+        for address in find(folder):
+            remove(address)
+    elif Path(folder).is_dir():
+        hidden = Path(folder).with_name(temporary_name(Path(folder).name))
+        Path(folder).rename(hidden)
+        shutil.rmtree(hidden)
+
+
 def find(folder: str, pattern: str = "*") -> list[str]:
     """Addresses of all files below a folder whose name fits, sorted.
 

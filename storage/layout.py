@@ -74,6 +74,10 @@ class Layout:
         """Names of the logs among the children of `datasets`."""
         return [folder.removeprefix("dataset=") for folder in folders if folder.startswith("dataset=")]
 
+    def of_dataset(self, folder: str, dataset: str) -> str:
+        """Folder of a dataset, below the folder of one kind of artifacts or below `datasets`."""
+        return f"{folder}/{_hive(dataset=dataset)}"
+
     def snapshots(self, dataset: str, *, version: int, settings: str) -> str:
         """Artifact with the tables `edges`, `steps` and `nodes` of one table version under one window."""
         return self._join(SNAPSHOTS, "snapshots", _hive(dataset=dataset, version=version, settings=settings))

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.logs.datasets import TimeUnit, Window, WindowError, fixed_duration, parse_duration
+from dyformer.logs.datasets import IF_SECONDS, TimeUnit, Window, WindowError, fixed_duration, parse_duration
 
 MAX_WINDOWS = 100_000
 """More windows than this are refused as a mistaken length."""
@@ -112,7 +112,8 @@ def _check_fit(window: Window, time_unit: TimeUnit) -> None:
     if time_unit == "step" and (window.rule == "calendar" or window.time_zone != "UTC"):
         raise WindowError(
             f"the window {str(window)!r} needs clock times, and this log has integer steps: write a number of steps,"
-            ' as in "1", or a number of windows, as in "12 equal"'
+            ' as in "1", or a number of windows, as in "12 equal"; '
+            f"{IF_SECONDS}"
         )
 
 

@@ -25,6 +25,13 @@ FIXED_UNITS = {
 CALENDAR_UNITS = ("d", "w", "mo", "y")
 
 
+IF_SECONDS = (
+    "if its times count seconds, ingest it with --time-unit s"
+    " (a dataset that is in the store already: after `dyformer drop NAME`)"
+)
+"""Advice for a clock window on integer steps."""
+
+
 class WindowError(ValueError):
     """A window rule that cannot be understood or does not fit the log."""
 
@@ -56,7 +63,9 @@ def fixed_duration(text: str, time_unit: TimeUnit) -> int:
     amount, unit = parse_duration(text)
     if (time_unit == "step") != (unit == ""):
         has = "integer steps" if time_unit == "step" else "clock times"
-        advice = 'a plain number, as in "1"' if time_unit == "step" else 'a number with a unit, as in "10d"'
+        advice = (
+            f'a plain number, as in "1"; {IF_SECONDS}' if time_unit == "step" else 'a number with a unit, as in "10d"'
+        )
         raise WindowError(f"the duration {text!r} does not fit a log with {has}: write {advice}")
     if unit in ("mo", "y"):
         raise WindowError(f'{text!r} has no fixed length: write "calendar {text}", or a number of days')

@@ -1,8 +1,8 @@
 """A raw log -> committed events: unusable rows go to quarantine, and every row is counted."""
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,8 +19,9 @@ from dyformer.logs.sniffing import sniff_plan
 from storage.events import scratch_database as spill
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
-from storage.events.table import append, history, ingested_datasets, newest_version, scan_events
+from storage.events.table import DatasetNotIngested, append, history, ingested_datasets, newest_version, scan_events
 from storage.layout import Layout
+from storage.locks import in_use
 from storage.raw.files import Content, content_of, find_logs
 
 if TYPE_CHECKING:
@@ -78,11 +79,12 @@ def ingest_log(
             show(f"no snapshots yet: {window} needs at least {window.count} rows, and there are {len(time_R)}")
         else:
             _check_window(time_R, window, declared.time_unit, check)
-        declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
-        made = [
-            append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
-            for digest, result in results.items()
-        ]
+        with _committing(layout, dataset, was_there=num_stored > 0):
+            declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
+            made = [
+                append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
+                for digest, result in results.items()
+            ]
     rows = known + [asdict(ingest) for ingest in made]
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
     changed = any(ingest.changed for ingest in made)
@@ -145,6 +147,15 @@ def _check_window(
     windows = split_windows(time_R, window, time_unit)
     if check is not None:
         check(len(windows.start_time_T))
+
+
+@contextmanager
+def _committing(layout: Layout, dataset: str, *, was_there: bool) -> Iterator[None]:
+    """Hold a dataset against `dyformer drop`; raises DatasetNotIngested where it was dropped since it was looked up."""
+    with in_use(layout, dataset).read_lock():
+        if was_there and dataset not in ingested_datasets(layout):
+            raise DatasetNotIngested(f"dataset {dataset!r} was dropped while its log was read: ingest it again")
+        yield
 
 
 def _drops(reading: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.stages import finetune, pretrain
-from flows.progress import tracked
+from flows.console import tracked
 from flows.tasks.models import LOSSES, PARTS, TIMES, device, run_keys, times_address
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import Lineage, is_current, write_artifact
@@ -24,7 +24,7 @@ from storage.artifacts.checkpoints import (
     to_bytes,
 )
 from storage.layout import WEIGHTS
-from storage.locks import alone
+from storage.locks import alone, in_use
 
 SECONDS_BETWEEN_CHECKPOINTS = 15.0  # so many times more for each second that the last one took
 TIME_NAMES = ("seconds", "waiting_fraction")  # of an epoch, and the fraction of it that waited for batches
@@ -54,7 +54,8 @@ def train_model(
     experiment = _with_lags(experiment, until)
     lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
     address = opened.layout.model(opened.dataset, **run_keys(opened, lineage))
-    with alone(opened.layout, f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"):
+    key = f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"
+    with in_use(opened.layout, opened.dataset).read_lock(), alone(opened.layout, key):
         if is_current(address, lineage):
             return address
         graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)

@@ -23,7 +23,8 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
         if key in known and known[key] != plain.get(key):
             raise DeclarationConflict(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, now it is {plain.get(key)!r}: "
-                "leave it as it was, or ingest under another name"
+                f"leave it as it was, ingest under another name, or remove it with `dyformer drop {dataset}` "
+                f"and ingest it anew with --{key.replace('_', '-')}"
             )
     if plain != known:
         files.write_bytes(layout.declaration(dataset), json.dumps(plain, indent=1, sort_keys=True).encode())

@@ -1,6 +1,7 @@
-"""The `dyformer` command as its users meet it: answers, exit codes and one message for everything that is wrong."""
+"""The `dyformer` command as its users meet it: output, exit codes and one message for everything that is wrong."""
 
 import gzip
+import io
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,7 +18,8 @@ from own_log import own_log
 
 import flows.cli
 
-COMMANDS = ("datasets", "ingest", "snapshots", "prepare", "predict", "sql", "run", "retrain", "benchmark")
+COMMANDS = ("datasets", "ingest", "snapshots", "prepare", "predict", "sql", "drop", "run", "retrain", "benchmark")
+COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")
 COLUMNS = ("--source", "user", "--target", "item", "--time", "created_at")
 Answer = tuple[int, str, str]
 """Exit code, output, errors."""
@@ -52,14 +55,33 @@ def contents(store: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(store)): path.read_bytes() if path.is_file() else None for path in store.rglob("*")}
 
 
-def test_help_answers_in_a_second_and_imports_nothing_heavy():
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--help",), 0, "Usage: dyformer"),
+        (("--version",), 0, f"dyformer {version('dyformer')}"),
+        (("run", "uci", "--set", "model.num_layer=3"), 1, "Did you mean model.num_layers?"),
+        (("run", "uci", "--set", "model.width=none"), 1, "model.width: expected int"),
+    ],
+    ids=["help", "version", "misspelt setting", "mistyped setting"],
+)
+def test_an_output_that_needs_no_data_takes_less_than_a_second(arguments: tuple[str, ...], code: int, text: str):
     def seconds() -> float:
         started = time.monotonic()
-        done = subprocess.run([sys.executable, "-X", "importtime", "-m", "flows.cli"], capture_output=True, check=True)
-        assert not re.search(rb"\b(torch|prefect|mlflow|duckdb|polars)\n", done.stderr)
+        command = [COMMAND[0], "-X", "importtime", *COMMAND[1:], *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert text in done.stdout + done.stderr
+        assert not re.search(r"\b(torch|prefect|mlflow|duckdb|polars|numba|scipy)\n", done.stderr)
         return time.monotonic() - started
 
     assert min(seconds() for _ in range(3)) < 1
+
+
+def test_shells_complete_the_names_of_commands():
+    words = {"_DYFORMER_COMPLETE": "complete_bash", "COMP_WORDS": "dyformer bench", "COMP_CWORD": "1"}
+    done = subprocess.run(COMMAND, env={**os.environ, **words}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["benchmark"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -148,6 +170,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "share over all": (("ingest", *OWN, "good.csv", "--max-bad", "101%"), ("--max-bad", "'101%'")),
     "time unit": (("ingest", *OWN, "good.csv", "--time-unit", "h"), ("--time-unit", "'h'", "iso")),
     "storage": (("--storage", "ftp://host/x", "datasets"), ("ftp", "s3://bucket")),
+    "unknown dataset to drop": (("drop", "ucy", "--yes"), ("'ucy'", "it has: ")),
     "statement": (("sql", "select * from nothing"), ("nothing", "views")),
 }
 
@@ -251,6 +274,46 @@ def test_piped_table_is_not_cut(dyformer: Callable[..., Answer]):
     code, output, _ = dyformer("sql", f"select '{'x' * 300}' as long, 1 as a, 2 as b, 3 as c, 4 as d, 5 as e")
     assert code == 0
     assert "x" * 300 in output
+
+
+def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..., Answer]):
+    statement = "select [0.123, -0.05, 1, 2, 3]::double[] as vector, [1.5, 2]::double[] as pair"
+    code, output, _ = dyformer("sql", statement)
+    assert code == 0
+    assert "[0.12, -0.05, ... 5 values]" in output
+    assert "[1.5, 2.0]" in output
+    assert json.loads(dyformer("sql", statement, "--json")[1])[0]["vector"] == [0.123, -0.05, 1.0, 2.0, 3.0]
+
+
+STEPS = b"source,target,time\n" + b"".join(b"%d,%d,%d\n" % (n % 7, n % 5 + 7, 9000 * n) for n in range(60))
+
+
+def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Callable[..., Answer], tmp_path: Path):
+    (tmp_path / "steps.csv").write_bytes(STEPS)
+    log = ("relative", "--log", "steps.csv")
+    assert dyformer("ingest", *log)[0] == 0
+    assert dyformer("ingest", "other", "--log", "steps.csv")[0] == 0
+    for option in (("--window", "7d"), ("--time-unit", "s")):
+        code, _, errors = dyformer("ingest", *log, *option)
+        assert code == 1
+        assert "--time-unit" in errors
+        assert "dyformer drop" in errors
+    code, output, errors = dyformer("drop", "relative", "--yes")
+    assert (code, errors) == (0, "")
+    assert "MLflow" in output
+    assert [path.parts[-2:] for path in (tmp_path / "store").rglob("dataset=*")] == [("2_events", "dataset=other")]
+    assert dyformer("ingest", *log, "--window", "1d", "--time-unit", "s")[0] == 0
+
+
+def test_drop_asks_first(dyformer: Callable[..., Answer], used_store: Path, monkeypatch: pytest.MonkeyPatch):
+    os.environ["DYFORMER_STORAGE"] = str(used_store)
+    before = contents(used_store)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    code, output, errors = dyformer("drop", "mylog")
+    assert code == 1
+    assert "mylog" in output
+    assert "Aborted" in errors
+    assert contents(used_store) == before
 
 
 def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch):

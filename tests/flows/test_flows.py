@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -113,6 +114,20 @@ def test_run_is_tracked_and_its_model_answers_with_the_ids_of_the_log(run: Run, 
     assert list(vectors["vector"].iloc[0]) == kept.filter(id="user-0")["vector"].item().to_list()
     scores = model.predict(pd.DataFrame({"source": ["user-0", "user-1"], "target": ["item/1", "item/1"]}))["score"]
     assert all(0 <= score <= 1 for score in scores)
+
+
+def test_next_commands_of_a_run_are_commands_that_work(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
+    log = str(store.parent / "mylog.csv")
+    assert command("run", "mylog", "--log", log, *READING, *SETTINGS) == 0
+    lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
+    assert len(lines) == 4
+    for line in lines[:3]:
+        program, *arguments = shlex.split(line)
+        assert program == "dyformer"
+        assert command(*arguments) == 0
+        assert "train" not in capsys.readouterr().out  # `predict` takes the model of the run
+    assert shlex.split(lines[3])[:3] == ["mlflow", "ui", "--backend-store-uri"]
+    assert shlex.split(lines[3])[3] == run["tracking"]["tracker"]
 
 
 def files(store: Path) -> dict[str, int]:

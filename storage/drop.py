@@ -1,0 +1,44 @@
+"""Name of a dataset -> a store without it."""
+
+from filelock import Timeout
+
+from storage import files
+from storage.events.table import DatasetNotIngested
+from storage.layout import Layout
+from storage.locks import in_use
+
+
+class DatasetInUse(ValueError):
+    """A dataset is being ingested or trained on."""
+
+
+def check_dataset(layout: Layout, dataset: str) -> None:
+    """Raise DatasetNotIngested, with the names that there are, for a dataset that is not in the store."""
+    names = layout.dataset_names(files.children(layout.datasets))
+    names = [
+        name for name in names if files.find(layout.of_dataset(layout.datasets, name))
+    ]  # S3 may list empty folders
+    if dataset not in names:
+        raise DatasetNotIngested(f"no dataset {dataset!r} in {layout.root}; it has: {', '.join(names) or 'none'}")
+
+
+def drop_dataset(layout: Layout, dataset: str) -> None:
+    """Remove the events, artifacts, checkpoints and champion record of a dataset; its files in `1_raw` stay.
+
+    The events go last, so that a drop that was killed can be repeated.
+
+    Raises:
+        DatasetNotIngested: no such dataset.
+        DatasetInUse: a process of this machine ingests it or trains on it.
+    """
+    check_dataset(layout, dataset)
+    try:
+        with in_use(layout, dataset).write_lock(blocking=False):
+            for folder in layout.artifact_folders:
+                for kind in files.children(folder):
+                    files.remove_folder(layout.of_dataset(f"{folder}/{kind}", dataset))
+            files.remove_folder(layout.of_dataset(layout.datasets, dataset))
+    except Timeout as error:
+        raise DatasetInUse(
+            f"dataset {dataset!r} is being ingested or trained on: drop it when that has ended"
+        ) from error

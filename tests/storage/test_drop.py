@@ -1,0 +1,69 @@
+"""A dropped dataset: nothing of it is left in the store, and the others are as they were."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from storage import files
+from storage.artifacts.artifact import Lineage, write_artifact
+from storage.artifacts.checkpoints import save_checkpoint
+from storage.drop import DatasetInUse, check_dataset, drop_dataset
+from storage.events.declarations import declare
+from storage.events.table import DatasetNotIngested
+from storage.layout import Layout
+
+KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}
+HOLDER = """
+import sys
+from storage.layout import Layout
+from storage.locks import in_use
+
+with in_use(Layout(sys.argv[1], sys.argv[2]), "one").read_lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=["local", "s3"])
+def layout(request: pytest.FixtureRequest, tmp_path: Path) -> Layout:
+    root = str(tmp_path / "store")
+    if request.param == "s3":
+        root = f"{request.getfixturevalue('s3_bucket')}/{tmp_path.name}"
+    layout = Layout(root, str(tmp_path / "state"))
+    for dataset in ("one", "one-more"):
+        declare(layout, dataset, {"window": "7d"})
+        files.write_bytes(f"{layout.interactions(dataset)}/part-0.parquet", b"rows")
+        files.write_bytes(f"{layout.raw(dataset)}/log.csv", b"rows")
+        files.write_bytes(layout.champion(dataset), b"{}")
+        lineage = Lineage(kind="vectors", dataset=dataset, table_version=1, until=3)
+        write_artifact(layout.vectors(dataset, **KEYS), {"vectors": pl.DataFrame({"id": [1]})}, lineage)
+        save_checkpoint(layout.checkpoint("pretrain", dataset, **KEYS), {}, {})
+    return layout
+
+
+def addresses(layout: Layout) -> list[str]:
+    return [layout.relative(address) for address in files.find(layout.root)]
+
+
+def test_nothing_of_a_dropped_dataset_is_left_but_its_raw_files(layout: Layout):
+    others = [address for address in addresses(layout) if "dataset=one-more" in address]
+    drop_dataset(layout, "one")
+    assert addresses(layout) == sorted([*others, "1_raw/dataset=one/log.csv"])
+    with pytest.raises(DatasetNotIngested, match=r"'one'.*it has: one-more"):
+        check_dataset(layout, "one")
+
+
+def test_a_dataset_in_use_is_not_dropped(layout: Layout):
+    before = addresses(layout)
+    command = [sys.executable, "-c", HOLDER, layout.root, layout.state]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(DatasetInUse, match="'one' is being ingested or trained on"):
+            drop_dataset(layout, "one")
+        assert addresses(layout) == before
+        holder.kill()
+    drop_dataset(layout, "one")
