@@ -1,4 +1,4 @@
-"""A challenger and its scores -> who holds the dataset's seat, decided on the newest step by the same pairs."""
+"""A challenger and its scores -> the champion of the dataset, decided on the pairs of the newest step."""
 
 import json
 from datetime import UTC, datetime
@@ -22,16 +22,16 @@ CHALLENGER, CHAMPION = "DyFormer", "champion"
 
 
 class NotEvaluated(ValueError):
-    """A challenger without scores cannot take a seat."""
+    """A challenger without scores cannot be promoted."""
 
 
 def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int = 0) -> dict[str, Any]:
-    """Give a model the seat of its dataset if it is empty, or if the champion is beaten beyond doubt.
+    """Promote a model to champion of its dataset if there is none, or if it is significantly better.
 
-    The champion's weights, older than the step, are evaluated on the challenger's own pairs with the paper's decoder.
-    The challenger wins when the whole 95 % interval of its AUC less the champion's lies above 0 and that of the new
-    pairs not wholly below. A champion that was trained on the evaluated step cannot be evaluated on it and stays;
-    one whose weights no longer fit the model, or are gone, leaves.
+    The champion is evaluated on the challenger's own pairs with the paper's decoder. The challenger wins where the
+    95 % interval of the difference in AUC lies above 0, and that on new pairs does not lie below 0. A champion that
+    was trained on the evaluated step cannot be evaluated and stays. One whose weights are gone, or no longer fit the
+    model, is replaced.
 
     Args:
         snapshots: address of what both are evaluated on.
@@ -40,28 +40,31 @@ def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int =
         seed: of the split that was evaluated, and of the resampling.
 
     Returns:
-        promoted; champion: the address of who holds the seat now; difference: low, mean and high of the AUC
-        difference, or None where there was nobody to compare with; reason.
+        promoted; champion: the address of its weights from now on; difference: low, mean and high of the difference
+        in AUC, None where nothing was compared; reason.
     """
     opened = open_snapshots(snapshots)
     pairs = _challengers_pairs(opened, model, scores, seed)
     with alone(opened.layout, f"champion-{opened.dataset}"):
         record = champion_of(opened.layout, opened.dataset)
-        seated = None if record is None else opened.layout.absolute(record["model"])
-        if seated == model and record is not None and record["space"] == space_of(model):
-            return _outcome(model, "it holds the seat already")
-        promoted, difference, reason = _comparison(opened, seated, pairs)
+        champion = None if record is None else opened.layout.absolute(record["model"])
+        if champion == model and record is not None and record["space"] == space_of(model):
+            return _outcome(model, "it is the champion already")
+        promoted, difference, reason = _comparison(opened, champion, pairs)
         if not promoted:
-            assert seated is not None
-            return _outcome(seated, reason, difference=difference)
-        _take_seat(opened, model, pairs, difference)
+            assert champion is not None
+            return _outcome(champion, reason, difference=difference)
+        _record_champion(opened, model, pairs, difference)
         return _outcome(model, reason, difference=difference, promoted=True)
 
 
 def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
-    """Read who holds the seat: model (address below the root), version, until, space, step, seed, metrics, since."""
+    """Read the champion's record: model (address below the root), version, until, space, step, seed, metrics, since."""
     address = layout.champion(dataset)
-    return json.loads(files.read_bytes(address)) if files.size(address) is not None else None
+    if files.size(address) is None:
+        return None
+    record = json.loads(files.read_bytes(address))
+    return {"metrics" if name == "figures" else name: value for name, value in record.items()}  # `figures` by 0.1.0
 
 
 def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: int) -> ScoredPairs:
@@ -79,25 +82,29 @@ def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: i
 
 
 def _comparison(
-    opened: Snapshots, seated: str | None, pairs: ScoredPairs
+    opened: Snapshots, champion: str | None, pairs: ScoredPairs
 ) -> tuple[bool, tuple[float, float, float] | None, str]:
-    """Decide: whether the challenger takes the seat, the difference, and why."""
-    trained = None if seated is None else manifest(seated)
-    if seated is None or trained is None:
-        return True, None, "nobody held the seat" if seated is None else "the champion's weights are gone"
+    """Decide: whether to promote the challenger, the difference, and why."""
+    trained = None if champion is None else manifest(champion)
+    if champion is None or trained is None:
+        return True, None, "there was no champion" if champion is None else "the champion's weights are gone"
     if was_trained_on(trained, opened, pairs.step):
         return False, None, f"the champion was trained on step {pairs.step} and cannot be evaluated on it"
     try:
-        address = evaluate_model(opened.address, seated, pairs.step, CHAMPION, pairs.seed)
+        address = evaluate_model(opened.address, champion, pairs.step, CHAMPION, pairs.seed)
     except (WeightsDoNotFit, OldSettings):
         return True, None, "the champion's weights do not fit the model any more"
     baseline = next(scored for scored in read_scores(address) if scored.method == CHAMPION)
     difference = _difference(pairs, baseline)
     if difference[0] <= 0:
-        return False, difference, "not better beyond doubt"
+        return False, difference, "the 95 % interval of the difference in AUC does not lie above 0"
     if _loses_new_pairs(pairs, baseline):
-        return False, difference, "better in all, but worse on new pairs beyond doubt"
-    return True, difference, "better beyond doubt"
+        return (
+            False,
+            difference,
+            "better on all pairs, but on new pairs the 95 % interval of the difference lies below 0",
+        )
+    return True, difference, "the 95 % interval of the difference in AUC lies above 0"
 
 
 def _difference(challenger: ScoredPairs, champion: ScoredPairs) -> tuple[float, float, float]:
@@ -110,7 +117,7 @@ def _loses_new_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> bool:
     return new is not None and baseline is not None and _difference(new, baseline)[2] < 0
 
 
-def _take_seat(
+def _record_champion(
     opened: Snapshots, model: str, pairs: ScoredPairs, difference: tuple[float, float, float] | None
 ) -> None:
     trained = lineage_of(model)

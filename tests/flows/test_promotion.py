@@ -44,7 +44,7 @@ def scored(
 def two_methods(
     seed: int, num_pairs: int = 300, num_sources: int = 60, gap: float = 0.0
 ) -> tuple[ScoredPairs, ScoredPairs]:
-    """Scores of two methods that tell linked pairs apart, the second better by `gap`; ties among them."""
+    """Scores of two methods that separate positive pairs from negative ones, the second better by `gap`; with ties."""
     generator = np.random.default_rng(seed)
     positive_P = generator.random(num_pairs) < 0.5
     source_P = generator.integers(num_sources, size=num_pairs)
@@ -83,8 +83,8 @@ def test_the_interval_is_that_of_resampling_whole_sources_pair_by_pair():
     for _ in range(200):
         drawn = sources[generator.integers(len(sources), size=len(sources))]
         pairs = np.concatenate([np.flatnonzero(first.source_P == source) for source in drawn])
-        linked = first.positive_P[pairs]
-        expected.append(roc_auc_score(linked, first.score_P[pairs]) - roc_auc_score(linked, second.score_P[pairs]))
+        positive = first.positive_P[pairs]
+        expected.append(roc_auc_score(positive, first.score_P[pairs]) - roc_auc_score(positive, second.score_P[pairs]))
     low, mean, high = difference(first, second, seed=7, num_resamples=200)
     assert mean == pytest.approx(np.mean(expected), abs=1e-12)
     assert (low, high) == pytest.approx(tuple(np.percentile(expected, [2.5, 97.5])), abs=1e-12)
@@ -196,7 +196,7 @@ def test_new_pairs_are_those_that_no_earlier_step_linked():
     assert new_pairs(replace(first, new_P=~first.positive_P)) is None
 
 
-# The seat of a dataset, with scores that a test writes down.
+# The champion of a dataset, with scores that a test writes down.
 
 
 @pytest.fixture
@@ -211,8 +211,8 @@ def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def grown(folder: Path, name: str, rows: list[str]) -> str:
     path = folder / f"{name}.csv"
     path.write_text("\n".join(["source,target,time", *rows, ""]))
-    ingest_log("seat", {"log": [str(path)], "time_unit": "step", "window": "1", "bipartite": False}, lambda text: None)
-    return make_snapshots("seat")
+    ingest_log("mylog", {"log": [str(path)], "time_unit": "step", "window": "1", "bipartite": False}, lambda text: None)
+    return make_snapshots("mylog")
 
 
 def trained(snapshots: str, value: float, until: int | None = None) -> str:
@@ -222,11 +222,11 @@ def trained(snapshots: str, value: float, until: int | None = None) -> str:
     opened = open_snapshots(snapshots)
     until = newest_until(snapshots) if until is None else until
     lineage = opened.lineage("model", until=until, settings={"value": value})
-    address = opened.layout.model("seat", version=opened.version, until=until, settings=lineage.settings_hash, seed=0)
+    address = opened.layout.model("mylog", version=opened.version, until=until, settings=lineage.settings_hash, seed=0)
     return write_artifact(address, {"weights.safetensors": to_bytes({"weight": torch.tensor(value)}, {})}, lineage)
 
 
-LINKED_P = np.arange(400) % 2 == 0
+POSITIVE_P = np.arange(400) % 2 == 0
 NOISE = {
     "DyFormer": np.random.default_rng(0).normal(size=400),
     "champion": np.random.default_rng(1).normal(size=400),
@@ -234,10 +234,10 @@ NOISE = {
 
 
 def pairs_of(quality: float, method: str, step: int = 5, new: float | None = None) -> ScoredPairs:
-    """Scores that tell linked pairs apart by `quality`, those of new pairs by `new`."""
+    """Scores whose means of positive and negative pairs differ by `quality`, on new pairs by `new`."""
     new_P = np.arange(400) % 4 < 2
     quality_P = np.where(new_P, quality if new is None else new, quality)
-    made = scored(NOISE[method] + LINKED_P * quality_P, LINKED_P, method=method)
+    made = scored(NOISE[method] + POSITIVE_P * quality_P, POSITIVE_P, method=method)
     return replace(made, step=step, new_P=new_P)
 
 
@@ -246,39 +246,39 @@ def evaluated(snapshots: str, model: str, pairs: ScoredPairs) -> str:
     until = min(pairs.step, opened.num_steps)
     lineage = opened.lineage("scores", until=until, settings={"method": pairs.method, "model": model}, inputs=(model,))
     keys = {"version": opened.version, "until": pairs.step - 1, "settings": lineage.settings_hash, "seed": 0}
-    address = opened.layout.scores("seat", **keys)
+    address = opened.layout.scores("mylog", **keys)
     return write_artifact(address, {"pairs": to_table([pairs])}, lineage)
 
 
 @pytest.fixture
-def rejudged(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScoredPairs], list[tuple[Any, ...]]]:
-    """Let the champion's weights score as told, and keep with what they were asked."""
+def champion_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScoredPairs], list[tuple[Any, ...]]]:
+    """Give the champion scores of the test's choice; the returned list has the calls for them."""
 
     def plan(pairs: ScoredPairs) -> list[tuple[Any, ...]]:
-        asked: list[tuple[Any, ...]] = []
+        calls: list[tuple[Any, ...]] = []
 
         def evaluate(*call: Any) -> str:
-            asked.append(call)
+            calls.append(call)
             return evaluated(call[0], call[1], pairs)
 
         monkeypatch.setattr(promote, "evaluate_model", evaluate)
-        return asked
+        return calls
 
     return plan
 
 
-def seat(snapshots: str) -> dict[str, Any]:
-    record = champion_of(Layout.from_environment(), "seat")
+def champion_record(snapshots: str) -> dict[str, Any]:
+    record = champion_of(Layout.from_environment(), "mylog")
     assert record is not None
     return record
 
 
-def test_an_empty_seat_is_taken(snapshots: str):
+def test_without_a_champion_a_model_is_promoted(snapshots: str):
     model = trained(snapshots, 1.0)
     pairs = pairs_of(1.0, "DyFormer")
     outcome = promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs)])
-    assert outcome == {"promoted": True, "champion": model, "difference": None, "reason": "nobody held the seat"}
-    record = seat(snapshots)
+    assert outcome == {"promoted": True, "champion": model, "difference": None, "reason": "there was no champion"}
+    record = champion_record(snapshots)
     assert Layout.from_environment().absolute(record["model"]) == model
     assert (record["version"], record["until"], record["step"], record["difference"]) == (1, 4, 5, None)
     assert record["metrics"]["auc"] == pytest.approx(roc_auc_score(pairs.positive_P, pairs.score_P))
@@ -288,10 +288,10 @@ def test_the_same_model_changes_nothing(snapshots: str):
     model = trained(snapshots, 1.0)
     scores = [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))]
     promote_if_better(snapshots, model, scores)
-    before = Path(Layout.from_environment().champion("seat")).read_bytes()
+    before = Path(Layout.from_environment().champion("mylog")).read_bytes()
     outcome = promote_if_better(snapshots, model, scores)
     assert (outcome["promoted"], outcome["champion"]) == (False, model)
-    assert Path(Layout.from_environment().champion("seat")).read_bytes() == before
+    assert Path(Layout.from_environment().champion("mylog")).read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -299,26 +299,26 @@ def test_the_same_model_changes_nothing(snapshots: str):
     [(3.0, None, True), (1.0, None, False), (1.02, None, False), (0.2, None, False), (4.0, 0.2, False)],
     ids=["clearly better", "equal", "hardly better", "worse", "worse on new pairs"],
 )
-def test_only_a_sure_win_takes_the_seat(
-    snapshots: str, rejudged: Callable, quality: float, new: float | None, wins: bool
+def test_only_a_significant_win_promotes(
+    snapshots: str, champion_scores: Callable, quality: float, new: float | None, wins: bool
 ):
     champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
-    asked = rejudged(pairs_of(1.0, "champion"))
+    calls = champion_scores(pairs_of(1.0, "champion"))
     scores = [evaluated(snapshots, challenger, pairs_of(quality, "DyFormer", new=new))]
     outcome = promote_if_better(snapshots, challenger, scores)
-    assert asked == [(snapshots, champion, 5, "champion", 0)]
+    assert calls == [(snapshots, champion, 5, "champion", 0)]
     assert outcome["promoted"] is wins
     assert outcome["champion"] == (challenger if wins else champion)
     low, mean, high = outcome["difference"]
     assert low <= mean <= high
-    assert Layout.from_environment().absolute(seat(snapshots)["model"]) == outcome["champion"]
+    assert Layout.from_environment().absolute(champion_record(snapshots)["model"]) == outcome["champion"]
     if wins:
-        assert seat(snapshots)["difference"] == outcome["difference"]
+        assert champion_record(snapshots)["difference"] == outcome["difference"]
         assert low > 0
 
 
-def test_a_champion_that_was_trained_on_the_step_stays_unjudged(snapshots: str):
+def test_a_champion_that_was_trained_on_the_step_stays_without_a_comparison(snapshots: str):
     champion, challenger = trained(snapshots, 1.0, until=5), trained(snapshots, 2.0)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
     scores = [evaluated(snapshots, challenger, pairs_of(5.0, "DyFormer"))]
@@ -327,18 +327,20 @@ def test_a_champion_that_was_trained_on_the_step_stays_unjudged(snapshots: str):
     assert "trained on step 5" in outcome["reason"]
 
 
-def test_times_decide_what_a_champion_of_another_version_has_seen(snapshots: str, rejudged: Callable, tmp_path: Path):
+def test_times_decide_what_a_champion_of_another_version_was_trained_on(
+    snapshots: str, champion_scores: Callable, tmp_path: Path
+):
     champion = trained(snapshots, 1.0, until=5)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
     later = grown(tmp_path, "second", [f"{a},{a + 1},6" for a in range(19)])
     challenger = trained(later, 2.0)
-    asked = rejudged(pairs_of(1.0, "champion", step=6))
+    calls = champion_scores(pairs_of(1.0, "champion", step=6))
     outcome = promote_if_better(later, challenger, [evaluated(later, challenger, pairs_of(3.0, "DyFormer", step=6))])
-    assert asked == [(later, champion, 6, "champion", 0)]
+    assert calls == [(later, champion, 6, "champion", 0)]
     assert outcome["promoted"]
 
 
-def test_a_step_that_moved_under_an_earlier_row_is_still_known_as_seen(snapshots: str, tmp_path: Path):
+def test_a_step_that_moved_under_an_earlier_row_still_counts_as_trained_on(snapshots: str, tmp_path: Path):
     champion = trained(snapshots, 1.0, until=5)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
     later = grown(tmp_path, "early", ["0,1,0"])  # what was step 5 is step 6 now
@@ -347,17 +349,60 @@ def test_a_step_that_moved_under_an_earlier_row_is_still_known_as_seen(snapshots
     assert (outcome["promoted"], outcome["difference"]) == (False, None)
 
 
-def test_a_win_in_all_pairs_does_not_make_up_for_new_pairs_lost(snapshots: str, rejudged: Callable):
+def test_a_win_in_all_pairs_does_not_make_up_for_new_pairs_lost(snapshots: str, champion_scores: Callable):
     champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
-    rejudged(pairs_of(0.1, "champion", new=1.5))
+    champion_scores(pairs_of(0.1, "champion", new=1.5))
     scores = [evaluated(snapshots, challenger, pairs_of(9.0, "DyFormer", new=0.3))]
     outcome = promote_if_better(snapshots, challenger, scores)
     assert outcome["difference"][0] > 0
     assert (outcome["promoted"], outcome["champion"]) == (False, champion)
 
 
-def test_a_seat_whose_weights_are_gone_is_empty(snapshots: str):
+@pytest.mark.parametrize("new", ["equal", "slightly worse"])
+def test_new_pairs_that_are_not_significantly_worse_do_not_stop_a_promotion(
+    snapshots: str, champion_scores: Callable, new: str
+):
+    champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
+    promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
+    theirs = pairs_of(0.2, "champion", new=1.0)
+    ours = pairs_of(9.0, "DyFormer", new=0.95)
+    if new == "equal":
+        ours = replace(ours, score_P=np.where(ours.new_P, theirs.score_P, ours.score_P))
+    one, other = (new_pairs(pairs) for pairs in (ours, theirs))
+    assert one is not None
+    assert other is not None
+    low, mean, high = paired_difference(one, other, generator=np.random.default_rng([0, 5]))
+    assert (low == mean == high == 0) if new == "equal" else (low < mean < 0 < high)
+    champion_scores(theirs)
+    outcome = promote_if_better(snapshots, challenger, [evaluated(snapshots, challenger, ours)])
+    assert (outcome["promoted"], outcome["champion"]) == (True, challenger)
+
+
+def test_a_record_of_an_earlier_version_is_read(snapshots: str):
+    address = Path(Layout.from_environment().champion("mylog"))
+    address.parent.mkdir(parents=True)
+    address.write_text(json.dumps({"model": "5_checkpoints/model/gone", "space": "0", "figures": {"auc": 0.9}}))
+    assert champion_record(snapshots)["metrics"] == {"auc": 0.9}
+    model = trained(snapshots, 1.0)
+    outcome = promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))])
+    assert (outcome["promoted"], outcome["reason"]) == (True, "the champion's weights are gone")
+
+
+def test_a_champion_with_settings_of_an_earlier_version_is_replaced(snapshots: str):
+    opened = open_snapshots(snapshots)
+    settings = {"graph": {}, "model": {}, "pretrain": {"own_weight": 1.0}, "finetune": {}, "seed": 0}
+    lineage = opened.lineage("model", until=3, settings=settings)
+    address = opened.layout.model("mylog", version=1, until=3, settings=lineage.settings_hash, seed=0)
+    write_artifact(address, {"weights.safetensors": to_bytes({}, {})}, lineage)
+    promote_if_better(snapshots, address, [evaluated(snapshots, address, pairs_of(1.0, "DyFormer", step=4))])
+    model = trained(snapshots, 2.0)
+    outcome = promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))])
+    assert (outcome["promoted"], outcome["difference"]) == (True, None)
+    assert "do not fit" in outcome["reason"]
+
+
+def test_a_champion_whose_weights_are_gone_is_replaced(snapshots: str):
     champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
     Path(champion, "manifest.json").unlink()
@@ -366,7 +411,7 @@ def test_a_seat_whose_weights_are_gone_is_empty(snapshots: str):
 
 
 @pytest.mark.parametrize("error", [promote.WeightsDoNotFit, promote.OldSettings])
-def test_a_champion_that_no_longer_fits_leaves(
+def test_a_champion_that_no_longer_fits_is_replaced(
     error: type[ValueError], snapshots: str, monkeypatch: pytest.MonkeyPatch
 ):
     champion, challenger = trained(snapshots, 1.0, until=3), trained(snapshots, 2.0)
@@ -380,19 +425,19 @@ def test_a_champion_that_no_longer_fits_leaves(
     assert (outcome["promoted"], outcome["difference"]) == (True, None)
 
 
-def test_a_model_takes_no_seat_with_the_scores_of_another(snapshots: str):
+def test_a_model_is_not_promoted_by_the_scores_of_another(snapshots: str):
     one, other = trained(snapshots, 1.0), trained(snapshots, 2.0)
     with pytest.raises(NotEvaluated, match="evaluate it first"):
         promote_if_better(snapshots, one, [evaluated(snapshots, other, pairs_of(1.0, "DyFormer"))])
     with pytest.raises(NotEvaluated, match="seed 1"):
         promote_if_better(snapshots, one, [evaluated(snapshots, one, pairs_of(1.0, "DyFormer"))], seed=1)
-    assert champion_of(Layout.from_environment(), "seat") is None
+    assert champion_of(Layout.from_environment(), "mylog") is None
 
 
 def test_the_record_is_whole_or_not_there(snapshots: str):
     model = trained(snapshots, 1.0)
     promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))])
-    path = Path(Layout.from_environment().champion("seat"))
+    path = Path(Layout.from_environment().champion("mylog"))
     assert json.loads(path.read_text())["space"]
     assert [child.name for child in path.parent.iterdir()] == ["champion.json"]
 
@@ -403,7 +448,7 @@ TINY = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.nu
 }
 
 
-def test_weights_of_an_earlier_cut_are_judged_on_the_challengers_own_pairs(
+def test_weights_of_an_earlier_step_are_evaluated_on_the_challengers_own_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
@@ -429,7 +474,7 @@ def test_weights_of_an_earlier_cut_are_judged_on_the_challengers_own_pairs(
         evaluate_model(snapshots, later, 6)
 
 
-def test_a_real_champion_of_another_shape_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_real_champion_of_another_shape_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     ingest_log("generated", None, lambda text: None)
     snapshots = make_snapshots("generated")

@@ -18,8 +18,8 @@ from flows.tasks.models import open_model
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
 from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots
 from flows.tasks.train import train_model
-from storage.artifacts.artifact import read_table
-from storage.layout import WEIGHTS
+from storage.artifacts.artifact import read_bytes, read_table
+from storage.layout import DECODER, WEIGHTS
 
 CHANGES = {
     "pretrain.epochs": 6,
@@ -113,6 +113,15 @@ def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps
         forecasts = read_table(write_forecasts(snapshots, model, later, k=2), "forecasts")
         assert forecasts["step"].unique().to_list() == [UNTIL + 2]
         assert read_table(evaluate_model(snapshots, model, UNTIL + 1), "pairs").height
+
+
+def test_the_seed_reaches_the_decoder_of_the_forecasts(tmp_path: Path):
+    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        model = train_model(snapshots, 2, EXPERIMENT.changed({"pretrain": None, "finetune.epochs": 1}))
+        vectors = write_vectors(snapshots, model)
+        decoders = [read_bytes(write_forecasts(snapshots, model, vectors, seed), DECODER) for seed in (0, 1)]
+    assert decoders[0] != decoders[1]
 
 
 def test_training_needs_a_history(tmp_path: Path):
