@@ -1,4 +1,4 @@
-"""flows order: Prefect flows and the command line over the same plain steps."""
+"""A dataset's name and settings -> its artifacts: Prefect flows and the command over the same plain functions."""
 
 import atexit
 

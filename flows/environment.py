@@ -20,7 +20,7 @@ DEFAULTS = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
 
-SECONDS_TO_ANSWER = 5.0
+SECONDS_TO_CONNECT = 5.0
 
 
 def settle_environment() -> None:
@@ -30,11 +30,11 @@ def settle_environment() -> None:
 
 
 class ServerUnreachable(ValueError):
-    """The Prefect server that is configured does not answer."""
+    """The configured Prefect server cannot be reached."""
 
 
 def server_in_use() -> str:
-    """Say which Prefect server a flow started here will run on; raises ServerUnreachable."""
+    """Name the Prefect server of the flows of this process; raises ServerUnreachable."""
     from prefect.settings import PREFECT_API_URL
 
     address = PREFECT_API_URL.value()
@@ -43,19 +43,19 @@ def server_in_use() -> str:
     parts = urlsplit(address)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), timeout=SECONDS_TO_ANSWER).close()
+        socket.create_connection((parts.hostname or "", port), timeout=SECONDS_TO_CONNECT).close()
     except OSError as error:
         raise ServerUnreachable(
-            f"the Prefect server at {address} does not answer ({error}): start it,"
+            f"the Prefect server at {address} cannot be reached ({error}): start it,"
             " or unset PREFECT_API_URL to run on a temporary one"
         ) from error
     return f"the Prefect server at {address}"
 
 
 def end_background_threads() -> None:
-    """End Prefect's background loops, if they run: what they hold at the interpreter's end is never freed.
+    """End Prefect's background loops, if they run, because their objects outlive the interpreter.
 
-    DuckDB's binding would tell so in a list of leaked objects after the last line of the output.
+    DuckDB's binding would list these as leaked after the last line of the output.
     """
     if "prefect" not in sys.modules:
         return
@@ -67,4 +67,4 @@ def end_background_threads() -> None:
         if name in running:  # else it would be started
             loop = get_loop()
             loop.shutdown()
-            loop.thread.join(SECONDS_TO_ANSWER)
+            loop.thread.join(SECONDS_TO_CONNECT)

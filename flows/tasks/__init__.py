@@ -1,4 +1,4 @@
-"""The steps of the pipeline as plain functions: read, compute, write, return the address.
+"""Addresses of artifacts -> addresses of new ones: plain functions that read, compute, write and return.
 
-Nothing here knows Prefect: a flow makes tasks of these functions, a command calls them directly.
+They do not import Prefect: a flow makes tasks of them, and a command calls them directly.
 """

@@ -1,4 +1,4 @@
-"""Weights and the newest snapshots -> node vectors and the links to expect, under the user's own ids."""
+"""Weights and the newest snapshots -> node vectors and link forecasts, under the user's own ids."""
 
 import json
 from dataclasses import asdict

@@ -61,10 +61,7 @@ def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int =
 def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
     """Read the champion's record: model (address below the root), version, until, space, step, seed, metrics, since."""
     address = layout.champion(dataset)
-    if files.size(address) is None:
-        return None
-    record = json.loads(files.read_bytes(address))
-    return {"metrics" if name == "figures" else name: value for name, value in record.items()}  # `figures` by 0.1.0
+    return json.loads(files.read_bytes(address)) if files.size(address) is not None else None
 
 
 def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: int) -> ScoredPairs:

@@ -1,4 +1,4 @@
-"""Committed events -> the snapshots artifact, checked before it is kept; and how later steps open it."""
+"""Committed events -> the snapshots artifact, checked before it is written; and its record for later tasks."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +21,7 @@ FIRST_EVALUATED_STEP = 3  # at least two steps to learn from
 
 
 class StepOutOfRange(ValueError):
-    """A step that the snapshots do not have, or that is too early for what is asked."""
+    """A step that the snapshots do not have, or that has too short a history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def make_snapshots(dataset: str, version: int | None = None) -> str:
 def _tables(
     layout: Layout, dataset: str, version: int, settings: dict[str, Any]
 ) -> tuple[dict[str, pl.DataFrame], list[str]]:
-    """Cut the events, in memory or on disk, into the tables of a graph; and what is wrong with these."""
+    """Cut the events, in memory or on disk, into the tables of a graph; give these and their faults."""
     window, time_unit = Window.parse(settings["window"]), settings["time_unit"]
     commits = history(layout, dataset).filter(pl.col("version") <= version)
     if not spill.is_large(0, int(commits["num_accepted"].sum())):
@@ -133,12 +133,12 @@ def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
 
 
 def first_evaluated_step(dataset: str) -> int:
-    """Say from which step on forecasts of a dataset are evaluated (the paper's, or the third)."""
+    """Give the first step whose forecasts are evaluated: the paper's for its datasets, else the third."""
     return DATASETS[dataset].first_evaluated_step if dataset in DATASETS else 3
 
 
 def newest_until(snapshots: str) -> int:
-    """Give the last step that a model may see, so that the newest is left to evaluate it."""
+    """Give the last step of a training: the newest is left for the evaluation."""
     return open_snapshots(snapshots).num_steps - 1
 
 

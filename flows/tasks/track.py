@@ -1,6 +1,6 @@
 """A run -> MLflow: losses as they come, and at its end scores, metrics, files and the registered model.
 
-The tracker is never on the critical path: what it does not take now goes to the spool and is handed over later.
+A run never fails on the tracker: records that it does not take go to the spool, and a later run sends them.
 """
 
 import hashlib
@@ -59,12 +59,12 @@ def track_run(
     """Track a retraining: one run for the model, with everything it made, and one for each baseline.
 
     Args:
-        snapshots: address of what was trained on.
+        snapshots: address of the snapshots of the training.
         model: address of the weights.
         scores: addresses of the pairs of the newest step, evaluated by the model and by the baselines.
         earlier: addresses of the pairs of all evaluated steps by the baselines alone, for the curve.
         made: addresses of the vectors and the forecasts, by kind.
-        is_champion: whether the model holds the dataset's seat: MLflow's alias `champion` follows, by the spool too.
+        is_champion: whether the model is the dataset's champion, for MLflow's alias of that name.
 
     Returns:
         tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
@@ -73,7 +73,7 @@ def track_run(
     opened = open_snapshots(snapshots)
     table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
-    tracker.replay_spool()  # what an earlier run had to keep back
+    tracker.replay_spool()  # of earlier runs that the tracker did not take
     trained = lineage_of(model)
     _track_methods(tracker, opened, table, _training_tags(opened, trained, "evaluate"), digest(scores[-1]))
     with _training_run(tracker, opened, trained) as run:
@@ -96,7 +96,7 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
     opened = open_snapshots(snapshots)
     table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
-    tracker.replay_spool()  # what an earlier run had to keep back
+    tracker.replay_spool()  # of earlier runs that the tracker did not take
     whole = _key("benchmark", *(digest(address) for address in scores))
     tags = {**_tags(opened, None), "stage": "benchmark", "steps": _steps(table)}
     _track_methods(tracker, opened, table, tags, whole)

@@ -138,5 +138,4 @@ def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | Non
     if not has_checkpoint(folder):
         return None, []
     tensors, record = load_checkpoint(folder, expected=key)
-    rows = record["rows"] if "rows" in record else record["told"]  # by 0.1.0
-    return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in rows]
+    return Checkpoint(tensors=tensors, record=record["progress"]), [tuple(row) for row in record["rows"]]

@@ -21,20 +21,20 @@ import flows.cli
 COMMANDS = ("datasets", "ingest", "snapshots", "prepare", "predict", "sql", "drop", "run", "retrain", "benchmark")
 COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")
 COLUMNS = ("--source", "user", "--target", "item", "--time", "created_at")
-Answer = tuple[int, str, str]
+Outcome = tuple[int, str, str]
 """Exit code, output, errors."""
 
 
 @pytest.fixture
 def dyformer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Answer]]:
+) -> Iterator[Callable[..., Outcome]]:
     """Run a command in this process, in an empty folder, on a store of its own; no server may start."""
 
     def started() -> None:
         pytest.fail("a server would have been started")
 
-    def run(*arguments: str) -> Answer:
+    def run(*arguments: str) -> Outcome:
         with pytest.raises(SystemExit) as ending:
             flows.cli.main(list(arguments))
         output = capsys.readouterr()
@@ -85,7 +85,7 @@ def test_shells_complete_the_names_of_commands():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_is_readable(command: str, dyformer: Callable[..., Answer]):
+def test_help_of_every_command_is_readable(command: str, dyformer: Callable[..., Outcome]):
     code, output, errors = dyformer(command, "--help")
     assert (code, errors) == (0, "")
     assert f"dyformer {command}" in output or f"{command} [OPTIONS]" in output
@@ -105,7 +105,7 @@ def test_help_of_every_command_is_readable(command: str, dyformer: Callable[...,
         (("prepare", "uci", "--until", "last"), "--until"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_says_how(arguments: tuple[str, ...], says: str, dyformer: Callable[..., Answer]):
+def test_wrong_usage_exits_with_2_and_says_how(arguments: tuple[str, ...], says: str, dyformer: Callable[..., Outcome]):
     code, _, errors = dyformer(*arguments)
     assert code == 2
     assert "Usage" in errors or "Invalid value" in errors
@@ -178,7 +178,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", BAD_INPUT)
 @pytest.mark.parametrize("store", ["fresh", "used"])
 def test_bad_input_ends_in_one_message_and_leaves_the_store(
-    case: str, store: str, dyformer: Callable[..., Answer], tmp_path: Path, used_store: Path
+    case: str, store: str, dyformer: Callable[..., Outcome], tmp_path: Path, used_store: Path
 ):
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
@@ -206,7 +206,7 @@ def used_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
-def test_window_that_does_not_fit_is_not_remembered(dyformer: Callable[..., Answer], used_store: Path):
+def test_window_that_does_not_fit_is_not_remembered(dyformer: Callable[..., Outcome], used_store: Path):
     os.environ["DYFORMER_STORAGE"] = str(used_store)
     before = contents(used_store)
     code, _, errors = dyformer("snapshots", "mylog", "--window", "1s")
@@ -227,7 +227,7 @@ def test_bad_input_of_a_real_process(arguments: tuple[str, ...], tmp_path: Path)
     assert not (tmp_path / "s").exists()
 
 
-def test_every_row_of_a_log_of_ones_own_is_accounted_for(dyformer: Callable[..., Answer], tmp_path: Path):
+def test_every_row_of_a_log_of_ones_own_is_accounted_for(dyformer: Callable[..., Outcome], tmp_path: Path):
     log = own_log(tmp_path / "mylog.csv")
     reading = ("--log", str(log), *COLUMNS)
     code, _, errors = dyformer("ingest", "mylog", *reading)
@@ -245,7 +245,7 @@ def test_every_row_of_a_log_of_ones_own_is_accounted_for(dyformer: Callable[...,
     assert "nothing new" in output
 
 
-def test_log_of_ones_own_gets_twelve_snapshots_of_equal_count(dyformer: Callable[..., Answer], tmp_path: Path):
+def test_log_of_ones_own_gets_twelve_snapshots_of_equal_count(dyformer: Callable[..., Outcome], tmp_path: Path):
     log = own_log(tmp_path / "mylog.csv")
     code, output, _ = dyformer("snapshots", "mylog", "--log", str(log), *COLUMNS, "--max-bad", "5%", "--json")
     assert code == 0
@@ -254,7 +254,7 @@ def test_log_of_ones_own_gets_twelve_snapshots_of_equal_count(dyformer: Callable
     assert again == (0, output, "")
 
 
-def test_snapshots_of_uci_are_the_published_ones(dyformer: Callable[..., Answer], shared_log: Callable[[str], Path]):
+def test_snapshots_of_uci_are_the_published_ones(dyformer: Callable[..., Outcome], shared_log: Callable[[str], Path]):
     published = {
         "interactions": "interactions",
         "edges": "unique_undirected_edges",
@@ -270,13 +270,13 @@ def test_snapshots_of_uci_are_the_published_ones(dyformer: Callable[..., Answer]
     ]
 
 
-def test_piped_table_is_not_cut(dyformer: Callable[..., Answer]):
+def test_piped_table_is_not_cut(dyformer: Callable[..., Outcome]):
     code, output, _ = dyformer("sql", f"select '{'x' * 300}' as long, 1 as a, 2 as b, 3 as c, 4 as d, 5 as e")
     assert code == 0
     assert "x" * 300 in output
 
 
-def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..., Answer]):
+def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..., Outcome]):
     statement = "select [0.123, -0.05, 1, 2, 3]::double[] as vector, [1.5, 2]::double[] as pair"
     code, output, _ = dyformer("sql", statement)
     assert code == 0
@@ -288,7 +288,7 @@ def test_long_lists_are_short_in_a_table_and_whole_in_json(dyformer: Callable[..
 STEPS = b"source,target,time\n" + b"".join(b"%d,%d,%d\n" % (n % 7, n % 5 + 7, 9000 * n) for n in range(60))
 
 
-def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Callable[..., Answer], tmp_path: Path):
+def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Callable[..., Outcome], tmp_path: Path):
     (tmp_path / "steps.csv").write_bytes(STEPS)
     log = ("relative", "--log", "steps.csv")
     assert dyformer("ingest", *log)[0] == 0
@@ -305,7 +305,7 @@ def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Call
     assert dyformer("ingest", *log, "--window", "1d", "--time-unit", "s")[0] == 0
 
 
-def test_drop_asks_first(dyformer: Callable[..., Answer], used_store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_drop_needs_a_yes(dyformer: Callable[..., Outcome], used_store: Path, monkeypatch: pytest.MonkeyPatch):
     os.environ["DYFORMER_STORAGE"] = str(used_store)
     before = contents(used_store)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
@@ -316,7 +316,7 @@ def test_drop_asks_first(dyformer: Callable[..., Answer], used_store: Path, monk
     assert contents(used_store) == before
 
 
-def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch):
+def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -326,7 +326,7 @@ def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Answer], monkeypa
     assert "Traceback" not in errors
 
 
-def test_server_that_does_not_answer_is_named():
+def test_server_that_cannot_be_reached_is_named():
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from flows.environment import ServerUnreachable, server_in_use

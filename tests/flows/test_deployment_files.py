@@ -180,7 +180,7 @@ def test_tracker_of_the_compose_file_answers_to_its_name(compose: dict[str, Any]
     assert compose["services"]["worker-cpu"]["environment"]["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
 
 
-def test_gpu_is_asked_for_only_in_its_profile(compose: dict[str, Any]) -> None:
+def test_gpu_is_requested_only_in_its_profile(compose: dict[str, Any]) -> None:
     with_gpu = [name for name, service in compose["services"].items() if "nvidia" in str(service.get("deploy"))]
     assert with_gpu == ["worker-gpu"]
     assert compose["services"]["worker-gpu"]["profiles"] == ["gpu"]
@@ -201,6 +201,6 @@ def test_image_keeps_compiled_loops_where_any_user_may_write() -> None:
 def test_makefile_runs_the_check_line() -> None:
     text = (ROOT / "Makefile").read_text()
     steps = ["ruff format --check .", "ruff check .", "lint-imports", "pyright", "pytest"]
-    places = [text.index(step, text.index("\ntest:")) for step in steps]
-    assert places == sorted(places)
+    positions = [text.index(step, text.index("\ntest:")) for step in steps]
+    assert positions == sorted(positions)
     assert text.index('"$(TORCH)"') < text.index('--editable ".[server,dev,docs]"')

@@ -1,4 +1,4 @@
-"""What every process that runs a flow finds in its environment."""
+"""The environment of every process that runs a flow."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import sys
 def test_importing_a_flow_settles_what_the_user_has_not_set() -> None:
     unset = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "DO_NOT_TRACK")}
     code = "import flows, os; print(os.environ['OMP_WAIT_POLICY'], os.environ['DO_NOT_TRACK'])"
-    answer = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code], env={**unset, "DO_NOT_TRACK": "0"}, capture_output=True, text=True, check=True
     )
-    assert answer.stdout.split() == ["PASSIVE", "0"]
+    assert done.stdout.split() == ["PASSIVE", "0"]

@@ -95,7 +95,7 @@ def test_vectors_and_forecasts_carry_the_ids_of_the_log(run: Run, store: Path):
     assert all(row == sorted(row, reverse=True) for row in best["score"].to_list())
 
 
-def test_run_is_tracked_and_its_model_answers_with_the_ids_of_the_log(run: Run, store: Path):
+def test_run_is_tracked_and_its_model_returns_the_ids_of_the_log(run: Run, store: Path):
     import mlflow
     import pandas as pd
 
@@ -110,13 +110,13 @@ def test_run_is_tracked_and_its_model_answers_with_the_ids_of_the_log(run: Run, 
     assert [point.step for point in history] == [1]  # tracked while it was trained, and not again at the end
     model = mlflow.pyfunc.load_model(f"models:/dyformer-mylog/{tracked['model_version']}")
     vectors = model.predict(pd.DataFrame({"node": ["user-0", "item/1"]}))
-    kept = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")
-    assert list(vectors["vector"].iloc[0]) == kept.filter(id="user-0")["vector"].item().to_list()
+    stored = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")
+    assert list(vectors["vector"].iloc[0]) == stored.filter(id="user-0")["vector"].item().to_list()
     scores = model.predict(pd.DataFrame({"source": ["user-0", "user-1"], "target": ["item/1", "item/1"]}))["score"]
     assert all(0 <= score <= 1 for score in scores)
 
 
-def test_next_commands_of_a_run_are_commands_that_work(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
+def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
     log = str(store.parent / "mylog.csv")
     assert command("run", "mylog", "--log", log, *READING, *SETTINGS) == 0
     lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
@@ -140,7 +140,7 @@ def num_flow_runs() -> int:
 
 
 @pytest.mark.parametrize(("name", "code"), [("run", 0), ("retrain", 3)])
-def test_second_run_does_no_work(name: str, code: int, run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
+def test_second_run_changes_nothing(name: str, code: int, run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
     before, num_before = files(store), num_flow_runs()
     log = str(store.parent / "mylog.csv")
     assert command(name, "mylog", "--log", log, *READING, *SETTINGS) == code
@@ -182,8 +182,8 @@ def test_a_whole_run_lives_in_an_object_store(
     monkeypatch.setenv("DYFORMER_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     write_bytes(log, own_log(tmp_path / "mylog.csv").read_bytes())
-    asked = ("mylog", "--log", log, *READING, *SETTINGS)
-    assert command("run", *asked, "--json", str(tmp_path / "run.json")) == 0
+    arguments = ("mylog", "--log", log, *READING, *SETTINGS)
+    assert command("run", *arguments, "--json", str(tmp_path / "run.json")) == 0
     run = json.loads((tmp_path / "run.json").read_text())
     assert all(address.startswith(f"{root}/") for address in (run["report"], run["addresses"]["model"]))
     assert read_table(run["addresses"]["forecasts"], "forecasts")["step"].unique().to_list() == [13]
@@ -191,7 +191,7 @@ def test_a_whole_run_lives_in_an_object_store(
     tracked = mlflow.MlflowClient(run["tracking"]["tracker"]).get_run(run["tracking"]["run"])
     assert str(tracked.info.artifact_uri).startswith(f"{root}/mlflow/")
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["locks", "mlflow.db"]
-    assert command("retrain", *asked) == 3
+    assert command("retrain", *arguments) == 3
 
 
 SCRIPT = """
@@ -211,7 +211,7 @@ two()
 """
 
 
-def test_process_that_ran_a_flow_ends_without_a_word(server: str, tmp_path: Path):
+def test_process_that_ran_a_flow_ends_without_output(server: str, tmp_path: Path):
     (tmp_path / "two.py").write_text(SCRIPT)
     environment = {**os.environ, "PREFECT_API_URL": server, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
     command = [sys.executable, str(tmp_path / "two.py")]

@@ -1,4 +1,4 @@
-"""Whatever comes after a cut, everything made up to it has the same bytes; and what comes before it matters."""
+"""Later rows change no byte of anything made as of a step; earlier rows change it."""
 
 import gzip
 import io
@@ -51,15 +51,15 @@ TINY = {
 EXPERIMENT = Experiment().changed(TINY)
 
 Known = dict[str, bytes]
-"""Name of a thing made up to the cut -> its bytes."""
+"""Name of a thing made as of UNTIL -> its bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A log, its windows, and what is known of it at the cut when nothing is changed.
+    """A log, its windows, and everything made of it as of UNTIL when nothing is changed.
 
-    uci is cut without the published rule's trim at the end: that one is measured from the newest row, so that a log
-    that ends at the cut would lose its last 60 days.
+    uci has windows without the published rule's trim at the end. That trim is measured from the newest row, so that a
+    log that ends at UNTIL would lose its last 60 days.
     """
 
     dataset: str
@@ -87,7 +87,7 @@ def splits_of(graph: DynamicGraph) -> Known:
 
 
 def training_pairs(graph: DynamicGraph, until: int) -> bytes:
-    """One batch of every task of both stages: targets, context, features, linked and unlinked pairs."""
+    """One batch of every task of both stages: targets, context, features, positive and negative pairs."""
     prepared = prepare_graph(graph, until=until, config=EXPERIMENT.graph)
     sizes = PairSizes(num_positives=32, num_negatives=5, num_targets=64, num_context=32, num_history_links=50)
     source = PairSource(prepared, sizes, validation_fraction=0.1, seed=0)
@@ -187,7 +187,7 @@ def check_poison(case: Case, lines: list[bytes], store: Path) -> str:
 
 
 @pytest.mark.parametrize("poison", POISONS)
-def test_no_later_row_reaches_an_earlier_cut(case: Case, poison: str, store: Path):
+def test_no_later_row_reaches_an_earlier_step(case: Case, poison: str, store: Path):
     check_poison(case, poisoned(case.log, poison), store)
 
 
@@ -196,7 +196,7 @@ def test_later_rows_may_stand_first_in_the_file(case: Case, poison: str, store: 
     check_poison(case, poisoned(case.log, poison, first=True), store)
 
 
-def test_rows_that_arrive_later_and_are_later_reach_no_earlier_cut(uci: Case, store: Path):
+def test_rows_that_arrive_later_and_are_later_reach_no_earlier_step(uci: Case, store: Path):
     first = ingested(uci.dataset, uci.window, store, [*uci.log.header, *uci.log.past])
     later = POISONS["newcomers"](uci.log, np.random.default_rng(0))
     second = ingested(uci.dataset, uci.window, store, later, "later")
@@ -224,9 +224,9 @@ def test_rows_that_arrive_late_do_not_rewrite_an_earlier_version(uci: Case, stor
 
 def test_one_earlier_row_changes_tables_weights_vectors_and_scores(case: Case, store: Path):
     lines = list(case.log.past)
-    place = lonely_row(case.log, before=case.log.moment - step_length(case))
-    source, _, time = case.log.parse(lines[place])
-    lines[place] = case.log.written([(source, stranger_of(case.log, source), time)])[0]
+    index = lonely_row(case.log, before=case.log.moment - step_length(case))
+    source, _, time = case.log.parse(lines[index])
+    lines[index] = case.log.written([(source, stranger_of(case.log, source), time)])[0]
     snapshots = ingested(case.dataset, case.window, store, [*case.log.header, *lines, *case.log.future])
     changed = differing(known_at(snapshots), case.known)
     made = {"snapshots/edges", "pagerank/pagerank.parquet", "distances/distances.parquet", "model/weights.safetensors"}
@@ -265,7 +265,7 @@ def stranger_of(log: SplitLog, node: str) -> str:
     return next(end for end, _ in Counter(end for row in rows for end in row).most_common() if end not in met)
 
 
-def test_a_poison_is_one_for_the_step_after_the_cut(uci: Case, store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_poison_changes_the_step_after_until(uci: Case, store: Path, monkeypatch: pytest.MonkeyPatch):
     poison = ingested(uci.dataset, uci.window, store, poisoned(uci.log, "shuffled"))
     found = splits_of(open_snapshots(poison).graph(UNTIL + 1))
     monkeypatch.setenv("DYFORMER_STORAGE", str(store / "other"))
