@@ -23,11 +23,14 @@ def check_fit(weights: Weights, expected: Weights, *, of_any_length: Collection[
 
     Tensors named in `of_any_length` may have another number of rows.
     """
-    shapes, found = ({name: tuple(tensor.shape) for name, tensor in one.items()} for one in (expected, weights))
+    shapes, found = (
+        {name: tuple(tensor.shape)[name in of_any_length :] for name, tensor in one.items()}
+        for one in (expected, weights)
+    )
     wrong = [
         f"{name}: expected {shapes.get(name)}, found {found.get(name)}"
         for name in sorted(shapes.keys() | found.keys())
-        if name not in shapes or name not in found or (name not in of_any_length and shapes[name] != found[name])
+        if shapes.get(name) != found.get(name)
     ]
     if wrong:
         raise WeightsDoNotFit(f"the weights do not fit the model ({'; '.join(wrong)}): train again")

@@ -1,4 +1,7 @@
-"""A model and its batches -> epochs, with a state that can be resumed."""
+"""A model and its batches -> epochs, with a state that can be resumed.
+
+K tasks
+"""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,7 +24,7 @@ from dyformer.training.optimizer import Optimizer
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
 TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of an epoch; every batch has its own stream
-BATCHES_PER_VIEW = 4  # in a row, on a graph too large to cache all views
+BATCHES_PER_GRAPH = 4  # in a row from one AsOfGraph, where not all of them fit the cache
 
 Job = Callable[[], PairBatch]
 
@@ -58,7 +61,7 @@ class TrainingState:
         self.epoch, self.best_loss = 0, float("inf")
         self.best: Weights = copied(model.state_dict())
 
-    def note(self, loss: float) -> None:
+    def end_epoch(self, loss: float) -> None:
         """End an epoch; copy its weights if its loss is the best so far."""
         self.epoch += 1
         if loss < self.best_loss:
@@ -73,11 +76,7 @@ class TrainingState:
                 **{f"best/{name}": tensor for name, tensor in copied(self.best).items()},
                 **{f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()},
             },
-            record={
-                **identity(stage),
-                "epoch": self.epoch,
-                "best_loss": self.best_loss if self.epoch else None,
-            },
+            record={**identity(stage), "epoch": self.epoch, "best_loss": self.best_loss if self.epoch else None},
         )
 
     def restore(self, checkpoint: Checkpoint, stage: Stage) -> None:
@@ -96,7 +95,7 @@ class TrainingState:
 
 
 def identity(stage: Stage) -> dict[str, Any]:
-    """Name the run that a checkpoint belongs to; the number of epochs may grow between two parts of one run."""
+    """Give the record of the run that a checkpoint belongs to; a resumed run may have more epochs."""
     settings = {name: value for name, value in asdict(stage.config).items() if name != "epochs"}
     return {"stage": stage.name, "seed": stage.seed, "until": stage.source.graph.until, "settings": settings}
 
@@ -107,7 +106,7 @@ def copied(weights: Weights) -> Weights:
 
 
 def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:
-    """Train for `epochs` epochs."""
+    """Train until `epochs` epochs are done, and yield the report of each."""
     state = TrainingState(model.to(stage.device), Optimizer(model, stage.config))
     if resume is not None:
         state.restore(resume, stage)
@@ -130,7 +129,7 @@ def one_epoch(
     losses, seconds_waiting = train_epoch(stage, state, batches)
     if validation:
         losses["validation"] = held_out_loss(stage, state.model, validation)
-    state.note(losses["validation"] if validation else losses["link"])
+    state.end_epoch(losses["validation"] if validation else losses["link"])
     return Progress(
         stage=stage.name,
         epoch=state.epoch,
@@ -145,12 +144,12 @@ def one_epoch(
 def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[LinkTask]:
     """Draw tasks that have links; a step is half as likely as a step newer by `step_half_life`.
 
-    On a graph so large that not all its views are cached, each view serves several batches in a row.
+    Where not all AsOfGraphs fit the cache, each serves several batches in a row.
     """
     tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out)]
     if not tasks:
         return []
-    in_a_row = 1 if stage.source.graphs_fit_cache(tasks) else BATCHES_PER_VIEW
+    in_a_row = 1 if stage.source.graphs_fit_cache(tasks) else BATCHES_PER_GRAPH
     age_K = np.array([stage.source.graph.until - task.step for task in tasks])
     weight_K = 0.5 ** (age_K / stage.config.step_half_life)
     indices = stage.generator(epoch, TASKS).choice(len(tasks), size=-(-num // in_a_row), p=weight_K / weight_K.sum())

@@ -50,17 +50,13 @@ def pretrain(
     Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit.
     """
     _check_history(graph)
-
-    def loss(model: DyFormer, batch: PairBatch) -> dict[str, Tensor]:
-        return pretraining_loss(model, batch, config)
-
     stage = Stage(
         name="pretrain",
         number=1,
         tasks=reconstruction_tasks(graph.until, num_lags(graph), hidden=config.mask_lag),
         source=pair_source(graph, model_config, config, seed),
         two_views=config.view_weight > 0,
-        loss=loss,
+        loss=partial(pretraining_loss, config=config),
         config=config,
         seed=seed,
         device=torch.device(device),
@@ -83,17 +79,13 @@ def finetune(
     Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit.
     """
     _check_history(graph)
-
-    def loss(model: DyFormer, batch: PairBatch) -> dict[str, Tensor]:
-        return forecast_loss(model, batch, config)
-
     stage = Stage(
         name="finetune",
         number=2,
         tasks=forecast_tasks(graph.until),
         source=pair_source(graph, model_config, config, seed),
         two_views=False,
-        loss=loss,
+        loss=partial(forecast_loss, config=config),
         config=config,
         seed=seed,
         device=torch.device(device),
@@ -147,9 +139,8 @@ def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, co
     pairs = batch.pairs
     first_P = torch.cat([pairs.positive_first_P, pairs.negative_first_M])
     second_P = torch.cat([pairs.positive_second_P, pairs.negative_second_M])
-    score_P = model.temporal(
-        vector_GD, first_P, second_P, batch.task.lag
-    )  # one call, because decoding is most of the time
+    # One call for all pairs, because decoding is most of the time.
+    score_P = model.temporal(vector_GD, first_P, second_P, batch.task.lag)
     num_positives = len(pairs.positive_first_P)
     return link_loss(score_P[:num_positives], score_P[num_positives:], negative_weight=config.negative_weight)
 
@@ -161,9 +152,8 @@ def id_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Te
     is in few batches, and its id embedding is only a part of its vector.
     """
     node_lists = [pairs.positive_first_P, pairs.positive_second_P, pairs.negative_first_M, pairs.negative_second_M]
-    node_U, index_A = torch.cat(node_lists).unique(
-        return_inverse=True
-    )  # summing gradients of repeated rows later costs more
+    # Distinct nodes, because summing the gradients of repeated rows later costs more.
+    node_U, index_A = torch.cat(node_lists).unique(return_inverse=True)
     row_UO = model.inputs.rows(node_U, used_U=node_U)
     indices = index_A.split([len(nodes) for nodes in node_lists])
     link = link_loss(
@@ -241,13 +231,13 @@ def embed(
     make them, and beside the vectors memory holds a few batches at once. Raises WeightsDoNotFit.
     """
     model = started_model(graph, model_config, weights, seed=0).to(torch.device(device)).eval()
-    view = as_of_graph(graph, until=graph.until)
+    as_of = as_of_graph(graph, until=graph.until)
     num_nodes = len(graph.history.node_N)
     is_requested_N = np.full(num_nodes, node_B is None)
     if node_B is not None:
         is_requested_N[node_B] = True
     batches = [node_G for node_G in node_batches(num_nodes, model_config.num_targets) if is_requested_N[node_G].any()]
-    jobs = [partial(make_batch, view, target_G, num_context=model_config.num_context) for target_G in batches]
+    jobs = [partial(make_batch, as_of, target_G, num_context=model_config.num_context) for target_G in batches]
     vector_ND = np.zeros((num_nodes, model_config.width), dtype=np.float32)
     with torch.no_grad(), closing(loaded(jobs, num_threads=NUM_THREADS, num_ahead=NUM_AHEAD)) as made:
         for target_G, batch in zip(batches, made, strict=True):

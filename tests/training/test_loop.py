@@ -149,7 +149,7 @@ def test_an_error_in_a_batch_ends_training_and_says_where_it_happened(
     assert loader_threads() == []
 
 
-def test_a_view_of_a_large_graph_serves_batches_in_a_row(monkeypatch: pytest.MonkeyPatch):
+def test_an_as_of_graph_that_does_not_fit_the_cache_serves_batches_in_a_row(monkeypatch: pytest.MonkeyPatch):
     stage = example_stage()
     single = draw_tasks(stage, 1, 400, held_out=False)
     assert sum(a.as_of == b.as_of for a, b in pairwise(single)) < 200

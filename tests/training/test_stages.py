@@ -250,8 +250,13 @@ def test_weights_of_another_version_are_refused():
     checkpoint = next(stage("finetune", graph)).checkpoint()
     renamed = {name.replace("id_NO", "own_NO"): tensor for name, tensor in checkpoint.weights().items()}
     extra = {**checkpoint.weights(), "inputs.scale": torch.ones(1)}
-    for weights, name in ((renamed, r"inputs\.id_NO: .*; inputs\.own_NO: "), (extra, r"inputs\.scale: expected None")):
-        with pytest.raises(WeightsDoNotFit, match=rf"{name}.*: train again"):
+    wide = {**checkpoint.weights(), "inputs.id_NO": torch.ones(40, 3)}
+    for weights, wrong in (
+        (renamed, r"inputs\.id_NO: .*; inputs\.own_NO: "),
+        (extra, r"inputs\.scale: expected None"),
+        (wide, r"inputs\.id_NO: expected \(2,\), found \(3,\)"),
+    ):
+        with pytest.raises(WeightsDoNotFit, match=rf"{wrong}.*: train again"):
             embed(graph, weights, MODEL)
     tensors = {name.replace("id_NO", "own_NO"): tensor for name, tensor in checkpoint.tensors.items()}
     with pytest.raises(WeightsDoNotFit, match=r"inputs\.own_NO: .*: train again"):
