@@ -44,9 +44,9 @@ test: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-wheel: install
+wheel:
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 test-versions: wheel
 	for python in $(PYTHONS); do \

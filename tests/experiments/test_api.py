@@ -170,7 +170,7 @@ def test_wrong_columns_and_files_are_named(frame: pl.DataFrame, tmp_path: Path) 
         dyformer.read_log(tmp_path / "nothing.csv")
 
 
-def test_unusable_rows_are_shown_or_refused(frame: pl.DataFrame) -> None:
+def test_unusable_rows_are_listed_or_refused(frame: pl.DataFrame) -> None:
     broken = frame.with_columns(time=pl.when(pl.int_range(pl.len()) % 50 == 1).then(pl.lit("?")).otherwise("time"))
     with pytest.raises(TooManyBadRows, match=r"2\.00%"):
         dyformer.read_log(broken)
