@@ -1,15 +1,22 @@
 """Flow: a trained model and every simple baseline -> metrics of the step after the training."""
 
 from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
 
 from flows.artifacts import show_table
 from flows.stages import Changes, experiment_of, snapshots_task, train_task
 from flows.tasks.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
 from flows.tasks.snapshots import newest_until
 
-evaluate_task = task(name="evaluate model", task_run_name="{method} on step {step}")(evaluate_model)
-methods_task = task(name="evaluate methods", task_run_name="{names} on step {step}")(evaluate_methods)
-baselines_task = task(name="evaluate baselines", task_run_name="baselines on step {step}")(evaluate_baselines)
+evaluate_task = task(name="evaluate model", task_run_name="{method} on step {step}", cache_policy=NO_CACHE)(
+    evaluate_model
+)
+methods_task = task(name="evaluate methods", task_run_name="{names} on step {step}", cache_policy=NO_CACHE)(
+    evaluate_methods
+)
+baselines_task = task(name="evaluate baselines", task_run_name="baselines on step {step}", cache_policy=NO_CACHE)(
+    evaluate_baselines
+)
 
 
 @flow(flow_run_name="evaluate {dataset}")

@@ -1,121 +1,27 @@
 """Experiment: every setting of a run, and the one way to change them."""
 
 import json
-import math
 import re
-import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 
 from dyformer.graphs.config import GraphConfig
-from dyformer.model.config import ModelConfig
+from dyformer.model.config import STRICT, ModelConfig
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 
-
-class UnknownSetting(ValueError):
-    """A setting of this name does not exist."""
-
-
-class BadSetting(ValueError):
-    """A setting exists, but its value does not fit."""
-
-
-class OldSettings(ValueError):
-    """Stored settings that this version does not have."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """What is done to one dataset: five parts, all of them plain values."""
-
-    graph: GraphConfig = field(default_factory=GraphConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    pretrain: PretrainConfig | None = field(default_factory=PretrainConfig)  # None: no pre-training (paper, Fig. 4)
-    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
-    decoder: Literal["paper", "features"] = "features"  # "paper": logistic regression on the Hadamard product alone
-
-    def changed(self, changes: Mapping[str, object]) -> "Experiment":
-        """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
-
-        Text is read as the setting's own type ("3", "true", "none", "0.1"), so values from a command line and from
-        JSON mean the same. Changes of one part are applied together; those of a part that the same call sets to none
-        have no effect.
-
-        Raises:
-            UnknownSetting: a name that no setting has.
-            BadSetting: a value of another type, a value that is not allowed, or a change in a part that is none.
-            ValueError: from the part itself, for a value out of its range.
-        """
-        whole = {name: _parsed(name, Experiment, value) for name, value in changes.items() if "." not in name}
-        fresh = replace(self, **whole)
-        for part in sorted({name.partition(".")[0] for name in changes if "." in name}):
-            inner = {name: value for name, value in changes.items() if name.startswith(f"{part}.")}
-            values = _parsed_part(part, inner)
-            if part not in whole or whole[part] is not None:
-                fresh = replace(fresh, **{part: _changed_part(fresh, part, values)})
-        return fresh
-
-
-def _parsed_part(part: str, changes: Mapping[str, object]) -> dict[str, object]:
-    kind = _part_kinds().get(part)
-    if kind is None:
-        raise _unknown(next(iter(changes)))
-    return {name.partition(".")[2]: _parsed(name, kind, value) for name, value in changes.items()}
-
-
-def _changed_part(experiment: Experiment, part: str, values: dict[str, Any]) -> object:
-    before = getattr(experiment, part)
-    if before is None:
-        raise BadSetting(
-            f"{', '.join(values)}: the part `{part}` is none here; set {part}=default first, or leave it out"
-        )
-    try:
-        return replace(before, **values)
-    except ValidationError as error:
-        raise _refused(part, error) from None
-
-
-def _refused(part: str, error: ValidationError) -> BadSetting:
-    """Name the first setting beyond its limits, or give the rule that several settings break together."""
-    found = error.errors()[0]
-    context = found.get("ctx", {})
-    if not found["loc"]:
-        return BadSetting(str(context["error"]))
-    limit = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
-    return BadSetting(f"{part}.{found['loc'][0]}: expected {limit}, got {found['input']}")
-
-
-def _part_kinds() -> dict[str, type]:
-    """Map each part that has settings of its own to its dataclass."""
-    hints = get_type_hints(Experiment)
-    kinds = {
-        name: [kind for kind in _alternatives(hint) if isinstance(kind, type) and is_dataclass(kind)]
-        for name, hint in hints.items()
-    }
-    return {name: found[0] for name, found in kinds.items() if found}
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
-
-
-def allowed_settings() -> dict[str, str]:
-    """Map every setting's name to the kind of value it takes, in the order of the experiment."""
-    return dict(_settings())
-
-
-def _settings() -> Iterator[tuple[str, str]]:
-    parts = _part_kinds()
-    for name, hint in get_type_hints(Experiment).items():
-        if name not in parts or type(None) in _alternatives(hint):
-            yield name, _kind_name(hint)
-        if name in parts:
-            yield from ((f"{name}.{inner}", _kind_name(kind)) for inner, kind in get_type_hints(parts[name]).items())
-
+PARTS: dict[str, type] = {
+    "graph": GraphConfig,
+    "model": ModelConfig,
+    "pretrain": PretrainConfig,
+    "finetune": FinetuneConfig,
+}
 
 RENAMED_SETTINGS = {
     "pretrain.num_linked": "pretrain.num_positives",
@@ -133,93 +39,89 @@ REMOVED_SETTINGS = {
     for stage in ("pretrain", "finetune")
 }
 
-
-def _unknown(name: str) -> UnknownSetting:
-    if name in RENAMED_SETTINGS:
-        return UnknownSetting(f"the setting {name} is now called {RENAMED_SETTINGS[name]}")
-    if name in REMOVED_SETTINGS:
-        return UnknownSetting(f"there is no setting {name} any more: {REMOVED_SETTINGS[name]}")
-    allowed = list(allowed_settings())
-    near = get_close_matches(name, allowed, n=1, cutoff=0.6)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return UnknownSetting(f"there is no setting {name!r}.{hint} Allowed: {', '.join(allowed)}")
-
-
-_UNFIT = object()
-_WORDS = {bool: {"true": True, "false": False}, types.NoneType: {"none": None, "null": None}}
+Part = TypeVar("Part")
+_WORDS = {"none": None, "null": None, "true": True, "false": False}
+_INTEGER = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
-def _parsed(name: str, owner: type, value: object) -> Any:
-    """Read a value as the annotated kind of the field that `name` ends with."""
-    if name not in allowed_settings():
-        raise _unknown(name)
-    hint = get_type_hints(owner)[name.rpartition(".")[2]]
-    for kind in sorted(_alternatives(hint), key=lambda kind: kind is str):
-        read = _read(value, kind)
-        if read is not _UNFIT:
-            return read
-    raise BadSetting(f"{name}: expected {_kind_name(hint)}, got {value!r} ({type(value).__name__})")
+class UnknownSetting(ValueError):
+    """A setting of this name does not exist."""
 
 
-def _read(value: object, kind: Any) -> object:
-    if get_origin(kind) is Literal:
-        return next((option for option in get_args(kind) if _same_word(value, option)), _UNFIT)
-    if get_origin(kind) is tuple:
-        return _read_tuple(value, get_args(kind)[0])
-    if isinstance(kind, type) and is_dataclass(kind):
-        return value if type(value) is kind else _read_default(value, kind)
-    if isinstance(value, str) and kind is not str:
-        return _read_text(value.strip(), kind)
-    return _read_plain(value, kind)
+class BadSetting(ValueError):
+    """A setting exists, but its value does not fit."""
 
 
-def _same_word(value: object, option: object) -> bool:
-    return (type(value) is type(option) and value == option) or (
-        isinstance(value, str) and value.strip() == str(option)
+class OldSettings(ValueError):
+    """Stored settings that this version does not have."""
+
+
+class Setting(NamedTuple):
+    """One row of the table of settings, all as text; the default is written as on a command line."""
+
+    name: str
+    default: str
+    kind: str
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Experiment:
+    """All settings for one dataset, in five parts."""
+
+    graph: GraphConfig = Field(default_factory=GraphConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    pretrain: PretrainConfig | None = Field(
+        default_factory=PretrainConfig, description="none: no pre-training, fine-tuning from random weights"
+    )
+    finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
+    decoder: Literal["paper", "features"] = Field(
+        default="features",
+        description="inputs of the forecasts' decoder: products of vectors alone (paper), or pair features as well",
     )
 
+    def changed(self, changes: Mapping[str, object]) -> "Experiment":
+        """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
 
-def _read_tuple(value: object, kind: Any) -> object:
-    items = [item for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
-        return _UNFIT
-    read = tuple(_read(item, kind) for item in items)
-    return _UNFIT if _UNFIT in read else read
+        Text such as "3", "true", "none" and "0.1" is read as the value, so that a command line and JSON mean the
+        same. Changes of one part are applied together; those of a part that the same call sets to none have no effect.
 
-
-def _read_default(value: object, kind: Callable[[], Any]) -> object:
-    return kind() if value == "default" else _UNFIT
-
-
-def _read_text(text: str, kind: type) -> object:
-    if kind in _WORDS:
-        return _WORDS[kind].get(text.lower(), _UNFIT)
-    if kind is int and re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
-    if kind is float and _NUMBER.fullmatch(text):
-        return _read_plain(float(text), float)
-    return _UNFIT
-
-
-def _read_plain(value: object, kind: type) -> object:
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value) if math.isfinite(value) else _UNFIT
-    return value if type(value) is kind else _UNFIT
-
-
-def _kind_name(hint: Any) -> str:
-    return " or ".join(_one_kind_name(kind) for kind in _alternatives(hint))
+        Raises:
+            UnknownSetting: a name that no setting has.
+            BadSetting: a value of another type or beyond its limits, or a change in a part that is none.
+        """
+        for name in changes:
+            if name not in _names():
+                raise _unknown(name)
+        values = {name: _value(name, given) for name, given in changes.items()}
+        whole = {name: value for name, value in values.items() if "." not in name}
+        fresh = _replaced(self, "", whole)
+        for part, kind in PARTS.items():
+            inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{part}.")}
+            before = getattr(fresh, part)
+            after = _replaced(kind() if before is None else before, f"{part}.", inner)
+            if before is not None:
+                fresh = replace(fresh, **{part: after})
+            elif inner and part not in whole:
+                raise BadSetting(
+                    f"{', '.join(inner)}: the part `{part}` is none here; set {part}=default first, or leave it out"
+                )
+        return fresh
 
 
-def _one_kind_name(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    if get_origin(kind) is tuple:
-        return f"a list of {_one_kind_name(get_args(kind)[0])}"
-    if is_dataclass(kind):
-        return "default"
-    return "none" if kind is types.NoneType else getattr(kind, "__name__", str(kind))
+def settings_table() -> list[Setting]:
+    """Give name, default, kind with limits, and meaning of every setting, in the order of the experiment."""
+    rows = []
+    for name, field in _fields(Experiment).items():
+        if field.description:
+            default = "default" if name in PARTS else _text(field.default)
+            rows.append(Setting(name, default, _kind(field), field.description))
+        for inner, setting in _fields(PARTS[name]).items() if name in PARTS else ():
+            limits = _limits(setting)
+            kind = _kind(setting) + (f", {limits}" if limits else "")
+            rows.append(Setting(f"{name}.{inner}", _text(setting.default), kind, setting.description or ""))
+    return rows
 
 
 def as_record(experiment: Experiment, part: str | tuple[str, ...] | None = None) -> dict[str, Any]:
@@ -238,26 +140,100 @@ def as_record(experiment: Experiment, part: str | tuple[str, ...] | None = None)
 
 
 def from_record(record: Mapping[str, Any]) -> Experiment:
-    """Give the experiment that `as_record` wrote down; parts that the record leaves out have their defaults.
+    """Give the experiment of a record of `as_record`; parts that it leaves out have their defaults.
 
     Raises:
         OldSettings: settings that this version does not have, or values that it does not allow.
     """
-    parts: dict[str, Any] = dict(record)
-    for name, kind in _part_kinds().items():
-        if parts.get(name) is not None:
+    parts = dict(record)
+    for name in parts.keys() & PARTS.keys():
+        if parts[name] is not None:
             try:
-                parts[name] = kind(**parts[name])
+                parts[name] = PARTS[name](**parts[name])
             except ValidationError as error:
                 wrong = ", ".join(f"{name}.{found['loc'][0]}" for found in error.errors() if found["loc"])
                 raise OldSettings(f"another version of dyformer stored these settings ({wrong}): train again") from None
     return Experiment(**parts)
 
 
-# What a dataset needs that the defaults do not give it.
 EXPERIMENTS: dict[str, Experiment] = {}
+"""Experiments of datasets that need other settings than the defaults."""
 
 
 def experiment_for(dataset_name: str) -> Experiment:
     """Give the experiment of a dataset: its own, or the defaults (every log of a user's own has the defaults)."""
     return EXPERIMENTS.get(dataset_name, Experiment())
+
+
+def _names() -> list[str]:
+    return [setting.name for setting in settings_table()]
+
+
+def _fields(owner: type) -> dict[str, FieldInfo]:
+    return owner.__pydantic_fields__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _value(name: str, given: object) -> object:
+    """Read text as the value that it stands for: a number, true, false, none, or a part's default."""
+    if not isinstance(given, str):
+        return given
+    text = given.strip()
+    if name in PARTS and text == "default":
+        return PARTS[name]()
+    if _NUMBER.fullmatch(text):
+        return int(text) if _INTEGER.fullmatch(text) else float(text)
+    return _WORDS.get(text.lower(), text)
+
+
+def _replaced(owner: Part, prefix: str, values: dict[str, Any]) -> Part:
+    """Change fields of a dataclass; pydantic checks types and limits."""
+    try:
+        return replace(owner, **values)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except ValidationError as error:
+        found = error.errors()[0]
+    if not found["loc"]:  # a rule over several fields
+        raise BadSetting(str(found["ctx"]["error"]))
+    name, given = str(found["loc"][0]), found["input"]
+    field = _fields(type(owner))[name]
+    if found["type"] in ("greater_than_equal", "less_than_equal"):
+        raise BadSetting(f"{prefix}{name}: expected {_limits(field)}, got {given}")
+    raise BadSetting(f"{prefix}{name}: expected {_kind(field)}, got {given!r} ({type(given).__name__})")
+
+
+def _unknown(name: str) -> UnknownSetting:
+    if name in RENAMED_SETTINGS:
+        return UnknownSetting(f"the setting {name} is now called {RENAMED_SETTINGS[name]}")
+    if name in REMOVED_SETTINGS:
+        return UnknownSetting(f"there is no setting {name} any more: {REMOVED_SETTINGS[name]}")
+    near = get_close_matches(name, _names(), n=1, cutoff=0.6)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return UnknownSetting(f"there is no setting {name!r}.{hint} Allowed: {', '.join(_names())}")
+
+
+def _kind(field: FieldInfo) -> str:
+    """Name the values of a setting: "int or none", "one of a, b", "default or none"."""
+    if get_origin(field.annotation) is Literal:
+        return f"one of {', '.join(get_args(field.annotation))}"
+    kinds = [get_args(kind)[0] if get_origin(kind) else kind for kind in _alternatives(field)]
+    words = {NoneType: "none"} | dict.fromkeys(PARTS.values(), "default")
+    return " or ".join(words.get(kind, kind.__name__) for kind in kinds)
+
+
+def _limits(field: FieldInfo) -> str:
+    """Name the limits of a setting, "" where it has none."""
+    marks = [*field.metadata, *(mark for kind in _alternatives(field) for mark in _marks(kind))]
+    low, high = ([getattr(mark, key) for mark in marks if hasattr(mark, key)] for key in ("ge", "le"))
+    return " and ".join([*(f"at least {value}" for value in low), *(f"at most {value}" for value in high)])
+
+
+def _alternatives(field: FieldInfo) -> tuple[Any, ...]:
+    """Give the types of a union, or the only type."""
+    return get_args(field.annotation) or (field.annotation,)
+
+
+def _marks(kind: Any) -> list[Any]:
+    return [inner for mark in getattr(kind, "__metadata__", ()) for inner in getattr(mark, "metadata", [mark])]
+
+
+def _text(default: object) -> str:
+    return str(default).lower() if default is None or isinstance(default, bool) else str(default)

@@ -1,5 +1,8 @@
 """Settings are changed by name, and nothing wrong gets in."""
 
+import subprocess
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -11,10 +14,10 @@ from dyformer.experiments.settings import (
     Experiment,
     OldSettings,
     UnknownSetting,
-    allowed_settings,
     as_record,
     experiment_for,
     from_record,
+    settings_table,
 )
 
 
@@ -87,7 +90,7 @@ def test_unknown_name_is_refused_with_the_allowed_ones(name: str) -> None:
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
 def test_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
-    assert new in allowed_settings()
+    assert new in (setting.name for setting in settings_table())
     with pytest.raises(UnknownSetting, match=f"the setting {old} is now called {new}"):
         Experiment().changed({old: 3})
 
@@ -157,7 +160,7 @@ def test_record_follows_its_parts_and_nothing_else() -> None:
 
 def test_every_default_is_allowed_by_its_own_limits() -> None:
     for experiment in (Experiment(), *EXPERIMENTS.values()):
-        for name in allowed_settings():
+        for name in (setting.name for setting in settings_table()):
             if name != "pretrain" and (experiment.pretrain is not None or not name.startswith("pretrain.")):
                 value = value_of(experiment, name)
                 assert value_of(experiment.changed({name: value}), name) == value
@@ -166,3 +169,42 @@ def test_every_default_is_allowed_by_its_own_limits() -> None:
 
 def test_log_of_ones_own_has_the_defaults() -> None:
     assert experiment_for("a log of my own") == Experiment()
+
+
+def test_the_table_of_settings_has_a_default_a_kind_and_a_meaning_for_each() -> None:
+    table = {setting.name: setting for setting in settings_table()}
+    assert all(setting.meaning and setting.kind for setting in table.values())
+    assert table["graph.history_window"][1:3] == ("5", "int or none, at least 1")
+    assert table["model.residual_dropout"][1:3] == ("0.1", "float, at least 0 and at most 0.99")
+    assert table["pretrain"][1:3] == ("default", "default or none")
+    assert table["pretrain.mask_lag"][1:3] == ("true", "bool")
+    assert table["decoder"][1:3] == ("features", "one of paper, features")
+    for setting in table.values():
+        assert Experiment().changed({setting.name: setting.default}) == Experiment()
+
+
+def test_text_that_looks_like_another_value_keeps_its_kind() -> None:
+    for name, text in (("model.inputs", "3"), ("model.inputs", "none"), ("graph.max_distance", "default")):
+        with pytest.raises(BadSetting, match=name):
+            Experiment().changed({name: text})
+    assert Experiment().changed({"graph.history_window": "NULL"}).graph.history_window is None
+
+
+def test_a_value_of_a_part_that_is_set_to_none_is_checked_too() -> None:
+    with pytest.raises(BadSetting, match=r"pretrain\.epochs: expected int"):
+        Experiment().changed({"pretrain": None, "pretrain.epochs": "many"})
+
+
+def test_a_misspelt_setting_is_refused_within_a_second_without_the_libraries_that_compute() -> None:
+    code = "import sys; from flows.cli import main; main()"
+    command = [sys.executable, "-X", "importtime", "-c", code, "run", "uci", "--set", "model.numlayers=3"]
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seconds.append(time.monotonic() - started)
+        assert done.returncode == 1
+        assert "Did you mean model.num_layers?" in done.stderr
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import")}
+        assert not imported & {"torch", "sklearn", "polars", "pyarrow", "numpy", "scipy", "prefect", "mlflow"}
+    assert min(seconds) < 1
