@@ -1,0 +1,96 @@
+"""A method of a user's own is one file and one entry of METHODS, or one option, and is evaluated like all others."""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from matplotlib.figure import Figure
+from toy_walks import Walks
+
+import flows.cli
+import flows.tasks.track
+from dyformer.evaluation.protocols import FEATURES_SUFFIX
+from dyformer.experiments.methods import METHODS
+
+TOY, OWN, BASELINE = "Toy node2vec", "Walks", "EdgeBank (last)"
+ROWS = {TOY, TOY + FEATURES_SUFFIX, OWN, OWN + FEATURES_SUFFIX, BASELINE}
+
+
+@pytest.fixture(scope="module")
+def benchmark(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """One benchmark with a new entry of METHODS, a class by its address, and one baseline."""
+    folder, plots = tmp_path_factory.mktemp("own"), {}
+
+    def recorded(name: str) -> Any:
+        draw = getattr(flows.tasks.track, name)
+
+        def drawn(*arguments: Any, **options: Any) -> Figure:
+            plot = draw(*arguments, **options)
+            plots.setdefault(name, plot)
+            return plot
+
+        return drawn
+
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(folder / "store")}), pytest.MonkeyPatch.context() as monkey:
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        monkey.setitem(METHODS, TOY, Walks(width=4))
+        for name in ("step_curve", "comparison_chart"):
+            monkey.setattr(flows.tasks.track, name, recorded(name))
+        arguments = ["--methods", "toy_node2vec,edgebank_last", "--method", "toy_walks:Walks"]
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(
+                ["benchmark", "generated", "--steps", "5-6", *arguments, "--json", str(folder / "benchmark.json")]
+            )
+        assert not ending.value.code
+        yield {"rows": json.loads((folder / "benchmark.json").read_text()), "plots": plots, "folder": folder}
+
+
+def test_own_methods_have_their_rows_in_the_table(benchmark: dict[str, Any]):
+    rows = [row for row in benchmark["rows"] if row["metric"] == "auc" and row["slice"] == "all"]
+    assert {row["method"] for row in rows} == ROWS
+    for method in ROWS:
+        assert [row["step"] for row in rows if row["method"] == method] == [5, 6, "micro", "macro"]
+    macro = {row["method"]: row["value"] for row in rows if row["step"] == "macro"}
+    assert macro[TOY] > 0.6
+    assert macro[TOY] != macro[OWN]
+
+
+def test_own_methods_have_their_runs_in_mlflow(benchmark: dict[str, Any]):
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{benchmark['folder'] / 'store' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("dyformer-generated")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {*ROWS, "comparison of methods"}
+    rows = [row for row in benchmark["rows"] if row["metric"] == "auc" and row["slice"] == "all"]
+    macro = {row["method"]: row["value"] for row in rows if row["step"] == "macro"}
+    for method in ROWS:
+        assert runs[method].data.tags["method"] == method
+        assert runs[method].data.metrics["test/macro_auc"] == pytest.approx(macro[method])
+
+
+def test_own_methods_are_in_the_plots(benchmark: dict[str, Any]):
+    curve, chart = (benchmark["plots"][name].axes[0] for name in ("step_curve", "comparison_chart"))
+    assert {text.get_text() for text in curve.get_legend().get_texts()} == ROWS
+    assert {text.get_text() for text in chart.get_yticklabels()} == ROWS
+
+
+def test_scores_of_an_own_method_are_made_again_only_when_it_changes(
+    benchmark: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    from flows.tasks.evaluate import evaluate_methods
+    from flows.tasks.snapshots import make_snapshots
+
+    snapshots = make_snapshots("generated")
+    first = evaluate_methods(snapshots, ["toy_walks:Walks"], 5)
+    changed = evaluate_methods(snapshots, [TOY], 5)
+    with patch.object(Walks, "fit", side_effect=AssertionError("fitted again")):
+        assert evaluate_methods(snapshots, ["toy_walks:Walks"], 5) == first
+        monkeypatch.setitem(METHODS, TOY, Walks(width=5))
+        with pytest.raises(AssertionError, match="fitted again"):
+            evaluate_methods(snapshots, [TOY], 5)
+    assert first != changed
