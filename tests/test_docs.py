@@ -12,7 +12,7 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
-from dyformer.experiments.settings import allowed_settings
+from dyformer.experiments.settings import settings_table
 from flows.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +45,7 @@ def test_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
 def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> None:
     page = pages.settings_page()
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `[^`]+` \| (.+) \|$", page, re.MULTILINE))
-    assert set(rows) == {name for name in allowed_settings() if "." in name}
+    assert set(rows) == {setting.name for setting in settings_table() if "." in setting.name}
     assert all(len(meaning) > 10 for meaning in rows.values())
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == ["graph", "model", "pretrain", "finetune", "decoder"]
 

@@ -192,7 +192,7 @@ def _replaced(owner: Part, prefix: str, values: dict[str, Any]) -> Part:
     except ValidationError as error:
         found = error.errors()[0]
     if not found["loc"]:  # a rule over several fields
-        raise BadSetting(str(found["ctx"]["error"]))
+        raise BadSetting(str(found.get("ctx", {}).get("error", found["msg"])))
     name, given = str(found["loc"][0]), found["input"]
     field = _fields(type(owner))[name]
     if found["type"] in ("greater_than_equal", "less_than_equal"):
@@ -216,7 +216,7 @@ def _kind(field: FieldInfo) -> str:
         return f"one of {', '.join(get_args(field.annotation))}"
     kinds = [get_args(kind)[0] if get_origin(kind) else kind for kind in _alternatives(field)]
     words = {NoneType: "none"} | dict.fromkeys(PARTS.values(), "default")
-    return " or ".join(words.get(kind, kind.__name__) for kind in kinds)
+    return " or ".join(words[kind] if kind in words else kind.__name__ for kind in kinds)
 
 
 def _limits(field: FieldInfo) -> str:
