@@ -216,7 +216,7 @@ def _kind(field: FieldInfo) -> str:
         return f"one of {', '.join(get_args(field.annotation))}"
     kinds = [get_args(kind)[0] if get_origin(kind) else kind for kind in _alternatives(field)]
     words = {NoneType: "none"} | dict.fromkeys(PARTS.values(), "default")
-    return " or ".join(words[kind] if kind in words else kind.__name__ for kind in kinds)
+    return " or ".join(words.get(kind) or kind.__name__ for kind in kinds)
 
 
 def _limits(field: FieldInfo) -> str:
