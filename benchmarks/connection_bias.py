@@ -25,7 +25,7 @@ ROUNDS = 11
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What both sides are given: the weights, the pairs, and the gradient that attention hands back."""
+    """The input of both sides: the weights, the pairs, and the gradient from attention."""
 
     absent_H: Tensor
     delta_TH: Tensor
@@ -56,8 +56,9 @@ def case_of(num_steps: int) -> Case:
     pair_A = batch.edge_target_A * batch.distance_GC.shape[1] + batch.edge_context_A
     connected_PT = torch.zeros(num_pairs, num_steps)
     connected_PT[pair_A, batch.edge_lag_A] = 1
-    share = len(pair_A.unique()) / num_pairs
-    print(f"T = {num_steps}: {tuple(batch.distance_GC.shape)} pairs, {share:.2%} connected, {len(pair_A)} connections")
+    fraction = len(pair_A.unique()) / num_pairs
+    shape = tuple(batch.distance_GC.shape)
+    print(f"T = {num_steps}: {shape} pairs, {fraction:.2%} connected, {len(pair_A)} connections")
     return Case(
         absent_H=torch.randn(NUM_HEADS, requires_grad=True),
         delta_TH=torch.randn(num_steps, NUM_HEADS, requires_grad=True),
@@ -77,7 +78,7 @@ def sparse(case: Case) -> Tensor:
 
 
 def dense_rows(case: Case) -> Tensor:
-    """The peer as the target has it, a row for each pair: [P, T] @ [T, H] + [H]."""
+    """The peer of the target, a row for each pair: [P, T] @ [T, H] + [H]."""
     return torch.addmm(case.absent_H, case.connected_PT, case.delta_TH).T
 
 
@@ -111,24 +112,25 @@ def check(case: Case, ours: Callable[[Case], Tensor], peer: Callable[[Case], Ten
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)  # sums of 262,144 numbers of single precision
 
 
-def ratio(num_steps: int) -> float:
-    """Time the dense product against ours; only the printed lines tell of the peer's better layout."""
+def ratios(num_steps: int) -> list[float]:
+    """Time the dense product against ours; the peer's better layout is printed without a verdict."""
     case = case_of(num_steps)
     for ours, peer in ((sparse, dense_rows), (sparse, dense_columns), (sparse_whole, dense_whole)):
         check(case, ours, peer)
     forms = (sparse, dense_rows, dense_columns, sparse_whole, dense_whole)
-    works = {form.__name__: lambda form=form: with_gradients(form, case) for form in forms}
-    seconds = measure.median_cpu_seconds(works, rounds=ROUNDS)
+    jobs = {form.__name__: lambda form=form: with_gradients(form, case) for form in forms}
+    samples = measure.cpu_seconds(jobs, rounds=ROUNDS)
+    seconds = measure.medians(samples)
     for name, value in seconds.items():
         print(f"  {name:14s} {value * 1e3:8.2f} ms")
     print(f"  against the product in its best layout: ratio {seconds['dense_columns'] / seconds['sparse']:.1f}")
-    print(f"  so, and with the distances on both sides: ratio {seconds['dense_whole'] / seconds['sparse_whole']:.1f}")
-    return seconds["dense_rows"] / seconds["sparse"]
+    print(f"  the same, with the distances on both sides: ratio {seconds['dense_whole'] / seconds['sparse_whole']:.1f}")
+    return measure.ratios(samples["dense_rows"], samples["sparse"])
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    ratios = {num_steps: ratio(num_steps) for num_steps in TARGETS}
-    for num_steps, value in ratios.items():
-        measure.verdict(f"connection_bias_T{num_steps}", value, TARGETS[num_steps])
+    values = {num_steps: ratios(num_steps) for num_steps in TARGETS}
+    for num_steps, target in TARGETS.items():
+        measure.verdict(f"connection_bias_T{num_steps}", values[num_steps], target)

@@ -1,6 +1,6 @@
-"""Distance blocks of 512 x 512 nodes: as fast as igraph times what.
+"""Distance blocks of 512 x 512 nodes, against igraph.
 
-Two kinds of blocks: random nodes, and random targets with their joint context, which is what training asks for.
+Two kinds of blocks: random nodes, and random targets with their joint context, as in training.
 
 G rows    C columns    X nodes of either
 """
@@ -21,10 +21,10 @@ from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 NUM_NODES = 512
 MAX_DISTANCES = (2, 3, 5)
 TARGETS = {"uci": 40, "ml-10m": 80, "s1m": 250}
-ROUNDS = {"uci": 25, "ml-10m": 15, "s1m": 2}
+ROUNDS = {"uci": 25, "ml-10m": 15, "s1m": 5}
 
 Block = tuple[NDArray[np.int64], NDArray[np.int64]]
-Work = Callable[[], object]
+Job = Callable[[], object]
 
 
 def union_of(name: str) -> TemporalUnionGraph:
@@ -42,7 +42,7 @@ def blocks_of(union: TemporalUnionGraph) -> dict[str, Block]:
     return {"random": (rows_G, columns_C), "context": (rows_G, joint_context(union, rows_G, num_context=NUM_NODES))}
 
 
-def our_works(union: TemporalUnionGraph, block: Block) -> dict[str, Work]:
+def our_jobs(union: TemporalUnionGraph, block: Block) -> dict[str, Job]:
     """Give the calls to be timed, one for each D_max."""
     return {
         f"D_max {max_distance}": lambda max_distance=max_distance: distance_block(
@@ -52,8 +52,8 @@ def our_works(union: TemporalUnionGraph, block: Block) -> dict[str, Work]:
     }
 
 
-def igraph_work(union: TemporalUnionGraph, block: Block, found: list[NDArray]) -> Work:
-    """Give igraph's search of all rows; its first answer is kept, and its lists of nodes are made beforehand."""
+def igraph_job(union: TemporalUnionGraph, block: Block, found: list[NDArray]) -> Job:
+    """Give igraph's search of all rows; its first result is stored, and its lists of nodes are made beforehand."""
     graph = Graph(n=union.num_nodes, edges=np.stack([union.source_E, union.target_E], axis=1))
     source, target = (node_X.tolist() for node_X in block)
 
@@ -73,34 +73,34 @@ def check(name: str, union: TemporalUnionGraph, block: Block, distance_GC: NDArr
             raise RuntimeError(f"{name}: a block of D_max {max_distance} is not igraph's")
 
 
-def compare(name: str, kind: str, union: TemporalUnionGraph, block: Block) -> dict[str, float]:
+def compare(name: str, kind: str, union: TemporalUnionGraph, block: Block) -> measure.Seconds:
     """Time our search and igraph's on one block, and check that they agree."""
     found: list[NDArray] = []
-    works = {
-        **our_works(union, block),
-        "igraph": igraph_work(union, block, found),
+    jobs = {
+        **our_jobs(union, block),
+        "igraph": igraph_job(union, block, found),
     }
-    seconds = measure.median_cpu_seconds(works, rounds=ROUNDS[name])
+    seconds = measure.cpu_seconds(jobs, rounds=ROUNDS[name])
     check(name, union, block, found[0])
-    say(name, kind, union, seconds)
+    print_times(name, kind, union, measure.medians(seconds))
     return seconds
 
 
-def say(name: str, kind: str, union: TemporalUnionGraph, seconds: dict[str, float]) -> None:
+def print_times(name: str, kind: str, union: TemporalUnionGraph, seconds: dict[str, float]) -> None:
     """Print the times of one block."""
-    times = ", ".join(f"{work} {1e3 * value:.2f} ms" for work, value in seconds.items())
+    times = ", ".join(f"{job} {1e3 * value:.2f} ms" for job, value in seconds.items())
     print(f"{name} ({union.num_nodes:,} nodes, {union.num_edges:,} edges) {kind}: {times}", flush=True)
 
 
 def main() -> None:
-    """Judge by the blocks of the largest D_max."""
+    """Evaluate the blocks of the largest D_max."""
     evaluated = []
     for name, target in TARGETS.items():
         union = union_of(name)
         for kind, block in blocks_of(union).items():
             seconds = compare(name, kind, union, block)
             ours = seconds[f"D_max {MAX_DISTANCES[-1]}"]
-            evaluated.append((f"distances-{name}-{kind}", seconds["igraph"] / ours, target))
+            evaluated.append((f"distances-{name}-{kind}", measure.ratios(seconds["igraph"], ours), target))
     for verdict in evaluated:
         measure.verdict(*verdict)
 

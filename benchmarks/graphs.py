@@ -31,7 +31,7 @@ def published_log(name: str) -> Path:
 
 
 def published_graph(name: str) -> DynamicGraph:
-    """Bring a published log through the product's own reading into its snapshots, in a store that is thrown away."""
+    """Read a published log as the product does, into its snapshots, in a temporary store."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DYFORMER_STORAGE"] = folder
         ingest_log(name, {"log": str(published_log(name))}, show=lambda text: None)
@@ -42,12 +42,12 @@ def published_graph(name: str) -> DynamicGraph:
 def power_law_edges(num_nodes: int, num_edges: int, *, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw exactly `num_edges` unique undirected edges (source < target, sorted) with power-law expected degrees."""
     generator = np.random.default_rng(seed)
-    share_N = np.cumsum(np.arange(1, num_nodes + 1) ** (-1 / (EXPONENT - 1)))
-    share_N /= share_N[-1]
+    cumulative_N = np.cumsum(np.arange(1, num_nodes + 1) ** (-1 / (EXPONENT - 1)))
+    cumulative_N /= cumulative_N[-1]
     number_N = generator.permutation(num_nodes)
     key_E = np.empty(0, dtype=np.int64)
     while len(key_E) < num_edges:
-        end_2X = number_N[np.searchsorted(share_N, generator.random((2, 2 * num_edges - len(key_E))))]
+        end_2X = number_N[np.searchsorted(cumulative_N, generator.random((2, 2 * num_edges - len(key_E))))]
         low_X, high_X = end_2X.min(axis=0), end_2X.max(axis=0)
         key_E = np.unique(np.concatenate([key_E, (low_X * num_nodes + high_X)[low_X != high_X]]))
     key_E = np.sort(generator.choice(key_E, size=num_edges, replace=False))

@@ -25,8 +25,8 @@ from dyformer.training.stages import embed, pair_source, pretraining_loss, start
 LAGS, LAGS_GRAPH = (10, 100, 1_000), "s100k"
 GRAPHS, GRAPHS_LAGS = ("s10k", "s100k", "s1m", "s10m"), 16
 ROUNDS = 7
-NUM_WANTED = 1_024  # nodes whose vectors are asked for when memory is measured
-Works = dict[str, Callable[[], object]]
+NUM_WANTED = 1_024  # nodes to embed when memory is measured
+Jobs = dict[str, Callable[[], object]]
 
 
 def prepared(name: str, num_steps: int) -> PreparedGraph:
@@ -35,8 +35,8 @@ def prepared(name: str, num_steps: int) -> PreparedGraph:
     return prepare_graph(graph, until=num_steps, config=GraphConfig(history_window=None))
 
 
-def works(graph: PreparedGraph) -> Works:
-    """Make a batch that tells the hidden newest step, and take the step of training on it."""
+def jobs(graph: PreparedGraph) -> Jobs:
+    """Make a batch that reconstructs the hidden newest step, and take the step of training on it."""
     config, model_config = PretrainConfig(), ModelConfig()
     source = pair_source(graph, model_config, config, seed=0)
     tasks = [task for task in reconstruction_tasks(graph.until, num_lags(graph), hidden=True) if task.lag == 0][-1:]
@@ -56,34 +56,33 @@ def works(graph: PreparedGraph) -> Works:
     return {"make": make, "step": lambda: optimizer.step(pretraining_loss(model, batch, config)["loss"])}
 
 
-def table(cases: dict[str, PreparedGraph]) -> dict[str, dict[str, float]]:
-    """Print the milliseconds of each case, all measured in turn; give the seconds."""
-    each = {name: works(graph) for name, graph in cases.items()}
-    flat = {f"{name} {part}": work for name, parts in each.items() for part, work in parts.items()}
-    seconds = measure.median_cpu_seconds(flat, rounds=ROUNDS)
-    found = {name: {part: seconds[f"{name} {part}"] for part in ("make", "step")} for name in each}
+def table(cases: dict[str, PreparedGraph]) -> measure.Seconds:
+    """Print the milliseconds of each case, all measured in turn; give the seconds of every round."""
+    each = {f"{name} {part}": job for name, graph in cases.items() for part, job in jobs(graph).items()}
+    seconds = measure.cpu_seconds(each, rounds=ROUNDS)
+    median = measure.medians(seconds)
     print(f"{'':>12s} {'make, ms':>10s} {'step, ms':>10s}")
-    for name, parts in found.items():
-        print(f"{name:>12s} {parts['make'] * 1e3:10.2f} {parts['step'] * 1e3:10.2f}")
-    return found
+    for name in cases:
+        print(f"{name:>12s} {median[f'{name} make'] * 1e3:10.2f} {median[f'{name} step'] * 1e3:10.2f}")
+    return seconds
 
 
 def print_memory(graph: PreparedGraph) -> None:
-    """Print the most memory of arrays that `embed` holds at once, and how much of it the vectors are.
+    """Print the peak memory of arrays in `embed`, and the part of the vectors.
 
-    The rest is that of a few batches: numbers of single nodes, to find a context, and of pairs within a batch.
+    The rest belongs to a few batches: numbers for each node, to find a context, and for each pair within a batch.
     """
     model_config, num_nodes = ModelConfig(), len(graph.history.node_N)
     weights = started_model(graph, model_config, None, seed=0).state_dict()
     node_B = np.arange(min(NUM_WANTED, num_nodes))
-    embed(graph, weights, model_config, node_B=node_B)  # what is made once is there
+    embed(graph, weights, model_config, node_B=node_B)  # so that everything made once exists
     tracemalloc.start()
     vector_ND = embed(graph, weights, model_config, node_B=node_B)
-    most = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    rest = most - vector_ND.nbytes
+    rest = peak - vector_ND.nbytes
     print(
-        f"embed, {num_nodes} nodes: {most / 2**20:.1f} MiB of arrays at most, {vector_ND.nbytes / 2**20:.1f} of them "
+        f"embed, {num_nodes} nodes: {peak / 2**20:.1f} MiB of arrays at most, {vector_ND.nbytes / 2**20:.1f} of them "
         f"vectors; the rest is {rest / num_nodes:.0f} bytes a node"
     )
 
@@ -95,9 +94,12 @@ if __name__ == "__main__":
     by_graph = table(graphs_by_name)
     for graph in graphs_by_name.values():
         print_memory(graph)
-    few, many, most = (by_lags[f"T = {num_lags}"]["step"] for num_lags in LAGS)
-    print(f"a step at T = {LAGS[2]} takes {most / few:.2f} times as long as at T = {LAGS[0]}")
-    measure.verdict("step_T100_over_T10", many / few, 1.2, at_most=True)
+    few, many, most = (by_lags[f"T = {num_lags} step"] for num_lags in LAGS)
+    measured = measure.medians({"ratio": measure.ratios(most, few)})["ratio"]
+    print(f"a step at T = {LAGS[2]} takes {measured:.2f} times as long as at T = {LAGS[0]}")
+    measure.verdict("step_T100_over_T10", measure.ratios(many, few), 1.2, at_most=True)
     for name in ("s1m", "s10m"):
-        measure.verdict(f"step_{name}_over_s10k", by_graph[name]["step"] / by_graph["s10k"]["step"], 1.2, at_most=True)
-    measure.verdict("batch_s10m_over_s1m", by_graph["s10m"]["make"] / by_graph["s1m"]["make"], 12, at_most=True)
+        values = measure.ratios(by_graph[f"{name} step"], by_graph["s10k step"])
+        measure.verdict(f"step_{name}_over_s10k", values, 1.2, at_most=True)
+    values = measure.ratios(by_graph["s10m make"], by_graph["s1m make"])
+    measure.verdict("batch_s10m_over_s1m", values, 12, at_most=True)

@@ -1,6 +1,6 @@
 """A log of 10M rows, text in no order of time -> numbered events in time order, against duckdb and pandas.
 
-Every side reads the same file, drops exact duplicates (the first of each stays), orders the rows by time and then by
+Every side reads the same file, drops exact duplicates but for the first, orders the rows by time and then by
 place in the file, and numbers the nodes 0, 1, ... by first appearance, source before target.
 """
 
@@ -32,9 +32,9 @@ Output = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str
 def write_log(path: Path, *, num_rows: int = NUM_ROWS, seed: int = 0) -> None:
     """Write a log with power-law ends, times drawn evenly over two years, and copies of a few of its rows."""
     generator = np.random.default_rng(seed)
-    share_N = np.cumsum(np.arange(1, NUM_NODES + 1) ** (-2 / 3))
+    cumulative_N = np.cumsum(np.arange(1, NUM_NODES + 1) ** (-2 / 3))
     id_N = generator.permutation(NUM_NODES)
-    end_2R = id_N[np.searchsorted(share_N / share_N[-1], generator.random((2, num_rows)))]
+    end_2R = id_N[np.searchsorted(cumulative_N / cumulative_N[-1], generator.random((2, num_rows)))]
     time_R = generator.integers(START, START + SECONDS, num_rows)
     row_R = np.arange(num_rows)
     again_R = generator.random(num_rows) < DUPLICATES
@@ -86,7 +86,7 @@ def with_duckdb(path: Path) -> Output:
 
 
 def with_pandas(path: Path) -> Output:
-    """The same with pandas: factorize numbers what it meets in order."""
+    """The same with pandas: factorize numbers the ids by first appearance."""
     import pandas as pd
 
     log = pd.read_csv(path, dtype="int64").drop_duplicates().sort_values("time", kind="stable")
@@ -112,22 +112,22 @@ def main() -> None:
         check_equal(outputs)
         print(f"identical output: {len(outputs['dyformer'][0]):,} events, {len(outputs['dyformer'][3]):,} nodes")
         outputs.clear()
-        works = {
+        jobs = {
             "dyformer": partial(ours, path),
             "duckdb": partial(with_duckdb, path),
             "pandas": partial(with_pandas, path),
         }
-        seconds = measure.median_cpu_seconds(works, rounds=1)
-        for name, value in seconds.items():
+        seconds = measure.cpu_seconds(jobs)
+        for name, value in measure.medians(seconds).items():
             print(f"{name}: {value:.2f} s, {NUM_ROWS / value / 1e6:.2f} M rows/s")
         peak = measure.peak_mib(__file__, str(path))
-    measure.verdict("ingest-10m-vs-duckdb", seconds["duckdb"] / seconds["dyformer"], 1.7)
-    measure.verdict("ingest-10m-vs-pandas", seconds["pandas"] / seconds["dyformer"], 3.5)
+    measure.verdict("ingest-10m-vs-duckdb", measure.ratios(seconds["duckdb"], seconds["dyformer"]), 1.7)
+    measure.verdict("ingest-10m-vs-pandas", measure.ratios(seconds["pandas"], seconds["dyformer"]), 3.5)
     measure.verdict("ingest-10m-peak", peak, 1024, at_most=True, unit="MiB")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # in a process of its own: what its memory reaches
+    if len(sys.argv) > 1:  # in a process of its own, whose peak memory is measured
         ours(Path(sys.argv[1]))
     else:
         main()

@@ -21,7 +21,7 @@ WAYS = {"in memory": 16 * MEMORY, "over the disk": MEMORY}
 
 
 def run(path: Path, memory: int, folder: Path) -> None:
-    """Ingest a log into an empty store and cut it; leave the digest of all tables' bytes in the folder."""
+    """Ingest a log into an empty store, make its snapshots, and write the digest of all tables' bytes."""
     os.environ |= {"DYFORMER_STORAGE": str(folder / "store"), MEMORY_VARIABLE: str(memory)}
     reading = {"log": [str(path)], "time_unit": "s", "window": "16 equal", "drop_duplicates": True}
     counts = ingest_log("log", reading, show=lambda text: None)

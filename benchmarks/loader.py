@@ -1,6 +1,6 @@
-"""Pre-training epochs on uci with batches made in the background and without: the same losses, and the time waited.
+"""Pre-training on uci with batches made in the background and without: the same losses, and the time spent waiting.
 
-Wall time on all cores, because threads beside the model are what is measured; settings are those of a real run.
+Wall time on all cores, because threads beside the model are measured; settings are those of a real run.
 """
 
 import os
@@ -8,7 +8,7 @@ import statistics
 from functools import partial
 
 import measure
-from graphs import published_graph  # settles the environment of a training, before torch is imported
+from graphs import published_graph  # sets the environment of a training, before torch is imported
 
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -17,36 +17,39 @@ from dyformer.training.loop import Stage
 from dyformer.training.stages import stages as training
 
 TARGET = 0.05
-ROUNDS = 2
 WITHOUT, DEFAULT = 0, Stage.num_threads
-CHANGES = {"pretrain.epochs": 8, "pretrain.validation_batches": 4}
+CHANGES = {"pretrain.epochs": 4, "pretrain.validation_batches": 4}
 
 
 def epochs(graph: PreparedGraph, num_threads: int) -> list[Progress]:
-    """Pre-train with the product's own function, told how many threads make batches."""
+    """Pre-train with the product's own function and a given number of threads that make batches."""
     experiment = Experiment().changed(CHANGES)
     assert experiment.pretrain is not None
     training.Stage = partial(Stage, num_threads=num_threads)
     return list(training.pretrain(graph, experiment.model, experiment.pretrain, seed=0))
 
 
-def measure_loader(name: str, graph: PreparedGraph) -> float:
-    """Give the share of its epochs for which training waits, with the threads that it has by default."""
+def measure_loader(name: str, graph: PreparedGraph) -> list[float]:
+    """Give the fraction of its epochs for which training waits, with the default threads, in each round."""
     epochs(graph, DEFAULT)  # imports and compiled kernels
-    told: dict[int, list[Progress]] = {WITHOUT: [], DEFAULT: []}
-    for _ in range(ROUNDS):
-        for num_threads, progresses in told.items():
-            progresses += epochs(graph, num_threads)
-    losses = {str([progress.losses for progress in progresses]) for progresses in told.values()}
+    seconds: dict[int, list[float]] = {WITHOUT: [], DEFAULT: []}
+    waiting: dict[int, list[float]] = {WITHOUT: [], DEFAULT: []}
+    losses = set()
+    for _ in range(measure.ROUNDS):
+        for num_threads in (WITHOUT, DEFAULT):
+            progresses = epochs(graph, num_threads)
+            losses.add(str([progress.losses for progress in progresses]))
+            seconds[num_threads].append(sum(progress.seconds for progress in progresses))
+            waiting[num_threads].append(sum(progress.seconds_waiting for progress in progresses))
     if len(losses) != 1:
         raise ValueError(f"{name}: batches made in the background gave other losses than batches made in turn")
-    seconds, share = {}, {}
-    for num_threads, progresses in told.items():
-        seconds[num_threads] = statistics.median(progress.seconds for progress in progresses)
-        share[num_threads] = sum(p.seconds_waiting for p in progresses) / sum(p.seconds for p in progresses)
-        print(f"{name} threads {num_threads} epoch {seconds[num_threads]:.3f} s waiting {share[num_threads]:.2%}")
-    print(f"{name} epoch ratio {seconds[WITHOUT] / seconds[DEFAULT]:.2f} without / with threads", flush=True)
-    return share[DEFAULT]
+    fractions = {threads: measure.ratios(waiting[threads], seconds[threads]) for threads in seconds}
+    for threads, values in seconds.items():
+        fraction = statistics.median(fractions[threads])
+        print(f"{name} threads {threads} run {statistics.median(values):.3f} s waiting {fraction:.2%}")
+    ratio = statistics.median(measure.ratios(seconds[WITHOUT], seconds[DEFAULT]))
+    print(f"{name} ratio {ratio:.2f} without / with threads", flush=True)
+    return fractions[DEFAULT]
 
 
 if __name__ == "__main__":
@@ -55,5 +58,5 @@ if __name__ == "__main__":
     torch.set_num_threads(os.cpu_count() or 1)
     uci = published_graph("uci")
     until = uci.num_steps - 1
-    share = measure_loader("uci", prepare_graph(uci, until=until, config=Experiment().graph))
-    measure.verdict("loader_waiting_share", share, TARGET, at_most=True, unit="share")
+    fractions = measure_loader("uci", prepare_graph(uci, until=until, config=Experiment().graph))
+    measure.verdict("loader_waiting_fraction", fractions, TARGET, at_most=True, unit="fraction")

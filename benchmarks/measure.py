@@ -1,6 +1,6 @@
-"""Times of our work and of a peer's, taken in turn in one process on one thread, and the line that evaluates them.
+"""Times of our job and of a peer's, measured in turn in one process on one thread, and the line with the verdict.
 
-Import this module before numpy, polars, torch or numba: it keeps each of them to one thread.
+Import this module before numpy, polars, torch or numba: it limits each of them to one thread.
 """
 
 import gc
@@ -23,41 +23,67 @@ for variable in (
     os.environ[variable] = "1"
 
 
-SAMPLE_SECONDS = 0.05  # shorter works are repeated within a sample, as the product calls them one after the other
+ROUNDS = 5  # at least
+SAMPLE_SECONDS = 0.05  # shorter jobs are repeated within a sample, because the product calls them repeatedly as well
+
+Seconds = dict[str, list[float]]
 
 
-def median_cpu_seconds(works: dict[str, Callable[[], Any]], *, rounds: int) -> dict[str, float]:
-    """Run every work once to warm up and then `rounds` samples in turn; give the median CPU seconds of each."""
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
-        work()
-    calls = {name: max(1, int(SAMPLE_SECONDS / _cpu_seconds(work, 1))) for name, work in works.items()}
+def cpu_seconds(jobs: dict[str, Callable[[], Any]], *, rounds: int = ROUNDS) -> Seconds:
+    """Run every job once to warm up and then `rounds` samples in turn; give the CPU seconds of each sample."""
+    seconds: Seconds = {name: [] for name in jobs}
+    calls = {name: _num_calls(job) for name, job in jobs.items()}
     for _ in range(rounds):
-        for name, work in works.items():
-            seconds[name].append(_cpu_seconds(work, calls[name]) / calls[name])
-    return {name: statistics.median(each) for name, each in seconds.items()}
+        for name, job in jobs.items():
+            seconds[name].append(_cpu_seconds(job, calls[name]) / calls[name])
+    return seconds
 
 
-def _cpu_seconds(work: Callable[[], Any], num_calls: int) -> float:
+def _num_calls(job: Callable[[], Any]) -> int:
+    if _cpu_seconds(job, 1) > 1:  # a longer warm-up is no reason to run the job once more
+        return 1
+    return max(1, int(SAMPLE_SECONDS / _cpu_seconds(job, 1)))
+
+
+def _cpu_seconds(job: Callable[[], Any], num_calls: int) -> float:
     gc.collect()
     gc.disable()
     start = time.process_time()
     for _ in range(num_calls):
-        work()
+        job()
     spent = time.process_time() - start
     gc.enable()
     return spent
 
 
-def verdict(name: str, value: float, target: float, *, at_most: bool = False, unit: str = "ratio") -> None:
-    """Print `NAME ratio R target T met` (or `missed`): R must reach T, or with `at_most` stay within it."""
-    met = value <= target if at_most else value >= target
-    print(f"{name} {unit} {value:.4g} target {target:g} {'met' if met else 'missed'}", flush=True)
+def medians(seconds: Seconds) -> dict[str, float]:
+    """Give the median of each job's samples."""
+    return {name: statistics.median(samples) for name, samples in seconds.items()}
+
+
+def ratios(samples: list[float], others: list[float]) -> list[float]:
+    """Divide the samples of one job by those of another, round by round."""
+    return [one / other for one, other in zip(samples, others, strict=True)]
+
+
+def verdict(
+    name: str, values: float | list[float], target: float, *, at_most: bool = False, unit: str = "ratio"
+) -> None:
+    """Print the median, the range and the verdict on the median: it must reach the target or, `at_most`, not pass it.
+
+    Values are those of all rounds, or a single one. A range that crosses the target is unsteady.
+    """
+    rounds = values if isinstance(values, list) else [values]
+    is_met = [value <= target if at_most else value >= target for value in (statistics.median(rounds), *rounds)]
+    spread = f" ({min(rounds):.4g} to {max(rounds):.4g}, {len(rounds)} rounds)" if len(rounds) > 1 else ""
+    outcome = ("met" if is_met[0] else "missed") + ("" if len(set(is_met)) == 1 else ", unsteady")
+    bound = f"at {'most' if at_most else 'least'} {target:g}"
+    print(f"{name} {unit} {statistics.median(rounds):.4g}{spread} target {bound} {outcome}", flush=True)
 
 
 def peak_mib(script: str, *arguments: str) -> float:
-    """Run a script (a path) in a process of its own and give the largest resident memory it reached, in MiB."""
+    """Run a script (a path) in a process of its own and give its largest resident memory, in MiB."""
     read = "import resource; print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     run = f"import subprocess, sys; subprocess.run([sys.executable, *{[script, *arguments]!r}], check=True, stdout=2)"
-    answer = subprocess.run([sys.executable, "-c", f"{run}; {read}"], check=True, stdout=subprocess.PIPE, text=True)
-    return int(answer.stdout) / 1024
+    measured = subprocess.run([sys.executable, "-c", f"{run}; {read}"], check=True, stdout=subprocess.PIPE, text=True)
+    return int(measured.stdout) / 1024

@@ -35,15 +35,15 @@ def networkit_graph(union: TemporalUnionGraph) -> networkit.Graph:
 
 
 def networkit_scores(graph: networkit.Graph, node: int) -> Row:
-    """Push from one node; its walk is lazy, so that it asks for another teleport.
+    """Push from one node; its walk is lazy, so that it needs another teleport.
 
-    An object is good for one run: a second one would add its scores to those of the first.
+    An object serves one run, because a second one would add its scores to those of the first.
     """
     return networkit.scd.ApproximatePageRank(graph, TELEPORT / (2 - TELEPORT), EPSILON).run(node)
 
 
 def networkit_rows(graph: networkit.Graph, nodes: list[int]) -> list[Row]:
-    """Give the best of each node's scores, the node itself among them at first."""
+    """Give the best of each node's scores without the node itself."""
     rows = []
     for node in nodes:
         row = sorted(networkit_scores(graph, node), key=itemgetter(1), reverse=True)[: TOP_K + 1]
@@ -64,16 +64,16 @@ def exact_scores(union: TemporalUnionGraph, node_R: NDArray[np.int64]) -> NDArra
 
 
 def recalls(union: TemporalUnionGraph, node_R: NDArray[np.int64], found: list[dict[int, list[int]]]) -> list[float]:
-    """Give the share of the exact best nodes that each table has, over the rows of some nodes."""
-    shares: list[list[float]] = [[] for _ in found]
+    """Give the fraction of the exact best nodes that each table has, over the rows of some nodes."""
+    fractions: list[list[float]] = [[] for _ in found]
     for start in range(0, len(node_R), 20):
         part_R = node_R[start : start + 20]
         for node, score_N in zip(part_R.tolist(), exact_scores(union, part_R).T, strict=True):
             score_N[node] = 0
             best = set(np.argpartition(score_N, -TOP_K)[-TOP_K:].tolist())
-            for share, table in zip(shares, found, strict=True):
-                share.append(len(best.intersection(table[node])) / TOP_K)
-    return [float(np.mean(share)) for share in shares]
+            for fraction, table in zip(fractions, found, strict=True):
+                fraction.append(len(best.intersection(table[node])) / TOP_K)
+    return [float(np.mean(fraction)) for fraction in fractions]
 
 
 def check(table: pl.DataFrame, graph: networkit.Graph, union: TemporalUnionGraph) -> None:
@@ -95,23 +95,25 @@ def main() -> None:
     node_R = np.random.default_rng(0).choice(np.flatnonzero(union.degree), NUM_ROWS, replace=False)
     table = pagerank_table(union, top_k=TOP_K, teleport=TELEPORT, nodes=node_R)
     check(table, peer, union)
-    works: dict[str, Callable[[], object]] = {
+    jobs: dict[str, Callable[[], object]] = {
         "dyformer": lambda: pagerank_table(union, top_k=TOP_K, teleport=TELEPORT, nodes=node_R),
         "networkit": lambda: networkit_rows(peer, node_R.tolist()),
         "networkit, scores alone": lambda: [networkit_scores(peer, node) for node in node_R.tolist()],
     }
-    seconds = measure.median_cpu_seconds(works, rounds=ROUNDS)
+    samples = measure.cpu_seconds(jobs, rounds=ROUNDS)
+    seconds = measure.medians(samples)
     ours = dict(table.group_by("node").agg("neighbor").iter_rows())
     theirs = {
         node: [neighbor for neighbor, _ in row]
         for node, row in zip(node_R.tolist(), networkit_rows(peer, node_R.tolist()), strict=True)
     }
     found, peer_found = recalls(union, node_R[:NUM_EXACT_ROWS], [ours, theirs])
-    print(", ".join(f"{work} {1e6 * each / NUM_ROWS:.0f} us a row" for work, each in seconds.items()))
+    print(", ".join(f"{job} {1e6 * each / NUM_ROWS:.0f} us a row" for job, each in seconds.items()))
     print(f"recall of the exact best {TOP_K}: dyformer {found:.3f}, networkit {peer_found:.3f}")
     print(f"networkit's scores alone: ratio {seconds['networkit, scores alone'] / seconds['dyformer']:.2f}")
-    measure.verdict("pagerank-table-s1m-vs-networkit", seconds["networkit"] / seconds["dyformer"], SPEED_TARGET)
-    measure.verdict("pagerank-table-s1m-recall", found, RECALL_TARGET, unit="share")
+    values = measure.ratios(samples["networkit"], samples["dyformer"])
+    measure.verdict("pagerank-table-s1m-vs-networkit", values, SPEED_TARGET)
+    measure.verdict("pagerank-table-s1m-recall", found, RECALL_TARGET, unit="fraction")
 
 
 if __name__ == "__main__":

@@ -10,18 +10,18 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "RESULTS.md"
-TITLE = "# Results\n\nWritten by `make bench` and `make bench-scale`; each rewrites its own section.\n"
+TITLE = "# Results\n\n`make bench` and `make bench-scale` each rewrite their own sections; others are by hand.\n"
 PACKAGES = ("numpy", "scipy", "polars", "duckdb", "torch", "numba", "deltalake", "igraph", "networkit", "pandas")
 
 
 def with_section(page: str, heading: str, body: str) -> str:
-    """Put a section `## heading` in the place of its earlier self, or last; the others stay."""
+    """Replace the section `## heading`, or append it; the others stay."""
     head, *sections = re.split(r"(?m)^(?=## )", page or TITLE)
     fresh = f"## {heading}\n\n{body.strip()}\n"
-    places = [place for place, section in enumerate(sections) if section.startswith(f"## {heading}\n")]
     sections = [section.strip() + "\n" for section in sections]
-    if places:
-        sections[places[0]] = fresh
+    starts = [section.startswith(f"## {heading}\n") for section in sections]
+    if any(starts):
+        sections[starts.index(True)] = fresh
     else:
         sections.append(fresh)
     return "\n".join([head.strip() + "\n", *sections])
@@ -33,7 +33,7 @@ def write_section(heading: str, body: str) -> None:
 
 
 def surroundings() -> str:
-    """Say on what, with what and when the figures were made."""
+    """Give the machine, the versions, the date and the commit of the measurements."""
     versions = [f"{name} {found}" for name in PACKAGES if (found := _version(name))]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return "\n".join(

@@ -13,12 +13,16 @@ from results_page import FOLDER, surroundings, write_section
 NO_BENCHMARKS = ("measure", "graphs", "results_page", "run_all", "scale")
 SECONDS_EACH = 300.0
 SECONDS_IN_ALL = 24 * 60.0
-VERDICT = re.compile(r"(?P<name>\S.*) (?P<unit>\S+) (?P<value>\S+) target (?P<target>\S+) (?P<outcome>met|missed)")
+VERDICT = re.compile(
+    r"(?P<name>\S.*) (?P<unit>\S+) (?P<value>[\d.e+-]+)"
+    r"(?: \((?P<least>\S+) to (?P<most>\S+), (?P<rounds>\d+) rounds\))?"
+    r" target (?P<target>at (?:least|most) \S+) (?P<outcome>(?:met|missed)(?:, unsteady)?)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a script printed, and why it counts as failed if it does."""
+    """The output of a script, and the reason where it failed."""
 
     name: str
     seconds: float
@@ -27,13 +31,13 @@ class Outcome:
 
 
 def verdicts(output: str) -> list[dict[str, str]]:
-    """Give the verdict lines of a script's output: name, unit, value, target, outcome."""
+    """Give the verdict lines of a script's output: name, unit, median, range, rounds, target, outcome."""
     matches = map(VERDICT.fullmatch, map(str.strip, output.splitlines()))
-    return [match.groupdict() for match in matches if match]
+    return [match.groupdict("") for match in matches if match]
 
 
 def run_script(script: Path, seconds: float) -> Outcome:
-    """Run one script; it fails by an error, by taking too long, or by evaluating nothing."""
+    """Run one script; it fails by an error, by taking too long, or without a verdict."""
     started = time.monotonic()
     try:
         run = subprocess.run(
@@ -45,11 +49,11 @@ def run_script(script: Path, seconds: float) -> Outcome:
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        said = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
+        output = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
         return Outcome(
             name=script.stem,
             seconds=time.monotonic() - started,
-            output=said,
+            output=output,
             failure=f"not finished after {seconds:.0f} s",
         )
     failure = f"ended with exit code {run.returncode}" if run.returncode else None
@@ -59,44 +63,42 @@ def run_script(script: Path, seconds: float) -> Outcome:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """One row a verdict, and one for each script that failed."""
-    rows = ["| benchmark | claim | value | target | |", "|---|---|---:|---:|---|"]
+    """Give one row for each verdict and for each script that failed."""
+    rows = ["| benchmark | claim | min | median | max | rounds | target | |", "|---|---|---:|---:|---:|---:|---:|---|"]
     for outcome in outcomes:
         rows += [
-            f"| {outcome.name} | {line['name']} ({line['unit']}) | {line['value']} | {_bound(line)} |"
-            f" {_emphasised(line['outcome'])} |"
+            f"| {outcome.name} | {line['name']} ({line['unit']}) | {line['least']} | {line['value']} | {line['most']} |"
+            f" {line['rounds'] or 1} | {line['target']} | {_emphasised(line['outcome'])} |"
             for line in verdicts(outcome.output)
         ]
         if outcome.failure:
-            rows.append(f"| {outcome.name} | | | | **failed**: {outcome.failure} |")
+            rows.append(f"| {outcome.name} | | | | | | | **failed**: {outcome.failure} |")
     return "\n".join(rows)
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """The section: where, what was claimed and what came of it, and below what each script printed."""
+    """Give the section: the machine, the claims with their verdicts, and the output of each script."""
     lines = [line for outcome in outcomes for line in verdicts(outcome.output)]
-    num_met = sum(line["outcome"] == "met" for line in lines)
+    num_met = sum(line["outcome"].startswith("met") for line in lines)
+    num_unsteady = sum("unsteady" in line["outcome"] for line in lines)
     num_failed = sum(outcome.failure is not None for outcome in outcomes)
     minutes = sum(outcome.seconds for outcome in outcomes) / 60
-    head = f"{num_met} of {len(lines)} targets met, {num_failed} of {len(outcomes)} scripts failed, {minutes:.1f} min."
+    head = (
+        f"{num_met} of {len(lines)} targets met, {num_failed} of {len(outcomes)} scripts failed, {minutes:.1f} min. "
+        f"Verdicts are on the median of the rounds; {num_unsteady} are unsteady: their range crosses the target."
+    )
     printed = [
         f"### {outcome.name} ({outcome.seconds:.0f} s)\n\n```\n{outcome.output.strip()}\n```" for outcome in outcomes
     ]
     return "\n\n".join([head, surroundings(), table(outcomes), *printed])
 
 
-def _bound(line: dict[str, str]) -> str:
-    # A line does not say which way it is evaluated; value and outcome do.
-    least = (float(line["value"]) >= float(line["target"])) == (line["outcome"] == "met")
-    return f"{'at least' if least else 'at most'} {line['target']}"
-
-
 def _emphasised(outcome: str) -> str:
-    return outcome if outcome == "met" else f"**{outcome}**"
+    return outcome if outcome.startswith("met") else f"**{outcome}**"
 
 
 def main() -> int:
-    """Run all, or those named; give 1 where a script failed, as a missed target is a result and no error."""
+    """Run all scripts or the named ones; give 1 where one failed: a missed target is a result and no error."""
     wanted = sys.argv[1:]
     scripts = [path for path in sorted(FOLDER.glob("*.py")) if path.stem not in NO_BENCHMARKS]
     outcomes: list[Outcome] = []

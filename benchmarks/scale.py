@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py [s10k|s100k|s1m|s10m]
 
-Every stage runs in a process of its own, as a worker would run it, so that its peak memory is its own. What is made is
-kept in DYFORMER_STORAGE, where it is set: a run that was stopped goes on where it stood.
+Every stage runs in a process of its own, as in a worker, so that its peak memory is its own. Results stay in
+DYFORMER_STORAGE, where it is set: a stopped run continues with its next stage.
 
 E unique edges    X drawn ends    R rows of the log
 """
@@ -26,11 +26,11 @@ SIZES = {
 }
 NUM_STEPS = 16
 EXPONENT = 2.5
-REPEATS = 5  # one interaction in so many + 1 is of a pair that the log has already
+REPEATS = 5  # one interaction in so many + 1 repeats a pair of the log
 ROWS_AT_ONCE = 500_000
 SECONDS = 365 * 86_400
 START = 1_700_000_000
-FORECAST_SHARE = 10  # one node in so many is forecast for
+NODES_A_FORECAST = 10  # one node in so many gets forecasts
 CHANGES = {
     "graph.history_window": NUM_STEPS,  # the union graph is of all edges
     "pretrain.epochs": 10,
@@ -68,14 +68,14 @@ def _unique_pairs(num_nodes: int, num_edges: int, generator: Any) -> Any:
     """Draw unique undirected pairs with power-law expected degrees (Chung and Lu 2002), a million ends at a time."""
     import numpy as np
 
-    share_N = np.cumsum(np.arange(1, num_nodes + 1) ** (-1 / (EXPONENT - 1)))
-    share_N /= share_N[-1]
+    cumulative_N = np.cumsum(np.arange(1, num_nodes + 1) ** (-1 / (EXPONENT - 1)))
+    cumulative_N /= cumulative_N[-1]
     number_N = generator.permutation(num_nodes)
     key_E = np.empty(0, dtype=np.int64)
     while len(key_E) < num_edges:
         parts, num_drawn = [key_E], len(key_E)
         while num_drawn <= num_edges:
-            end_2X = number_N[np.searchsorted(share_N, generator.random((2, ROWS_AT_ONCE)))]
+            end_2X = number_N[np.searchsorted(cumulative_N, generator.random((2, ROWS_AT_ONCE)))]
             low_X, high_X = end_2X.min(axis=0), end_2X.max(axis=0)
             parts.append((low_X * num_nodes + high_X)[low_X != high_X])
             num_drawn += len(parts[-1])
@@ -93,7 +93,7 @@ def ingest(size: str, folder: Path) -> str:
 
 
 def snapshots(size: str, folder: Path) -> str:
-    """Cut the table into snapshots."""
+    """Split the table into snapshots."""
     from flows.tasks.snapshots import make_snapshots, open_snapshots
 
     return f"{open_snapshots(make_snapshots(DATASET)).num_steps} snapshots"
@@ -128,12 +128,12 @@ def vectors(size: str, folder: Path) -> str:
 
 
 def forecasts(size: str, folder: Path) -> str:
-    """Rank new partners of the nodes that were active last."""
+    """Rank new partners of the most recently active nodes."""
     from flows.tasks.predict import write_forecasts, write_vectors
     from flows.tasks.snapshots import make_snapshots
     from storage.artifacts.artifact import read_table
 
-    num_nodes = SIZES[size][0] // FORECAST_SHARE
+    num_nodes = SIZES[size][0] // NODES_A_FORECAST
     address, model = make_snapshots(DATASET), _model()
     address = write_forecasts(address, model, write_vectors(address, model), num_nodes=num_nodes)
     links = read_table(address, "forecasts")
@@ -161,11 +161,11 @@ STAGES = {
 
 
 def run_stage(size: str, stage: str) -> dict[str, Any]:
-    """Run a stage in a process of its own: seconds, CPU seconds, peak GB, and what it made."""
+    """Run a stage in a process of its own: seconds, CPU seconds, peak GB, and the result."""
     started = time.monotonic()
     process = subprocess.Popen([sys.executable, __file__, size, stage], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    said = process.stdout.read()
+    output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return {
@@ -173,13 +173,13 @@ def run_stage(size: str, stage: str) -> dict[str, Any]:
         "seconds": time.monotonic() - started,
         "cpu": usage.ru_utime + usage.ru_stime,
         "peak": usage.ru_maxrss * 1024 / 1e9,
-        "made": said.strip().splitlines()[-1] if process.returncode == 0 else f"failed with {process.returncode}",
+        "made": output.strip().splitlines()[-1] if process.returncode == 0 else f"failed with {process.returncode}",
         "failed": process.returncode != 0,
     }
 
 
 def report(size: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Write the section of RESULTS.md as far as the run has come; give the lines that evaluate a whole run."""
+    """Write the section of RESULTS.md up to the finished stage; give the verdict lines of a complete run."""
     from results_page import surroundings, write_section
 
     num_nodes, num_edges = SIZES[size]
@@ -193,7 +193,7 @@ def report(size: str, rows: list[dict[str, Any]]) -> list[str]:
     peak, minutes = max(r["peak"] for r in product or rows), sum(r["seconds"] for r in rows) / 60
     lines = []
     if whole:
-        lines = [_judged(f"{size}-memory", "GB", peak, 12), _judged(f"{size}-time", "minutes", minutes, 60)]
+        lines = [_verdict(f"{size}-memory", "GB", peak, 12), _verdict(f"{size}-time", "minutes", minutes, 60)]
     state = "" if whole else "\n\n**The run did not reach its end.**"
     text = (
         f"{size}: {num_nodes:,} nodes, {num_edges:,} unique edges, {num_edges + num_edges // REPEATS:,} interactions."
@@ -203,12 +203,12 @@ def report(size: str, rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _judged(name: str, unit: str, value: float, most: float) -> str:
-    return f"{name} {unit} {value:.4g} target {most:g} {'met' if value <= most else 'missed'}"
+def _verdict(name: str, unit: str, value: float, most: float) -> str:
+    return f"{name} {unit} {value:.4g} target at most {most:g} {'met' if value <= most else 'missed'}"
 
 
 def run(size: str, store: Path) -> None:
-    """Run all stages, those that an earlier run finished left out, and evaluate the whole."""
+    """Run all stages that no earlier run finished, and evaluate the whole."""
     log = store / "stages.json"
     rows = json.loads(log.read_text()) if log.exists() else []
     for stage in list(STAGES)[len(rows) :]:

@@ -26,8 +26,8 @@ Output = tuple[NDArray[np.int64], ...]
 def events_table(*, seed: int = 0) -> pl.DataFrame:
     """Draw power-law ends and times in order, nodes numbered by first appearance as an ingest leaves them."""
     generator = np.random.default_rng(seed)
-    share_N = np.cumsum(np.arange(1, NUM_NODES + 1) ** (-2 / 3))
-    end_S = np.searchsorted(share_N / share_N[-1], generator.random(2 * NUM_ROWS))
+    cumulative_N = np.cumsum(np.arange(1, NUM_NODES + 1) ** (-2 / 3))
+    end_S = np.searchsorted(cumulative_N / cumulative_N[-1], generator.random(2 * NUM_ROWS))
     id_N, first_N, number_S = np.unique(end_S, return_index=True, return_inverse=True)
     rank_N = np.empty(len(id_N), dtype=np.int64)
     rank_N[np.argsort(first_N)] = np.arange(len(id_N))
@@ -38,13 +38,13 @@ def events_table(*, seed: int = 0) -> pl.DataFrame:
 
 
 def ours(events: pl.DataFrame) -> tuple[DynamicGraph, TemporalUnionGraph]:
-    """Cut the table into snapshots and unite them, as `dyformer prepare` does."""
+    """Split the table into snapshots and unite them, as `dyformer prepare` does."""
     graph = build_snapshots(events, Window.parse(str(LENGTH)), "step")
     return graph, build_union_graph(graph, until=NUM_STEPS)
 
 
 def columns_of(graph: DynamicGraph, union: TemporalUnionGraph) -> Output:
-    """Write our result as the peers write theirs."""
+    """Give our result in the columns of the peers."""
     steps = [np.full(len(snapshot.source_E), snapshot.step) for snapshot in graph.snapshots]
     parts = [[getattr(s, name) for s in graph.snapshots] for name in ("source_E", "target_E", "weight_E")]
     edges = [np.concatenate(part) for part in (steps, *parts)]
@@ -106,17 +106,18 @@ def main() -> None:
     check_equal(columns_of(graph, union), {"duckdb": with_duckdb(events), "group-by": with_group_by(events)})
     print(f"identical output: {sum(len(s.source_E) for s in graph.snapshots):,} edges, {len(union.source_E):,} united")
     del graph, union
-    works = {
+    jobs = {
         "snapshots alone": partial(build_snapshots, events, Window.parse(str(LENGTH)), "step"),
         "dyformer": lambda: columns_of(*ours(events)),
         "duckdb": partial(with_duckdb, events),
         "three-column group-by": partial(with_group_by, events),
     }
-    seconds = measure.median_cpu_seconds(works, rounds=2)
-    for name, value in seconds.items():
+    seconds = measure.cpu_seconds(jobs)
+    for name, value in measure.medians(seconds).items():
         print(f"{name}: {value:.2f} s, {NUM_ROWS / value / 1e6:.2f} M rows/s")
-    measure.verdict("snapshots-union-vs-duckdb", seconds["duckdb"] / seconds["dyformer"], 1.4)
-    measure.verdict("snapshots-union-vs-group-by", seconds["three-column group-by"] / seconds["dyformer"], 3.5)
+    for name, target in {"duckdb": 1.4, "three-column group-by": 3.5}.items():
+        values = measure.ratios(seconds[name], seconds["dyformer"])
+        measure.verdict(f"snapshots-union-vs-{name.removeprefix('three-column ')}", values, target)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A step that brings 5 % new edges to a million: merged into the union graph, against uniting all steps again.
+"""A step with 5 % new edges on a million: merged into the union graph, against uniting all steps again.
 
 Uniting is measured twice: by `np.unique`, as is usual, and by our own build, which sorts packed keys.
 
@@ -23,17 +23,17 @@ from dyformer.graphs.union_graph import (
 )
 
 SIZE = "s1m"
-SHARE = 0.05  # of the edges are first seen at the last step
+NEW_FRACTION = 0.05  # of the edges, first in the last step
 NUM_STEPS = 16
 ROUNDS = 15
 BLOCK = 512
 
 
 def growing_graph() -> DynamicGraph:
-    """Keep a share of the edges for one more step, which brings nothing but them."""
+    """Move a fraction of the edges to one more step, which has no other edge."""
     graph = power_law_graph(SIZE, num_steps=NUM_STEPS - 1)
     whole = build_union_graph(graph, until=graph.num_steps)
-    is_new_E = np.random.default_rng(1).random(whole.num_edges) < SHARE
+    is_new_E = np.random.default_rng(1).random(whole.num_edges) < NEW_FRACTION
     new_E = _pairs(whole, graph)[is_new_E]
     earlier = [_chosen(snapshot, ~np.isin(_pairs(snapshot, graph), new_E)) for snapshot in graph.snapshots]
     ends = {"source_E": whole.source_E.astype(np.int64), "target_E": whole.target_E.astype(np.int64)}
@@ -74,25 +74,27 @@ def measure_update() -> None:
     """Time the merge and both ways to unite all steps."""
     graph = growing_graph()
     before, union = (build_union_graph(graph, until=until) for until in (NUM_STEPS - 1, NUM_STEPS))
-    works = {
+    jobs = {
         "merge": lambda: extend_union_graph(before, graph.snapshots[-1]),
         "rebuild": lambda: build_union_graph(graph, until=NUM_STEPS),
         "rebuild by np.unique": lambda: plain_union(graph),
-        "view of 5 steps, one hidden": lambda: build_union_graph(graph, until=12, window=5, hidden_step=10),
+        "union of 5 steps, one hidden": lambda: build_union_graph(graph, until=12, window=5, hidden_step=10),
     }
     plain = plain_union(graph)
-    check_equal(works["merge"](), union)
+    check_equal(jobs["merge"](), union)
     for ours, peer in zip((union.indptr_N1[1:], union.neighbor_M, union.presence_EW[:, 0]), plain, strict=True):
         if not np.array_equal(ours, peer):
             raise AssertionError("the union of all steps differs from the one by np.unique")
-    seconds = measure.median_cpu_seconds(works, rounds=ROUNDS)
+    samples = measure.cpu_seconds(jobs, rounds=ROUNDS)
+    seconds = measure.medians(samples)
     num_rows = sum(len(snapshot.source_E) for snapshot in graph.snapshots)
     print(f"{SIZE}: {before.num_edges:,} edges of {NUM_STEPS - 1} steps, {len(graph.snapshots[-1].source_E):,} more")
     for name, value in seconds.items():
         print(f"  {name}: {1e3 * value:.2f} ms")
     print(f"  rebuild: {num_rows / seconds['rebuild'] / 1e6:.1f} M rows/s")
-    measure.verdict("union_update_vs_np_unique_s1m", seconds["rebuild by np.unique"] / seconds["merge"], 10)
-    measure.verdict("union_update_vs_own_rebuild_s1m", seconds["rebuild"] / seconds["merge"], 10)
+    for name, rebuild in {"np_unique": "rebuild by np.unique", "own_rebuild": "rebuild"}.items():
+        values = measure.ratios(samples[rebuild], samples["merge"])
+        measure.verdict(f"union_update_vs_{name}_s1m", values, 10)
 
 
 def measure_connections(name: str, union: TemporalUnionGraph) -> None:
@@ -100,7 +102,7 @@ def measure_connections(name: str, union: TemporalUnionGraph) -> None:
     target_G = np.random.default_rng(2).permutation(union.num_nodes)[: min(BLOCK, union.num_nodes // 2)]
     context_C = joint_context(union, target_G, num_context=BLOCK)
     job = partial(connections, union, target_G, context_C)
-    seconds = measure.median_cpu_seconds({"connections": job}, rounds=ROUNDS)["connections"]
+    seconds = measure.medians(measure.cpu_seconds({"connections": job}, rounds=ROUNDS))["connections"]
     size = f"{len(target_G)} x {len(context_C)}"
     print(f"connections of {size} nodes, {name}: {len(job()[0]):,} pairs, {1e3 * seconds:.3f} ms")
 

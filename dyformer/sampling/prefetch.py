@@ -20,7 +20,7 @@ def loaded(jobs: Iterable[Callable[[], Item]], *, num_threads: int, num_ahead: i
     """Yield the result of each job, in the order of the jobs; without a thread, each is computed when it is needed.
 
     Jobs run in `num_threads` threads, at most `num_ahead` of them before their results are needed. The error of a job
-    is raised in place of its result. Closing the generator, or an error, cancels the jobs that have not begun and waits
+    is raised instead of its result. Closing the generator, or an error, cancels the jobs that have not begun and waits
     for those that have: no thread is left.
     """
     if num_threads == 0:

@@ -1,4 +1,4 @@
-"""The runner of the benchmarks: what it reads from a script, and what it makes of one that fails."""
+"""The runner of the benchmarks: the verdicts of a script, and scripts that fail."""
 
 import sys
 from pathlib import Path
@@ -25,44 +25,71 @@ def script(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_verdict_is_read_from_what_measure_prints(run_all):
+def test_a_verdict_is_read_from_the_lines_of_measure(run_all):
     printed = (
         "warming up\nours 1.2 s, theirs 3.4 s\n"
-        "spd-uci ratio 41.3 target 40 met\nspd memory MiB 1.2e+03 target 1024 missed\n"
+        "spd-uci ratio 41.3 (39.5 to 44, 5 rounds) target at least 40 met, unsteady\n"
+        "spd memory MiB 1.2e+03 target at most 1024 missed\n"
     )
-    assert run_all.verdicts(printed) == [
-        {"name": "spd-uci", "unit": "ratio", "value": "41.3", "target": "40", "outcome": "met"},
-        {"name": "spd memory", "unit": "MiB", "value": "1.2e+03", "target": "1024", "outcome": "missed"},
-    ]
+    ranged, single = run_all.verdicts(printed)
+    assert ranged == {
+        "name": "spd-uci",
+        "unit": "ratio",
+        "value": "41.3",
+        "least": "39.5",
+        "most": "44",
+        "rounds": "5",
+        "target": "at least 40",
+        "outcome": "met, unsteady",
+    }
+    assert [single[key] for key in ("name", "value", "rounds", "outcome")] == ["spd memory", "1.2e+03", "", "missed"]
 
 
-def test_measure_prints_what_the_runner_reads(run_all, tmp_path):
-    lines = "verdict('one', 2.0, 1.0)\nverdict('two', 0.5, 1.0)\nverdict('three', 2.0, 1.0, at_most=True, unit='GB')\n"
+def test_measure_prints_the_lines_that_the_runner_reads(run_all, tmp_path):
+    lines = (
+        "verdict('one', [3.0, 2.0, 2.5], 2.0)\nverdict('two', [0.5, 0.75, 1.25], 1.0)\n"
+        "verdict('three', 2.0, 1.0, at_most=True, unit='GB')\nverdict('four', [1.0, 0.5, 3.0], 1.0, at_most=True)\n"
+    )
     outcome = run_all.run_script(
         script(tmp_path, f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\nfrom measure import verdict\n{lines}"), 60
     )
     assert outcome.failure is None
-    assert [line["outcome"] for line in run_all.verdicts(outcome.output)] == ["met", "missed", "missed"]
     rows = run_all.table([outcome]).splitlines()[2:]
     assert rows == [
-        "| measured | one (ratio) | 2 | at least 1 | met |",
-        "| measured | two (ratio) | 0.5 | at least 1 | **missed** |",
-        "| measured | three (GB) | 2 | at most 1 | **missed** |",
+        "| measured | one (ratio) | 2 | 2.5 | 3 | 3 | at least 2 | met |",
+        "| measured | two (ratio) | 0.5 | 0.75 | 1.25 | 3 | at least 1 | **missed, unsteady** |",
+        "| measured | three (GB) |  | 2 |  | 1 | at most 1 | **missed** |",
+        "| measured | four (ratio) | 0.5 | 1 | 3 | 3 | at most 1 | met, unsteady |",
     ]
+    assert "2 of 4 targets met" in run_all.page([outcome])
+    assert "2 are unsteady" in run_all.page([outcome])
+
+
+def test_jobs_are_measured_in_turn_and_compared_round_by_round(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    from measure import cpu_seconds, ratios  # pyright: ignore[reportMissingImports]
+
+    called: list[str] = []
+    jobs = {name: lambda name=name: called.append(name) or sum(range(2_000_000)) for name in ("ours", "peer")}
+    monkeypatch.setattr("measure.SAMPLE_SECONDS", 0.0)  # one call a sample
+    seconds = cpu_seconds(jobs, rounds=5)
+    assert called[-10:] == ["ours", "peer"] * 5
+    assert [len(samples) for samples in seconds.values()] == [5, 5]
+    assert ratios([1.0, 6.0], [2.0, 3.0]) == [0.5, 2.0]
 
 
 @pytest.mark.parametrize(
     ("text", "failure"),
     [
-        ("print('a ratio 2 target 1 met', flush=True)\nraise SystemExit(3)", "ended with exit code 3"),
-        ("print('a ratio 2 target 1 met', flush=True)\nimport time\ntime.sleep(60)", "not finished after 2 s"),
+        ("print('a ratio 2 target at least 1 met', flush=True)\nraise SystemExit(3)", "ended with exit code 3"),
+        ("print('a ratio 2 target at least 1 met', flush=True)\nimport time\ntime.sleep(60)", "not finished after 2 s"),
         ("print('all is well')", "printed no verdict"),
     ],
 )
-def test_a_script_that_fails_is_shown_as_failed(run_all, tmp_path, text, failure):
+def test_a_script_that_fails_is_reported_as_failed(run_all, tmp_path, text, failure):
     outcome = run_all.run_script(script(tmp_path, text), 2.0)
     assert outcome.failure == failure
-    assert f"| measured | | | | **failed**: {failure} |" in run_all.page([outcome])
+    assert f"| measured | | | | | | | **failed**: {failure} |" in run_all.page([outcome])
 
 
 def test_a_section_is_rewritten_and_the_others_stay(run_all):
@@ -76,6 +103,6 @@ def test_a_section_is_rewritten_and_the_others_stay(run_all):
     assert again.startswith("# Results\n")
 
 
-def test_every_script_is_run_but_the_helpers_and_the_long_one(run_all):
+def test_all_scripts_but_the_helpers_and_the_long_one_are_run(run_all):
     scripts = {path.stem for path in FOLDER.glob("*.py")} - set(run_all.NO_BENCHMARKS)
     assert all("verdict(" in (FOLDER / f"{name}.py").read_text() for name in scripts)

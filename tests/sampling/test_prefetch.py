@@ -78,7 +78,7 @@ def test_no_more_than_num_ahead_results_are_made_ahead(num_ahead: int):
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])
-def test_an_error_is_raised_in_place_of_its_result_with_its_traceback(num_threads: int):
+def test_an_error_is_raised_instead_of_its_result_with_its_traceback(num_threads: int):
     results = loaded([*numbers(3), broken, *numbers(3)], num_threads=num_threads, num_ahead=2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError, match="a job that fails") as found:
