@@ -91,10 +91,10 @@ def snapshots(
     as_json: AsJson = False,
 ) -> None:
     """Cut a log into snapshots and count each; ingests the log first where it is not in the store."""
-    from flows.tasks.snapshots import snapshot_counts
+    from flows.tasks.snapshots import snapshot_counts, weights_and_labels
 
     address, _ = _ingested(dataset, reading, write=(lambda text: None) if as_json else print)
-    counts = snapshot_counts(address)
+    counts = snapshot_counts(address).hstack(weights_and_labels(address))
     print_json(counts.to_dicts()) if as_json else print_frame(counts, f"snapshots of {dataset}")
 
 

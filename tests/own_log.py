@@ -1,4 +1,4 @@
-"""A log of one's own, as users have them: string ids, ISO times, and some rows that cannot be used."""
+"""A log as users have them: string ids, ISO times, and some unusable rows."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ BROKEN = (
 
 
 def own_log(path: Path, num_rows: int = 1_500, repeats: int = 3) -> Path:
-    """Write a log in which every broken row stands `repeats` times, at known places."""
+    """Write a log with every broken row `repeats` times, evenly spread."""
     generator = np.random.default_rng(7)
     start = datetime(2024, 1, 1, tzinfo=UTC)
     rows = []

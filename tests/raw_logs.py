@@ -1,4 +1,4 @@
-"""Logs made of texts, and what became of them."""
+"""Logs made from texts, and the events and reasons read from them."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""The known interaction logs: where they come from, how their rows read, and how the paper cuts them."""
+"""The known interaction logs: origin, columns, and the windows of the paper; and the text form of windows."""
 
 import re
 from dataclasses import asdict, dataclass
@@ -74,9 +74,9 @@ def fixed_duration(text: str, time_unit: TimeUnit) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """How a log is cut into snapshots.
+    """How a log is split into snapshots.
 
-    First the trims: rows with `min + trim_start <= time <= max - trim_end` are kept. Then, with `first` and `last`
+    First the trims: rows with `min + trim_start <= time <= max - trim_end` remain. Then, with `first` and `last`
     the trimmed range's ends (`min + trim_start`; `max - trim_end`):
 
     - equal_time with a length: step 1 + floor((time - first) / length). In a time zone other than UTC, times and ends
@@ -86,7 +86,7 @@ class Window:
       longer where it does not divide).
     - calendar: whole days, weeks (from Monday), months or years of the time zone, from the one with the first row.
 
-    Windows without a row are kept.
+    Windows without a row remain.
     """
 
     rule: WindowRule
@@ -108,7 +108,7 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> "Window":
-        """Read what `str(window)` writes.
+        """Read the text that `str(window)` writes.
 
         "7d", "12 equal" (also "12 equal count"), "100 equal time", "calendar 1mo", "1" (steps); each may be followed
         by "in Europe/Berlin" and by "trim 5d 60d".
@@ -174,12 +174,12 @@ def _trim(text: str | None) -> str | None:
 
 
 OWN_LOG_WINDOW = Window(rule="equal_count", count=12)
-"""The windows of a log of one's own when none are given."""
+"""The default windows of a user's own log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Where each value of an interaction stands: a column's name or its position from 0."""
+    """The column of each value of an interaction: its name, or its position from 0."""
 
     source: str | int
     target: str | int
@@ -329,6 +329,6 @@ def dataset_named(name: str) -> Dataset:
     if name not in DATASETS:
         raise UnknownDataset(
             f"no known dataset is called {name!r}; known: {', '.join(DATASETS)}."
-            f" For a log of your own, pass its file: dyformer run {name} --log FILE"
+            f" For your own log, pass its file: dyformer run {name} --log FILE"
         )
     return DATASETS[name]

@@ -1,7 +1,7 @@
-"""Ids as a log writes them -> integers where each is the usual text of one, else Categorical: every text is held once.
+"""Ids as texts -> integers where each is the usual text of one, else Categorical, which holds every text once.
 
-`007` or `+7` is another id than `7`: an integer stands for the text it was read from only where writing it again gives
-that text. No text is shorter than the integer read from it, so one comparison of lengths shows this for many at once.
+`007` or `+7` is another id than `7`: an integer stands for its text only where writing it again gives that text. No
+text is shorter than the integer read from it, so one comparison of lengths shows this for many at once.
 
 I integers
 """
@@ -51,7 +51,7 @@ def united(blocks: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 def are_integers(*columns: pl.Series) -> bool:
-    """Say whether ids are held as integers from 0."""
+    """Whether ids are held as integers from 0."""
     return all(ids.dtype.is_integer() and int(ids.to_numpy().min(initial=0)) >= 0 for ids in columns)
 
 

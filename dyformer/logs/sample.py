@@ -267,7 +267,7 @@ def _table(sample: Sample, separator: str, declared: Declared) -> Table:
 
 
 def _looks_like_header(rows: Sequence[Row], declared: Declared) -> bool:
-    """Say whether the first row names the columns: no number or date in it, but below it."""
+    """Whether the first row names the columns: it has no number or date, and the rows below it have."""
     columns = (declared.source, declared.target, declared.time)
     if any(isinstance(column, str) and not column.isdecimal() for column in columns):
         return True

@@ -64,7 +64,7 @@ LABELS = frozenset({"label", "statelabel"})
 
 
 def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPlan:
-    """Look at the start of a log and make the plan of reading it; whatever is declared is taken as it is.
+    """Make the plan of reading a log from its start; declared properties are taken unchanged.
 
     Raises a LogError that names file, place and remedy: EmptyLog, OneColumn, WrongSeparator, ColumnNotFound,
     AmbiguousLog, UnreadableTime, DamagedLog.
@@ -85,7 +85,9 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
     if bipartite is None:
         bipartite = table.konect.startswith("bip") or _names_two_kinds(named)
         if bipartite:
-            notes.append("two id spaces, from the columns' names or the KONECT header; say so if they are one")
+            notes.append(
+                "two id spaces, from the columns' names or the KONECT header; if they are one, pass --one-space"
+            )
     if declared.time_unit is None:
         notes.append(f"time unit {unit}, from {table.column(roles['time'])[0]!r} in {table.where}")
     open_end = table.has_header and len(table.names) < table.num_fields
@@ -106,7 +108,7 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
 
 
 def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]:
-    """Give each role its position; the declared first, then by name, then by what the columns hold."""
+    """Give each role its position; the declared first, then by name, then by the columns' values."""
     num_fields = max(table.num_fields, len(table.names))
     given = {
         field.name: position(getattr(declared, field.name), table.names, num_fields, table.where)
@@ -162,7 +164,7 @@ def _add_one(table: Table, roles: dict[str, int], role: str, columns: list[int])
 
 
 def _add_ends(table: Table, roles: dict[str, int]) -> None:
-    """Take the first two free columns as source and target, where there is no doubt."""
+    """Take the first two free columns as source and target; raises AmbiguousLog where names leave more columns."""
     missing = [role for role in ("source", "target") if role not in roles]
     free = [at for at in range(table.num_fields) if at not in roles.values()]
     if missing and table.names and len(free) != len(missing):
@@ -180,7 +182,7 @@ def _add_weight(table: Table, roles: dict[str, int]) -> None:
 
 
 def _time_by_value(table: Table, roles: dict[str, int]) -> int:
-    """Find the time column by what it holds: dates, large counts, else the one column of numbers that changes."""
+    """Find the time column by its values: dates, large counts, else the only column of numbers that changes."""
     taken = set(roles.values())
     if table.konect and table.num_fields == 4 and 3 not in taken:
         return 3

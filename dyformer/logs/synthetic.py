@@ -1,7 +1,7 @@
 """A seed -> a log of 12 weeks with planted structure, for trying everything without a download.
 
-People belong to communities and some move to another (drift); they mostly write to whom they lately wrote, then to
-their contacts' contacts, then within their community, rarely to anyone; a part of them joins later (newcomers).
+People belong to communities, and some move to another one (drift). They write mostly to recent contacts, then to the
+contacts of these, then within their community, and rarely to anyone. Some people join later (newcomers).
 
 The bytes are the same on every machine and with every numpy: they come from PCG64's raw 64-bit words, a stream that
 numpy guarantees, turned into numbers by exact arithmetic only.
@@ -20,9 +20,9 @@ NUM_PEOPLE = 300
 NUM_FOUNDERS = 120  # the others join until NUM_JOINING_DAYS
 NUM_JOINING_DAYS = 75
 NUM_COMMUNITIES = 8
-NUM_RECENT = 8  # contacts that a person still thinks of
+NUM_RECENT = 8  # contacts that a person remembers
 REPEAT, FRIEND_OF_FRIEND, COMMUNITY = 0.55, 0.25, 0.17  # the rest goes to anyone
-MOVING = 0.4  # share of people who change their community once
+MOVING = 0.4  # fraction of people who change their community once
 WAKING_HOURS = (7, 23)
 DAY = 86_400
 START = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
@@ -30,7 +30,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
 
 @dataclass(frozen=True, kw_only=True)
 class People:
-    """Who is there, where and when; P people."""
+    """When each person joins and moves, and their communities; P people."""
 
     joins_P: NDArray[np.int64]  # day
     moves_P: NDArray[np.int64]  # day; NUM_DAYS for those who stay
@@ -96,7 +96,7 @@ def _times(draw: Iterator[float]) -> Iterator[tuple[int, list[int]]]:
 def _target(
     source: int, people: People, present: NDArray[np.int64], home_P: NDArray[np.int64], draw: Iterator[float]
 ) -> int:
-    """Choose whom to write to; a way that leads nowhere falls through to the next."""
+    """Choose a person to write to; a choice without candidates falls through to the next one."""
     kind = next(draw)
     known = people.recent.get(source, [])
     if known and kind < REPEAT:

@@ -1,4 +1,4 @@
-"""Rows of texts (or integers, where a block is nothing but such) -> values, and the reason of each row refused."""
+"""Rows of texts (or of integers, where a block holds no texts) -> values, and a reason for each rejected row."""
 
 from collections.abc import Callable, Sequence
 from typing import get_args
@@ -14,7 +14,7 @@ QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl
 LAST_CLOCK_TIME = 253_402_300_799_999_999  # the end of year 9999
 FIRST_CLOCK_TIME = -62_135_596_800_000_000  # the start of year 1
 LAST_STEP = 2**53
-LAST_COUNT = 2**63 - 1025  # the last one that a float tells from what does not fit 64 bits
+LAST_COUNT = 2**63 - 1025  # the last one whose float is below 2^63
 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -35,7 +35,7 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     """Turn the texts of `raw_rows` into values, and give each row that cannot be used its `reason`."""
     times = read_times(rows["time"], plan.time_unit)
     if rows.schema["source"] == pl.Int64 and not TEXTS & set(rows.columns) and not times["time"].null_count():
-        return rows.with_columns(times["time"])  # nothing but numbers, and all of use
+        return rows.with_columns(times["time"])  # all numbers, all usable
     texts = {
         name: value for name, value in (("weight", _weight_value()), ("label", _label_value())) if name in rows.columns
     }
@@ -54,7 +54,7 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
 
 
 def _reasons_of(rows: pl.DataFrame) -> list[pl.Expr]:
-    """What may be wrong with a row's values, the most telling first."""
+    """List the possible faults of a row's values; the first that holds is the reason."""
     reasons = []
     if rows.schema["source"] == pl.String:
         no_end = (pl.col("source").fill_null("") == "") | (pl.col("target").fill_null("") == "")
@@ -90,7 +90,7 @@ def _weight_reason() -> pl.Expr:
 
 
 def quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
-    """Keep file, line, reason and the raw text; a Parquet row's text is its values as JSON."""
+    """Give file, line, reason and the raw text of rejected rows; a Parquet row's text is its values as JSON."""
     fields = [name for name in rows.columns if name.startswith("field_")]
     if fields:
         texts = [pl.col(name).cast(pl.String).fill_null("") for name in fields]
@@ -103,8 +103,8 @@ def quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
 def read_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
     """Read stripped texts, or integers, into `time` (Int64, null where unusable) and `reason` (null where usable).
 
-    Counts may carry fractions; a date without a zone is UTC. Clock counts before 1970 are refused as negative (a
-    sentinel far more often than a date); ISO dates before 1970 are read.
+    Counts may carry fractions; a date without a zone is UTC. Clock counts before 1970 are rejected, because a negative
+    count is a placeholder far more often than a time; dates before 1970 are read.
     """
     if unit not in get_args(TimeUnit):
         raise ValueError(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
@@ -214,7 +214,7 @@ def _with_slashes(text: pl.Series) -> pl.Series:
 
 
 def _rare_iso_times(text: pl.Series) -> pl.Series:
-    """Bring the other spellings (dates alone, no seconds, basic form, decimal comma, `UTC`) to one, then read it."""
+    """Rewrite the rare spellings (dates alone, no seconds, basic form, decimal comma, `UTC`) as one, then read it."""
     full = (
         text.str.to_uppercase()
         .str.replace(r"\s*(?:UTC|GMT)$", "Z")

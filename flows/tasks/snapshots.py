@@ -6,6 +6,7 @@ from typing import Any, Literal
 import polars as pl
 
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, prefix, summary, to_tables
+from dyformer.graphs.windows import split_windows
 from dyformer.logs.datasets import DATASETS, Window
 from storage.artifacts.artifact import Lineage, digest, is_current, lineage_of, read_table, write_artifact
 from storage.events import scratch_database as spill
@@ -146,3 +147,19 @@ def snapshot_counts(snapshots: str) -> pl.DataFrame:
     """Count each snapshot: step, interactions, edges, active_nodes, nodes_seen, new_edges."""
     opened = open_snapshots(snapshots)
     return summary(opened.graph(opened.num_steps)).select(*COUNTS)
+
+
+def weights_and_labels(snapshots: str) -> pl.DataFrame:
+    """Sum the rows' own values by step: `weight` and `positive_labels`, each only where the log has them."""
+    opened = open_snapshots(snapshots)
+    declared = declaration(opened.layout, opened.dataset) or {}
+    events = scan_events(opened.layout, opened.dataset, opened.version).sort("time", "ingest", "row")
+    rows = events.select("time", "weight", "label").collect()
+    windows = split_windows(rows["time"].to_numpy(), Window.parse(opened.window), declared["time_unit"])
+    values: dict[str, pl.Series] = {}
+    if (rows["weight"] != 1).any():
+        values["weight"] = rows["weight"]
+    if rows["label"].count():
+        values["positive_labels"] = (rows["label"] > 0).cast(pl.Int64)
+    ranges = list(zip(windows.first_row_T.tolist(), windows.end_row_T.tolist(), strict=True))
+    return pl.DataFrame({name: [each[first:end].sum() for first, end in ranges] for name, each in values.items()})

@@ -1,5 +1,6 @@
 """Ingesting a log of one's own: small first files, and the columns that snapshots show of it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,3 +53,19 @@ def test_two_rows_are_too_few_where_windows_are_wanted(dyformer: Callable[..., t
         assert code == 1
         assert "2 interactions cannot fill 12 windows" in output
     assert "mine" not in dyformer("datasets")[1]
+
+
+def test_weights_and_labels_stand_beside_the_counts_of_each_snapshot(dyformer: Callable[..., tuple[int, str]]):
+    rows = [f"{row},{weight},{label}" for row, weight, label in zip(ROWS, range(14), "01" * 7, strict=True)]
+    Path("log.csv").write_text("\n".join([f"{HEADER},weight,label", *rows[1::2], *rows[0::2]]))
+    code, output = dyformer("snapshots", "mine", "--log", "log.csv", "--window", "5d", "--json")
+    assert code == 0
+    steps = json.loads(output)
+    assert [step["weight"] for step in steps] == [0 + 1 + 2 + 3 + 4, 5 + 6 + 7 + 8 + 9, 10 + 11 + 12 + 13]
+    assert [step["positive_labels"] for step in steps] == [2, 3, 2]
+
+
+def test_a_log_without_weights_and_labels_has_no_column_of_them(dyformer: Callable[..., tuple[int, str]]):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    steps = json.loads(dyformer("snapshots", "mine", "--log", "log.csv", "--json")[1])
+    assert not {"weight", "positive_labels"} & steps[0].keys()

@@ -25,7 +25,7 @@ def test_an_unknown_dataset_is_refused_with_the_known_names_and_the_remedy():
         dataset_named("ucii")
 
 
-def test_first_judged_steps_are_the_papers():
+def test_first_evaluated_steps_are_the_papers():
     assert {name: DATASETS[name].first_evaluated_step for name in ("uci", "yelp", "ml-10m", "rds")} == {
         "uci": 3,
         "yelp": 4,

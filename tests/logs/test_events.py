@@ -19,7 +19,7 @@ from dyformer.logs.raw_file import RawFile, TooManyBadRows
 from dyformer.logs.sniffing import sniff_plan
 
 
-def test_each_kind_of_broken_row_has_its_reason_and_place():
+def test_each_kind_of_broken_row_has_its_reason_and_line():
     header = "source,target,time,weight,label\n"
     good = f"a,b,{EPOCH},1,0\n"
     broken = {
@@ -59,7 +59,7 @@ def test_each_kind_of_broken_row_has_its_reason_and_place():
     assert result.quarantine["file"].unique().to_list() == ["part-0.log"]
 
 
-def test_a_rejected_row_is_kept_as_it_stands_without_its_line_end():
+def test_the_quarantine_has_the_text_of_a_rejected_row_without_its_line_end():
     result = read(GOOD.replace("\n", "\r\n") + "  two, fields \r\n")
     assert result.quarantine.rows() == [("part-0.log", 41, "too few fields", "  two, fields ")]
 
@@ -75,10 +75,10 @@ def test_check_bad_rows_rows_are_named_with_their_reasons():
         check_bad_rows(result.quarantine, result.num_read, 5)
 
 
-def test_exact_duplicates_are_kept_and_counted_or_dropped_over_all_files():
+def test_exact_duplicates_are_counted_and_remain_or_are_dropped_over_all_files():
     texts = (f"a,b,{EPOCH}\na,b,{EPOCH}\nb,a,{EPOCH}\n", f"a,b,{EPOCH}\na,b,{EPOCH + 1}\n")
-    kept = read(*texts)
-    assert (kept.num_accepted, kept.num_duplicates, kept.num_dropped) == (5, 2, 0)
+    unchanged = read(*texts)
+    assert (unchanged.num_accepted, unchanged.num_duplicates, unchanged.num_dropped) == (5, 2, 0)
     dropped = read(*texts, drop_duplicates=True)
     assert (dropped.num_accepted, dropped.num_duplicates, dropped.num_dropped) == (3, 2, 2)
     assert dropped.events.select("file", "line").rows() == [("part-0.log", 1), ("part-0.log", 3), ("part-1.log", 2)]

@@ -27,10 +27,10 @@ def test_digits_are_those_of_the_texts():
 
 
 @pytest.mark.parametrize("odd", ["007", "+7", " 7", "7 ", "-7", "-0", "7.0", "1e3", "x", "٣", str(10**18), "9" * 30])
-@pytest.mark.parametrize("place", ["source", "target"])
-def test_one_text_that_is_no_usual_integer_keeps_all_texts(odd, place):
+@pytest.mark.parametrize("column", ["source", "target"])
+def test_one_text_that_is_no_usual_integer_keeps_all_texts(odd, column):
     good = block(("1", "2"), ("0", "30"))
-    rows = good.with_columns(pl.Series(place, ["1", odd]))
+    rows = good.with_columns(pl.Series(column, ["1", odd]))
     assert types([compact(good)]) == {pl.UInt32}
     assert types([compact(rows)]) == {ID}
     assert ids([compact(rows)]) == rows.rows()

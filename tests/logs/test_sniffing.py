@@ -83,7 +83,7 @@ def test_columns_by_name_and_by_position_read_alike():
     assert by_name.events.equals(by_position.events)
 
 
-def test_values_alone_tell_the_columns_of_a_headless_log():
+def test_columns_without_a_header_are_found_by_their_values():
     konect = read(f"% asym positive\n1 2 1 {EPOCH}\n3 4 5 {EPOCH + 9}\n")
     assert konect.events["weight"].to_list() == [1.0, 5.0]
     small_times = read("% asym positive\n1 2 3 4\n5 6 7 8\n")
@@ -107,7 +107,7 @@ def test_the_plan_is_described_in_words():
 @pytest.mark.parametrize(
     ("unit", "factor"), [("s", SECOND), ("ms", 1000), ("us", 1), ("ns", 0.001)], ids=["s", "ms", "us", "ns"]
 )
-def test_the_unit_of_counts_is_told_by_their_magnitude(unit, factor):
+def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
     counts = [int((EPOCH + i) * SECOND / factor) for i in range(3)]
     text = "".join(f"a,b,{count}\n" for count in counts)
     plan = sniff_plan(raw(text))
@@ -154,7 +154,7 @@ def test_the_unit_of_counts_is_told_by_their_magnitude(unit, factor):
         ("% sym positive\n1 2 5\n2 3 1\n", {}, UnreadableTime, r"weights but no times"),
     ],
 )
-def test_refusals_name_thing_place_and_remedy(text, declared, error, message):
+def test_refusals_name_the_fault_the_line_and_the_remedy(text, declared, error, message):
     with pytest.raises(error, match=message):
         read(text, **declared)
 

@@ -41,19 +41,19 @@ def test_plain_integers_come_as_numbers():
         "99999999999999999999,1,5",
     ],
 )
-def test_what_writing_again_would_change_is_no_plain_integer(odd):
+def test_a_text_that_differs_from_its_integer_is_no_plain_integer(odd):
     assert integer_rows(f"1,2,3\n{odd}\n4,5,6\n".encode(), ",", AT) is None
 
 
 @pytest.mark.parametrize(
     ("block", "mark"), [(b"1,2,3\n7,5,6\n", b"7"), (b"1,2,3\n4,5,6\n", b"4,5,6"), (b"1,2,3,x\n4,5,6,y%\n", b"%")]
 )
-def test_a_mark_among_the_numbers_is_seen(block, mark):
+def test_a_mark_among_the_numbers_is_found(block, mark):
     assert integer_rows(block, ",", AT, (b'"', mark)) is None
     assert integer_rows(block, ",", AT, (b'"', b"9")) is not None
 
 
-def test_a_short_line_is_not_made_up_for_by_a_longer_one():
+def test_a_longer_line_does_not_hide_a_short_one():
     assert integer_rows(b"1,2,-3\n1,2\n0,+7,-5\n", ",", AT) is None
     assert integer_rows(b"1,2,3,x\n1,2,3\n1,+2,3,x\n", ",", AT) is None
 
@@ -97,7 +97,7 @@ def test_numbers_are_read_as_their_texts_would_be(lines, block_bytes, end):
 @pytest.mark.parametrize(
     "odd", ["%x,1,2,{}", '"a,b",1,2,{}', '"a",1,2,{}', "a\0b,1,2,{}", "a\rb,1,2,{}", "é,1,2,{}", "n,1,2,3"]
 )
-def test_a_text_beside_the_numbers_is_read_as_it_would_be_alone(odd, monkeypatch):
+def test_a_text_beside_the_numbers_is_read_as_the_slow_reader_does(odd, monkeypatch):
     header = "n,1,2,3\n"
     files = raw(header + f"x,5,6,{EPOCH}\n" * 3 + odd.format(EPOCH) + f"\nx,7,8,{EPOCH}\n")
     plan = sniff_plan(files, Declared(source=1, target=2, time=3, has_header=True, separator=",", time_unit="s"))
@@ -109,7 +109,7 @@ def test_a_text_beside_the_numbers_is_read_as_it_would_be_alone(odd, monkeypatch
     assert fast.quarantine.equals(slow.quarantine)
 
 
-def test_a_rejected_row_of_numbers_is_kept_as_it_stands(monkeypatch):
+def test_the_quarantine_has_the_text_of_a_rejected_row_of_numbers(monkeypatch):
     monkeypatch.setitem(events.raw_rows.__kwdefaults__, "block_bytes", 40)
     text = "".join(f"{row},{row + 1},{EPOCH + row},{row},note\n" for row in range(9)) + f"5,6,{EPOCH},-1,note\n"
     result = read("source,target,time,weight,text\n" + text)

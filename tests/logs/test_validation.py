@@ -40,7 +40,7 @@ def test_iso_times_with_and_without_zone_mean_the_same_moment():
     ]
 
 
-def test_fractions_of_seconds_are_kept_to_the_microsecond():
+def test_fractions_of_seconds_are_exact_to_the_microsecond():
     fractions = [123_457, 900_000, *range(1, 400)]
     text = "".join(f"a,b,{EPOCH}.{fraction:06d}\n" for fraction in fractions)
     assert read(text).events["time"].to_list() == [EPOCH * SECOND + fraction for fraction in fractions]
