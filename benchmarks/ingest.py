@@ -19,7 +19,7 @@ from dyformer.logs.events import read_events
 from dyformer.logs.plan import Declared
 from dyformer.logs.raw_file import RawFile
 from dyformer.logs.sniffing import sniff_plan
-from storage.events.node_numbers import NODE_COLUMNS, numbered
+from storage.events.rows import NODE_COLUMNS, numbered
 
 NUM_ROWS = 10_000_000
 NUM_NODES = 1_000_000

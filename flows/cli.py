@@ -146,7 +146,7 @@ def sql(
 ) -> None:
     """Query the store: every artifact is a view."""
     from storage.layout import Layout
-    from storage.queries import sql as query
+    from storage.queries import query
 
     rows = query(Layout.from_environment(), statement)
     print_json(rows.to_dicts()) if as_json else print_frame(rows)

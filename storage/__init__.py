@@ -1,1 +1,1 @@
-"""storage keeps: every path, every table, every weight and every tracked run."""
+"""Tables, weights and tracked runs -> addresses below one root, and back."""

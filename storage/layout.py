@@ -1,4 +1,4 @@
-"""Layout: where everything is kept; the only file that spells a path or a URL.
+"""The address of everything that is stored; the only file that spells a path or a URL.
 
     1_raw/dataset=uci/                                              fetched files as published
     2_events/dataset=uci/{declaration.json,interactions,nodes}      the transactional tables
@@ -28,8 +28,8 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Layout:
     """Addresses below one root: a local folder or `s3://bucket/prefix`.
 
-    `state` is a folder of this machine for what cannot live in an object store: locks, the spool and, under an S3
-    root, MLflow's database. It defaults to the root itself, or to the user's state folder under an S3 root.
+    `state` is a folder of this machine for locks, the spool and, under an S3 root, MLflow's database, because an
+    object store cannot hold them. It defaults to the root itself, or to the user's state folder under an S3 root.
     """
 
     root: str
@@ -96,7 +96,7 @@ class Layout:
         return self._join(CHECKPOINTS, "model", _run(dataset, version, until, settings, seed))
 
     def champion(self, dataset: str) -> str:
-        """JSON record of the model that holds a dataset's seat."""
+        """JSON record of a dataset's champion."""
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion.json")
 
     def vectors(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
@@ -108,11 +108,11 @@ class Layout:
         return self._join(FORECASTS, "forecasts", _run(dataset, version, until, settings, seed))
 
     def scores(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the evaluated pairs and figures of step `until + 1`."""
+        """Artifact with the evaluated pairs and metrics of step `until + 1`."""
         return self._join(FORECASTS, "scores", _run(dataset, version, until, settings, seed))
 
     def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the figures and the summary of a finished run."""
+        """Artifact with the metrics and the summary of a finished run."""
         return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))
 
     @property
@@ -127,32 +127,32 @@ class Layout:
 
     @property
     def tracking_artifacts(self) -> str:
-        """Where MLflow keeps figures and models when no server decides it."""
+        """Folder of MLflow's plots and models where no server decides it."""
         return self._join("mlflow")
 
     @property
     def spool(self) -> str:
-        """Folder of this machine that keeps what the tracker did not take yet."""
+        """Folder of this machine for records that MLflow has not taken yet."""
         return str(Path(self.state) / "spool")
 
     @property
     def spills(self) -> str:
-        """Folder of this machine whose children hold what running steps cannot hold in memory."""
+        """Folder of this machine for rows that running steps cannot hold in memory."""
         return str(Path(self.state) / "spills")
 
     def lock(self, name: str) -> str:
-        """File of this machine whose lock says that somebody works on `name`."""
+        """File of this machine that is locked while a process works on `name`."""
         return str(Path(self.state) / "locks" / f"{_safe(name)}.lock")
 
     def relative(self, address: str) -> str:
-        """Address below the root, the same after the whole store is moved."""
+        """Address below the root: it stays the same when the whole store is moved."""
         prefix = f"{self.root}/"
         if not address.startswith(prefix):
             raise ValueError(f"address {address!r} is not below the storage root {self.root!r}")
         return address.removeprefix(prefix)
 
     def absolute(self, relative: str) -> str:
-        """The address that `relative` came from."""
+        """Address of which `relative` gave this part."""
         return self._join(relative)
 
     def describe(self, address: str) -> tuple[str, dict[str, str]]:

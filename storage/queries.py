@@ -1,7 +1,7 @@
-"""DuckDB over the store: every artifact as a view, checks of snapshot tables, candidate pairs for forecasts.
+"""SQL over the store: every artifact as a view, checks of snapshot tables, candidate pairs for forecasts.
 
-DuckDB sees Polars frames only. So it reads local and S3 stores alike without extensions, and its own access to
-files stays switched off: a statement can neither write nor read anything beside the views.
+DuckDB reads Polars frames only, so local and S3 stores need no extension of it. Its own access to files is switched
+off, so a statement can read the views alone and write nothing.
 """
 
 from collections.abc import Mapping
@@ -10,28 +10,28 @@ import duckdb
 import polars as pl
 
 from storage import files
-from storage.artifacts import artifact as tables
-from storage.events import table as events_table
+from storage.artifacts.artifact import MANIFEST, is_complete, names, scan_table
+from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
 
 KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}
 
 
 class QueryFailed(ValueError):
-    """A statement is wrong, or names a table that is not there."""
+    """A statement is wrong, or names a view that does not exist."""
 
 
-def sql(layout: Layout, statement: str) -> pl.DataFrame:
-    """Answer one statement over the store's views; QueryFailed with the views that there are."""
+def query(layout: Layout, statement: str) -> pl.DataFrame:
+    """Rows of one statement over the store's views; QueryFailed lists the views."""
     with open_views(layout) as connection:
         views = ", ".join(view_names(connection)) or "none yet: run `dyformer ingest` first"
         try:
-            answer = connection.sql(statement)
-            rows = answer.pl() if answer is not None else None
+            result = connection.sql(statement)
+            rows = result.pl() if result is not None else None
         except duckdb.Error as error:
             raise QueryFailed(f"{error}\nviews: {views}") from error
     if rows is None:
-        raise QueryFailed(f"{statement!r} gives no rows: write a select\nviews: {views}")
+        raise QueryFailed(f"{statement!r} returns no rows: write a select\nviews: {views}")
     return rows
 
 
@@ -41,44 +41,43 @@ def view_names(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return [name for (name,) in rows]
 
 
-def open_views(layout: Layout, dataset: str | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection with a view for each kind of table, of one log or of all.
+def open_views(layout: Layout) -> duckdb.DuckDBPyConnection:
+    """A connection with a view for each kind of table.
 
-    `events`, `quarantine` and `nodes` have the column `dataset`; a table of an artifact has the keys of its address
-    (dataset, version, until, settings, seed) and is called by its kind, or by kind and name where they differ:
+    `events`, `quarantine` and `nodes` have the column `dataset`. A table of an artifact has the keys of its address
+    (dataset, version, until, settings, seed). Its view is named by its kind, or by kind and name where they differ:
     `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`.
     """
     connection = duckdb.connect()
     connection.execute("set enable_external_access = false")  # for good: DuckDB refuses to switch it on again
-    for name, frame in _frames(layout, dataset).items():
+    for name, frame in _frames(layout).items():
         connection.register(name, frame)
     return connection
 
 
-def _frames(layout: Layout, dataset: str | None) -> dict[str, pl.LazyFrame]:
+def _frames(layout: Layout) -> dict[str, pl.LazyFrame]:
     parts: dict[str, list[pl.LazyFrame]] = {}
-    for name in events_table.ingested_datasets(layout):
-        if dataset in (None, name):
-            key = pl.lit(name).alias("dataset")
-            parts.setdefault("events", []).append(events_table.scan_events(layout, name).with_columns(key))
-            parts.setdefault("quarantine", []).append(events_table.scan_quarantine(layout, name).with_columns(key))
-            parts.setdefault("nodes", []).append(events_table.node_dictionary(layout, name).lazy().with_columns(key))
+    for name in ingested_datasets(layout):
+        key = pl.lit(name).alias("dataset")
+        parts.setdefault("events", []).append(scan_events(layout, name).with_columns(key))
+        parts.setdefault("quarantine", []).append(scan_quarantine(layout, name).with_columns(key))
+        parts.setdefault("nodes", []).append(node_dictionary(layout, name).lazy().with_columns(key))
     for folder in layout.artifact_folders:
-        for location in files.find(folder, tables.MANIFEST):
-            _add_artifact(layout, location.removesuffix(f"/{tables.MANIFEST}"), dataset, parts)
+        for location in files.find(folder, MANIFEST):
+            _add_artifact(layout, location.removesuffix(f"/{MANIFEST}"), parts)
     return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in parts.items()}
 
 
-def _add_artifact(layout: Layout, address: str, dataset: str | None, parts: dict[str, list[pl.LazyFrame]]) -> None:
-    kind, keys = layout.describe(address)
-    if dataset not in (None, keys.get("dataset")) or not tables.is_complete(address):
+def _add_artifact(layout: Layout, address: str, parts: dict[str, list[pl.LazyFrame]]) -> None:
+    if not is_complete(address):
         return
+    kind, keys = layout.describe(address)
     columns = [pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items()]
-    for file in tables.names(address):
+    for file in names(address):
         name = file.removesuffix(".parquet")
         if name != file:
             view = kind if name == kind else f"{kind}_{name}"
-            parts.setdefault(view, []).append(tables.scan_table(address, name).with_columns(columns))
+            parts.setdefault(view, []).append(scan_table(address, name).with_columns(columns))
 
 
 SNAPSHOT_CHECKS = {
@@ -92,9 +91,9 @@ SNAPSHOT_CHECKS = {
         "where steps.step is null or source < 0 or target >= num_nodes"
     ),
     "steps count from 1 without a gap": (
-        "select count(*) from (select step, row_number() over (order by step) as place from steps) where step <> place"
+        "select count(*) from (select step, row_number() over (order by step) as n from steps) where step <> n"
     ),
-    # Windows of equal count may share a moment: only their order is certain.
+    # Windows of equal count may share a moment, so only their order is certain.
     "windows follow each other": (
         "select count(*) from steps a left join steps b on b.step = a.step + 1 "
         "where b.start_time < a.start_time or b.end_time < a.end_time or a.start_time > a.end_time"
@@ -114,7 +113,7 @@ SNAPSHOT_CHECKS = {
 
 
 def snapshot_faults(snapshot_tables: Mapping[str, pl.DataFrame]) -> list[str]:
-    """Violated checks of the tables `edges`, `steps` and `nodes`, with the number of rows; none when all is well."""
+    """Violated checks of the tables `edges`, `steps` and `nodes`, with the number of rows; empty for sound tables."""
     with duckdb.connect() as connection:
         for name in ("edges", "steps", "nodes"):
             connection.register(name, snapshot_tables[name])
@@ -124,7 +123,7 @@ def snapshot_faults(snapshot_tables: Mapping[str, pl.DataFrame]) -> list[str]:
 def faults_in(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Check the tables of a connection as `snapshot_faults` does."""
     found = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
-    return [f"not so: {claim} ({num_rows} rows)" for claim, num_rows in found.items() if num_rows]
+    return [f"violated: {claim} ({num_rows} rows)" for claim, num_rows in found.items() if num_rows]
 
 
 CANDIDATE_PARTS = """
@@ -152,10 +151,10 @@ qualify row_number() over (partition by node order by num_ways desc, neighbor) <
 """
 CANDIDATES = """
 with pairs as (
-    select node, neighbor as partner, score, 0 as degree from pagerank semi join asked using (node)
+    select node, neighbor as partner, score, 0 as degree from pagerank semi join queries using (node)
     union all
     select bridges.node, popular.neighbor, 0, popular.degree
-    from bridges semi join asked using (node) join popular on popular.node = bridges.neighbor
+    from bridges semi join queries using (node) join popular on popular.node = bridges.neighbor
 ),
 fresh as (
     select node, partner, max(score) as score, max(degree) as degree
@@ -167,7 +166,7 @@ select node, partner from fresh
 qualify row_number() over (partition by node order by score desc, degree desc, partner) <= $num_candidates
 order by node, partner
 """
-BLOCK_NODES = 20_000  # asking for these at once keeps the joined pairs within some hundred megabytes
+BLOCK_NODES = 20_000  # the joined pairs of so many nodes take some hundred megabytes
 
 
 def candidates(
@@ -178,22 +177,22 @@ def candidates(
     num_bridges: int = 10,
     num_popular: int = 20,
     bipartite: bool = False,
-    asked: pl.Series | None = None,
+    nodes: pl.Series | None = None,
 ) -> pl.DataFrame:
     """Pairs worth scoring on a graph too large for all: rows node, partner, sorted.
 
     A partner comes from the node's PageRank table, or is one of the `num_popular` most popular neighbours of one of
-    its `num_bridges` least popular neighbours (the common neighbours that Adamic and Adar weigh most). Pairs that
-    were ever linked are left out; a node keeps its `num_candidates` best, by score, then popularity.
+    its `num_bridges` least popular neighbours (the common neighbours that Adamic and Adar weigh most). Pairs with an
+    edge are left out. A node has at most `num_candidates` partners, the best by score, then by popularity.
 
     Args:
-        edges: all edges up to the cut: source, target (either order; repeats allowed).
+        edges: all edges as of a step: source, target (either order; repeats allowed).
         pagerank: rows node, neighbor, score.
         num_candidates: partners a node.
         num_bridges: neighbours a node through which the second step goes.
         num_popular: partners a bridge.
-        bipartite: go one node further, for partners on the other side.
-        asked: nodes that partners are wanted for; all by default.
+        bipartite: go one node further, to partners on the other side.
+        nodes: nodes whose partners are wanted; all by default.
     """
     with duckdb.connect() as connection:
         connection.register("edges", edges)
@@ -202,10 +201,10 @@ def candidates(
         if bipartite:
             connection.execute(LONGER_BRIDGES.format(num_bridges=int(num_bridges)))
         everyone = "select node from bridges union select node from pagerank"
-        nodes = (connection.sql(everyone).pl()["node"] if asked is None else asked.unique()).sort().to_frame("node")
+        wanted = (connection.sql(everyone).pl()["node"] if nodes is None else nodes.unique()).sort().to_frame("node")
         blocks = []
-        for first in range(0, max(nodes.height, 1), BLOCK_NODES):
-            connection.register("asked", nodes.slice(first, BLOCK_NODES))
+        for first in range(0, max(wanted.height, 1), BLOCK_NODES):
+            connection.register("queries", wanted.slice(first, BLOCK_NODES))
             blocks.append(connection.sql(CANDIDATES, params={"num_candidates": num_candidates}).pl())
     return pl.concat(blocks)
 

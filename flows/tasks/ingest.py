@@ -16,13 +16,13 @@ from dyformer.logs.events import ReadResult, check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan, declared_by, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
-from storage.events import scratch_database as spill
+from storage.events import scratch_database
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, append, history, ingested_datasets, newest_version, scan_events
 from storage.layout import Layout
 from storage.locks import in_use
-from storage.raw.files import Content, content_of, find_logs
+from storage.raw.log_files import Content, content_of, find_logs
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -119,7 +119,7 @@ def _database_if_large(
     layout: Layout, num_bytes: int, num_stored: int
 ) -> "AbstractContextManager[DuckDBPyConnection | None]":
     """Open a database on disk where the files' text, or the events already stored, are too much for memory."""
-    return spill.open_spill(layout) if spill.is_large(num_bytes, num_stored) else nullcontext()
+    return scratch_database.open_spill(layout) if scratch_database.is_large(num_bytes, num_stored) else nullcontext()
 
 
 def _sorted_times(

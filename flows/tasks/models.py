@@ -21,7 +21,7 @@ TIMES = {"stage": pl.String, "epoch": pl.Int64, "time": pl.String, "value": pl.F
 def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
     """Read the weights of a finished training, its settings, and its lineage."""
     lineage = lineage_of(address)
-    weights, _ = from_bytes(read_bytes(address, WEIGHTS), place=f"{address}/{WEIGHTS}")
+    weights, _ = from_bytes(read_bytes(address, WEIGHTS), name=f"{address}/{WEIGHTS}")
     return weights, from_record({part: lineage.settings[part] for part in PARTS}), lineage
 
 

@@ -20,7 +20,7 @@ from dyformer.training.stages import embed
 from flows.tasks.models import device, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import is_current, lineage_of, read_table, write_artifact
-from storage.events.node_numbers import ids_are_integers
+from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
 from storage.layout import DECODER
 from storage.queries import candidates
@@ -97,7 +97,7 @@ def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None =
         to_tables(graph)["edges"],
         table,
         bipartite=len(np.unique(graph.side_N)) > 1,
-        asked=None if query_A is None else pl.Series(query_A),
+        nodes=None if query_A is None else pl.Series(query_A),
     )
     return found["node"].to_numpy(), found["partner"].to_numpy()
 

@@ -9,7 +9,7 @@ from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables
 from dyformer.graphs.windows import split_windows
 from dyformer.logs.datasets import DATASETS, Window
 from storage.artifacts.artifact import Lineage, digest, is_current, lineage_of, read_table, write_artifact
-from storage.events import scratch_database as spill
+from storage.events import scratch_database
 from storage.events.declarations import declaration
 from storage.events.disk_snapshots import cut_events
 from storage.events.table import history, max_event_time, newest_version, read_events, scan_events
@@ -98,13 +98,13 @@ def _tables(
     """Cut the events, in memory or on disk, into the tables of a graph; give these and their faults."""
     window, time_unit = Window.parse(settings["window"]), settings["time_unit"]
     commits = history(layout, dataset).filter(pl.col("version") <= version)
-    if not spill.is_large(0, int(commits["num_accepted"].sum())):
+    if not scratch_database.is_large(0, int(commits["num_accepted"].sum())):
         tables = to_tables(build_snapshots(read_events(layout, dataset, version), window, time_unit))
         return tables, snapshot_faults(tables)
-    with spill.open_spill(layout) as database:
+    with scratch_database.open_spill(layout) as database:
         tables = to_tables(cut_events(database, scan_events(layout, dataset, version), window, time_unit))
         for name, table in tables.items():
-            spill.create(database, name, table.select(pl.exclude(pl.List)))
+            scratch_database.create(database, name, table.select(pl.exclude(pl.List)))
         return tables, faults_in(database)
 
 

@@ -84,7 +84,7 @@ def track_run(
                 run.metrics({f"{stage}/{name}": value}, step=epoch)
         _track_figures(run, table.filter(pl.col("method") == "DyFormer"))
         _draw(run, table, pl.concat([table, *(metrics([address], snapshots) for address in earlier)]))
-        run.figure("plots/losses.png", loss_curve(model_losses(model)))
+        run.plot("plots/losses.png", loss_curve(model_losses(model)))
         run.table("scores.csv", score_table(table, opened.dataset))
         _attach(run, made)
         version = _register(run, opened, model, made, is_champion)
@@ -153,8 +153,8 @@ def _draw(run: TrackedRun, compared: pl.DataFrame, per_step: pl.DataFrame) -> No
     course = per_step.unique(["method", "seed", "step", "metric", "slice"], maintain_order=True)
     for part in ("all", "new"):
         if compared.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
-            run.figure(f"plots/auc_per_step_{part}.png", step_curve(course, slice_name=part))
-            run.figure(f"plots/comparison_{part}.png", comparison_chart(compared, slice_name=part))
+            run.plot(f"plots/auc_per_step_{part}.png", step_curve(course, slice_name=part))
+            run.plot(f"plots/comparison_{part}.png", comparison_chart(compared, slice_name=part))
 
 
 def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:

@@ -1,1 +1,1 @@
-"""Immutable folders of Parquet and safetensors with their lineage."""
+"""Tables, weights and what they were made from -> folders of Parquet and safetensors."""

@@ -1,4 +1,4 @@
-"""Artifacts: immutable folders of Parquet tables and other files, with the record of what they were made from."""
+"""Tables and other files, and what they were made from -> an immutable folder with a manifest."""
 
 import contextlib
 import dataclasses
@@ -20,6 +20,7 @@ from storage import files
 
 MANIFEST = "manifest.json"
 LEFTOVER_SECONDS = 24 * 3600  # a hidden folder of this age belongs to a writer that was killed
+REMEDY = "delete its folder and run the step that makes it again"
 
 
 class ArtifactMissing(ValueError):
@@ -27,17 +28,17 @@ class ArtifactMissing(ValueError):
 
 
 class ArtifactDamaged(ValueError):
-    """A file is not the one that its artifact's manifest was written for."""
+    """A file differs from the record in its artifact's manifest."""
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
-    """SHA-256 of the settings' canonical JSON: the order of keys and tuple or list make no difference."""
+    """SHA-256 of the settings' canonical JSON, in which the order of keys and tuple or list make no difference."""
     return hashlib.sha256(_canonical(dict(settings))).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """Everything an artifact depends on; `until` is the last step that was seen, None for the whole table."""
+    """Everything an artifact depends on; `until` is the last step it may use, None for the whole table."""
 
     kind: str
     dataset: str
@@ -62,8 +63,8 @@ class Lineage:
 def write_artifact(address: str, contents: Mapping[str, pl.DataFrame | bytes], lineage: Lineage) -> str:
     """Write all contents under an address and return it; visible only when complete.
 
-    A DataFrame `edges` becomes `edges.parquet`, bytes keep their name. A complete artifact of the same lineage is
-    left as it is, so that of two writers one wins; one of another lineage is replaced.
+    A DataFrame `edges` becomes `edges.parquet`, bytes keep their name. A complete artifact of the same lineage stays
+    as it is, so of two writers one wins. An artifact of another lineage is replaced.
     """
     if is_current(address, lineage):
         return address
@@ -73,23 +74,20 @@ def write_artifact(address: str, contents: Mapping[str, pl.DataFrame | bytes], l
     return address
 
 
-def manifest(address: str, *, verify: bool = False) -> Lineage | None:
-    """Lineage of a complete artifact, else None; with `verify`, ArtifactDamaged names a file that was changed."""
+def manifest(address: str) -> Lineage | None:
+    """Lineage of a complete artifact, else None; ArtifactDamaged when the manifest was changed."""
     record = _record(address)
     if record is None or not _all_there(address, record):
         return None
-    if verify:
-        for name in record["files"]:
-            _verified(address, name, record)
     return Lineage(**record["lineage"])
 
 
 def lineage_of(address: str) -> Lineage:
-    """Lineage of an artifact that must be there; raises ArtifactMissing."""
+    """Lineage of an artifact; raises ArtifactMissing where it is not complete."""
     _required(address)
     lineage = manifest(address)
     if lineage is None:
-        raise ArtifactMissing(f"the artifact under {address} lacks files that its manifest lists: make it again")
+        raise ArtifactMissing(f"{address} lacks files that its manifest lists: run the step that makes it again")
     return lineage
 
 
@@ -99,18 +97,13 @@ def is_complete(address: str) -> bool:
 
 
 def is_current(address: str, lineage: Lineage) -> bool:
-    """Whether a complete artifact of exactly this lineage is there, so that nothing need be made."""
+    """Whether a complete artifact of exactly this lineage exists, so that nothing need be made."""
     return manifest(address) == lineage
 
 
 def digest(address: str) -> str:
-    """SHA-256 over the lineage and the checksums of all files: what a later lineage records as its input."""
+    """SHA-256 over the lineage and the checksums of all files; a later lineage records it as its input."""
     return _required(address)["digest"]
-
-
-def file_address(address: str, name: str) -> str:
-    """Where one file of an artifact lies; a table goes by its name alone."""
-    return _located(address, _required(address), name)
 
 
 def names(address: str) -> list[str]:
@@ -129,7 +122,7 @@ def read_bytes(address: str, name: str) -> bytes:
 
 
 def scan_table(address: str, name: str) -> pl.LazyFrame:
-    """Read a table lazily; only its presence and size are checked."""
+    """Read a table lazily, its size verified and not its checksum."""
     location = _located(address, _required(address), f"{name}.parquet")
     return pl.scan_parquet(
         location, storage_options=files.s3_options(location) or None, hive_partitioning=False, glob=False
@@ -145,17 +138,17 @@ def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) ->
         files.write_synced(temporary / name, content)
     files.write_synced(temporary / MANIFEST, _manifest_bytes(lineage, encoded, {name: name for name in encoded}))
     files.sync_folder(temporary)
-    _take_place(temporary, final, lineage)
+    _rename(temporary, final, lineage)
     files.sync_folder(final.parent)
     _remove_leftovers(final)
 
 
-def _take_place(temporary: Path, final: Path, lineage: Lineage) -> None:
+def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
     while True:
         try:
             temporary.rename(final)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these: another artifact has the name
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these two: another artifact has the name
                 raise
         else:
             return
@@ -169,8 +162,8 @@ def _take_place(temporary: Path, final: Path, lineage: Lineage) -> None:
 
 
 def _publish_remote(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
-    # An object store has no rename: the files carry their checksum in the name, so that no writer touches the files
-    # of another, and the manifest comes last.
+    # An object store has no rename. The files carry their checksum in the name, so that no writer touches the files
+    # of another writer, and the manifest is written last.
     stored = {name: _with_checksum(name, content) for name, content in encoded.items()}
     for name, content in encoded.items():
         files.write_bytes(f"{address}/{stored[name]}", content)
@@ -205,27 +198,27 @@ def _record(address: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     if record.get("digest") != _digest(record):
-        raise ArtifactDamaged(f"{location} was changed after it was written: delete the folder and make it again")
+        raise ArtifactDamaged(f"{location} was changed after it was written: {REMEDY}")
     return record
 
 
 def _required(address: str) -> dict[str, Any]:
     record = _record(address)
     if record is None:
-        raise ArtifactMissing(f"no finished artifact under {address}: run the step that makes it")
+        raise ArtifactMissing(f"there is no finished artifact under {address}: run the step that makes it")
     return record
 
 
 def _located(address: str, record: Mapping[str, Any], name: str) -> str:
     listed = record["files"]
-    entry = listed.get(name) or listed.get(f"{name}.parquet")
+    entry = listed.get(name)
     if entry is None:
-        raise ArtifactMissing(f"no {name!r} in the artifact {address}; it has {', '.join(sorted(listed))}")
+        raise ArtifactMissing(f"the artifact {address} has no {name!r}; it has {', '.join(sorted(listed))}")
     location = f"{address}/{entry['path']}"
     found = files.size(location)
     if found != entry["bytes"]:
         state = "is missing" if found is None else f"has {found} bytes instead of {entry['bytes']}"
-        raise ArtifactDamaged(f"{location} {state}: delete the folder and make it again")
+        raise ArtifactDamaged(f"{location} {state}: {REMEDY}")
     return location
 
 
@@ -233,7 +226,7 @@ def _verified(address: str, name: str, record: Mapping[str, Any]) -> bytes:
     location = _located(address, record, name)
     content = files.read_bytes(location)
     if hashlib.sha256(content).hexdigest() != record["files"][name]["sha256"]:
-        raise ArtifactDamaged(f"{location} was changed after it was written: delete the folder and make it again")
+        raise ArtifactDamaged(f"{location} was changed after it was written: {REMEDY}")
     return content
 
 
@@ -255,7 +248,7 @@ def _encoded(content: pl.DataFrame | bytes) -> bytes:
 
 def _remove_leftovers(final: Path) -> None:
     for leftover in final.parent.glob(f".{final.name}.*"):
-        with contextlib.suppress(FileNotFoundError):  # a living writer's, that has just taken its place
+        with contextlib.suppress(FileNotFoundError):  # its writer lives and has just renamed it
             if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
                 shutil.rmtree(leftover)
 

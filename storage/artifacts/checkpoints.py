@@ -1,7 +1,7 @@
-"""Checkpoints: tensors and their record in one safetensors file, replaced in one move.
+"""Tensors and a record -> one safetensors file, replaced in one move.
 
-The record lies in the file's own header, so that tensors and record can never be of two different moments: the
-older checkpoint stays readable until the newer one is complete.
+The record lies in the file's header, so tensors and record are always of the same moment. The older checkpoint stays
+readable until the newer one is complete.
 """
 
 import hashlib
@@ -19,19 +19,19 @@ RECORD = "record"
 
 
 class CheckpointMissing(ValueError):
-    """There is no checkpoint under an address."""
+    """An address has no checkpoint."""
 
 
 class CheckpointDamaged(ValueError):
-    """A checkpoint is not what was written."""
+    """A checkpoint differs from the bytes that were written."""
 
 
 class CheckpointMismatch(ValueError):
-    """A checkpoint belongs to other settings, another cut or another graph."""
+    """A checkpoint belongs to other settings, another step or another graph."""
 
 
 def save_checkpoint(address: str, tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> str:
-    """Replace the checkpoint of a folder and return the folder; every dtype is kept bit by bit."""
+    """Replace the checkpoint of a folder and return the folder; every dtype comes back bit by bit."""
     files.write_bytes(f"{address}/{FILE_NAME}", to_bytes(tensors, record))
     return address
 
@@ -47,23 +47,23 @@ def load_checkpoint(
 
     Raises:
         CheckpointMissing: nothing was saved there.
-        CheckpointDamaged: the file was cut or changed.
-        CheckpointMismatch: names each expected value that the record has not.
+        CheckpointDamaged: the file is truncated or was changed.
+        CheckpointMismatch: the record lacks an expected value; the message names each.
     """
     if not has_checkpoint(address):
-        raise CheckpointMissing(f"no checkpoint under {address}: run the training that writes it")
-    tensors, record = from_bytes(files.read_bytes(f"{address}/{FILE_NAME}"), place=f"{address}/{FILE_NAME}")
+        raise CheckpointMissing(f"there is no checkpoint under {address}: run the training that writes it")
+    tensors, record = from_bytes(files.read_bytes(f"{address}/{FILE_NAME}"), name=f"{address}/{FILE_NAME}")
     _check_expected(f"{address}/{FILE_NAME}", record, json.loads(json.dumps(dict(expected or {}))))
     return tensors, record
 
 
 def has_checkpoint(address: str) -> bool:
-    """Whether something was saved in the folder."""
+    """Whether the folder has a checkpoint."""
     return files.size(f"{address}/{FILE_NAME}") is not None
 
 
 def remove_checkpoint(address: str) -> None:
-    """Forget the checkpoint of a finished training."""
+    """Delete the checkpoint of a finished training."""
     files.remove(f"{address}/{FILE_NAME}")
 
 
@@ -73,12 +73,12 @@ def to_bytes(tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> byte
 
     plain = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     text = json.dumps(dict(record), sort_keys=True)
-    # One entry: safetensors writes several in an order that changes from call to call.
+    # One entry, because safetensors writes several in an order that changes from call to call.
     return save(plain, metadata={RECORD: f"{_checksum(plain, text)} {text}"})
 
 
 def _unshared(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """Clone tensors that share memory with an earlier one, as tied weights do: safetensors refuses them."""
+    """Clone tensors in the memory of an earlier one, as tied weights are, because safetensors refuses them."""
     seen: set[int] = set()
     plain = {}
     for name, tensor in tensors.items():
@@ -88,8 +88,8 @@ def _unshared(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     return plain
 
 
-def from_bytes(content: bytes, *, place: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Tensors and record of `to_bytes`; CheckpointDamaged with the place when it is not what was written."""
+def from_bytes(content: bytes, *, name: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
+    """Tensors and record of `to_bytes`; CheckpointDamaged with the name where a byte was changed."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -99,9 +99,9 @@ def from_bytes(content: bytes, *, place: str) -> "tuple[dict[str, Tensor], dict[
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         checksum, _, text = header[RECORD].partition(" ")
     except (SafetensorError, KeyError) as error:
-        raise CheckpointDamaged(f"{place} is not a complete checkpoint ({error}): {remedy}") from error
+        raise CheckpointDamaged(f"{name} is not a complete checkpoint ({error}): {remedy}") from error
     if checksum != _checksum(tensors, text):
-        raise CheckpointDamaged(f"{place} was changed after it was written: {remedy}")
+        raise CheckpointDamaged(f"{name} was changed after it was written: {remedy}")
     return tensors, json.loads(text)
 
 
@@ -115,7 +115,7 @@ def _checksum(tensors: "Mapping[str, Tensor]", text: str) -> str:
     return total.hexdigest()
 
 
-def _check_expected(place: str, record: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _check_expected(name: str, record: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     wrong = [
         f"{key} is {record.get(key)!r}, expected {value!r}"
         for key, value in expected.items()
@@ -123,5 +123,5 @@ def _check_expected(place: str, record: Mapping[str, Any], expected: Mapping[str
     ]
     if wrong:
         raise CheckpointMismatch(
-            f"{place} belongs to another training: {'; '.join(wrong)}; delete it or use its settings"
+            f"{name} belongs to another training: {'; '.join(wrong)}; delete it or use its settings"
         )

@@ -1,1 +1,1 @@
-"""The transactional table of events, its quarantine and its node dictionary."""
+"""Rows of raw logs -> a transactional table of events, its quarantine and its node dictionary."""

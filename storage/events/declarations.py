@@ -1,4 +1,4 @@
-"""How each log of a store is read: the record that lets a later retraining know a log of one's own by its name."""
+"""How a log is read -> a JSON record, by which a later retraining finds a user's own log by its name."""
 
 import json
 from typing import Any
@@ -8,11 +8,11 @@ from storage.layout import Layout
 
 
 class DeclarationConflict(ValueError):
-    """A log is declared otherwise than it was when its first rows were ingested."""
+    """A log is declared otherwise than at its first ingest."""
 
 
 def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tuple[str, ...] = ()) -> None:
-    """Keep the record; the keys in `fixed` (what the stored rows depend on) may never change afterwards.
+    """Store the record; the keys in `fixed`, on which stored rows depend, may never change afterwards.
 
     Raises:
         DeclarationConflict: a fixed key differs from the stored record.
@@ -23,14 +23,14 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
         if key in known and known[key] != plain.get(key):
             raise DeclarationConflict(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, now it is {plain.get(key)!r}: "
-                f"leave it as it was, ingest under another name, or remove it with `dyformer drop {dataset}` "
-                f"and ingest it anew with --{key.replace('_', '-')}"
+                f"use {known[key]!r}, ingest under another name, or remove the log with `dyformer drop {dataset}` "
+                f"and ingest it again with --{key.replace('_', '-')}"
             )
     if plain != known:
         files.write_bytes(layout.declaration(dataset), json.dumps(plain, indent=1, sort_keys=True).encode())
 
 
 def declaration(layout: Layout, dataset: str) -> dict[str, Any] | None:
-    """The stored record, None when the log was never declared."""
+    """Stored record, None when the log was never declared."""
     location = layout.declaration(dataset)
     return json.loads(files.read_bytes(location)) if files.size(location) is not None else None

@@ -1,4 +1,4 @@
-"""Delta tables under optimistic concurrency: open, create, scan, and commit if nobody else did."""
+"""Delta tables under optimistic concurrency: open, create, scan, and commit unless another writer did."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ DELTA_TYPES: dict[Any, str] = {
     pl.Float64: "double",
     pl.String: "string",
 }
-FILE_BYTES = 1 << 26  # the file that is being written is in memory
-ONE_WRITER = ("DELTARS_MAX_CONCURRENT_WRITERS", "1")  # finished files that are still being stored are in memory too
-# A training is pinned to a version for good: rows are never deleted and the history is never cleaned up.
+FILE_BYTES = 1 << 26  # a file lies in memory while it is written
+ONE_WRITER = ("DELTARS_MAX_CONCURRENT_WRITERS", "1")  # finished files lie in memory until they are stored
+# A training is pinned to a version for good, so rows are never deleted and the history is never cleaned up.
 CONFIGURATION: dict[str, str | None] = {
     "delta.appendOnly": "true",
     "delta.logRetentionDuration": "interval 36500 days",
@@ -30,7 +30,7 @@ CONFIGURATION: dict[str, str | None] = {
 
 
 def opened(address: str) -> DeltaTable | None:
-    """The newest version of a table, None when there is no table."""
+    """Newest version of a table, None when there is no table."""
     try:
         return DeltaTable(address, storage_options=files.s3_options(address))
     except TableNotFoundError:
@@ -38,7 +38,7 @@ def opened(address: str) -> DeltaTable | None:
 
 
 def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: list[str] | None = None) -> DeltaTable:
-    """The newest version of a table; version 0 is the empty one."""
+    """Newest version of a table, which is made empty (version 0) when there is none."""
     table = opened(address)
     if table is not None:
         return table
@@ -48,12 +48,12 @@ def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: li
         return DeltaTable.create(
             address, schema, partition_by=partition_by, configuration=CONFIGURATION, storage_options=options
         )
-    except DeltaError:  # another writer was quicker
+    except DeltaError:  # another writer has made it
         return DeltaTable(address, storage_options=options)
 
 
 def stream(blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any]) -> pa.RecordBatchReader:
-    """Rows of some columns, block by block: a table is written from it without being held as a whole."""
+    """Rows of some columns, block by block, so that a table can be written that does not fit in memory."""
     level = pl.CompatLevel.oldest()
     schema = pl.DataFrame(schema=columns).to_arrow(compat_level=level).schema
     batches = (batch for block in blocks for batch in block.to_arrow(compat_level=level).to_batches())
@@ -67,10 +67,10 @@ def commit_if_unchanged(
     version: int,
     metadata: Mapping[str, Any],
 ) -> bool:
-    """Append all rows in one commit and record `version` for the application; False when the table moved on.
+    """Append all rows in one commit and record `version` for the application; False when another writer committed.
 
-    Delta records an application's version without checking it, and would by itself put the rows after another
-    writer's commit: with no retry allowed, whoever read an older table loses and must read again.
+    Delta records an application's version without checking it, and its retries would append after the other commit.
+    No retry is allowed here, so a writer that read an older table must read again.
     """
     os.environ.setdefault(*ONE_WRITER)
     properties = CommitProperties(

@@ -1,6 +1,6 @@
-"""Rows of one source that stay on disk: read block by block, counted, compared and numbered by DuckDB.
+"""Rows of one source on disk -> rows for the event table: DuckDB counts, compares and numbers them block by block.
 
-What is done in memory is the same as in `HeldRows`: the rejected rows and the ids of the nodes.
+Memory holds the rejected rows and the ids of the nodes alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dyformer.logs.events import check_usable, event_blocks
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import RawFile
-from storage.events import scratch_database as spill
+from storage.events import scratch_database
 from storage.events.rows import QUARANTINE_COLUMNS
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ CREATE TABLE {table} (
 CONTENT = ("source", "target", "time", "weight", "label")
 NUM_DISTINCT = "SELECT count(*) FROM (SELECT DISTINCT source, target, time, weight, label FROM {table})"
 FIRST_OF_EACH = """
-CREATE TABLE {table}_kept AS
+CREATE TABLE {table}_distinct AS
 SELECT source, target, time, weight, label, min(line) AS line FROM {table} GROUP BY source, target, time, weight, label
 """
 NUM_EVENTS = "SELECT count(*) FROM {table}"
 TIME_RANGE = "SELECT min(time), max(time) FROM {table}"
 TIMES = "SELECT time FROM {table}"
-UNKNOWN = """
-CREATE OR REPLACE TABLE {table}_unknown AS SELECT * FROM {table} e WHERE NOT EXISTS (
+NOT_KNOWN = """
+CREATE OR REPLACE TABLE {table}_new AS SELECT * FROM {table} e WHERE NOT EXISTS (
     SELECT 1 FROM known k WHERE k.source = e.source AND k.target = e.target AND k.time = e.time
     AND k.weight = e.weight AND k.label IS NOT DISTINCT FROM e.label
 )
@@ -44,10 +44,10 @@ CREATE OR REPLACE TABLE {table}_unknown AS SELECT * FROM {table} e WHERE NOT EXI
 IN_TIME = "CREATE OR REPLACE TABLE in_time AS SELECT source, target FROM {table} ORDER BY time, line"
 NEW_NODES = """
 SELECT side, id FROM (
-    SELECT 0::TINYINT AS side, source AS id, 2 * rowid AS place FROM in_time
+    SELECT 0::TINYINT AS side, source AS id, 2 * rowid AS position FROM in_time
     UNION ALL SELECT {target_side}::TINYINT, target, 2 * rowid + 1 FROM in_time
 ) ANTI JOIN nodes USING (side, id)
-GROUP BY side, id ORDER BY min(place)
+GROUP BY side, id ORDER BY min(position)
 """
 NUMBERED = """
 SELECT e.*, s.node AS source_node, t.node AS target_node
@@ -59,7 +59,7 @@ ORDER BY e.line
 
 @dataclass(frozen=True, kw_only=True)
 class SpilledRows:
-    """Like `HeldRows`, with the events in a table of a database that outlives it."""
+    """Like `HeldRows`, with the events in a table of an open scratch database."""
 
     connection: "DuckDBPyConnection"
     table: str
@@ -77,54 +77,54 @@ class SpilledRows:
 
     def time_range(self) -> tuple[int, int]:
         """Time of the first and of the last event."""
-        first, last = spill.one_row(self.connection, TIME_RANGE.format(table=self.table))
+        first, last = scratch_database.one_row(self.connection, TIME_RANGE.format(table=self.table))
         return first, last
 
     def without(self, known: pl.LazyFrame) -> "SpilledRows":
-        """Leave out the events that others have, by content."""
+        """Leave out the events whose content another source has."""
         self.connection.execute(
             "CREATE OR REPLACE TABLE known (source VARCHAR, target VARCHAR, time BIGINT, weight DOUBLE, label TINYINT)"
         )
-        spill.insert(self.connection, "known", known.select(CONTENT).collect_batches())
-        self.connection.execute(UNKNOWN.format(table=self.table))
-        table = f"{self.table}_unknown"
-        (num_events,) = spill.one_row(self.connection, NUM_EVENTS.format(table=table))
+        scratch_database.insert(self.connection, "known", known.select(CONTENT).collect_batches())
+        self.connection.execute(NOT_KNOWN.format(table=self.table))
+        table = f"{self.table}_new"
+        (num_events,) = scratch_database.one_row(self.connection, NUM_EVENTS.format(table=table))
         num_dropped = self.num_dropped + self.num_events - num_events
         return replace(self, table=table, num_events=num_events, num_dropped=num_dropped)
 
     def numbered(self, known: pl.DataFrame, target_side: int) -> tuple[Iterator[pl.DataFrame], pl.DataFrame]:
-        """Number the nodes as `node_numbers.numbered` does; the events come in log order, block by block."""
+        """Number the nodes as `rows.numbered` does; returns the events in log order, block by block, and new nodes."""
         self._set_nodes(known)
         self.connection.execute(IN_TIME.format(table=self.table))
         new = self.connection.sql(NEW_NODES.format(target_side=target_side)).pl()
         nodes = new.select(node=pl.int_range(known.height, known.height + pl.len()), side="side", id="id")
         self._set_nodes(pl.concat([known.select(nodes.columns), nodes]))
         query = NUMBERED.format(table=self.table, target_side=target_side)
-        blocks = spill.batches(self.connection, query)
+        blocks = scratch_database.batches(self.connection, query)
         return (block.with_columns(file=pl.lit(self.file)) for block in blocks), nodes
 
     def _set_nodes(self, nodes: pl.DataFrame) -> None:
-        spill.create(self.connection, "nodes", nodes.select("node", "side", "id"))
+        scratch_database.create(self.connection, "nodes", nodes.select("node", "side", "id"))
 
 
 def spill_events(
     connection: "DuckDBPyConnection", table: str, file: RawFile, plan: ReadPlan, *, drop_duplicates: bool = False
 ) -> SpilledRows:
-    """Read a file as `dyformer.logs.events.read_events` does, its events into a new table; raises what that raises."""
+    """Read a file as `dyformer.logs.events.read_events` does, with its errors, and put its events into a new table."""
     connection.execute(EVENTS.format(table=table))
     rejected = [pl.DataFrame(schema=QUARANTINE_COLUMNS)]
     num_usable = 0
     for events, quarantine in event_blocks(file, plan):
         rejected.append(quarantine)
-        num_usable += spill.insert(connection, table, [events.drop("file")])
+        num_usable += scratch_database.insert(connection, table, [events.drop("file")])
     quarantine = pl.concat(rejected)
     check_usable(num_usable, quarantine, [file], plan)
-    (num_distinct,) = spill.one_row(connection, NUM_DISTINCT.format(table=table))
+    (num_distinct,) = scratch_database.one_row(connection, NUM_DISTINCT.format(table=table))
     if drop_duplicates:
         connection.execute(FIRST_OF_EACH.format(table=table))
     return SpilledRows(
         connection=connection,
-        table=f"{table}_kept" if drop_duplicates else table,
+        table=f"{table}_distinct" if drop_duplicates else table,
         file=file.name,
         quarantine=quarantine,
         num_read=num_usable + quarantine.height,
@@ -137,9 +137,9 @@ def spill_events(
 def times_of(
     connection: "DuckDBPyConnection", stored: Sequence[pl.LazyFrame], rows: Sequence[SpilledRows]
 ) -> NDArray[np.int64]:
-    """Put the times of stored events (their only column) and of spilled ones in order."""
+    """Sort the times of stored events (their only column) and of spilled rows together."""
     connection.execute("CREATE OR REPLACE TABLE stored (time BIGINT)")
     for times in stored:
-        spill.insert(connection, "stored", times.collect_batches())
+        scratch_database.insert(connection, "stored", times.collect_batches())
     tables = ["stored", *(each.table for each in rows)]
-    return spill.sorted_times(connection, " UNION ALL ".join(TIMES.format(table=table) for table in tables))
+    return scratch_database.sorted_times(connection, " UNION ALL ".join(TIMES.format(table=table) for table in tables))

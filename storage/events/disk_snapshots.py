@@ -1,4 +1,4 @@
-"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes of them, one window at a time.
+"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes, one window at a time.
 
 V permanent node numbers    N nodes of the graph    E edges of one snapshot
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 from dyformer.graphs.windows import Windows, split_windows
 from dyformer.logs.datasets import TimeUnit, Window
-from storage.events import scratch_database as spill
+from storage.events import scratch_database
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -28,11 +28,11 @@ COLUMNS = {
 ROWS = "CREATE TABLE rows (ingest BIGINT, row BIGINT, source BIGINT, target BIGINT, side TINYINT, time BIGINT)"
 IN_TIME = "CREATE TABLE in_time AS SELECT source, target, side, time FROM rows ORDER BY time, ingest, row"
 NODES = """
-SELECT node, side, min(place) // 2 AS first_row FROM (
-    SELECT source AS node, 0::TINYINT AS side, 2 * rowid AS place FROM in_time WHERE rowid >= $first AND rowid < $end
+SELECT node, side, min(position) // 2 AS first_row FROM (
+    SELECT source AS node, 0::TINYINT AS side, 2 * rowid AS position FROM in_time WHERE rowid >= $first AND rowid < $end
     UNION ALL
     SELECT target, side, 2 * rowid + 1 FROM in_time WHERE rowid >= $first AND rowid < $end
-) GROUP BY node, side ORDER BY min(place)
+) GROUP BY node, side ORDER BY min(position)
 """
 PAIRS = """
 SELECT least(source, target) AS source, greatest(source, target) AS target, count(*)::DOUBLE AS weight
@@ -43,12 +43,14 @@ FROM in_time WHERE rowid >= $first AND rowid < $end GROUP BY 1, 2
 def cut_events(
     connection: "DuckDBPyConnection", events: pl.LazyFrame, window: Window, time_unit: TimeUnit
 ) -> DynamicGraph:
-    """Cut the stored events (`events_table.scan_events`) into snapshots; raises WindowError."""
+    """Cut stored events (`table.scan_events`) into snapshots; raises WindowError."""
     connection.execute(ROWS)
-    spill.insert(connection, "rows", events.select(**COLUMNS).collect_batches(chunk_size=spill.BATCH_ROWS))
+    scratch_database.insert(
+        connection, "rows", events.select(**COLUMNS).collect_batches(chunk_size=scratch_database.BATCH_ROWS)
+    )
     connection.execute(IN_TIME)
     connection.execute("DROP TABLE rows")
-    windows = split_windows(spill.sorted_times(connection, "SELECT time FROM in_time"), window, time_unit)
+    windows = split_windows(scratch_database.sorted_times(connection, "SELECT time FROM in_time"), window, time_unit)
     rows = {"first": int(windows.first_row_T[0]), "end": int(windows.end_row_T[-1])}
     nodes = connection.sql(NODES, params=rows).pl()
     node_N, first_N = nodes["node"].to_numpy(), nodes["first_row"].to_numpy()

@@ -1,13 +1,25 @@
-"""What may enter the event table: the columns, checks and counts of the rows that a reader made of a source."""
+"""Rows of one source in memory -> rows for the event table: checked, compared with its rows, their nodes numbered.
+
+Node numbers are permanent and append-only, by first appearance: commit, time, file, line, source before target. No
+later event of a source changes the number of a node that appeared before it. The numbers are committed with the
+events; the dictionary, a Delta table of its own, only saves reading all events, and every append brings it up to date.
+
+R rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import polars as pl
+from deltalake import DeltaTable
+from numpy.typing import NDArray
 
-from dyformer.logs.ids import ENDS
-from storage.events import node_numbers
+from dyformer.graphs.windows import time_keys
+from dyformer.logs.events import ReadResult
+from dyformer.logs.ids import ENDS, ID, are_integers, as_texts, dense
+from storage.events import delta
 
 EVENT_COLUMNS = {
     "source": pl.String,
@@ -31,42 +43,18 @@ STORED_COLUMNS = {
     "raw": pl.String,
     "arrival": pl.Int64,  # when it was ingested, microseconds since the epoch
 }
-
+NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}
+ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 BLOCK_ROWS = 1 << 17
-
-
-class RowsRead(Protocol):
-    """What a reader made of a source: `dyformer.logs.events.ReadResult`."""
-
-    @property
-    def events(self) -> pl.DataFrame:
-        """Accepted rows: EVENT_COLUMNS; texts as String or Categorical, ids also as integers that stand for texts."""
-        ...
-
-    @property
-    def quarantine(self) -> pl.DataFrame:
-        """Rejected rows: QUARANTINE_COLUMNS."""
-        ...
-
-    @property
-    def num_read(self) -> int:
-        """Rows of the source."""
-        ...
-
-    @property
-    def num_dropped(self) -> int:
-        """Rows left out on request."""
-        ...
-
-    @property
-    def num_duplicates(self) -> int:
-        """Rows that repeat another one exactly."""
-        ...
+TABLE_SIZE = 1 << 24  # ids below this are their own codes, however few there are
+UNNUMBERED = -1
+NEVER = np.iinfo(np.int64).max
+APPLICATION = "nodes"  # its recorded version: the newest version of the event table that the dictionary covers
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRows:
-    """Rows of one source in memory, to be compared with the table's and numbered."""
+    """Rows of one source in memory."""
 
     events: pl.DataFrame
     quarantine: pl.DataFrame
@@ -75,8 +63,8 @@ class HeldRows:
     num_duplicates: int
 
     @classmethod
-    def checked(cls, dataset: str, result: RowsRead) -> "HeldRows":
-        """Take over what a reader made; raises ValueError for what must not enter the table."""
+    def checked(cls, dataset: str, result: ReadResult) -> "HeldRows":
+        """Take the rows of a reader; raises ValueError for rows that must not enter the table."""
         check_rows(dataset, result)
         return cls(
             events=in_log_order(result.events.select(EVENT_COLUMNS.keys())),
@@ -96,30 +84,30 @@ class HeldRows:
         return self.events["time"].min(), self.events["time"].max()
 
     def without(self, known: pl.LazyFrame) -> "HeldRows":
-        """Leave out the events that others have, by content."""
+        """Leave out the events whose content another source has."""
         same = ["source", "target", "time", "weight", "label"]
         rows = self.events.cast({"source": pl.String, "target": pl.String}).lazy()
         events = rows.join(known.select(same), on=same, how="anti", nulls_equal=True, maintain_order="left").collect()
         return replace(self, events=events, num_dropped=self.num_dropped + self.num_events - events.height)
 
     def numbered(self, known: pl.DataFrame, target_side: int) -> tuple[Iterator[pl.DataFrame], pl.DataFrame]:
-        """Number the nodes: the events in log order, block by block, and the new nodes."""
-        events, nodes = node_numbers.numbered(self.events, known, target_side)
+        """Number the nodes; returns the events in log order, block by block, and the new nodes."""
+        events, nodes = numbered(self.events, known, target_side)
         return events.iter_slices(BLOCK_ROWS), nodes
 
 
 def in_log_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """By file and line; a reader gives them so, and sorting texts is dear."""
+    """Sort by file and line, unless a reader returned them so, because sorting texts is expensive."""
     one_file = rows.select((pl.col("file").min() == pl.col("file").max()).fill_null(True)).item()
     return rows if one_file and rows["line"].is_sorted() else rows.sort("file", "line")
 
 
-def check_rows(dataset: str, result: RowsRead) -> None:
-    """Raise ValueError for what a reader must not let through: nothing is silently cast or lost."""
+def check_rows(dataset: str, result: ReadResult) -> None:
+    """Raise ValueError for wrong types, missing values and wrong counts, because Delta casts and drops silently."""
     _check_columns(dataset, "events", result.events, EVENT_COLUMNS)
     _check_columns(dataset, "quarantine", result.quarantine, QUARANTINE_COLUMNS)
     if result.events.is_empty():
-        raise ValueError(f"dataset {dataset!r}: the source gave no event, nothing is committed")
+        raise ValueError(f"dataset {dataset!r}: the source has no event, so nothing is committed")
     nulls = result.events.select(pl.col(name).null_count() for name in EVENT_COLUMNS if name != "label")
     missing = [name for name, count in nulls.row(0, named=True).items() if count]
     if missing:
@@ -134,7 +122,6 @@ def check_rows(dataset: str, result: RowsRead) -> None:
 
 
 def _check_columns(dataset: str, name: str, frame: pl.DataFrame, columns: Mapping[str, Any]) -> None:
-    # Delta casts silently: a wrong type must not get that far.
     found = {column: _stored_as(column, frame.schema.get(column)) for column in columns}
     wrong = [f"{key} is {found[key]} instead of {dtype}" for key, dtype in columns.items() if found[key] != dtype]
     if wrong:
@@ -142,7 +129,126 @@ def _check_columns(dataset: str, name: str, frame: pl.DataFrame, columns: Mappin
 
 
 def _stored_as(column: str, dtype: pl.DataType | None) -> Any:
-    """Give the type that a column has in the table: Categorical, and integers for ids, are ways to hold text."""
+    """Give a column's type in the table, where Categorical texts and integer ids are stored as text."""
     if isinstance(dtype, pl.Categorical) or (column in ENDS and dtype is not None and dtype.is_integer()):
         return pl.String
     return dtype
+
+
+def known_nodes(address: str, interactions: DeltaTable, version: int) -> pl.DataFrame:
+    """Nodes of all commits up to `version`, by number: node, side, id, ingest. Writes nothing."""
+    dictionary = delta.opened(address)
+    nodes = pl.concat([_stored_nodes(dictionary), _nodes_since(interactions, dictionary)])
+    return nodes.filter(pl.col("ingest") <= version).sort("node")
+
+
+def extend_dictionary(address: str, interactions: DeltaTable, newest: pl.DataFrame | None = None) -> None:
+    """Bring the dictionary up to the version of the event table, behind which a killed writer may have left it.
+
+    `newest` has the nodes (node, side, id) that are new in the last commit, which saves searching its rows.
+    """
+    committed = False
+    while not committed:
+        dictionary = delta.opened_or_created(address, NODE_COLUMNS)
+        version = interactions.version()
+        if _covered(dictionary) >= version:
+            return
+        if newest is not None and _covered(dictionary) == version - 1:
+            nodes = newest.with_columns(ingest=pl.lit(version, pl.Int64))
+        else:
+            nodes = _nodes_since(interactions, dictionary)
+        committed = delta.commit_if_unchanged(dictionary, nodes, APPLICATION, version, {})
+
+
+def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Number the nodes of events in log order; the numbers of new nodes continue the known ones.
+
+    Returns:
+        The events with `source_node` and `target_node` (UInt32), and the new nodes by number: node, side, id.
+    """
+    ends = _ends(events)
+    source, target, known_K = _coded(ends, known)
+    num_codes = 1 + max(int(code.to_numpy().max(initial=0)) for code in (source, target, known_K["code"]))
+    number_V = np.full(num_codes * (1 + target_side), UNNUMBERED, dtype=np.int64)
+    number_V[known_K["code"].to_numpy() + known_K["side"].to_numpy() * np.int64(num_codes)] = known_K["node"].to_numpy()
+    key_R, row_bits = time_keys(events["time"].to_numpy())
+    first_V = np.full(len(number_V), NEVER, dtype=np.int64)
+    _set_first(first_V, source.to_numpy(), key_R, is_target=False)
+    _set_first(first_V[target_side * num_codes :], target.to_numpy(), key_R, is_target=True)
+    new_N = np.flatnonzero((first_V != NEVER) & (number_V == UNNUMBERED))
+    new_N = new_N[np.argsort(first_V[new_N])]
+    number_V[new_N] = known.height + np.arange(len(new_N))
+    row_N, is_target_N = first_V[new_N] >> 1 & (1 << row_bits) - 1, first_V[new_N] % 2 == 1
+    source_N, target_N = (ids.gather(row_N) for ids in ends)
+    id_N = target_N.zip_with(pl.Series(is_target_N), source_N).cast(pl.String)
+    nodes = {"node": number_V[new_N], "side": (is_target_N * target_side).astype(np.int8), "id": id_N}
+    number = pl.Series(number_V.astype(np.uint32))
+    return events.with_columns(
+        source_node=number.gather(source), target_node=number.slice(target_side * num_codes).gather(target)
+    ), pl.DataFrame(nodes)
+
+
+def ids_are_integers(nodes: pl.DataFrame) -> bool:
+    """Whether every id is the usual text of a 64-bit integer, so that an export can cast them without loss."""
+    return nodes.select(
+        (pl.col("id").cast(pl.Int64, strict=False).cast(pl.String) == pl.col("id")).fill_null(False).all()
+    ).item()
+
+
+def _ends(events: pl.DataFrame) -> list[pl.Series]:
+    """Give the sources and the targets, both as integers or both as Categorical."""
+    ends = [events[name].rechunk() for name in ENDS]
+    return ends if are_integers(*ends) else [as_texts(ids) for ids in ends]
+
+
+def _coded(ends: list[pl.Series], known: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.DataFrame]:
+    """Replace ids by small codes (UInt32): sources, targets, and the known nodes that may be among them (`code`)."""
+    source, target = ends
+    if source.dtype == ID:
+        code = pl.Series("code", as_texts(known["id"])).to_physical()
+        return source.to_physical(), target.to_physical(), known.with_columns(code)
+    largest = max(int(ids.to_numpy().max(initial=0)) for ids in ends)
+    known = known.with_columns(code=pl.col("id").cast(pl.Int64, strict=False))
+    known = known.filter((pl.col("code").cast(pl.String) == pl.col("id")) & pl.col("code").is_between(0, largest))
+    if largest < max(TABLE_SIZE, source.len()):
+        return source.cast(pl.UInt32), target.cast(pl.UInt32), known
+    code = dense(pl.concat([ids.cast(pl.Int64) for ids in (*ends, known["code"])]))
+    source, target = code.head(source.len()), code.slice(source.len(), target.len())
+    return source, target, known.with_columns(code=code.tail(known.height))
+
+
+def _set_first(
+    first_V: NDArray[np.int64], code_R: NDArray[np.uint32], key_R: NDArray[np.int64], *, is_target: bool
+) -> None:
+    """Lower the key of each id's first row: twice the key of the row, so that a target follows its source."""
+    for first in range(0, len(key_R), BLOCK_ROWS):
+        rows = slice(first, first + BLOCK_ROWS)
+        np.minimum.at(first_V, code_R[rows].astype(np.intp), 2 * key_R[rows] + is_target)
+
+
+def _nodes_since(interactions: DeltaTable, dictionary: DeltaTable | None) -> pl.DataFrame:
+    """Nodes that first appear in commits after those that the dictionary covers."""
+    covered = _covered(dictionary)
+    rows = delta.scan(interactions, ACCEPTED)
+    if covered >= interactions.version() or not rows.collect_schema():
+        return pl.DataFrame(schema=NODE_COLUMNS)
+    new = rows.filter(pl.col("ingest") > covered)
+    ends = pl.concat(
+        [
+            new.select(node="source_node", side=pl.lit(0, pl.Int8), id="source", ingest="ingest"),
+            new.select(node="target_node", side="target_side", id="target", ingest="ingest"),
+        ]
+    )
+    num_stored = _stored_nodes(dictionary).height
+    first = ends.filter(pl.col("node") >= num_stored).group_by("node", "side", "id").agg(pl.col("ingest").min())
+    return first.sort("node").select(NODE_COLUMNS.keys()).collect(engine="streaming")
+
+
+def _covered(dictionary: DeltaTable | None) -> int:
+    return (dictionary.transaction_version(APPLICATION) or 0) if dictionary is not None else 0
+
+
+def _stored_nodes(dictionary: DeltaTable | None) -> pl.DataFrame:
+    if dictionary is None or not dictionary.file_uris():
+        return pl.DataFrame(schema=NODE_COLUMNS)
+    return delta.scan(dictionary).select(NODE_COLUMNS.keys()).collect()

@@ -1,7 +1,7 @@
-"""A DuckDB database on this machine's disk, for logs larger than memory; it is gone when it is closed.
+"""Logs larger than memory -> a DuckDB database on this machine's disk, which is removed when it is closed.
 
-A log is large when reading it in memory would take more than DYFORMER_MEMORY (MiB, 4096 where it is not set): when its
-text has more than an eighth of that, or its events are so many that cutting them into snapshots would.
+A log is large when its text has more than an eighth of DYFORMER_MEMORY (MiB, 4096 by default), or when cutting its
+events into snapshots would take more than all of it.
 """
 
 import os
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 MEMORY_VARIABLE = "DYFORMER_MEMORY"
 DEFAULT_MEMORY = 4096  # MiB
-TEXT_TIMES = 8  # what a log takes in memory, in times of its text
-EVENT_BYTES = 160  # what an event takes while snapshots are cut
-DUCKDB_SHARE = 8  # DuckDB may use one part in so many: beside it there are the program, the nodes and the result
-NUM_THREADS = 2  # each needs memory of its own
+TEXT_TIMES = 8  # memory of a log read, as a multiple of its text
+EVENT_BYTES = 160  # memory of an event while snapshots are cut
+DUCKDB_PARTS = 8  # DuckDB may use one of so many parts, because the program, the nodes and the result need the rest
+NUM_THREADS = 2  # each needs its own memory
 BATCH_ROWS = 1 << 16
 LOCK = "lock"
 CREATE = "CREATE OR REPLACE TABLE {table} AS SELECT * FROM block"
@@ -44,27 +44,27 @@ def memory_bytes() -> int:
 
 
 def is_large(num_bytes: int, num_events: int = 0) -> bool:
-    """Say whether a log's text, or a number of stored events, is too much to be held in memory."""
+    """Whether a log's text, or a number of stored events, is too much for memory."""
     return num_bytes > memory_bytes() // TEXT_TIMES or num_events > memory_bytes() // EVENT_BYTES
 
 
 @contextmanager
 def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
-    """Open an empty database in a folder of its own below the layout's `spills`; both are removed in the end.
+    """Open an empty database in its own folder below the layout's `spills`; both are removed in the end.
 
-    The folders of killed processes are removed first: the kernel lets go of the lock that each living one holds.
+    Folders of killed processes are removed first: a living process holds its folder's lock.
     """
     import duckdb
 
     with ExitStack() as ending:
-        with alone(layout, "spill"):  # nobody sees a folder between its making and its locking
+        with alone(layout, "spill"):  # no other process sees a folder before it is locked
             Path(layout.spills).mkdir(parents=True, exist_ok=True)
             for left in Path(layout.spills).iterdir():
                 _remove_if_left(left)
             folder = ending.enter_context(tempfile.TemporaryDirectory(dir=layout.spills))
             ending.enter_context(FileLock(Path(folder) / LOCK))
         settings = {
-            "memory_limit": f"{memory_bytes() // DUCKDB_SHARE >> 20}MiB",
+            "memory_limit": f"{memory_bytes() // DUCKDB_PARTS >> 20}MiB",
             "threads": NUM_THREADS,
             "temp_directory": f"{folder}/overflow",
         }
@@ -79,7 +79,7 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def insert(connection: "DuckDBPyConnection", table: str, blocks: Iterable[pl.DataFrame]) -> int:
-    """Append blocks of rows to a table, columns by name; gives their number."""
+    """Append blocks of rows to a table, columns by name; returns the number of rows."""
     num_rows = 0
     for block in blocks:
         connection.register("block", block.to_arrow())
@@ -97,19 +97,19 @@ def create(connection: "DuckDBPyConnection", table: str, rows: pl.DataFrame) -> 
 
 
 def batches(connection: "DuckDBPyConnection", query: str) -> Iterator[pl.DataFrame]:
-    """Give the rows of a query batch by batch; the connection stays free for other queries."""
+    """Rows of a query, batch by batch; the connection stays free for other queries."""
     for batch in connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS // 4):
         yield pl.DataFrame(batch)
 
 
 def one_row(connection: "DuckDBPyConnection", query: str) -> tuple[Any, ...]:
-    """Give the one row that a query answers with."""
+    """The one row of a query's result."""
     (row,) = connection.execute(query).fetchall()
     return row
 
 
 def sorted_times(connection: "DuckDBPyConnection", query: str) -> NDArray[np.int64]:
-    """Sort the only column of a query; the array is a file of the spill, of which only what is looked at is read."""
+    """Sort the only column of a query, into an array that is mapped from a file beside the database."""
     (overflow,) = one_row(connection, "SELECT current_setting('temp_directory')")
     path = Path(overflow).with_name("times")
     with path.open("wb") as stream:

@@ -1,9 +1,8 @@
 """The transactional event table: one commit an ingested source, all or nothing, with permanent node numbers.
 
-One Delta table holds the accepted rows and the quarantined ones (partition column `accepted`), so that both appear
-in one commit. A row carries the version that brought it (`ingest`), hence every version can be read from the newest
-table. The writer numbers new nodes itself and commits only if nobody committed since it read, else it begins again:
-the numbers are part of the commit, and the node dictionary is derived from it.
+One Delta table holds the accepted and the quarantined rows (partition column `accepted`), so that both appear in one
+commit. A row carries the version of its commit (`ingest`), hence every version can be read from the newest table. A
+writer numbers new nodes itself, and begins again where another writer committed since it read the table.
 """
 
 import time
@@ -14,30 +13,28 @@ from typing import Any
 import polars as pl
 from deltalake import DeltaTable
 
+from dyformer.logs.events import ReadResult
 from storage import files
-from storage.events import delta as delta_tables
-from storage.events import node_numbers
+from storage.events import delta, rows
 from storage.events.disk_rows import SpilledRows
-from storage.events.rows import BLOCK_ROWS, QUARANTINE_COLUMNS, STORED_COLUMNS, HeldRows, RowsRead, in_log_order
+from storage.events.rows import ACCEPTED, QUARANTINE_COLUMNS, QUARANTINED, STORED_COLUMNS, HeldRows
 from storage.layout import Layout
-
-ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 
 
 class DatasetNotIngested(ValueError):
-    """A log, or a version of it, is not in this store."""
+    """The store lacks a log, or a version of it."""
 
 
 class TableBusy(ValueError):
-    """Other writers were quicker too many times."""
+    """Other writers committed first too many times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ingest:
     """One source in the table: `num_accepted + num_quarantined + num_dropped = num_read`.
 
-    `changed` tells whether this call committed it: not when its bytes were there already, nor when all its rows
-    were known and dropped.
+    `changed` is whether this call committed it. It is False when the table had the same bytes before, and when all
+    rows were known and dropped.
     """
 
     version: int
@@ -52,7 +49,7 @@ class Ingest:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """What `append` was asked to commit."""
+    """A source that `append` commits, and how."""
 
     dataset: str
     rows: HeldRows | SpilledRows
@@ -64,14 +61,14 @@ class _Source:
 def append(
     layout: Layout,
     dataset: str,
-    result: RowsRead | SpilledRows,
+    result: ReadResult | SpilledRows,
     source_sha256: str,
     *,
     bipartite: bool = False,
     drop_known: bool = False,
     max_retries: int = 100,
 ) -> Ingest:
-    """Commit the rows of one source, or find that its bytes are in the table already.
+    """Commit the rows of one source, unless the table has a source of the same bytes.
 
     Args:
         layout: the store.
@@ -79,30 +76,37 @@ def append(
         result: the rows, accepted and rejected, with their counts.
         source_sha256: checksum of the source's bytes.
         bipartite: sources and targets are two id spaces; fixed by the first ingest of a log.
-        drop_known: leave out events that the table has from other sources, and count them as dropped.
-        max_retries: how often to begin again after another writer committed first.
+        drop_known: leave out events that other sources have brought, and count them as dropped.
+        max_retries: how often to begin again where another writer committed first.
 
     Raises:
         ValueError: wrong columns, missing or not finite values, counts that do not add up, no event at all.
         TableBusy: every try met another writer's commit.
     """
-    rows = result if isinstance(result, SpilledRows) else HeldRows.checked(dataset, result)
-    source = _Source(dataset=dataset, rows=rows, batch=source_sha256, target_side=int(bipartite), drop_known=drop_known)
+    source = _Source(
+        dataset=dataset,
+        rows=result if isinstance(result, SpilledRows) else HeldRows.checked(dataset, result),
+        batch=source_sha256,
+        target_side=int(bipartite),
+        drop_known=drop_known,
+    )
     for attempt in range(max_retries + 1):
         ingest = _try_append(layout, source)
         if ingest is not None:
             return ingest
         time.sleep(min(0.01 * (attempt + 1), 0.5))
-    raise TableBusy(f"dataset {dataset!r}: {max_retries + 1} tries met other writers' commits; ingest it again later")
+    raise TableBusy(
+        f"dataset {dataset!r}: other writers committed first {max_retries + 1} times; ingest it again later"
+    )
 
 
 def read_events(layout: Layout, dataset: str, version: int | None = None) -> pl.DataFrame:
-    """Events of a version (default: the newest) in log order, by commit, file and line.
+    """Events of a version (the newest by default) in log order: by commit, file and line.
 
     Columns: source, target (permanent node numbers, Int64), source_side, target_side (Int8), time, weight, label.
 
     Raises:
-        DatasetNotIngested: no such log, or no such version.
+        DatasetNotIngested: the store lacks the log or the version.
     """
     events = scan_events(layout, dataset, version).select(
         "ingest",
@@ -116,7 +120,7 @@ def read_events(layout: Layout, dataset: str, version: int | None = None) -> pl.
 
 
 def scan_events(layout: Layout, dataset: str, version: int | None = None) -> pl.LazyFrame:
-    """All columns of the events of a version, in no order: `ingest` and `row` give it."""
+    """All columns of the events of a version; the columns `ingest` and `row` give their order."""
     return _scan(layout, dataset, version, ACCEPTED).drop("reason", "raw")
 
 
@@ -126,16 +130,11 @@ def scan_quarantine(layout: Layout, dataset: str, version: int | None = None) ->
     return _scan(layout, dataset, version, QUARANTINED).select(columns)
 
 
-def quarantine(layout: Layout, dataset: str, version: int | None = None) -> pl.DataFrame:
-    """Rejected rows of a version in log order: file, line, reason, raw."""
-    return scan_quarantine(layout, dataset, version).sort("ingest", "row").select(QUARANTINE_COLUMNS.keys()).collect()
-
-
 def node_dictionary(layout: Layout, dataset: str, version: int | None = None) -> pl.DataFrame:
     """The permanent dictionary of a version: node (0, 1, ... by first appearance), side, id."""
     table = _opened(layout, dataset)
     wanted = _checked_version(table, dataset, version)
-    return node_numbers.known_nodes(layout.nodes(dataset), table, wanted).select("node", "side", "id")
+    return rows.known_nodes(layout.nodes(dataset), table, wanted).select("node", "side", "id")
 
 
 def newest_version(layout: Layout, dataset: str) -> int:
@@ -149,7 +148,7 @@ def max_event_time(layout: Layout, dataset: str, version: int | None = None) -> 
 
 
 def history(layout: Layout, dataset: str) -> pl.DataFrame:
-    """One row an ingest: version, batch, arrival, the five counts, first_time and last_time of its events."""
+    """One row for each ingest: version, batch, arrival, five counts, first_time and last_time of its events."""
     table = _opened(layout, dataset)
     columns = ("version", "batch", "arrival", *_COUNTS, "first_time", "last_time")
     rows = [{name: commit[name] for name in columns} for commit in _commits(table)]
@@ -166,7 +165,7 @@ _COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_du
 
 def _try_append(layout: Layout, source: _Source) -> Ingest | None:
     address = layout.interactions(source.dataset)
-    table = delta_tables.opened_or_created(address, STORED_COLUMNS, partition_by=["accepted"])
+    table = delta.opened_or_created(address, STORED_COLUMNS, partition_by=["accepted"])
     version = table.transaction_version(_application(source))
     nodes = None
     if version is None:
@@ -174,47 +173,47 @@ def _try_append(layout: Layout, source: _Source) -> Ingest | None:
     else:
         ingest = _ingest_of(table, version)
     if ingest is not None:
-        node_numbers.extend(layout.nodes(source.dataset), table, nodes)
+        rows.extend_dictionary(layout.nodes(source.dataset), table, nodes)
     return ingest
 
 
 def _commit(layout: Layout, table: DeltaTable, source: _Source) -> tuple[Ingest | None, pl.DataFrame | None]:
-    """Commit a source; gives no ingest where another writer was quicker, and else the nodes that are new with it."""
-    known = node_numbers.known_nodes(layout.nodes(source.dataset), table, table.version())
+    """Commit a source; returns the ingest (None where another writer committed first) and its new nodes."""
+    known = rows.known_nodes(layout.nodes(source.dataset), table, table.version())
     _check_sides(known, source)
-    rows = source.rows
+    read = source.rows
     if source.drop_known and table.version() > 0:
-        rows = rows.without(delta_tables.scan(table, ACCEPTED))
-    ingest = _counted(source, rows, table)
+        read = read.without(delta.scan(table, ACCEPTED))
+    ingest = _counted(source, read, table)
     if not ingest.changed:
         return ingest, None
-    numbered, nodes = rows.numbered(known, source.target_side)
+    numbered, nodes = read.numbered(known, source.target_side)
     arrival = time.time_ns() // 1000
-    first_time, last_time = rows.time_range()
+    first_time, last_time = read.time_range()
     metadata = asdict(ingest) | {"arrival": arrival, "first_time": first_time, "last_time": last_time}
-    stored = delta_tables.stream(_stored(numbered, source, ingest.version, arrival), STORED_COLUMNS)
-    committed = delta_tables.commit_if_unchanged(table, stored, _application(source), ingest.version, metadata)
+    stored = delta.stream(_stored(numbered, source, ingest.version, arrival), STORED_COLUMNS)
+    committed = delta.commit_if_unchanged(table, stored, _application(source), ingest.version, metadata)
     return (ingest, nodes) if committed else (None, None)
 
 
-def _counted(source: _Source, rows: HeldRows | SpilledRows, table: DeltaTable) -> Ingest:
-    changed = rows.num_events > 0
+def _counted(source: _Source, read: HeldRows | SpilledRows, table: DeltaTable) -> Ingest:
+    changed = read.num_events > 0
     return Ingest(
         version=table.version() + 1 if changed else _newest(table),
         changed=changed,
         batch=source.batch,
-        num_read=rows.num_read,
-        num_accepted=rows.num_events,
-        num_quarantined=rows.quarantine.height,
-        num_dropped=rows.num_dropped,
-        num_duplicates=rows.num_duplicates,
+        num_read=read.num_read,
+        num_accepted=read.num_events,
+        num_quarantined=read.quarantine.height,
+        num_dropped=read.num_dropped,
+        num_duplicates=read.num_duplicates,
     )
 
 
 def _stored(events: Iterable[pl.DataFrame], source: _Source, version: int, arrival: int) -> Iterator[pl.DataFrame]:
-    """Rows as the table has them, block by block: texts are long, and never all there at once."""
-    rejected = in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()))
-    for accepted, blocks in ((True, events), (False, rejected.iter_slices(BLOCK_ROWS))):
+    """Give rows as the table stores them, block by block, because all their texts may not fit in memory."""
+    rejected = rows.in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()))
+    for accepted, blocks in ((True, events), (False, rejected.iter_slices(rows.BLOCK_ROWS))):
         first = 0
         for block in blocks:
             block = block.with_columns(
@@ -246,22 +245,22 @@ def _ingest_of(table: DeltaTable, version: int) -> Ingest:
 
 
 def _opened(layout: Layout, dataset: str) -> DeltaTable:
-    table = delta_tables.opened(layout.interactions(dataset))
+    table = delta.opened(layout.interactions(dataset))
     if table is None or not table.version():
-        there = ", ".join(ingested_datasets(layout)) or "none"
+        ingested = ", ".join(ingested_datasets(layout)) or "none"
         raise DatasetNotIngested(
-            f"no events of {dataset!r} in {layout.root}: run `dyformer ingest {dataset}` first (ingested: {there})"
+            f"no events of {dataset!r} in {layout.root}: run `dyformer ingest {dataset}` first (ingested: {ingested})"
         )
     return table
 
 
 def _has_events(layout: Layout, dataset: str) -> bool:
-    table = delta_tables.opened(layout.interactions(dataset))
+    table = delta.opened(layout.interactions(dataset))
     return table is not None and table.version() > 0
 
 
 def _newest(table: DeltaTable) -> int:
-    # Not table.version(): maintenance such as compaction makes versions that bring no event.
+    # Not table.version(), because maintenance such as compaction makes versions without events.
     added = pl.DataFrame(table.get_add_actions(flatten=True))
     return max(added["max.ingest"].drop_nulls(), default=0) if added.width else 0
 
@@ -278,10 +277,10 @@ def _checked_version(table: DeltaTable, dataset: str, version: int | None) -> in
 def _scan(layout: Layout, dataset: str, version: int | None, partition: str) -> pl.LazyFrame:
     table = _opened(layout, dataset)
     wanted = _checked_version(table, dataset, version)
-    rows = delta_tables.scan(table, partition)
-    if not rows.collect_schema():
-        rows = pl.LazyFrame(schema={name: dtype for name, dtype in STORED_COLUMNS.items() if name != "accepted"})
-    return rows.filter(pl.col("ingest") <= wanted)
+    stored = delta.scan(table, partition)
+    if not stored.collect_schema():
+        stored = pl.LazyFrame(schema={name: dtype for name, dtype in STORED_COLUMNS.items() if name != "accepted"})
+    return stored.filter(pl.col("ingest") <= wanted)
 
 
 def _check_sides(nodes: pl.DataFrame, source: _Source) -> None:
@@ -289,5 +288,5 @@ def _check_sides(nodes: pl.DataFrame, source: _Source) -> None:
         kinds = ("one id space", "two id spaces (bipartite)")
         raise ValueError(
             f"dataset {source.dataset!r} was ingested with {kinds[1 - source.target_side]}, this source is read with "
-            f"{kinds[source.target_side]}: read it alike, or ingest it under another name"
+            f"{kinds[source.target_side]}: read both alike, or ingest this source under another name"
         )

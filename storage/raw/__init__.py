@@ -1,1 +1,1 @@
-"""Addresses of raw logs -> bytes."""
+"""The name of a log -> its raw files."""

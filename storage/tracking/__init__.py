@@ -1,1 +1,1 @@
-"""Runs, metrics and models in MLflow, or in the spool while it is away."""
+"""Runs, metrics, plots and models -> MLflow, or a spool while MLflow is away."""

@@ -1,7 +1,7 @@
 """One record -> calls of MLflow, each safe to repeat.
 
-A run is found by its key, metrics carry their own time and step, a file keeps its path, a run registers one model: an
-answer that got lost on the way therefore doubles nothing when the record is applied again.
+A run is found by its key, metrics carry their time and step, a file has one path, and a run registers one model. A
+record whose response was lost can therefore be applied again and doubles nothing.
 """
 
 import os
@@ -23,12 +23,12 @@ PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALR
 CONNECT_SECONDS = 2.0
 LOCKED_SECONDS = 3.0
 
-ENVIRONMENT = {  # read by mlflow when it is imported or called; what the user has set stays
+ENVIRONMENT = {  # mlflow reads it when it is imported or called; a variable that the user has set stays
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the spool is the retry; mlflow's own takes minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the spool retries; mlflow's own retries take minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints tracebacks of errors that are handled here
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints tracebacks of errors that are caught here
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
@@ -36,13 +36,13 @@ ENVIRONMENT = {  # read by mlflow when it is imported or called; what the user h
 
 
 def set_environment() -> None:
-    """Give mlflow its settings; to be called before its first import."""
+    """Set mlflow's environment, before its first import."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 def connect(uri: str) -> "MlflowClient":
-    """Open MLflow at an explicit address (without one it writes into the working directory)."""
+    """Open MLflow at an explicit address, because without one it writes into the working directory."""
     set_environment()
     probe(uri)
     from mlflow import MlflowClient
@@ -51,19 +51,19 @@ def connect(uri: str) -> "MlflowClient":
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """List the errors that mean "the tracker is away or refuses", whatever stands behind it."""
+    """List the errors of an MLflow that is away or refuses, of any store behind it."""
     from alembic.util.exc import CommandError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
     from urllib3.exceptions import HTTPError
 
-    # OSError covers requests, sockets and disks; ImportError the drivers of the `server` extra (S3, Postgres).
+    # OSError is of requests, sockets and disks; ImportError of missing drivers of the `server` extra (S3, Postgres).
     mlflow = (MlflowException, SQLAlchemyError, CommandError)
     return (*mlflow, HTTPError, OSError, sqlite3.Error, ImportError, *_s3_failures())
 
 
 def reason(error: Exception) -> str:
-    """Say what went wrong, and for a driver that is not installed what brings it."""
+    """Describe an error; for a driver that is not installed, name the package to install."""
     return f"{error}: pip install 'dyformer[server]'" if isinstance(error, ImportError) else str(error)
 
 
@@ -71,17 +71,17 @@ def _s3_failures() -> tuple[type[Exception], ...]:
     try:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
-    except ImportError:  # only the `server` extra brings it, and without it nothing writes to S3 here
+    except ImportError:  # only the `server` extra installs it, and without it nothing writes to S3 here
         return ()
     return (Boto3Error, BotoCoreError, ClientError)
 
 
 def probe(uri: str) -> None:
-    """Fail within a few seconds where MLflow would try for minutes.
+    """Raise within a few seconds where MLflow would retry for minutes.
 
     Raises:
-        OSError: nobody listens at the address.
-        sqlite3.Error: the database file cannot be opened, is none, or is locked.
+        OSError: no server listens at the address.
+        sqlite3.Error: the database file cannot be opened, is no database, or is locked.
     """
     if uri.startswith("sqlite:"):
         _probe_sqlite(uri)
@@ -104,9 +104,10 @@ def _probe_sqlite(uri: str) -> None:
 
 
 def ensure_run(client: "MlflowClient", start: Record) -> str:
-    """Give the id of the run that a start record stands for; create experiment and run where they are missing."""
+    """Find the run of a start record, and create experiment and run where they are missing; returns its id."""
     experiment = _ensure_experiment(client, start["experiment"], start["artifact_root"])
-    known = client.search_runs([experiment], filter_string=_all_tags({RUN_KEY: start["run_key"]}), max_results=1)
+    of_key = f"tags.`{RUN_KEY}` = '{start['run_key']}'"
+    known = client.search_runs([experiment], filter_string=of_key, max_results=1)
     if known:
         return known[0].info.run_id
     tags = {**start["tags"], RUN_KEY: start["run_key"]}
@@ -123,33 +124,18 @@ def _ensure_experiment(client: "MlflowClient", name: str, artifact_root: str | N
     try:
         return client.create_experiment(name, artifact_location=artifact_root and f"{artifact_root}/{name}")
     except MlflowException:
-        known = client.get_experiment_by_name(name)  # another process was faster
+        known = client.get_experiment_by_name(name)  # another process may have made it
         if known is None:
             raise
         return known.experiment_id
 
 
-def _all_tags(tags: dict[str, str]) -> str:
-    quoted = {name: f'"{value}"' if "'" in value else f"'{value}'" for name, value in tags.items()}
-    return " and ".join(f"tags.`{name}` = {value}" for name, value in quoted.items())
-
-
-def find_finished_run(client: "MlflowClient", experiment: str, tags: dict[str, str]) -> str | None:
-    """Give the id of the newest finished run that has all these tags."""
-    known = client.get_experiment_by_name(experiment)
-    if known is None:
-        return None
-    wanted = f"{_all_tags(tags)} and attributes.status = 'FINISHED'"
-    found = client.search_runs([known.experiment_id], filter_string=wanted, max_results=1)
-    return found[0].info.run_id if found else None
-
-
 def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> Any:
-    """Do what a record says.
+    """Apply a record.
 
     Raises:
-        Refused: MLflow will never take it.
-        Exception: any of `failures()`; the record can be applied again.
+        Refused: MLflow will never accept it.
+        Exception: one of `failures()`; the record can be applied again.
     """
     from mlflow.exceptions import MlflowException
 
@@ -162,14 +148,14 @@ def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Pat
 
 
 def _start(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    """Do nothing more: `ensure_run` has made the run."""
+    """Do nothing more, because `ensure_run` has made the run."""
 
 
 def _params(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
     from mlflow.entities import Param
 
     params = [Param(name, value) for name, value in record["params"].items()]
-    for first in range(0, len(params), 100):  # MLflow takes no more at once
+    for first in range(0, len(params), 100):  # MLflow accepts no more in one call
         client.log_batch(run_id, params=params[first : first + 100])
 
 
@@ -179,20 +165,14 @@ def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | 
     known = _known_points(client, run_id, record["metrics"]) if record["once"] else set()
     points = [point for point in record["metrics"] if (point[0], point[3]) not in known]
     metrics = [Metric(name, value, moment, step) for name, value, moment, step in points]
-    for first in range(0, len(metrics), 1000):  # MLflow takes no more at once
+    for first in range(0, len(metrics), 1000):  # MLflow accepts no more in one call
         client.log_batch(run_id, metrics=metrics[first : first + 1000])
 
 
 def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> set[tuple[str, int]]:
-    """Give the points (name, step) that the run has: an interrupted training may have sent other values of them."""
+    """Points (name, step) that the run has; an interrupted training may have sent other values of them."""
     histories = [client.get_metric_history(run_id, name) for name in sorted({point[0] for point in points})]
     return {(metric.key, metric.step) for history in histories for metric in history}
-
-
-def _tags(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    from mlflow.entities import RunTag
-
-    client.log_batch(run_id, tags=[RunTag(name, value) for name, value in record["tags"].items()])
 
 
 def _artifact(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
@@ -236,7 +216,6 @@ APPLY = {
     "start": _start,
     "params": _params,
     "metrics": _metrics,
-    "tags": _tags,
     "artifact": _artifact,
     "dataset": _dataset,
     "finish": _finish,

@@ -21,25 +21,25 @@ REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow")
 
 @contextmanager
 def packed_model(*, vectors: pl.DataFrame, decoder: bytes, weights: bytes) -> Iterator[Path]:
-    """Make a model folder that lives as long as the block, ready for `TrackedRun.register_model`.
+    """Make a model folder for the length of the block, ready for `TrackedRun.register_model`.
 
     Args:
-        vectors: side, id (integer or string) and vector (list of floats); more columns are kept.
+        vectors: side, id (integer or string) and vector (list of floats); more columns are stored too.
         decoder: JSON of a LinkDecoder of kind "paper": mean_F, scale_F, coefficient_F, intercept.
-        weights: a safetensors file, kept with the model for whoever wants to go on training.
+        weights: a safetensors file, stored with the model so that a training can continue from it.
 
     Raises:
-        ValueError: a decoder that does not read the Hadamard product of two vectors alone.
+        ValueError: the decoder needs more than the Hadamard product of two vectors.
     """
     _check(vectors, json.loads(decoder))
-    with TemporaryDirectory() as place:
-        files = Path(place) / "files"
+    with TemporaryDirectory() as folder:
+        files = Path(folder) / "files"
         files.mkdir()
         vectors.write_parquet(files / "vectors.parquet")
         (files / "decoder.json").write_bytes(decoder)
         (files / "weights.safetensors").write_bytes(weights)
         (files / "ids.json").write_text(json.dumps({"type": _id_type(vectors)}))
-        yield _save(files, Path(place) / "model", vectors)
+        yield _save(files, Path(folder) / "model", vectors)
 
 
 def _check(vectors: pl.DataFrame, decoder: dict[str, object]) -> None:
@@ -61,7 +61,7 @@ def _save(files: Path, model: Path, vectors: pl.DataFrame) -> Path:
     from mlflow.pyfunc import save_model
 
     with warnings.catch_warnings():
-        # An example is for models without a written signature; giving one costs seconds and other warnings.
+        # An example serves models without a signature; one here would cost seconds and other warnings.
         warnings.filterwarnings("ignore", message=".*input example was not provided", category=UserWarning)
         save_model(
             path=str(model),
@@ -79,7 +79,7 @@ def _signature(id_type: str) -> "ModelSignature":
     from mlflow.types.schema import Array, DataType
 
     ids = [ColSpec(id_type, name, required=False) for name in ("node", "source", "target")]
-    answers = [ColSpec(Array(DataType.float), "vector", required=False), ColSpec("double", "score", required=False)]
+    outputs = [ColSpec(Array(DataType.float), "vector", required=False), ColSpec("double", "score", required=False)]
     return ModelSignature(
-        inputs=Schema([*ids, ColSpec("long", "side", required=False)]), outputs=Schema([*ids, *answers])
+        inputs=Schema([*ids, ColSpec("long", "side", required=False)]), outputs=Schema([*ids, *outputs])
     )

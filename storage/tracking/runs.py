@@ -1,7 +1,7 @@
-"""Runs, metrics, figures and models -> MLflow; while it is away, -> the local spool, replayed once.
+"""Runs, metrics, plots and models -> MLflow; while it is away, -> the local spool, replayed once.
 
-Everything that is tracked is a record. It is applied at once while MLflow answers; from its first failure on, all
-records of the run go to the spool, so that a training loses seconds to a tracker that is down, and nothing else.
+Everything that is tracked is a record. MLflow gets it at once; from MLflow's first failure on, all records of the run
+go to the spool. A training therefore loses a few seconds to a tracker that is down, and nothing else.
 """
 
 import os
@@ -16,46 +16,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
-from storage.tracking.mlflow_client import apply_record, connect, ensure_run, failures, find_finished_run, probe, reason
-from storage.tracking.spool import (
-    Apply,
-    Record,
-    Refused,
-    SpoolWriter,
-    open_spool,
-    read_records,
-    replay_run,
-    spooled_runs,
-)
+from storage.tracking.mlflow_client import apply_record, connect, ensure_run, failures, probe, reason
+from storage.tracking.spool import Apply, Record, Refused, SpoolWriter, open_spool, replay_run, spooled_runs
 
 if TYPE_CHECKING:
     import polars as pl
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Plot
     from mlflow import MlflowClient
 
-FLUSH_SECONDS = 2.0  # between two sendings of numbers, and FLUSH_PAUSE times what the last one took
+FLUSH_SECONDS = 2.0  # pause between two sendings of numbers, at least FLUSH_PAUSE times as long as the last one
 FLUSH_PAUSE = 20
 FLUSH_METRICS = 1000
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 def experiment_name(dataset: str) -> str:
-    """Give the MLflow experiment (and the registered model) of a dataset; MLflow's pages cut a name at `/`."""
+    """Name the MLflow experiment (and the registered model) of a dataset; MLflow's pages cut a name at `/`."""
     return f"dyformer-{dataset.replace('/', '-')}"
 
 
 @dataclass(kw_only=True)
 class Tracker:
-    """Where runs are tracked. Making one costs nothing: MLflow is imported and reached at the first use."""
+    """Address of the tracking server. MLflow is imported and reached at the first use."""
 
     uri: str
     spool: Path
     artifact_root: str | None = None  # of new experiments; None leaves it to the server
-    problem: str | None = None  # why the tracker was found away; it is not asked again before the next replay
+    problem: str | None = None  # why MLflow is away; it is not tried again before the next replay
     _client: "MlflowClient | None" = field(default=None, repr=False)
 
     def client(self) -> "MlflowClient":
-        """Give MLflow's own client for this address (for what has no function here)."""
+        """Open MLflow's own client for this address."""
         if self._client is None:
             self._client = connect(self.uri)
         else:
@@ -65,9 +56,9 @@ class Tracker:
     def start_run(
         self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None, key: str | None = None
     ) -> "TrackedRun":
-        """Begin a run in the experiment of the dataset, or go on with the one of this key.
+        """Begin a run in the experiment of the dataset, or continue the run of this key.
 
-        Never fails, at worst the run is spooled.
+        It never fails; while MLflow is away the run goes to the spool.
         """
         start = {
             **_record("start"),
@@ -95,40 +86,14 @@ class Tracker:
         finally:
             run.finish(status)
 
-    def find_run(self, *, dataset: str, tags: Mapping[str, object]) -> str | None:
-        """Give the newest finished run with all these tags: its id, or `spool:<key>` for one that is still spooled."""
-        wanted = _texts({"dataset": dataset, **tags})
-        waiting = (folder for folder in spooled_runs(self.spool) if _is_finished_run(read_records(folder), wanted))
-        spooled = next(waiting, None)
-        if spooled is not None:
-            return f"spool:{spooled.name}"
-        if self.problem is not None:
-            return None
-        try:
-            return find_finished_run(self.client(), experiment_name(dataset), wanted)
-        except failures() as error:
-            self.problem = reason(error)
-            return None
-
-    def set_alias(self, *, dataset: str, version: str, alias: Literal["champion", "challenger"]) -> bool:
-        """Point an alias at a registered version; False when the tracker could not be reached (see `problem`)."""
-        try:
-            self.client().set_registered_model_alias(experiment_name(dataset), alias, version)
-        except failures() as error:
-            self.problem = reason(error)
-            return False
-        return True
-
-    def replay_spool(self) -> "Replay":
-        """Hand every record of the spool to MLflow, each once; what cannot be handed over stays for the next time."""
+    def replay_spool(self) -> None:
+        """Send every record of the spool to MLflow, each once; `problem` is why the rest waits for the next replay."""
         self.problem = None
-        num_records = 0
         try:
             for folder in spooled_runs(self.spool):
-                num_records += replay_run(folder, self._begin_replay)
+                replay_run(folder, self._begin_replay)
         except failures() as error:
             self.problem = reason(error)
-        return Replay(num_records=num_records, num_waiting=len(spooled_runs(self.spool)), problem=self.problem)
 
     def _begin_replay(self, start: Record) -> Apply:
         client = self.client()
@@ -136,33 +101,19 @@ class Tracker:
         return lambda record, files: apply_record(client, run_id, record, files)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """What a replay did."""
-
-    num_records: int
-    num_waiting: int  # runs still in the spool
-    problem: str | None = None
-
-
 def open_tracker(layout: Layout) -> Tracker:
-    """Track where MLFLOW_TRACKING_URI says (a server decides where files go), else in the store's own database."""
+    """Open the tracker at MLFLOW_TRACKING_URI, whose server decides where files go, else the store's own database."""
     artifact_root = None if os.environ.get("MLFLOW_TRACKING_URI") else layout.tracking_artifacts
     return Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root)
 
 
-def _is_finished_run(records: list[dict[str, Any]], tags: Mapping[str, str]) -> bool:
-    finished = any(record["kind"] == "finish" and record["status"] == "FINISHED" for record in records)
-    return finished and tags.items() <= records[0]["tags"].items()
-
-
 @dataclass(kw_only=True)
 class TrackedRun:
-    """One run. None of its methods fails because of the tracker; `problem` says what went wrong, if anything did."""
+    """One run. None of its methods fails because of MLflow; `problem` is the first failure, None without one."""
 
     tracker: Tracker
     start: Record
-    run_id: str | None = None  # MLflow's id; None as long as MLflow does not know the run
+    run_id: str | None = None  # MLflow's id; None while only the spool has the run
     problem: str | None = None
     _spool: SpoolWriter | None = field(default=None, repr=False)
     _buffer: list[tuple[str, float, int, int]] = field(default_factory=list, repr=False)
@@ -172,14 +123,10 @@ class TrackedRun:
         """Track settings; nested mappings get dotted names."""
         self.send({**_record("params"), "params": _texts(dict(_flat(params)))})
 
-    def tags(self, tags: Mapping[str, object]) -> None:
-        """Track tags: what runs are found and grouped by."""
-        self.send({**_record("tags"), "tags": _texts(tags)})
-
     def metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
         """Track numbers of one step or epoch; they are sent together, every few seconds and at the end of the run.
 
-        In a run with a key, a number of a name and a step that is tracked already is left as it is.
+        In a run with a key, the first value of a name and a step stays.
         """
         moment = _now()
         self._buffer += [(_legal(name), float(value), moment, step) for name, value in metrics.items()]
@@ -187,7 +134,7 @@ class TrackedRun:
             self.flush()
 
     def flush(self) -> None:
-        """Send the numbers that wait."""
+        """Send the buffered numbers."""
         waiting, self._buffer = self._buffer, []
         started = time.monotonic()
         if waiting:
@@ -195,33 +142,30 @@ class TrackedRun:
         now = time.monotonic()
         self._next_flush = now + max(FLUSH_SECONDS, FLUSH_PAUSE * (now - started))
 
-    def figure(self, path: str, figure: "Figure") -> None:
-        """Track a figure as the artifact `path`, such as `figures/auc_per_step.png`."""
+    def plot(self, path: str, plot: "Plot") -> None:
+        """Track a plot as the artifact `path`, such as `plots/auc_per_step.png`."""
         with self._artifact(path) as file:
-            figure.savefig(file, dpi=120)
+            plot.savefig(file, dpi=120)
 
     def table(self, path: str, frame: "pl.DataFrame") -> None:
         """Track a small table as the artifact `path`, such as `scores.csv`: MLflow's pages show it as a table."""
         with self._artifact(path) as file:
             frame.write_csv(file)
 
-    def artifact(self, path: str, content: bytes | Path) -> None:
-        """Track bytes or a file as the artifact `path`, or a folder's content as the artifact folder `path`."""
-        if isinstance(content, Path) and content.is_dir():
-            self.send({**_record("artifact"), "path": path}, content)
-            return
+    def artifact(self, path: str, content: bytes) -> None:
+        """Track bytes as the artifact `path`."""
         with self._artifact(path) as file:
-            file.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+            file.write_bytes(content)
 
     @contextmanager
     def _artifact(self, path: str) -> Iterator[Path]:
         folder, _, name = path.rpartition("/")
-        with tempfile.TemporaryDirectory() as place:
-            yield Path(place) / name
-            self.send({**_record("artifact"), "path": folder}, Path(place))
+        with tempfile.TemporaryDirectory() as files:
+            yield Path(files) / name
+            self.send({**_record("artifact"), "path": folder}, Path(files))
 
-    def dataset(self, frame: "pl.DataFrame", *, name: str, digest: str, source: str, context: str = "training") -> None:
-        """Track which data the run read: a small frame for its columns, and the digest that names the whole.
+    def dataset(self, frame: "pl.DataFrame", *, name: str, digest: str, source: str) -> None:
+        """Track the data that the run read: a small frame for its columns, and the digest of the whole.
 
         MLflow cuts a digest at 36 characters.
         """
@@ -229,13 +173,13 @@ class TrackedRun:
 
         described = from_polars(frame, name=name, digest=digest[:36]).to_dict()
         described |= {"source_type": "dyformer", "source": f'{{"uri": "{source}"}}'}
-        self.send({**_record("dataset"), "dataset": described, "context": context})
+        self.send({**_record("dataset"), "dataset": described, "context": "training"})
 
     def register_model(self, model: Path, *, name: str, aliases: tuple[str, ...] = ("challenger",)) -> str | None:
         """Upload a saved pyfunc folder and register it as the run's model.
 
         Returns:
-            The version, or None while the tracker is away: the replay of the spool registers it.
+            The version, or None while MLflow is away, because then the replay of the spool registers it.
         """
         return self.send({**_record("register"), "model": name, "tags": self.start["tags"], "aliases": aliases}, model)
 
@@ -246,7 +190,7 @@ class TrackedRun:
             self._spool.close()
 
     def send(self, record: Record, files: Path | None = None) -> Any:
-        """Deliver a record behind all numbers that wait; None when it went to the spool."""
+        """Send the buffered numbers and then a record; None when it went to the spool."""
         self.flush()
         return self._deliver(record, files)
 
@@ -256,7 +200,7 @@ class TrackedRun:
                 return self._apply(record, files)
             except (Refused, *failures()) as error:
                 self._go_to_spool(error)
-        self._keep(record, files)
+        self._spool_record(record, files)
         return None
 
     def _apply(self, record: Record, files: Path | None) -> Any:
@@ -270,7 +214,7 @@ class TrackedRun:
         if not isinstance(error, Refused):
             self.tracker.problem = self.problem
 
-    def _keep(self, record: Record, files: Path | None) -> None:
+    def _spool_record(self, record: Record, files: Path | None) -> None:
         self.problem = self.problem or self.tracker.problem
         try:
             if self._spool is None:
@@ -279,7 +223,7 @@ class TrackedRun:
             if record["kind"] != "start":
                 self._spool.append(record, files)
         except OSError as error:
-            self.problem = f"{self.problem}; and the spool {self.tracker.spool} takes nothing: {error}"
+            self.problem = f"{self.problem}; and the spool {self.tracker.spool} cannot be written: {error}"
 
 
 def _record(kind: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The registered model, as code: node ids -> vectors, pairs of ids -> scores.
 
-MLflow copies this file into the model and runs it where the model is loaded, so it needs nothing of this project.
+MLflow copies this file into the model and runs it where the model is loaded, so it imports nothing of this project.
 
 N nodes    D width of a vector    P pairs
 """
@@ -37,10 +37,10 @@ class ServedModel(PythonModel):
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's own returns nothing
         self, context: PythonModelContext | None, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Answer for every row of the frame, in its order.
+        """Predict every row of the frame, in its order.
 
         Raises:
-            ValueError: columns that are neither `node` nor `source` and `target`, or ids that the model does not know.
+            ValueError: columns that are neither `node` nor `source` and `target`, or ids that the model lacks.
         """
         columns = set(model_input.columns)
         if {"source", "target"} <= columns and "node" not in columns:
@@ -51,24 +51,24 @@ class ServedModel(PythonModel):
             f"expected the column node (and side), or the columns source and target; found {', '.join(sorted(columns))}"
         )
 
-    def _vectors(self, asked: pd.DataFrame) -> pd.DataFrame:
-        names = [str(name) for name in asked["node"]]
-        sides = asked["side"].tolist() if "side" in asked.columns else [self._only_side(name) for name in names]
+    def _vectors(self, rows: pd.DataFrame) -> pd.DataFrame:
+        names = [str(name) for name in rows["node"]]
+        sides = rows["side"].tolist() if "side" in rows.columns else [self._only_side(name) for name in names]
         row_N = self._rows(sides, names)
-        return asked.assign(vector=list(self.vectors_ND[row_N].astype(np.float32)))
+        return rows.assign(vector=list(self.vectors_ND[row_N].astype(np.float32)))
 
-    def _scores(self, asked: pd.DataFrame) -> pd.DataFrame:
+    def _scores(self, rows: pd.DataFrame) -> pd.DataFrame:
         other = 1 if self.is_bipartite else 0
-        source_P = self._rows([0] * len(asked), [str(name) for name in asked["source"]])
-        target_P = self._rows([other] * len(asked), [str(name) for name in asked["target"]])
+        source_P = self._rows([0] * len(rows), [str(name) for name in rows["source"]])
+        target_P = self._rows([other] * len(rows), [str(name) for name in rows["target"]])
         product_PD = self.vectors_ND[source_P] * self.vectors_ND[target_P]
         standard_PD = (product_PD - np.array(self.decoder["mean_F"])) / np.array(self.decoder["scale_F"])
         logit_P = standard_PD @ np.array(self.decoder["coefficient_F"]) + self.decoder["intercept"]
-        return asked.assign(score=np.exp(-np.logaddexp(0.0, -logit_P)))
+        return rows.assign(score=np.exp(-np.logaddexp(0.0, -logit_P)))
 
     def _only_side(self, name: str) -> int:
         if (0, name) in self.row_of and (1, name) in self.row_of:
-            raise ValueError(f"the node {name} stands on both sides: say which in a column side (0 source, 1 target)")
+            raise ValueError(f"the node {name} stands on both sides: add a column side (0 source, 1 target)")
         return 1 if (1, name) in self.row_of else 0
 
     def _rows(self, sides: Sequence[int], names: Sequence[str]) -> list[int]:
@@ -83,7 +83,7 @@ class ServedModel(PythonModel):
         if unknown:
             more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
             raise ValueError(
-                f"unknown nodes: {', '.join(unknown[:10])}{more}; the model knows {len(self.row_of)} nodes"
+                f"unknown nodes: {', '.join(unknown[:10])}{more}; the model has the vectors of {len(self.row_of)} nodes"
             )
         return [self.row_of[key] for key in keys]
 

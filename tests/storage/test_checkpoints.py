@@ -80,7 +80,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_name(tmp_path: Path, key
         load_checkpoint(str(tmp_path), expected=wanted | {key: "other"})
 
 
-def test_no_checkpoint_is_named_with_the_remedy(tmp_path: Path):
+def test_the_error_for_no_checkpoint_names_the_remedy(tmp_path: Path):
     assert not has_checkpoint(str(tmp_path))
     with pytest.raises(CheckpointMissing, match="run the training"):
         load_checkpoint(str(tmp_path))
@@ -94,7 +94,7 @@ def test_every_changed_byte_is_noticed(tmp_path: Path):
     save_checkpoint(str(tmp_path), {"weight": torch.arange(4.0)}, {"epoch": 1, "note": "twelve"})
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
-    for place in (
+    for position in (
         3,
         12,
         content.index(b"weight"),
@@ -103,14 +103,14 @@ def test_every_changed_byte_is_noticed(tmp_path: Path):
         len(content) - 1,
     ):
         changed = bytearray(content)
-        changed[place] ^= 1
+        changed[position] ^= 1
         path.write_bytes(changed)
         with pytest.raises(CheckpointDamaged, match="checkpoint"):
             load_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("length", [0, 5, 40, -1])
-def test_a_cut_file_is_noticed(tmp_path: Path, length: int):
+def test_a_truncated_file_is_noticed(tmp_path: Path, length: int):
     save_checkpoint(str(tmp_path), TENSORS, RECORD)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:length])

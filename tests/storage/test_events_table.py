@@ -10,8 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dyformer.logs.events import ReadResult
-from storage.events import delta as delta_tables
-from storage.events import node_numbers
+from storage.events import delta, rows
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import (
     DatasetNotIngested,
@@ -22,7 +21,6 @@ from storage.events.table import (
     max_event_time,
     newest_version,
     node_dictionary,
-    quarantine,
     read_events,
     scan_events,
     scan_quarantine,
@@ -34,7 +32,7 @@ Row = tuple[str, str, int]
 
 def result(rows: list[Row], bad: list[str] | None = None, file: str = "log.csv", num_dropped: int = 0) -> ReadResult:
     bad = bad or []
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(("source", "target", "time"))}
+    columns = {name: [row[position] for row in rows] for position, name in enumerate(("source", "target", "time"))}
     events = pl.DataFrame(columns).with_columns(
         weight=pl.lit(1.0),
         label=pl.lit(None, pl.Int8),
@@ -67,6 +65,11 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(str(tmp_path / "data with space"))
 
 
+def quarantine(layout: Layout, version: int | None = None) -> pl.DataFrame:
+    rejected = scan_quarantine(layout, "chat", version).sort("ingest", "row")
+    return rejected.select(QUARANTINE_COLUMNS.keys()).collect()
+
+
 def ids(layout: Layout, dataset: str = "chat", version: int | None = None) -> list[str]:
     return node_dictionary(layout, dataset, version)["id"].to_list()
 
@@ -77,7 +80,7 @@ def test_rows_are_counted_and_none_is_lost(layout: Layout):
     counts = (ingest.num_accepted, ingest.num_quarantined, ingest.num_dropped, ingest.num_read)
     assert counts == (3, 1, 2, 6)
     assert read_events(layout, "chat").height == 3
-    assert quarantine(layout, "chat").rows() == [("log.csv", 100, "time", "x,y,never")]
+    assert quarantine(layout).rows() == [("log.csv", 100, "time", "x,y,never")]
     (row,) = history(layout, "chat").to_dicts()
     assert (row["version"], row["batch"], row["num_read"], row["first_time"], row["last_time"]) == (
         1,
@@ -127,11 +130,11 @@ def test_the_same_bytes_again_change_nothing(layout: Layout):
 
 def test_nodes_are_numbered_by_first_appearance_in_time(layout: Layout):
     append(layout, "chat", FIRST, "sha-1")
-    # cy speaks first though its line comes second; ann is its target
+    # cy's event is the first in time though its line is the second; ann is its target
     assert node_dictionary(layout, "chat").rows() == [(0, 0, "cy"), (1, 0, "ann"), (2, 0, "bob")]
 
 
-def test_a_number_once_given_never_changes(layout: Layout):
+def test_a_number_never_changes(layout: Layout):
     append(layout, "chat", FIRST, "sha-1")
     first = node_dictionary(layout, "chat")
     append(layout, "chat", SECOND, "sha-2")  # dan at time 5, before everything in the first source
@@ -150,7 +153,7 @@ POISON = [
 
 @pytest.mark.parametrize("poison", POISON, ids=["nothing", "new-nodes", "volume", "many-new", "far-future"])
 @pytest.mark.parametrize("first", [False, True], ids=["poison-last", "poison-first"])
-def test_what_comes_later_changes_no_earlier_number(tmp_path: Path, poison: list[Row], first: bool):
+def test_later_events_change_no_earlier_number(tmp_path: Path, poison: list[Row], first: bool):
     known = [("ann", "bob", 20), ("cy", "ann", 10), ("bob", "dan", 15)]
     rows = [*poison, *known] if first else [*known, *poison]
     layout = Layout(str(tmp_path))
@@ -209,7 +212,7 @@ def test_an_older_version_is_read_as_it_was(layout: Layout):
     append(layout, "chat", SECOND, "sha-2")
     assert read_events(layout, "chat", version=1).equals(before)
     assert max_event_time(layout, "chat", version=1) == 20
-    assert quarantine(layout, "chat", version=1).height == 1
+    assert quarantine(layout, version=1).height == 1
 
 
 def test_compaction_loses_no_version_and_makes_none(layout: Layout):
@@ -226,13 +229,13 @@ def test_compaction_loses_no_version_and_makes_none(layout: Layout):
 
 
 @pytest.mark.parametrize("version", [0, -1, 3])
-def test_a_version_that_is_not_there_is_refused(layout: Layout, version: int):
+def test_a_missing_version_is_refused(layout: Layout, version: int):
     append(layout, "chat", FIRST, "sha-1")
     with pytest.raises(DatasetNotIngested, match=f"versions 1 to 1, not {version}"):
         read_events(layout, "chat", version)
 
 
-def test_a_log_that_is_not_there_is_named_with_the_remedy(layout: Layout):
+def test_the_error_for_a_missing_log_names_the_remedy(layout: Layout):
     with pytest.raises(DatasetNotIngested, match=r"no events of 'chat'.*dyformer ingest chat.*ingested: none"):
         read_events(layout, "chat")
     assert not Path(layout.root).exists()
@@ -255,26 +258,25 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-def test_what_is_not_an_event_never_enters(layout: Layout, wrong: dict[str, Any]):
+def test_a_wrong_event_never_enters_the_table(layout: Layout, wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="dataset 'chat'"):
         append(layout, "chat", ReadResult(**(vars(FIRST) | wrong)), "sha")
     assert not Path(layout.root).exists()
 
 
-def test_what_a_commit_brings_to_the_dictionary_is_what_its_rows_say(layout: Layout):
+def test_a_commit_extends_the_dictionary_by_the_nodes_of_its_rows(layout: Layout):
     append(layout, "shop", FIRST, "sha-1", bipartite=True)
     append(layout, "shop", SECOND, "sha-2", bipartite=True)
     table = DeltaTable(layout.interactions("shop"))
-    assert node_numbers.known_nodes(layout.nodes("shop"), table, 2).equals(
-        node_numbers.known_nodes(layout.nodes("never-kept"), table, 2)
+    assert rows.known_nodes(layout.nodes("shop"), table, 2).equals(
+        rows.known_nodes(layout.nodes("no-dictionary"), table, 2)
     )
 
 
 def test_rows_are_stored_alike_in_many_blocks(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     many = result([(f"n{row % 7}", f"n{row % 5}", 100 - row) for row in range(23)], bad=["x", "y", "z"])
     append(layout, "whole", many, "sha")
-    monkeypatch.setattr("storage.events.table.BLOCK_ROWS", 4)
-    monkeypatch.setattr(node_numbers, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(rows, "BLOCK_ROWS", 3)
     append(layout, "blocks", many, "sha")
     for scan in (scan_events, scan_quarantine):
         whole, blocks = (scan(layout, name).drop("arrival").sort("row").collect() for name in ("whole", "blocks"))
@@ -282,44 +284,44 @@ def test_rows_are_stored_alike_in_many_blocks(layout: Layout, monkeypatch: pytes
     assert ids(layout, "whole") == ids(layout, "blocks")
 
 
-def test_integer_ids_are_told_from_texts_that_look_alike():
+def test_integer_ids_differ_from_texts_that_look_alike():
     def integers(*texts: str) -> bool:
-        return node_numbers.ids_are_integers(pl.DataFrame({"id": texts}))
+        return rows.ids_are_integers(pl.DataFrame({"id": texts}))
 
     assert integers("0", "7", "-12", str(2**63 - 1))
     for text in ("007", "+7", "1.0", "1e3", " 7", "-0", str(2**63), "x", ""):
         assert not integers("7", text), text
 
 
-def test_a_dictionary_left_behind_is_made_up_for(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_a_dictionary_behind_the_table_is_brought_up_to_date(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     append(layout, "chat", FIRST, "sha-1")
     with monkeypatch.context() as killed:
-        killed.setattr(node_numbers, "extend", lambda *_: None)  # the writer ends right after its commit
+        killed.setattr(rows, "extend_dictionary", lambda *_: None)  # the writer ends right after its commit
         append(layout, "chat", SECOND, "sha-2")
     assert ids(layout) == ["cy", "ann", "bob", "dan"]
     append(layout, "chat", result([("eve", "dan", 50)]), "sha-3")
     assert ids(layout) == ["cy", "ann", "bob", "dan", "eve"]
-    kept = delta_tables.opened(layout.nodes("chat"))
-    assert kept is not None
-    assert kept.transaction_version(node_numbers.APPLICATION) == 3
-    assert delta_tables.scan(kept).sort("node").collect()["id"].to_list() == ["cy", "ann", "bob", "dan", "eve"]
+    dictionary = delta.opened(layout.nodes("chat"))
+    assert dictionary is not None
+    assert dictionary.transaction_version(rows.APPLICATION) == 3
+    assert delta.scan(dictionary).sort("node").collect()["id"].to_list() == ["cy", "ann", "bob", "dan", "eve"]
 
 
-def test_a_writer_that_never_gets_its_turn_says_so(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(delta_tables, "commit_if_unchanged", lambda *_: False)
-    with pytest.raises(TableBusy, match="3 tries"):
+def test_a_writer_gives_up_when_others_always_commit_first(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(delta, "commit_if_unchanged", lambda *_: False)
+    with pytest.raises(TableBusy, match="committed first 3 times"):
         append(layout, "chat", FIRST, "sha-1", max_retries=2)
 
 
-def test_a_writer_that_lost_numbers_its_nodes_anew(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    real, raced = delta_tables.commit_if_unchanged, iter([True])
+def test_a_writer_that_was_second_numbers_its_nodes_again(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    real, raced = delta.commit_if_unchanged, iter([True])
 
     def race(*arguments: Any) -> bool:
         if next(raced, False):
             append(layout, "chat", FIRST, "sha-1")
         return real(*arguments)
 
-    monkeypatch.setattr(delta_tables, "commit_if_unchanged", race)
+    monkeypatch.setattr(delta, "commit_if_unchanged", race)
     ingest = append(layout, "chat", SECOND, "sha-2")
     assert ingest.version == 2
     assert ids(layout) == ["cy", "ann", "bob", "dan"]
@@ -340,7 +342,7 @@ BATCH_ROWS = 300
 
 
 def batch(writer: str, number: int) -> ReadResult:
-    """A source of its own nodes and of nodes that all writers share, with one bad row."""
+    """A source of its own nodes and of nodes common to all writers, with one bad row."""
     rows = [(f"{writer}-{number}-{row % 7}", f"shared-{(row * number) % 11}", row) for row in range(BATCH_ROWS)]
     return result(rows, bad=["broken"], file=f"{writer}.csv")
 
@@ -351,7 +353,7 @@ def start_writer(layout: Layout, writer: str, num_batches: int) -> subprocess.Po
 
 
 def assert_consistent(layout: Layout) -> set[str]:
-    """Check what is committed against what the sources say, and give the sources that are in."""
+    """Check the committed rows against their sources, and return the names of the committed sources."""
     committed = history(layout, "chat")
     names = node_dictionary(layout, "chat")
     assert names["node"].to_list() == list(range(names.height))
@@ -363,7 +365,7 @@ def assert_consistent(layout: Layout) -> set[str]:
         assert stored.select(EVENT_COLUMNS.keys()).equals(expected)
         for end in ("source", "target"):
             assert names["id"].gather(stored[f"{end}_node"]).to_list() == expected[end].to_list()
-    assert quarantine(layout, "chat").height == committed.height
+    assert quarantine(layout).height == committed.height
     assert read_events(layout, "chat").height == BATCH_ROWS * committed.height
     return set(committed["batch"])
 
@@ -371,7 +373,7 @@ def assert_consistent(layout: Layout) -> set[str]:
 def test_writers_at_once_lose_nothing(layout: Layout):
     num_batches = 6
     writers = [start_writer(layout, name, num_batches) for name in ("a", "b", "c")]
-    # The fourth brings the sources of the first again: whoever is later finds them there.
+    # The fourth writer brings the sources of the first again, and the later of both finds them in the table.
     writers.append(start_writer(layout, "a", num_batches))
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0, 0]
     for writer in writers:
@@ -389,7 +391,7 @@ def test_a_writer_killed_in_the_middle_leaves_all_or_nothing(layout: Layout):
         assert writer.stdout is not None
         writer.stdout.readline()
         time.sleep(0.03 + 0.041 * kill)
-        while kill == 5 and newest_version(layout, "chat") == 1:  # on a busy machine nobody got as far as a commit
+        while kill == 5 and newest_version(layout, "chat") == 1:  # on a busy machine no writer has committed yet
             assert writer.poll() is None
             time.sleep(0.01)
         writer.kill()

@@ -7,7 +7,7 @@ from storage.layout import Layout
 RUN = {"version": 3, "until": 12, "settings": "ab12cd34ef56789", "seed": 0}
 
 
-def test_every_kind_has_an_address_of_its_own(tmp_path: Path):
+def test_every_kind_has_its_own_address(tmp_path: Path):
     layout = Layout(str(tmp_path))
     addresses = [
         layout.raw("uci"),
@@ -44,7 +44,7 @@ def test_each_key_of_a_run_changes_its_address(tmp_path: Path, change: dict):
     assert layout.model("uci", **RUN) != layout.model("yelp", **RUN)
 
 
-def test_an_address_tells_kind_and_keys(tmp_path: Path):
+def test_an_address_carries_kind_and_keys(tmp_path: Path):
     layout = Layout(str(tmp_path / "dataset=trap"))
     address = layout.vectors("uci", **RUN)
     keys = {"dataset": "uci", "version": "3", "until": "12", "settings": "ab12cd34ef56", "seed": "0"}
@@ -68,7 +68,7 @@ def test_a_later_change_of_the_working_directory_moves_nothing(tmp_path: Path, m
     assert layout.state == layout.root
 
 
-def test_what_an_object_store_cannot_hold_stays_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_locks_and_the_database_stay_on_this_machine_under_an_s3_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("DYFORMER_STORAGE", "s3://bucket/prefix/")
@@ -88,12 +88,12 @@ def test_a_given_tracking_server_is_used(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "a=b", "a%20"])
-def test_a_name_that_would_leave_its_place_is_refused(tmp_path: Path, name: str):
+def test_a_name_that_would_leave_its_folder_is_refused(tmp_path: Path, name: str):
     with pytest.raises(ValueError, match="cannot be part of a storage address"):
         Layout(str(tmp_path)).interactions(name)
 
 
 @pytest.mark.parametrize("root", ["gs://bucket", "s3://", "/data/50%25"])
-def test_a_root_that_cannot_work_is_refused_by_name(root: str):
+def test_an_unusable_root_is_refused_with_its_name(root: str):
     with pytest.raises(ValueError, match="storage root"):
         Layout(root)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dyformer.logs.ids import ID
-from storage.events import node_numbers
-from storage.events.node_numbers import numbered
+from storage.events import rows as rows_module
+from storage.events.rows import numbered
 
 TYPES = {
     "texts": pl.String,
@@ -19,7 +19,7 @@ SCALE = {"integers": 2**40, "integers below zero": -3}
 
 
 def expected(rows, known, target_side):
-    """Number the ends one after the other."""
+    """Number the ends, one after the other."""
     number = {(side, text): node for node, (side, text) in enumerate(known)}
     for source, target, _ in sorted(rows, key=lambda row: row[2]):
         for end in ((0, str(source)), (target_side, str(target))):
@@ -35,7 +35,7 @@ def expected(rows, known, target_side):
     target_side=st.integers(0, 1),
     table_size=st.sampled_from([1, 6, 1 << 24]),
 )
-def test_nodes_are_numbered_as_they_are_met(ends, kind, known, target_side, table_size):
+def test_nodes_are_numbered_in_the_order_of_their_first_rows(ends, kind, known, target_side, table_size):
     scale = SCALE.get(kind, 1)
     rows = [(source * scale, target * scale, time) for source, target, time in ends]
     known = sorted((side * target_side, text) for side, text in known)
@@ -47,8 +47,8 @@ def test_nodes_are_numbered_as_they_are_met(ends, kind, known, target_side, tabl
         events = events.cast({"source": pl.String, "target": pl.String})
     events = events.cast({"source": TYPES[kind], "target": TYPES[kind]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_numbers, "TABLE_SIZE", table_size)
-        patch.setattr(node_numbers, "BLOCK_ROWS", 4)
+        patch.setattr(rows_module, "TABLE_SIZE", table_size)
+        patch.setattr(rows_module, "BLOCK_ROWS", 4)
         result, new = numbered(events, pl.DataFrame(nodes, schema=schema), target_side)
     numbers, new_nodes = expected(rows, known, target_side)
     assert result.select("source_node", "target_node").rows() == numbers
@@ -59,9 +59,9 @@ def test_nodes_are_numbered_as_they_are_met(ends, kind, known, target_side, tabl
 @pytest.mark.parametrize(
     "targets", [pl.Series(["8", "x"]), pl.Series([8, 2**40]), pl.Series([8, 9], dtype=pl.UInt32), pl.Series([8, -1])]
 )
-def test_ends_may_be_held_in_different_ways(targets):
+def test_ends_may_have_different_types(targets):
     events = pl.DataFrame({"source": np.array([7, 8]), "target": targets, "time": [1, 2]})
-    result, new = numbered(events, pl.DataFrame(schema=node_numbers.NODE_COLUMNS), 0)
+    result, new = numbered(events, pl.DataFrame(schema=rows_module.NODE_COLUMNS), 0)
     assert result.select("source_node", "target_node").rows() == [(0, 1), (1, 2)]
     assert new["id"].to_list() == ["7", "8", str(targets[1])]
 

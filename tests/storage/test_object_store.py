@@ -1,4 +1,4 @@
-"""The store's claims again, on an object store: storage/files.py and all that is built on it."""
+"""The claims about files, events, artifacts and queries, on an object store."""
 
 import os
 import subprocess
@@ -12,17 +12,15 @@ import polars as pl
 import pytest
 import torch
 from obstore.exceptions import AlreadyExistsError, PreconditionError
-from test_artifacts import CONTENTS, EDGES, LINEAGE
-from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch
+from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
+from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
 from storage import files
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
     Lineage,
-    file_address,
     is_complete,
-    manifest,
     names,
     read_table,
     scan_table,
@@ -30,9 +28,9 @@ from storage.artifacts.artifact import (
 )
 from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
 from storage.events.declarations import declaration, declare
-from storage.events.table import append, ingested_datasets, node_dictionary, quarantine, read_events
+from storage.events.table import append, ingested_datasets, node_dictionary, read_events
 from storage.layout import Layout
-from storage.queries import sql
+from storage.queries import query
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def test_bytes_are_written_listed_and_removed(layout: Layout):
     files.write_bytes(address, b"one")
     files.write_bytes(address, b"three")
     assert (files.size(address), files.read_bytes(address)) == (5, b"three")
-    assert list(files.find(layout.root, "b.bin")) == [address]
+    assert files.find(layout.root, "b.bin") == [address]
     assert files.children(layout.root) == ["a"]
     assert files.children(f"{layout.root}/none") == []
     files.remove(address)
@@ -62,7 +60,7 @@ def test_an_ingest_is_committed_and_read_back(layout: Layout):
     assert not append(layout, "chat", FIRST, "sha-1").changed
     assert node_dictionary(layout, "chat")["id"].to_list() == ["cy", "ann", "bob", "dan"]
     assert read_events(layout, "chat")["time"].to_list() == [20, 10, 20, 5, 30]
-    assert quarantine(layout, "chat").height == 1
+    assert quarantine(layout).height == 1
     assert ingested_datasets(layout) == ["chat"]
     found = [address for address in files.find(layout.root, "00000000000000000002.json") if "interactions" in address]
     assert found == [f"{layout.interactions('chat')}/_delta_log/00000000000000000002.json"]
@@ -113,7 +111,7 @@ def test_an_artifact_is_visible_once_its_record_is(layout: Layout, killed_before
 
 def test_an_artifact_comes_back_whole(layout: Layout):
     address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
-    assert manifest(address, verify=True) == LINEAGE
+    assert verified(address) == LINEAGE
     assert names(address) == ["edges.parquet", "record.json"]
     assert read_table(address, "edges").equals(EDGES)
     assert scan_table(address, "edges").select(pl.len()).collect().item() == 3
@@ -124,7 +122,7 @@ def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, reque
     request.getfixturevalue("killed_before_the_record")
     with pytest.raises(KeyboardInterrupt):
         write_artifact(address, {"edges": EDGES.head(1)}, Lineage(kind="x", dataset="uci", table_version=9))
-    assert manifest(address, verify=True) == LINEAGE
+    assert verified(address) == LINEAGE
     assert read_table(address, "edges").equals(EDGES)
 
 
@@ -148,7 +146,7 @@ def test_an_object_is_opened_where_it_is_sought(layout: Layout):
         stream.seek(-20, os.SEEK_END)
         assert stream.read() == content[-20:]
         stream.seek(5)
-        assert (stream.tell(), stream.read()) == (5, content[5:])
+        assert (stream.seek(0, os.SEEK_CUR), stream.read()) == (5, content[5:])
     with pytest.raises(FileNotFoundError, match="there is no object s3://"):
         files.open_stream(f"{layout.root}/none")
 
@@ -192,7 +190,7 @@ def test_the_server_honours_conditional_writes(layout: Layout):
 
 def test_a_tampered_object_is_refused(layout: Layout):
     address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
-    location = file_address(address, "edges")
+    (location,) = files.find(address, "edges-*")
     content = bytearray(files.read_bytes(location))
     content[len(content) // 2] ^= 1
     files.write_bytes(location, bytes(content))
@@ -209,7 +207,7 @@ def test_writers_of_different_content_at_once_leave_one_whole_artifact(layout: L
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(write, range(12)))
-    lineage = manifest(address, verify=True)
+    lineage = verified(address)
     assert lineage is not None
     assert set(read_table(address, "edges")["weight"]) == {float(lineage.table_version)}
 
@@ -223,15 +221,15 @@ def test_a_checkpoint_is_replaced(layout: Layout):
     remove_checkpoint(address)
 
 
-def test_the_views_show_what_the_object_store_has(layout: Layout):
+def test_the_views_have_the_rows_of_the_object_store(layout: Layout):
     append(layout, "chat", FIRST, "sha-1")
     address = layout.graph("pagerank", "chat", version=1, until=3, settings="123")
     write_artifact(address, {"pagerank": pl.DataFrame({"node": [0], "score": [0.5]})}, LINEAGE)
-    assert sql(layout, "select count(*) from events").item() == 3
-    assert sql(layout, "select dataset, until, settings, score from pagerank").rows() == [("chat", 3, "123", 0.5)]
+    assert query(layout, "select count(*) from events").item() == 3
+    assert query(layout, "select dataset, until, settings, score from pagerank").rows() == [("chat", 3, "123", 0.5)]
 
 
-def test_a_declaration_is_kept(layout: Layout):
+def test_a_declaration_is_stored(layout: Layout):
     declare(layout, "chat", {"window": "7d", "columns": ["a", "b"]})
     assert declaration(layout, "chat") == {"window": "7d", "columns": ["a", "b"]}
     assert declaration(layout, "shop") is None

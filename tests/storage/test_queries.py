@@ -10,7 +10,7 @@ from storage.artifacts.artifact import Lineage, write_artifact
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import append
 from storage.layout import Layout
-from storage.queries import QueryFailed, candidates, open_views, snapshot_faults, sql, view_names
+from storage.queries import QueryFailed, candidates, open_views, query, snapshot_faults, view_names
 
 EVENTS = pl.DataFrame(
     {
@@ -53,16 +53,16 @@ def test_every_artifact_is_a_view_with_its_keys(layout: Layout):
         assert view_names(connection) == [
             "events", "nodes", "pagerank", "quarantine", "snapshots_edges", "snapshots_steps",
         ]  # fmt: skip
-    found = sql(layout, "select neighbor, dataset, version, until, settings from pagerank order by until")
+    found = query(layout, "select neighbor, dataset, version, until, settings from pagerank order by until")
     assert found.rows() == [(3, "chat", 1, 3, "123456789012"), (4, "chat", 1, 4, "123456789012")]
-    assert sql(layout, "select dataset, count(*) from snapshots_edges group by 1").rows() == [("2024", 2)]
+    assert query(layout, "select dataset, count(*) from snapshots_edges group by 1").rows() == [("2024", 2)]
 
 
 def test_events_nodes_and_quarantine_are_views_of_all_logs(layout: Layout):
-    found = sql(layout, "select dataset, count(*), max(time) from events group by 1 order by 1")
+    found = query(layout, "select dataset, count(*), max(time) from events group by 1 order by 1")
     assert found.rows() == [("2024", 3, 3), ("chat", 3, 3)]
-    assert sql(layout, "select reason, raw from quarantine where dataset = 'chat'").rows() == [("time", "a,b,never")]
-    joined = sql(
+    assert query(layout, "select reason, raw from quarantine where dataset = 'chat'").rows() == [("time", "a,b,never")]
+    joined = query(
         layout,
         "select n.id, count(*) from events e join nodes n on n.node = e.source_node and n.dataset = e.dataset "
         "where e.dataset = 'chat' group by 1 order by 1",
@@ -70,36 +70,30 @@ def test_events_nodes_and_quarantine_are_views_of_all_logs(layout: Layout):
     assert joined.rows() == [("a", 2), ("b", 1)]
 
 
-def test_one_log_can_be_opened_alone(layout: Layout):
-    with open_views(layout, "2024") as connection:
-        assert connection.sql("select distinct dataset from events").fetchall() == [("2024",)]
-        assert "pagerank" not in view_names(connection)
-
-
-def test_an_unfinished_artifact_is_no_view(layout: Layout):
+def test_an_unfinished_artifact_has_no_view(layout: Layout):
     address = Path(layout.graph("distances", "chat", version=1, until=3, settings="abc"))
     address.mkdir(parents=True)
     (address / "distances.parquet").write_bytes(b"half")
     done = layout.graph("pagerank", "chat", version=1, until=3, settings="123456789012")
     (Path(done) / "pagerank.parquet").unlink()
-    assert sql(layout, "select until from pagerank").rows() == [(4,)]
+    assert query(layout, "select until from pagerank").rows() == [(4,)]
     with pytest.raises(QueryFailed, match="distances"):
-        sql(layout, "select * from distances")
+        query(layout, "select * from distances")
 
 
-def test_a_table_that_gained_a_column_is_read_with_its_older_self(layout: Layout):
+def test_tables_with_and_without_a_newer_column_are_one_view(layout: Layout):
     address = layout.graph("pagerank", "chat", version=1, until=5, settings="abc")
     newer = pl.DataFrame({"node": [0], "neighbor": [5], "score": [0.5], "rank": [1]})
     write_artifact(address, {"pagerank": newer}, lineage("pagerank", until=5))
-    assert sql(layout, "select until, rank from pagerank order by 1").rows() == [(3, None), (4, None), (5, 1)]
+    assert query(layout, "select until, rank from pagerank order by 1").rows() == [(3, None), (4, None), (5, 1)]
 
 
 @pytest.mark.parametrize(
     "statement", ["selec 1", "select * from nowhere", "select nothing from events", "", "-- only a comment"]
 )
-def test_a_wrong_statement_is_answered_with_the_views_there_are(layout: Layout, statement: str):
+def test_the_error_for_a_wrong_statement_lists_the_views(layout: Layout, statement: str):
     with pytest.raises(QueryFailed, match="views: events, nodes, pagerank"):
-        sql(layout, statement)
+        query(layout, statement)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +109,13 @@ def test_a_wrong_statement_is_answered_with_the_views_there_are(layout: Layout, 
 def test_a_statement_reaches_nothing_beside_the_views(layout: Layout, tmp_path: Path, statement: str):
     before = sorted(tmp_path.iterdir())
     with pytest.raises(QueryFailed):
-        sql(layout, statement.format(folder=tmp_path))
+        query(layout, statement.format(folder=tmp_path))
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_an_empty_store_says_what_to_do(tmp_path: Path):
+def test_the_error_for_an_empty_store_names_the_command_to_run(tmp_path: Path):
     with pytest.raises(QueryFailed, match="run `dyformer ingest`"):
-        sql(Layout(str(tmp_path)), "select * from events")
+        query(Layout(str(tmp_path)), "select * from events")
 
 
 def graph_tables() -> dict[str, pl.DataFrame]:
@@ -177,7 +171,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("tables", "claim"), FAULTS, ids=[f"{i}-{claim}" for i, (_, claim) in enumerate(FAULTS)])
-def test_each_fault_is_named(tables: dict[str, pl.DataFrame], claim: str):
+def test_each_violated_check_is_named(tables: dict[str, pl.DataFrame], claim: str):
     assert any(claim in fault for fault in snapshot_faults(tables))
 
 
@@ -219,13 +213,13 @@ def test_candidates_of_the_pagerank_table_come_first():
     assert by_node(candidates(PATH, scores, num_candidates=1))[0] == [4]
 
 
-def test_the_more_popular_partner_is_kept():
+def test_the_more_popular_partner_comes_first():
     star = frame((0, 1), (1, 2), (1, 3), (3, 4), (3, 5))
     assert by_node(candidates(star, NO_SCORES, num_candidates=1))[0] == [3]
     assert by_node(candidates(star, NO_SCORES, num_popular=1)).get(0) == [3]
 
 
-def test_the_way_goes_through_the_least_popular_bridge():
+def test_candidates_come_through_the_least_popular_bridge():
     edges = frame((0, 1), (0, 2), (1, 3), (2, 4), (2, 5))
     assert by_node(candidates(edges, NO_SCORES, num_bridges=1))[0] == [3]
 
@@ -246,12 +240,12 @@ def test_blocks_of_nodes_change_no_candidate(monkeypatch: pytest.MonkeyPatch):
     assert candidates(PATH, NO_SCORES).equals(whole)
 
 
-def test_candidates_of_the_asked_nodes_are_those_that_they_have_among_all():
-    asked = pl.Series("node", [4, 0, 77])
+def test_candidates_of_chosen_nodes_are_the_same_as_among_all():
+    nodes = pl.Series("node", [4, 0, 77])
     whole = by_node(candidates(PATH, NO_SCORES))
-    assert by_node(candidates(PATH, NO_SCORES, asked=asked)) == {node: whole[node] for node in (0, 4)}
+    assert by_node(candidates(PATH, NO_SCORES, nodes=nodes)) == {node: whole[node] for node in (0, 4)}
     shop = frame((0, 10), (1, 10), (1, 11), (2, 11))
-    assert by_node(candidates(shop, NO_SCORES, bipartite=True, asked=pl.Series([2]))) == {2: [10]}
+    assert by_node(candidates(shop, NO_SCORES, bipartite=True, nodes=pl.Series([2]))) == {2: [10]}
 
 
 def test_no_edge_gives_no_candidate():

@@ -1,4 +1,4 @@
-"""The registered model answers in the user's own ids, wherever MLflow runs."""
+"""The registered model predicts by the user's own ids, wherever MLflow runs."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from storage.layout import Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import Tracker, open_tracker
 from storage.tracking.served_model import ServedModel
+from storage.tracking.spool import spooled_runs
 
 DECODER = LinkDecoder(
     kind="paper",
@@ -57,44 +58,44 @@ def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
     return open_tracker(Layout(str(tmp_path)))
 
 
-def test_nodes_give_their_vectors_in_the_order_asked(tmp_path: Path) -> None:
-    answer = opened(["a", "b", "c", "d"], tmp_path).predict(None, pd.DataFrame({"node": ["c", "a", "c"]}))
-    np.testing.assert_array_equal(np.stack(answer["vector"].to_list()), VECTORS_ND[[2, 0, 2]])
+def test_vectors_come_in_the_order_of_the_nodes(tmp_path: Path) -> None:
+    found = opened(["a", "b", "c", "d"], tmp_path).predict(None, pd.DataFrame({"node": ["c", "a", "c"]}))
+    np.testing.assert_array_equal(np.stack(found["vector"].to_list()), VECTORS_ND[[2, 0, 2]])
 
 
 def test_pairs_give_the_scores_of_the_decoder(tmp_path: Path) -> None:
     source_P, target_P = np.array([0, 1, 2]), np.array([3, 2, 0])
-    asked = pd.DataFrame({"source": 10 * (source_P + 1), "target": 10 * (target_P + 1)})
-    answer = opened([10, 20, 30, 40], tmp_path).predict(None, asked)
+    pairs = pd.DataFrame({"source": 10 * (source_P + 1), "target": 10 * (target_P + 1)})
+    found = opened([10, 20, 30, 40], tmp_path).predict(None, pairs)
     expected_P = score(DECODER, hadamard(VECTORS_ND, source_P, target_P))
-    np.testing.assert_allclose(answer["score"], expected_P, rtol=1e-12)
+    np.testing.assert_allclose(found["score"], expected_P, rtol=1e-12)
 
 
 def test_bipartite_pair_reads_its_target_on_the_other_side(tmp_path: Path) -> None:
     model = opened([7, 8, 7, 9], tmp_path, sides=(0, 0, 1, 1))
-    answer = model.predict(None, pd.DataFrame({"source": [7], "target": [7]}))
+    found = model.predict(None, pd.DataFrame({"source": [7], "target": [7]}))
     expected_P = score(DECODER, hadamard(VECTORS_ND, np.array([0]), np.array([2])))
-    np.testing.assert_allclose(answer["score"], expected_P, rtol=1e-12)
+    np.testing.assert_allclose(found["score"], expected_P, rtol=1e-12)
     vectors = model.predict(None, pd.DataFrame({"node": [7, 7], "side": [1, 0]}))["vector"].to_list()
     np.testing.assert_array_equal(np.stack(vectors), VECTORS_ND[[2, 0]])
     np.testing.assert_array_equal(model.predict(None, pd.DataFrame({"node": [9]}))["vector"][0], VECTORS_ND[3])
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("rows", "message"),
     [
         ({"node": [7]}, "7 stands on both sides"),
-        ({"node": [5, 6]}, "unknown nodes: 5 on side 0, 6 on side 0; the model knows 4"),
+        ({"node": [5, 6]}, "unknown nodes: 5 on side 0, 6 on side 0; the model has the vectors of 4"),
         ({"source": [7], "target": [8]}, "unknown nodes: 8 on side 1"),
         ({"source": [7]}, "expected the column node"),
         ({"node": [7], "source": [7], "target": [9]}, "expected the column node"),
         ({"user": [7]}, "found user"),
     ],
 )
-def test_question_that_has_no_answer_is_refused(asked: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_predicted_are_refused(rows: dict[str, Any], message: str, tmp_path: Path) -> None:
     model = opened([7, 8, 7, 9], tmp_path, sides=(0, 0, 1, 1))
     with pytest.raises(ValueError, match=message):
-        model.predict(None, pd.DataFrame(asked))
+        model.predict(None, pd.DataFrame(rows))
 
 
 def test_decoder_that_needs_more_than_vectors_is_not_packed() -> None:
@@ -110,8 +111,8 @@ LOAD = """
 import sys
 import mlflow, pandas
 model = mlflow.pyfunc.load_model("models:/dyformer-toy@challenger")
-asked = pandas.DataFrame({"source": ["a", "b"], "target": ["d", "c"]})
-print(*model.predict(asked)["score"])
+pairs = pandas.DataFrame({"source": ["a", "b"], "target": ["d", "c"]})
+print(*model.predict(pairs)["score"])
 print(*model.predict(pandas.DataFrame({"node": ["b"]}))["vector"][0])
 print(sorted({"torch", "storage", "dyformer", "prefect"} & set(sys.modules)))
 try:
@@ -148,9 +149,9 @@ def test_model_of_a_tracker_that_is_away_is_registered_by_the_replay(tracker: Tr
     with packed_model(vectors=vector_table([1, 2, 3, 4]), decoder=DECODER_JSON, weights=b"w") as folder:
         assert run.register_model(folder, name="dyformer-toy") is None
     run.finish()
-    assert tracker.replay_spool().num_waiting == 0
+    tracker.replay_spool()
+    assert spooled_runs(tracker.spool) == []
     versions = tracker.client().search_model_versions("name = 'dyformer-toy'")
     assert [version.version for version in versions] in ([1], ["1"])
-    assert tracker.set_alias(dataset="toy", version="1", alias="champion")
-    champion = tracker.client().get_model_version_by_alias("dyformer-toy", "champion")
-    assert champion.run_id == tracker.find_run(dataset="toy", tags={})
+    challenger = tracker.client().get_model_version_by_alias("dyformer-toy", "challenger")
+    assert tracker.client().get_run(str(challenger.run_id)).info.status == "FINISHED"

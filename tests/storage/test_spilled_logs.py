@@ -1,4 +1,4 @@
-"""A log larger than memory goes over the disk, and everything comes out as from one that fits."""
+"""A log larger than memory goes over the disk, with the same results as a log that fits."""
 
 import gzip
 import shutil
@@ -16,8 +16,8 @@ from dyformer.logs.raw_file import EmptyLog, NoUsableRows, TooManyBadRows
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots
 from storage.artifacts.artifact import read_table
-from storage.events import scratch_database as spill
-from storage.events.table import history, node_dictionary, quarantine, scan_events
+from storage.events import scratch_database
+from storage.events.table import history, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
 
 BAD = ["7,8,never", "7,8,-3", ",8,1600000000", "7,8"]
@@ -36,14 +36,14 @@ def write_log(path: Path, *, seed: int, num_rows: int = 4000, bad: list[str] = B
 
 
 def outcome(store: Path, logs: list[list[str]], reading: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    """Ingest logs one after the other and cut them; give the counts and every table."""
+    """Ingest logs one after the other and cut them; returns the counts and every table."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(store))
     declared = {"time_unit": "s", "window": "3d", "max_bad": "5%", **reading}
     counts = [ingest_log("mine", {**declared, "log": log}, show=lambda text: None) for log in logs]
     layout, address = Layout.from_environment(), make_snapshots("mine")
     tables = {
         "events": scan_events(layout, "mine").drop("arrival").sort("ingest", "row").collect(),
-        "quarantine": quarantine(layout, "mine"),
+        "quarantine": scan_quarantine(layout, "mine").drop("arrival").sort("ingest", "row").collect(),
         "nodes": node_dictionary(layout, "mine"),
         "history": history(layout, "mine").drop("arrival"),
         **{f"cut_{name}": read_table(address, name) for name in ("edges", "steps", "nodes")},
@@ -66,7 +66,7 @@ def test_over_the_disk_everything_is_the_same(reading: dict[str, Any], tmp_path:
     shared = write_log(tmp_path / "4.csv.gz", seed=3, num_rows=4100)
     logs = [[one, two], [three], [shared, one]]
     held_counts, held = outcome(tmp_path / "held", logs, reading, monkeypatch)
-    monkeypatch.setattr(spill, "is_large", lambda *_: True)
+    monkeypatch.setattr(scratch_database, "is_large", lambda *_: True)
     spilled_counts, spilled = outcome(tmp_path / "spilled", logs, reading, monkeypatch)
     assert held_counts == spilled_counts
     assert held["quarantine"].height == 4 * len(BAD)
@@ -83,7 +83,7 @@ def test_rows_already_stored_are_dropped_over_the_disk_too(tmp_path: Path, monke
     logs = [[str(tmp_path / "first.csv")], [str(tmp_path / "both.csv")]]
     reading = {"drop_duplicates": True, "window": "1h"}
     held_counts, held = outcome(tmp_path / "held", logs, reading, monkeypatch)
-    monkeypatch.setattr(spill, "is_large", lambda *_: True)
+    monkeypatch.setattr(scratch_database, "is_large", lambda *_: True)
     spilled_counts, spilled = outcome(tmp_path / "spilled", logs, reading, monkeypatch)
     assert spilled_counts == held_counts
     assert (held_counts[1]["num_accepted"], held_counts[1]["num_dropped"]) == (100, 100)
@@ -99,14 +99,14 @@ def test_rows_already_stored_are_dropped_over_the_disk_too(tmp_path: Path, monke
         ("", EmptyLog),
     ],
 )
-def test_what_cannot_be_used_leaves_no_trace(
+def test_an_unusable_log_leaves_no_trace(
     text: str, error: type[ValueError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     (tmp_path / "log.csv").write_text("source,target,time\n" + text)
     messages = []
     for is_large in (False, True):
-        monkeypatch.setattr(spill, "is_large", lambda *_, is_large=is_large: is_large)
+        monkeypatch.setattr(scratch_database, "is_large", lambda *_, is_large=is_large: is_large)
         with pytest.raises(error) as raised:
             ingest_log("mine", {"log": [str(tmp_path / "log.csv")], "time_unit": "s"}, show=lambda text: None)
         messages.append(str(raised.value))
@@ -114,12 +114,12 @@ def test_what_cannot_be_used_leaves_no_trace(
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-def test_large_is_what_takes_more_than_the_memory_given(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(spill.MEMORY_VARIABLE, "512")
-    text, events = (512 << 20) // spill.TEXT_TIMES, (512 << 20) // spill.EVENT_BYTES
-    assert not spill.is_large(text, events)
-    assert spill.is_large(text + 1)
-    assert spill.is_large(0, events + 1)
+def test_a_log_is_large_when_it_takes_more_than_the_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(scratch_database.MEMORY_VARIABLE, "512")
+    text, events = (512 << 20) // scratch_database.TEXT_TIMES, (512 << 20) // scratch_database.EVENT_BYTES
+    assert not scratch_database.is_large(text, events)
+    assert scratch_database.is_large(text + 1)
+    assert scratch_database.is_large(0, events + 1)
 
 
 def test_the_text_of_all_new_files_together_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -127,7 +127,7 @@ def test_the_text_of_all_new_files_together_decides(tmp_path: Path, monkeypatch:
     one, two = (write_log(tmp_path / f"{seed}.csv.gz", seed=seed) for seed in (1, 2))
     size = {path: len(gzip.decompress(Path(path).read_bytes())) for path in (one, two)}
     evaluated: list[int] = []
-    monkeypatch.setattr(spill, "is_large", lambda num_bytes, _: bool(evaluated.append(num_bytes)))
+    monkeypatch.setattr(scratch_database, "is_large", lambda num_bytes, _: bool(evaluated.append(num_bytes)))
     copy = shutil.copy(one, tmp_path / "copy.csv.gz")
     for log in ([one], [one, two, copy], [two]):
         reading = {"log": [str(path) for path in log], "time_unit": "s", "window": "3d", "max_bad": "5%"}
@@ -136,20 +136,20 @@ def test_the_text_of_all_new_files_together_decides(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("text", ["4 GB", "100", "-1"])
-def test_a_memory_that_is_no_number_of_mebibytes_is_refused(text: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(spill.MEMORY_VARIABLE, text)
+def test_a_memory_that_is_not_a_number_of_mebibytes_is_refused(text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(scratch_database.MEMORY_VARIABLE, text)
     with pytest.raises(ValueError, match=r"DYFORMER_MEMORY=.*512 or more"):
-        spill.memory_bytes()
+        scratch_database.memory_bytes()
 
 
-def test_the_database_is_bounded_and_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(spill.MEMORY_VARIABLE, "1024")
+def test_the_database_is_bounded_and_removed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(scratch_database.MEMORY_VARIABLE, "1024")
     layout = Layout(str(tmp_path / "store"))
-    with spill.open_spill(layout) as database:
-        (limit,) = spill.one_row(database, "SELECT current_setting('memory_limit')")
+    with scratch_database.open_spill(layout) as database:
+        (limit,) = scratch_database.one_row(database, "SELECT current_setting('memory_limit')")
         assert limit == "128.0 MiB"
-        spill.create(database, "numbers", pl.DataFrame({"x": [3, 1, 2]}))
-        assert spill.sorted_times(database, "SELECT x FROM numbers").tolist() == [1, 2, 3]
+        scratch_database.create(database, "numbers", pl.DataFrame({"x": [3, 1, 2]}))
+        assert scratch_database.sorted_times(database, "SELECT x FROM numbers").tolist() == [1, 2, 3]
         assert spills(layout)
     assert not spills(layout)
 
@@ -160,30 +160,30 @@ def spills(layout: Layout) -> set[Path]:
 
 KILLED = """
 import sys, time
-from storage.events import scratch_database as spill
+from storage.events import scratch_database
 from storage.layout import Layout
-with spill.open_spill(Layout(sys.argv[1])) as database:
+with scratch_database.open_spill(Layout(sys.argv[1])) as database:
     database.execute("CREATE TABLE numbers AS SELECT range AS x FROM range(100000)")
     print("open", flush=True)
     time.sleep(60)
 """
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(tmp_path: Path):
+def test_the_database_of_a_killed_process_is_removed_and_that_of_a_living_one_stays(tmp_path: Path):
     layout = Layout(str(tmp_path / "store"))
     (Path(layout.spills) / "half-removed").mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", KILLED, layout.root], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         (other,) = spills(layout)
-        with spill.open_spill(layout) as database:
+        with scratch_database.open_spill(layout) as database:
             assert len(spills(layout)) == 2
             process.kill()
             process.wait()
             (mine,) = spills(layout) - {other}
-            with spill.open_spill(layout):
+            with scratch_database.open_spill(layout):
                 assert other not in spills(layout)
                 assert mine in spills(layout)
             assert spills(layout) == {mine}
-            spill.create(database, "numbers", pl.DataFrame({"x": [1]}))
+            scratch_database.create(database, "numbers", pl.DataFrame({"x": [1]}))
     assert not spills(layout)

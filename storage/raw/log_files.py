@@ -1,4 +1,4 @@
-"""Where a log's bytes are: what the user names, the folders of DYFORMER_LOGS, or the publisher's address."""
+"""A log's name or address -> its files: named by the user, in the folders of DYFORMER_LOGS, or fetched."""
 
 import difflib
 import fnmatch
@@ -9,10 +9,11 @@ import io
 import os
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
+from typing import BinaryIO
 
 from dyformer.logs.datasets import Dataset, dataset_named
 from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile, decompressed, local_file, pieces
@@ -25,12 +26,12 @@ FETCH_TIMEOUT = 30  # seconds without a byte
 
 
 class ChecksumMismatch(LogError):
-    """Fetched bytes that are not the published ones."""
+    """Fetched bytes differ from the published ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What one pass over a file's decompressed bytes tells."""
+    """Checksum and number of a file's decompressed bytes."""
 
     sha256: str
     num_bytes: int
@@ -43,11 +44,11 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
         spec: file, folder (all files below it, sorted), pattern, or several of these; local or `s3://`. Without it a
             known dataset is looked for in the folders of DYFORMER_LOGS, then in `raw_folder`, then fetched.
         dataset: its name; only a known one may come without `spec`.
-        raw_folder: where a fetched file is kept.
+        raw_folder: folder of fetched files.
 
     Raises:
-        LogNotFound: nothing is there; the message says where to get the file and what to pass.
-        ChecksumMismatch: the publisher's address gave other bytes.
+        LogNotFound: there is no such file; the message names where to get it and which option to pass.
+        ChecksumMismatch: the publisher sent other bytes.
         UnknownDataset: no `spec` and no known dataset.
     """
     if spec:
@@ -57,7 +58,7 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
     known = dataset_named(dataset)
     if known.name == "generated":
         return [RawFile(name="generated.csv", open=lambda: io.BytesIO(generated_log()))]
-    addresses = _kept(known, raw_folder) or [_fetched(known, raw_folder)]
+    addresses = _stored(known, raw_folder) or [_fetched(known, raw_folder)]
     return [raw_file(address, known.archive_member) for address in addresses]
 
 
@@ -65,21 +66,20 @@ def raw_file(address: str, member: str | None = None) -> RawFile:
     """Name a stored file, local or in an object store, as one of a log; of an archive the file called `member`."""
     if not files.is_remote(address):
         return local_file(address, member)
-    open_stored = functools.partial(files.open_stream, address)
-    return RawFile(name=address, open=functools.partial(decompressed, address, open_stored, member))
+    return RawFile(
+        name=address, open=functools.partial(decompressed, address, functools.partial(_opened, address), member)
+    )
 
 
-def source_sha256(files: Sequence[RawFile]) -> str:
-    """Checksum the decompressed bytes of a log, whatever its files are called.
-
-    Of one file it is the file's own SHA-256; of several that of their digests, in reading order.
-    """
-    digests = [content_of(file).sha256 for file in files]
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+def _opened(address: str) -> BinaryIO:
+    try:
+        return files.open_stream(address)
+    except OSError as error:
+        raise LogNotFound(f"{address} cannot be opened ({error}); check its name, and that you may read it") from error
 
 
 def content_of(file: RawFile) -> Content:
-    """Read a file to its end, and give the checksum and the number of its decompressed bytes."""
+    """Read a file to its end, for the checksum and the number of its decompressed bytes."""
     digest, num_bytes = hashlib.sha256(), 0
     for part in pieces(file.open()):
         digest.update(part)
@@ -88,7 +88,7 @@ def content_of(file: RawFile) -> Content:
 
 
 def _named(spec: str) -> list[str]:
-    """Resolve what the user named; every name must lead to a file."""
+    """Find the files of a name, folder or pattern; raises LogNotFound where there is none."""
     found = _remote(spec) if files.is_remote(spec) else _local(Path(spec).expanduser())
     if not found:
         raise LogNotFound(f"there is no file, folder with files or pattern {spec!r}{_nearest(spec)}; pass --log FILE")
@@ -120,7 +120,7 @@ def _remote(spec: str) -> list[str]:
 
 
 def _is_data(path: PurePath) -> bool:
-    """Leave out what writers leave beside their files: hidden ones, _SUCCESS, checksums."""
+    """Leave out hidden files, _SUCCESS and checksums, which writers put beside their files."""
     return not any(part.startswith((".", "_")) for part in path.parts) and path.suffix != ".crc"
 
 
@@ -132,14 +132,13 @@ def _nearest(spec: str) -> str:
     return f" (near it: {', '.join(near)})" if near else ""
 
 
-def _kept(dataset: Dataset, raw_folder: str) -> list[str]:
-    """Look for a known log on this machine: under the publisher's names, or in a folder called after the dataset."""
+def _stored(dataset: Dataset, raw_folder: str) -> list[str]:
+    """Find a known log by its published names, or in a folder with the dataset's name."""
     for folder in _log_folders():
-        for candidate in _candidates(dataset, folder):
-            if candidate.is_file():
-                return [str(candidate)]
-        if own := _local(folder / dataset.name):
-            return own
+        named = (parent / name for parent in (folder, folder / dataset.name) for name in _stored_names(dataset))
+        found = [str(path) for path in named if path.is_file()][:1] or _local(folder / dataset.name)
+        if found:
+            return found
     fetched = files.children(raw_folder)
     return [f"{raw_folder.rstrip('/')}/{name}" for name in _stored_names(dataset) if name in fetched][:1]
 
@@ -148,20 +147,14 @@ def _log_folders() -> list[Path]:
     return [Path(folder).expanduser() for folder in os.environ.get(LOGS_VARIABLE, "").split(os.pathsep) if folder]
 
 
-def _candidates(dataset: Dataset, folder: Path) -> Iterator[Path]:
-    for place in (folder, folder / dataset.name):
-        for name in _stored_names(dataset):
-            yield place / name
-
-
 def _stored_names(dataset: Dataset) -> list[str]:
-    """Give the names that the log goes by: as published, compressed, or in the publisher's archive."""
+    """List the file names that the log may have: as published, compressed, or the publisher's archive."""
     names = [name + ending for name in dataset.file_names for ending in COMPRESSED]
     return names + ([PurePosixPath(dataset.origin).name] if dataset.origin else [])
 
 
 def _fetched(dataset: Dataset, raw_folder: str) -> str:
-    """Fetch a log to the raw folder: whole and of the right checksum, or not at all."""
+    """Fetch a log to the raw folder, whole and with the right checksum, or not at all."""
     if dataset.origin is None:
         raise LogNotFound(_where_to_get(dataset, "it has no address to fetch it from"))
     name = PurePosixPath(dataset.origin).name
@@ -188,21 +181,21 @@ def _download(url: str, path: Path) -> None:
 
 
 def _check(dataset: Dataset, path: Path) -> None:
-    """Read the fetched file to its end: what breaks off or differs from the published bytes is not kept."""
+    """Read the fetched file to its end; raises ChecksumMismatch where it breaks off or is not the published one."""
     try:
         found = content_of(raw_file(str(path), dataset.archive_member)).sha256
     except DamagedLog as error:
         raise ChecksumMismatch(
-            _where_to_get(dataset, f"what {dataset.origin} gave cannot be read ({error})")
+            _where_to_get(dataset, f"the file of {dataset.origin} cannot be read ({error})")
         ) from error
     if dataset.origin_sha256 not in (None, found):
-        problem = f"{dataset.origin} gave bytes with SHA-256 {found}, expected {dataset.origin_sha256}"
+        problem = f"the file of {dataset.origin} has SHA-256 {found}, expected {dataset.origin_sha256}"
         raise ChecksumMismatch(_where_to_get(dataset, problem))
 
 
 def _where_to_get(dataset: Dataset, problem: str) -> str:
     folders = ", ".join(map(str, _log_folders())) or "not set"
     return (
-        f"the log of {dataset.name} is not at hand: {problem}. Get {dataset.file_names[0]} from {dataset.homepage} and"
+        f"the log of {dataset.name} was not found: {problem}. Get {dataset.file_names[0]} from {dataset.homepage} and"
         f" pass --log FILE, or put it into a folder of {LOGS_VARIABLE} ({folders})"
     )
