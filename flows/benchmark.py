@@ -8,8 +8,7 @@ from dyformer.embedder import Scorer
 from dyformer.experiments.methods import METHODS, Variation
 from flows.artifacts import show_table
 from flows.console import tracked
-from flows.evaluate import evaluate_task, methods_task
-from flows.stages import Changes, experiment_of, ingest, train_task
+from flows.stages import Changes, evaluate_task, experiment_of, ingest, methods_task, train_task
 from flows.tasks.evaluate import metrics, steps_to_evaluate
 from flows.tasks.methods import chosen_methods
 from flows.tasks.track import track_benchmark

@@ -12,7 +12,7 @@ import typer
 
 from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, write_json
 from flows.environment import server_in_use
-from flows.options import with_reading
+from flows.options import AsJson, Changes, JsonFile, Name, Seed, experiment_from, with_reading
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
@@ -25,19 +25,6 @@ app = typer.Typer(
 )
 
 FAILED, NOTHING_TO_DO = 1, 3  # done is 0, a wrong usage 2
-
-Name = Annotated[
-    str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or one of your own")
-]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="change a setting: --set model.num_layers=4; repeat for several", show_default=False),
-]
-Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0)]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -109,7 +96,7 @@ def prepare(
     changes: Changes = None,
 ) -> None:
     """Write the PageRank and distance tables of the steps up to one."""
-    experiment = _experiment(dataset, changes)
+    experiment = experiment_from(dataset, changes)
     from flows.tasks.prepare import prepare_tables
     from flows.tasks.snapshots import check_range, newest_until
 
@@ -127,7 +114,7 @@ def predict(
     seed: Seed = 0,
 ) -> None:
     """Write node vectors and link forecasts as of the newest step, from the model trained for it."""
-    experiment = _experiment(dataset, changes)
+    experiment = experiment_from(dataset, changes)
     from flows.tasks.predict import write_forecasts, write_vectors
     from flows.tasks.snapshots import make_snapshots, newest_until
     from flows.tasks.train import train_model
@@ -176,7 +163,7 @@ def run(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
     """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun does only what is new."""
-    experiment = _experiment(dataset, changes)
+    experiment = experiment_from(dataset, changes)
     report, seconds = _finished(dataset, reading, experiment, seed)
     if report is None:
         report = _retrain(dataset, reading, experiment, seed)
@@ -192,7 +179,7 @@ def retrain(
     dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
 ) -> None:
     """Do what `run` does, for schedulers: exit code 3 where nothing is new."""
-    experiment = _experiment(dataset, changes)
+    experiment = experiment_from(dataset, changes)
     finished, seconds = _finished(dataset, reading, experiment, seed)
     if finished is not None:
         print(f"{dataset}: nothing new")
@@ -223,7 +210,7 @@ def benchmark(
     json_file: JsonFile = None,
 ) -> None:
     """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, the baselines, your own."""
-    experiment = _experiment(dataset, changes)  # an error comes before anything is committed or started
+    experiment = experiment_from(dataset, changes)  # an error comes before anything is committed or started
     from dyformer.experiments.tables import score_table
     from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
     from flows.tasks.methods import benchmark_methods
@@ -309,14 +296,3 @@ def _print_report(
     print_report(metrics, summary, options, storage=click.get_current_context().find_root().params["storage"])
     if json_file is not None:
         write_json(json_file, {**summary, "scores": plain_steps(metrics), "report": report})
-
-
-def _experiment(dataset: str, changes: list[str] | None) -> "Experiment":
-    """Read the `name=value` texts of --set, before anything heavy is imported."""
-    from dyformer.experiments.settings import experiment_for
-
-    pairs = [change.partition("=") for change in changes or []]
-    wrong = [name for name, sign, _ in pairs if not sign]
-    if wrong:
-        raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
-    return experiment_for(dataset).changed({name.strip(): value.strip() for name, _, value in pairs})

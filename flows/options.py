@@ -1,11 +1,28 @@
-"""The options that say how a log is read, shared by every command that takes a log."""
+"""Options that several commands share, and the experiment of their --set."""
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from dyformer.experiments.settings import Experiment
+
+Name = Annotated[
+    str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or one of your own")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="change a setting: --set model.num_layers=4; repeat for several", show_default=False),
+]
+Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0)]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 READING_PANEL = "How the log is read (guessed where not given)"
 
@@ -63,3 +80,14 @@ def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     with_options.__signature__ = inspect.Signature(keyword + shared)  # pyright: ignore[reportAttributeAccessIssue]
     return with_options
+
+
+def experiment_from(dataset: str, changes: list[str] | None) -> "Experiment":
+    """Read the `name=value` texts of --set, before anything heavy is imported."""
+    from dyformer.experiments.settings import experiment_for
+
+    pairs = [change.partition("=") for change in changes or []]
+    wrong = [name for name, sign, _ in pairs if not sign]
+    if wrong:
+        raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
+    return experiment_for(dataset).changed({name.strip(): value.strip() for name, _, value in pairs})

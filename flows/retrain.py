@@ -9,9 +9,10 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.artifacts import show_report, show_table
-from flows.evaluate import baselines_task, evaluate_task
 from flows.stages import (
     Changes,
+    baselines_task,
+    evaluate_task,
     experiment_of,
     forecasts_task,
     ingest_task,

@@ -6,6 +6,8 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from dyformer.experiments.settings import Experiment, experiment_for
+from flows.artifacts import show_table
+from flows.tasks.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
 from flows.tasks.ingest import ingest_log
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
@@ -23,6 +25,15 @@ snapshots_task = task(name="make snapshots", task_run_name="snapshots of {datase
 )
 prepare_task = task(name="prepare tables", task_run_name="tables until step {until}", cache_policy=NO_CACHE)(
     prepare_tables
+)
+evaluate_task = task(name="evaluate model", task_run_name="{method} on step {step}", cache_policy=NO_CACHE)(
+    evaluate_model
+)
+methods_task = task(name="evaluate methods", task_run_name="{names} on step {step}", cache_policy=NO_CACHE)(
+    evaluate_methods
+)
+baselines_task = task(name="evaluate baselines", task_run_name="baselines on step {step}", cache_policy=NO_CACHE)(
+    evaluate_baselines
 )
 vectors_task = task(name="write vectors", task_run_name="vectors", cache_policy=NO_CACHE)(write_vectors)
 forecasts_task = task(name="write forecasts", task_run_name="forecasts", cache_policy=NO_CACHE)(write_forecasts)
@@ -66,6 +77,19 @@ def train(
     """Pre-train and fine-tune on the steps up to `until`, the last but one by default; returns the model's address."""
     experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
     return tracked_train_task(snapshots, newest_until(snapshots) if until is None else until, experiment, seed)
+
+
+@flow(flow_run_name="evaluate {dataset}")
+def evaluate(
+    dataset: str, until: int | None = None, changes: Changes = None, seed: int = 0, version: int | None = None
+) -> list[str]:
+    """Evaluate the model trained until a step, and the baselines, on the next step; returns the scores' addresses."""
+    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    until = newest_until(snapshots) if until is None else until
+    model = train_task(snapshots, until, experiment, seed)  # at once where it is trained already
+    scores = [evaluate_task(snapshots, model, until + 1, seed=seed), baselines_task(snapshots, until + 1, seed)]
+    show_table(dataset, metrics(scores, snapshots))
+    return scores
 
 
 @flow(flow_run_name="predict {dataset}")
