@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, write_json
@@ -160,7 +159,12 @@ def drop(
 @app.command()
 @with_reading
 def run(
-    dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
+    context: typer.Context,
+    dataset: Name,
+    reading: dict[str, Any],
+    changes: Changes = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
 ) -> None:
     """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun does only what is new."""
     experiment = experiment_from(dataset, changes)
@@ -170,13 +174,18 @@ def run(
     else:
         print("nothing new: this is the report of the earlier run")
         seconds = 0.0
-    _print_report(report, json_file, seconds, changes, seed)
+    _print_report(report, json_file, seconds, _next_options(context))
 
 
 @app.command()
 @with_reading
 def retrain(
-    dataset: Name, reading: dict[str, Any], changes: Changes = None, seed: Seed = 0, json_file: JsonFile = None
+    context: typer.Context,
+    dataset: Name,
+    reading: dict[str, Any],
+    changes: Changes = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
 ) -> None:
     """Do what `run` does, for schedulers: exit code 3 where nothing is new."""
     experiment = experiment_from(dataset, changes)
@@ -184,7 +193,7 @@ def retrain(
     if finished is not None:
         print(f"{dataset}: nothing new")
         raise typer.Exit(NOTHING_TO_DO)
-    _print_report(_retrain(dataset, reading, experiment, seed), json_file, seconds, changes, seed)
+    _print_report(_retrain(dataset, reading, experiment, seed), json_file, seconds, _next_options(context))
 
 
 @app.command()
@@ -283,16 +292,21 @@ def _announce() -> None:
     print(f"running on {server_in_use()}", flush=True)
 
 
-def _print_report(
-    report: str, json_file: Path | None, ingest_seconds: float, changes: list[str] | None, seed: int
-) -> None:
+def _next_options(context: typer.Context) -> dict[str, Any]:
+    """Give the options of a run that a command after it needs: `--storage`, and `--set` and `--seed` for the model."""
+    values = context.params
+    options = [text for change in values["changes"] or [] for text in ("--set", change)]
+    options += ["--seed", str(values["seed"])] if values["seed"] else []
+    return {"options": options, "storage": context.find_root().params["storage"]}
+
+
+def _print_report(report: str, json_file: Path | None, ingest_seconds: float, next_options: dict[str, Any]) -> None:
     """Print the scores of a run and the commands that may follow; write everything to the file."""
     from flows.tasks.report import read_report
 
     metrics, summary = read_report(report)
     summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    options = [text for change in changes or [] for text in ("--set", change)] + (["--seed", str(seed)] if seed else [])
-    print_report(metrics, summary, options, storage=click.get_current_context().find_root().params["storage"])
+    print_report(metrics, summary, **next_options)
     if json_file is not None:
         write_json(json_file, {**summary, "scores": plain_steps(metrics), "report": report})
