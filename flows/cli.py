@@ -61,6 +61,28 @@ def datasets(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def settings(
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="DATASET", help="with the values of its own", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every setting of --set: its value and where it is from, the allowed values, the meaning."""
+    import polars as pl
+
+    from dyformer.experiments.settings import Experiment, as_record, experiment_for, settings_table
+
+    used, defaults = as_record(experiment_for(dataset or "")), as_record(Experiment())
+    rows = []
+    for name, default, allowed, meaning in settings_table():
+        part, _, inner = name.partition(".")
+        value, usual = ((record[part] or {}).get(inner) if inner else record[part] for record in (used, defaults))
+        text, origin = (default, "default") if value == usual else (str(value), dataset)
+        rows.append({"setting": name, "value": text, "from": origin, "allowed": allowed, "meaning": meaning})
+    print_json(rows) if as_json else print_frame(pl.DataFrame(rows))
+
+
+@app.command()
 @with_reading
 def ingest(dataset: Name, reading: dict[str, Any]) -> None:
     """Commit the rows of a log; the same bytes again change nothing."""
