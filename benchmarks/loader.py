@@ -12,9 +12,9 @@ from graphs import published_graph  # sets the environment of a training, before
 
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.training import stages as training
 from dyformer.training.checkpoint import Progress
 from dyformer.training.loop import Stage
-from dyformer.training.stages import stages as training
 
 TARGET = 0.05
 WITHOUT, DEFAULT = 0, Stage.num_threads
