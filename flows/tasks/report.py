@@ -8,7 +8,15 @@ import polars as pl
 from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.evaluate import metrics
 from flows.tasks.snapshots import open_snapshots
-from storage.artifacts.artifact import Lineage, is_current, read_bytes, read_table, write_artifact
+from storage.artifacts.artifact import (
+    ArtifactMissing,
+    Lineage,
+    is_current,
+    names,
+    read_bytes,
+    read_table,
+    write_artifact,
+)
 
 SUMMARY = "summary.json"
 
@@ -23,7 +31,11 @@ def write_report(
 
 
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Give the metrics and the summary of a report."""
+    """Give the metrics and the summary of a report. Raises ArtifactMissing for one of an earlier version."""
+    if "metrics.parquet" not in names(address):
+        raise ArtifactMissing(
+            f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
+        )
     return read_table(address, "metrics"), json.loads(read_bytes(address, SUMMARY))
 
 

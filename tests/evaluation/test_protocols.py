@@ -340,3 +340,10 @@ def test_baselines_have_their_measured_metrics(name: str, shared_log):
         steps = sorted({pairs.step for pairs in scored})
         coverage = log_metrics(graph, steps, name).filter(step="macro", metric="coverage")["value"].item()
         assert 100 * coverage == pytest.approx(COVERED[name], abs=0.05)
+
+
+def test_the_seed_decides_the_pairs_that_the_forecast_decoder_is_fitted_on():
+    graph, vectors = graph_of(), np.random.default_rng(0).normal(size=(40, 3))
+    first, again, other = (forecast_decoder(vectors, graph, 5, seed, "paper") for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.coefficient_F, again.coefficient_F)
+    assert (first.coefficient_F != other.coefficient_F).all()

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,6 +20,8 @@ from dyformer.evaluation.scored_pairs import (
     to_table,
 )
 from dyformer.scoring.metrics import auc, average_precision
+from flows.tasks.report import read_report
+from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
 
 
 def pairs_at(step: int, positive: list[int], new: list[int], score: list[float], **changes) -> ScoredPairs:
@@ -145,3 +148,11 @@ def test_a_table_of_an_earlier_version_is_refused_with_the_command_that_makes_it
     earlier = to_table(evaluated_pairs()).rename({"positive": "linked"})
     with pytest.raises(OtherColumns, match=r"linked.*expected.*positive.*earlier version.*dyformer benchmark"):
         from_table(earlier)
+
+
+def test_a_report_of_an_earlier_version_is_refused_with_the_command_that_makes_it_again(tmp_path: Path):
+    lineage = Lineage(kind="report", dataset="mylog", table_version=1)
+    earlier = {"former_name": pl.DataFrame({"value": [0.5]}), "summary.json": b"{}"}
+    address = write_artifact(str(tmp_path / "report"), earlier, lineage)
+    with pytest.raises(ArtifactMissing, match="earlier version of dyformer: delete it and run `dyformer run` again"):
+        read_report(address)
