@@ -87,7 +87,7 @@ def describe(plan: ReadPlan) -> str:
 
 
 def position(column: str | int, names: tuple[str, ...], num_fields: int, where: str) -> int:
-    """Find a declared column among those of a file: by name first, a number then as a position from 0.
+    """Find a declared column among those of a file: by its name, else as a position from 0.
 
     Raises ColumnNotFound with the columns found.
     """

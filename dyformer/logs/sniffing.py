@@ -1,7 +1,7 @@
 """The start of a raw log, and what the user declared -> ReadPlan.
 
-The separator, the header and the time unit are guessed by this project's own rules: the sniffers of the csv module and
-of DuckDB know neither which column is the time nor comment lines, and choose where two readings fit.
+The rules are this project's own, because the sniffers of the csv module and of DuckDB know no roles of columns (source,
+target, time) and choose without notice where two readings fit.
 """
 
 import re
