@@ -1,4 +1,4 @@
-"""Raw logs as they are up to a moment, and with something else after it: what no earlier cut may notice."""
+"""Raw logs with other rows after a moment: nothing as of an earlier step may depend on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Row = tuple[str, str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class SplitLog:
-    """The lines of a log, apart at a moment; `line` writes a row (and a weight, where the log has one)."""
+    """The lines of a log, split at a moment; `line` writes a row (and a weight, where the log has one)."""
 
     moment: int  # seconds since the epoch
     header: list[bytes]
@@ -28,7 +28,7 @@ class SplitLog:
 
     @property
     def ids(self) -> list[str]:
-        """The nodes seen up to the moment."""
+        """The nodes of the rows before the moment."""
         return sorted({end for line in self.past for end in self.parse(line)[:2]})
 
     def written(self, rows: list[Row]) -> list[bytes]:
@@ -107,7 +107,7 @@ def tenfold(log: SplitLog, generator: np.random.Generator) -> list[bytes]:
 
 
 def newcomers(log: SplitLog, generator: np.random.Generator) -> list[bytes]:
-    """Nodes never seen before, with ids of other kinds than the log's, meet the old ones and each other."""
+    """New nodes, with ids of other kinds than the log's, interact with old nodes and with each other."""
     names = ["0", "007", "-1", "nobody", "ünknown", "9223372036854775807", "123456789012345678901234567890"]
     names += [f"ghost{number}" for number in range(500)]
     rows = []
@@ -152,7 +152,7 @@ def malformed(log: SplitLog, generator: np.random.Generator) -> list[bytes]:
     ]
     noise = [generator.bytes(int(size)).replace(b"\n", b"") for size in generator.integers(1, 300, size=300)]
     lines = [*log.future[:200], *junk, *noise, *log.future[200:400]]
-    return [lines[place] for place in generator.permutation(len(lines))]
+    return [lines[index] for index in generator.permutation(len(lines))]
 
 
 POISONS: dict[str, Callable[[SplitLog, np.random.Generator], list[bytes]]] = {
@@ -162,7 +162,7 @@ POISONS: dict[str, Callable[[SplitLog, np.random.Generator], list[bytes]]] = {
 
 
 def poisoned(log: SplitLog, name: str, *, first: bool = False, seed: int = 0) -> list[bytes]:
-    """Lines of the log with a poison after the moment, behind the past in the file or before it."""
+    """Lines of the log with a poison after the moment, which stands in the file after the past or before it."""
     later = POISONS[name](log, np.random.default_rng(seed))
-    early = log.past[:1] if first else log.past  # the first row stays first: it tells what kind of log this is
+    early = log.past[:1] if first else log.past  # the first row stays first, because the format is sniffed from it
     return [*log.header, *early, *later, *log.past[len(early) :]]
