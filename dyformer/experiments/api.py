@@ -188,7 +188,7 @@ def read_log(
         source: column of the source, by name or position from 0; likewise target and time.
         target: column of the target.
         time: column of the time.
-        time_unit: "s", "ms", "us", "ns" (since the epoch), "iso" or "step".
+        time_unit: "s", "ms", "us", "ns" (since the epoch), "iso", "day-first", "month-first" or "step".
         bipartite: two id spaces: source 7 and target 7 are different nodes.
         max_bad: fraction of unusable rows that is accepted; they are in `log.quarantine`.
 
