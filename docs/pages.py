@@ -2,8 +2,6 @@
 
 import ast
 import tomllib
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ SETTINGS = """# Every setting
 
 A setting is changed with `--set name=value` on the command line, with `settings={"name": value}` in Python, and with
 `changes` as a parameter of a deployment. A misspelt name is refused with the allowed ones. `--set pretrain=none` leaves
-pre-training out.
+pre-training out. `dyformer settings` prints the same table.
 
 This page is made from the code when the site is built.
 """
@@ -50,29 +48,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def settings_page() -> str:
-    """Write one table for each part of an experiment: setting, default, meaning."""
-    from dyformer.experiments.settings import Experiment
+    """Write one table for each part of an experiment: setting, default, allowed values, meaning."""
+    from dyformer.experiments.settings import settings_table
 
-    parts = [SETTINGS]
-    whole = Experiment()
-    for part in fields(Experiment):
-        value = getattr(whole, part.name)
-        if is_dataclass(value):
-            first_line = (type(value).__doc__ or "").splitlines()[0]
-            rows = [f"| `{part.name}.{name}` | `{shown}` | {meaning} |" for name, shown, meaning in _settings_of(value)]
-            table = ["| setting | default | meaning |", "|---|---|---|", *rows]
-            parts.append("\n".join([f"## {part.name}", "", first_line, "", *table, ""]))
-        else:
-            parts.append(f"## {part.name}\n\nDefault: `{value}`.\n")
-    return "\n".join(parts)
-
-
-def _settings_of(part: Any) -> Iterator[tuple[str, Any, str]]:
-    for name, info in type(part).__pydantic_fields__.items():
-        limits = [f"at least {limit.ge}" for limit in info.metadata if getattr(limit, "ge", None) is not None]
-        limits += [f"at most {limit.le}" for limit in info.metadata if getattr(limit, "le", None) is not None]
-        shown = str(getattr(part, name)).lower() if getattr(part, name) in (True, False, None) else getattr(part, name)
-        yield name, shown, "; ".join([(info.description or "").replace("|", "\\|"), *limits])
+    parts: dict[str, list[str]] = {}
+    for setting in settings_table():
+        cells = (f"`{setting.name}`", f"`{setting.default}`", setting.kind, setting.meaning)
+        row = f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+        parts.setdefault(setting.name.partition(".")[0], []).append(row)
+    head = "| setting | default | allowed | meaning |\n|---|---|---|---|"
+    return "\n".join([SETTINGS, *("\n".join([f"## {part}", "", head, *rows, ""]) for part, rows in parts.items())])
 
 
 def architecture_page() -> str:
