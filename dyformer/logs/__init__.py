@@ -6,8 +6,8 @@
     check_bad_rows(result.quarantine, result.num_read, 0.01)     events
 
 `local_file(path) -> RawFile` reads a file of this machine: plain, gzip, bz2, zstd, or the only file of a zip or tar.
-`frame_file(frame) -> RawFile` takes a polars or pandas frame with ids of any kind; columns as of a file with a header.
+`frame_file(frame) -> RawFile` takes a polars or pandas frame with ids of any kind; its columns have names.
 `sniff_plan(files, declared) -> ReadPlan` guesses the properties that are not declared; `describe(plan)` prints them.
 `read_events(files, plan) -> ReadResult` has `events`, `quarantine` (file, line, reason, raw) and the counts.
-Everything raised is a `LogError`, which is a `ValueError`.
+Every error of a log is a `LogError`, which is a `ValueError`.
 """

@@ -43,20 +43,20 @@ class UnknownDataset(ValueError):
 def parse_duration(text: str) -> tuple[int, str]:
     """Split "10d" into (10, "d"); a plain number is a count of integer steps, with unit "".
 
-    Raises WindowError when the text is no duration.
+    Raises WindowError when the text is not a duration.
     """
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text)
     allowed = {*FIXED_UNITS, *CALENDAR_UNITS, ""}
     if match is None or match[2] not in allowed:
         raise WindowError(
-            f"{text!r} is no duration: write a number and one of {', '.join([*FIXED_UNITS, 'mo', 'y'])}"
+            f"{text!r} is not a duration: write a number and one of {', '.join([*FIXED_UNITS, 'mo', 'y'])}"
             ' (as in "10d"), or a plain number of steps for a log with integer steps'
         )
     return int(match[1]), match[2]
 
 
 def fixed_duration(text: str, time_unit: TimeUnit) -> int:
-    """Give a duration in the unit of the events' time: microseconds, or steps on a log with integer steps.
+    """Convert a duration to the unit of the events' time: microseconds, or steps on a log with integer steps.
 
     Raises WindowError for months and years (their length changes) and where clock and step are mixed.
     """
@@ -76,17 +76,17 @@ def fixed_duration(text: str, time_unit: TimeUnit) -> int:
 class Window:
     """How a log is split into snapshots.
 
-    First the trims: rows with `min + trim_start <= time <= max - trim_end` remain. Then, with `first` and `last`
-    the trimmed range's ends (`min + trim_start`; `max - trim_end`):
+    First, the trims leave only rows with `min + trim_start <= time <= max - trim_end`. Let `first` and `last` be the
+    ends of this range (`min + trim_start`; `max - trim_end`). Then the rules are:
 
     - equal_time with a length: step 1 + floor((time - first) / length). In a time zone other than UTC, times and ends
       are read on that zone's wall clock first, so that a day stays a day when the clocks change (ml-10m's rule).
     - equal_time with a count: step 1 + min(count - 1, floor(count * (time - first) / (last - first))).
-    - equal_count: the rows in order of time, ties in log order, in `count` parts of equal size (the first parts one
-      longer where it does not divide).
-    - calendar: whole days, weeks (from Monday), months or years of the time zone, from the one with the first row.
+    - equal_count: the rows in order of time, ties in log order, in `count` parts of equal size (where the division
+      leaves a remainder, the first parts have one row more).
+    - calendar: whole days, weeks (from Monday), months or years of the time zone, from that of the first row on.
 
-    Windows without a row remain.
+    Windows without a row are kept.
     """
 
     rule: WindowRule
@@ -104,7 +104,7 @@ class Window:
             if trim is not None and parse_duration(trim)[1] in ("mo", "y"):
                 raise WindowError(f"the trim {trim!r} has no fixed length: give it in days")
         if self.time_zone != "UTC" and self.time_zone not in available_timezones():
-            raise WindowError(f"{self.time_zone!r} is no time zone: write a name like UTC or America/Chicago")
+            raise WindowError(f"{self.time_zone!r} is not a time zone: write a name like UTC or America/Chicago")
 
     @classmethod
     def parse(cls, text: str) -> "Window":
@@ -127,7 +127,7 @@ class Window:
 
 
 def _check_extent(window: Window) -> None:
-    """Check that length and count are the ones that the rule needs."""
+    """Check that the rule has the length or the count that it needs, and no other."""
     if window.rule != "equal_count" and window.length is not None and window.count is None:
         amount, unit = parse_duration(window.length)
         if amount < 1:
@@ -153,7 +153,7 @@ def _parse_window(text: str) -> Window:
     )
     if match is None:
         raise WindowError(
-            f"{text!r} is no window: write a width (7d), a number of windows (12 equal, 12 equal time) or a calendar"
+            f"{text!r} is not a window: write a width (7d), a number of windows (12 equal, 12 equal time) or a calendar"
             " period (calendar 1mo), then, if wanted, `in TIME_ZONE` and `trim START END`"
         )
     rule = "calendar" if match["calendar"] else "equal_time"
@@ -206,11 +206,11 @@ class Dataset:
     bipartite: bool = False  # two id spaces: source 7 and target 7 are different nodes
     directed: bool = True
     first_evaluated_step: int = 3
-    file_names: tuple[str, ...] = ()  # the publisher's names for the file, without a compression's ending
-    sha256: str | None = None  # of the copy that the reference counts were made from
+    file_names: tuple[str, ...] = ()  # the publisher's names for the file, without endings such as .gz
+    sha256: str | None = None  # checksum of the copy from which the reference counts were made
     origin: str | None = None  # the publisher's download address
     archive_member: str | None = None  # the file wanted from the archive at `origin`
-    origin_sha256: str | None = None  # of the bytes at `origin`, where they are known
+    origin_sha256: str | None = None  # checksum of the bytes at `origin`, where it is known
     homepage: str | None = None
     terms: str | None = None
 

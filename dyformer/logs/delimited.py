@@ -1,7 +1,7 @@
 """A file of delimited text and its ReadPlan -> blocks of rows: the texts of the planned columns, line by line.
 
-Lines without quotes are split all at once, lines of regular quoting by one pattern, and all others one by one: a quoted
-field may hold separators, doubled quotes and line ends.
+Lines without quotes are split all at once, and lines of regular quoting by one pattern. All others are split one by
+one, because a quoted field may hold separators, doubled quotes and line ends.
 """
 
 import csv
@@ -27,7 +27,7 @@ class Positions:
     """Where one file has the planned columns."""
 
     at: dict[str, int]  # role -> position
-    num_fields: range  # that a row may have
+    num_fields: range  # allowed in a row
     header: str | None = None
 
 
@@ -70,7 +70,7 @@ def delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator[
 def odd_records(texts: pl.Series, starts: list[int], separator: str, num_fields: range) -> list[OddRecord]:
     """Read the records that start at the given lines, in order; lines that an earlier record took are skipped.
 
-    The lines after an open quote close it if they then make one record of a fitting number of fields.
+    Lines after an open quote are added to its record if the result has an allowed number of fields.
     """
     records: list[OddRecord] = []
     for start in starts:
@@ -81,7 +81,7 @@ def odd_records(texts: pl.Series, starts: list[int], separator: str, num_fields:
 
 
 def parsed(text: str, separator: str) -> tuple[list[str], str | None]:
-    """Split one record: its stripped fields, and the fault of its quoting."""
+    """Split one record; give its stripped fields, and the fault of its quoting if there is one."""
     line = text.replace("\t", " ").strip() if separator == " " else text
     lines = io.StringIO(line, newline="\n")
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
@@ -93,7 +93,7 @@ def parsed(text: str, separator: str) -> tuple[list[str], str | None]:
 
 
 def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Positions:
-    """Find the planned columns in this file: its header may order them anew, or be missing after the first file."""
+    """Find the planned columns in this file: its header may have another order, or be missing after the first file."""
     most = plan.max_fields if plan.max_fields is not None else 1 << 30
     wanted = plan.columns.by_role()
     if not plan.has_header:
@@ -113,7 +113,7 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
 
 
 def _integer_rows(lines: Lines, plan: ReadPlan, positions: Positions) -> pl.DataFrame | None:
-    """Read a block as numbers, where it holds nothing but rows of plain fields."""
+    """Read a block as numbers; None where it holds anything but rows of plain fields."""
     block = lines.block.replace(b"\r\n", b"\n") if b"\r" in lines.block else lines.block
     marks = ('"', "\0", "\r", *plan.comment_marks, *([positions.header] if positions.header else []))
     rows = integer_rows(block, str(plan.separator), positions.at, tuple(mark.encode() for mark in marks))
@@ -227,7 +227,7 @@ def _plain_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.Data
 
 
 def _even_texts(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.DataFrame:
-    """Split lines of one number of fields by the CSV reader, several times faster than by splitting texts."""
+    """Split lines that all have one number of fields: the CSV reader is several times as fast as splitting texts."""
     bytes_again = io.BytesIO()
     raw.to_frame().write_csv(bytes_again, include_header=False, quote_style="never")
     table = pl.read_csv(

@@ -1,11 +1,11 @@
 """Raw log -> events: source, target, time, weight, label; rejected rows with reasons.
 
-An events frame has the columns `source, target` (the user's own ids: UInt32 or Int64 where each is the usual text of an
-integer, else Categorical, so that each text is held once), `time` (Int64: microseconds since the epoch, or the log's
+An events frame has the columns `source, target` (the user's own ids: UInt32 or Int64 where each is an integer's
+canonical text, else Categorical, which holds each text once), `time` (Int64: microseconds since the epoch, or the log's
 integer step), `weight` (Float64), `label` (Int8, null where there is none), `file` and `line` (where the row stands),
 in the order of the log.
 
-R rows    B rows of one block    S rows that have their hash in common with another one
+R rows    B rows of one block    S rows whose hash another row shares
 """
 
 from collections import defaultdict
@@ -41,10 +41,10 @@ CONTENT = ("source", "target", "time", "weight", "label")
 EVENT_COLUMNS = (*CONTENT, "file", "line")
 
 ABSENT = {"weight": pl.lit(1.0), "label": pl.lit(None, pl.Int8)}
-"""The values of a log without such a column."""
+"""The values of all events where the log lacks the column."""
 
 NUMBERS = {pl.UInt32: np.uint32, pl.Int64: np.int64, pl.Float64: np.float64}
-"""Types of columns without a missing value in an event."""
+"""Types of the columns that have a value in every event."""
 
 BLOCK_BYTES = 1 << 22
 BLOCK_ROWS = 1 << 17
@@ -60,14 +60,14 @@ class ReadResult:
     num_accepted: int
     num_quarantined: int
     num_dropped: int  # duplicates, dropped because the user wants it
-    num_duplicates: int  # usable rows beyond the first of their content, whether dropped or not
+    num_duplicates: int  # usable rows equal to an earlier one, whether dropped or not
 
 
 def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bool = False) -> ReadResult:
     """Read every row of a log, in the order of the files.
 
-    Exact duplicates are interactions of their own (two messages in one second) unless `drop_duplicates`, which leaves
-    only the first of each content, over all files.
+    Exact duplicates count as separate interactions (two messages in one second). With `drop_duplicates` only the first
+    of equal rows, over all files, is kept.
 
     Raises EmptyLog, DamagedLog and ColumnNotFound with the file; UnreadableTime or NoUsableRows where no row is usable.
     """
@@ -77,7 +77,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
     if drop_duplicates and num_duplicates:
         columns = [events.select(name) for name in EVENT_COLUMNS]
         del events
-        for index in range(len(columns)):  # one by one, so that each column is free before the next is made
+        for index in range(len(columns)):  # one by one, so that the old column is freed before the next is made
             columns[index] = columns[index].filter(~is_repeat_R)
         events = pl.concat(columns, how="horizontal")
     return ReadResult(
@@ -112,8 +112,8 @@ def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -
     missing), `line` (from 1; the row's number in Parquet), `raw` (the text as it stands; null in Parquet) and `reason`
     (null unless the row cannot be split). Blank lines, comment lines and headers are no rows.
 
-    Where all ids of a block are plain integers its ids, and times that are so, come as Int64; instead of `raw` it then
-    has every field of the text in `field_0, field_1, ...`.
+    Where all ids of a block are plain integers, they come as Int64, and so do times that are plain integers. Instead of
+    `raw` such a block has every field of the text in `field_0, field_1, ...`.
     """
     start = first_bytes(file, 64)
     if start.startswith(PARQUET_MAGIC) != (plan.format == "parquet"):
@@ -159,7 +159,7 @@ def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float)
 
 
 def repeats(rows: pl.DataFrame) -> NDArray[np.bool_]:
-    """Mark every row [R] that equals an earlier one. Equal hashes find the few rows worth comparing."""
+    """Mark every row [R] that equals an earlier one. Only rows with equal hashes are compared."""
     row_S = _suspects(_hashed(rows), np.uint64(rows.height.bit_length()))
     is_first_S = rows[row_S].select(pl.struct(pl.all()).is_first_distinct()).to_series().to_numpy()
     is_repeat_R = np.zeros(rows.height, dtype=np.bool_)
@@ -168,7 +168,7 @@ def repeats(rows: pl.DataFrame) -> NDArray[np.bool_]:
 
 
 def in_pieces(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Join every run of blocks of the same types; the memory of a block is free for the next one."""
+    """Join consecutive blocks of the same types; a block's memory is freed before the next block is read."""
     for _, run in groupby(blocks, key=lambda block: block.schema):
         yield _in_one(run)
 
@@ -208,7 +208,7 @@ def _reasons(quarantine: pl.DataFrame) -> str:
 
 
 def _in_one(blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    # A bytearray grows in place, and so takes no more memory than its content.
+    # A bytearray grows in place, so it takes no more memory than its content.
     numbers, others, dtypes = defaultdict(bytearray), defaultdict(list), {}
     for block in blocks:
         dtypes = block.schema
@@ -240,8 +240,8 @@ def _hashed(rows: pl.DataFrame) -> NDArray[np.uint64]:
 
 
 def _suspects(hash_R: NDArray[np.uint64], row_bits: np.uint64) -> NDArray[np.uint64]:
-    """Find the rows [S] whose hashes start alike: those of one start side by side and in order."""
-    # Hash and row in one key: keys are sorted several times faster than positions are.
+    """Find the rows [S] whose hashes have equal leading bits, grouped by these bits and ascending in a group."""
+    # A key holds leading bits and row, because sorting keys is several times as fast as sorting positions.
     key_R = hash_R
     for first in range(0, len(key_R), BLOCK_ROWS):
         key_B = key_R[first : first + BLOCK_ROWS]

@@ -1,7 +1,7 @@
-"""Ids as texts -> integers where each is the usual text of one, else Categorical, which holds every text once.
+"""Ids as texts -> integers where each text is canonical for an integer, else Categorical, which holds a text once.
 
-`007` or `+7` is another id than `7`: an integer stands for its text only where writing it again gives that text. No
-text is shorter than the integer read from it, so one comparison of lengths shows this for many at once.
+`007` and `+7` are other ids than `7`: a text is canonical where writing its integer again gives the same text. No text
+is shorter than its integer written again, so one comparison of total lengths checks many texts at once.
 
 I integers
 """
@@ -33,7 +33,7 @@ def num_digits(integers: pl.Series) -> int | None:
 
 
 def compact(events: pl.DataFrame) -> pl.DataFrame:
-    """Hold the ids of a block (String, or Int64 that stand for their texts) as UInt32 or Int64, else as Categorical."""
+    """Convert the ids of a block (String, or Int64 of canonical texts) to UInt32 or Int64, else to Categorical."""
     integers = [column for name in ENDS if (column := _integers(events[name])) is not None]
     if len(integers) < len(ENDS):
         return events.with_columns(as_texts(events[name]) for name in ENDS)
@@ -51,12 +51,12 @@ def united(blocks: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 def are_integers(*columns: pl.Series) -> bool:
-    """Whether ids are held as integers from 0."""
+    """Whether the ids of all columns are integers from 0."""
     return all(ids.dtype.is_integer() and int(ids.to_numpy().min(initial=0)) >= 0 for ids in columns)
 
 
 def as_texts(ids: pl.Series) -> pl.Series:
-    """Hold ids of any type as Categorical."""
+    """Convert ids of any type to Categorical."""
     return ids if ids.dtype == ID else ids.cast(pl.String).cast(ID)
 
 
@@ -66,7 +66,7 @@ def dense(integers: pl.Series) -> pl.Series:
 
 
 def _integers(ids: pl.Series) -> pl.Series | None:
-    """Hold ids as integers; None where writing one again would give another text."""
+    """Convert ids to integers; None where writing one again would give another text."""
     if ids.dtype == pl.String:
         if ids.len() and not ids[0].isdecimal():
             return None
@@ -77,7 +77,7 @@ def _integers(ids: pl.Series) -> pl.Series | None:
 
 
 def _written(columns: list[pl.Series]) -> list[pl.Series]:
-    """Give the texts of ids, of which some are integers; every text is written once."""
+    """Write columns of ids, some of them integers, as texts; every text is written once."""
     integers = [column.cast(pl.Int64) for column in columns if column.dtype.is_integer()]
     values = pl.concat([pl.Series(dtype=pl.Int64), *integers])
     number, texts = dense(values), as_texts(values.unique().sort())

@@ -53,7 +53,7 @@ class ReadPlan:
     has_header: bool = False
     names: tuple[str, ...] = ()  # the columns found, where they have names
     min_fields: int = 3
-    max_fields: int | None = None  # None: the last named column goes on (JODIE's features)
+    max_fields: int | None = None  # None: no limit, because the last column stands for many (JODIE's features)
     bipartite: bool = False
     directed: bool = True
     comment_marks: str = "%#"
@@ -65,7 +65,7 @@ def declared_by(dataset: Dataset) -> Declared:
     return Declared(
         **asdict(dataset.columns),
         separator=dataset.separator,
-        has_header=None if dataset.has_header else False,  # a copy without its header loses no row
+        has_header=None if dataset.has_header else False,  # guessed, so that a copy without its header loses no row
         time_unit=dataset.time_unit,
         bipartite=dataset.bipartite,
         directed=dataset.directed,

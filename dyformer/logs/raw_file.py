@@ -1,4 +1,4 @@
-"""A file of a raw log, plain, compressed or in an archive -> its decompressed bytes; and what can be wrong with a log.
+"""A file of a raw log, plain, compressed or in an archive -> its decompressed bytes; and the errors of a log.
 
 gzip, zstd, bz2, zip and tar are recognised by their magic bytes, not by the file's name.
 """
@@ -84,7 +84,7 @@ class ByteStream(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RawFile:
-    """One file of a log; `open` starts it from its first byte, decompressed."""
+    """One file of a log; `open` gives its decompressed bytes from the first on."""
 
     name: str  # as in messages and in the event table
     open: Callable[[], ByteStream]
@@ -113,17 +113,17 @@ class CheckedStream:
 
 
 def local_file(path: str | Path, member: str | None = None) -> RawFile:
-    """Name a file of this machine as one of a log; its `open` raises what `decompressed` does."""
+    """Make a file of this machine a file of a log; its `open` raises the errors of `decompressed`."""
     return RawFile(name=str(path), open=partial(decompressed, str(path), partial(Path(path).open, "rb"), member))
 
 
 def decompressed(name: str, open_stored: Callable[[], BinaryIO], member: str | None = None) -> ByteStream:
-    """Start a stored file at its first decompressed byte.
+    """Give the stream of a stored file's decompressed bytes.
 
     Args:
         name: as in messages.
-        open_stored: opens the stored bytes anew at each call; of a zip archive they must be seekable.
-        member: file name wanted from an archive; without it the archive's only file.
+        open_stored: opens the stored bytes anew at each call; for a zip archive the stream must be seekable.
+        member: name of the file to read from an archive; by default the archive's only file.
 
     Raises:
         LogNotFound: the file cannot be opened.
@@ -135,7 +135,7 @@ def decompressed(name: str, open_stored: Callable[[], BinaryIO], member: str | N
         raise LogNotFound(f"{name} cannot be opened ({error}); check its name, and that you may read it") from error
     for magic, (kind, command) in UNREADABLE.items():
         if start.startswith(magic):
-            raise DamagedLog(f"{name} is {kind}-compressed, which is not read: unpack it first ({command} FILE)")
+            raise DamagedLog(f"{name} is {kind}-compressed, which is not supported: unpack it first ({command} FILE)")
     if start.startswith(b"PK\x03\x04"):
         return _zip_member(name, open_stored(), member)
     if _is_tar(_start(_unpacked(name, open_stored(), start))):
@@ -166,7 +166,7 @@ def read_exactly(stream: ByteStream, size: int) -> bytes:
 
 
 def seekable(stream: ByteStream) -> io.BufferedIOBase:
-    """Return a stream that a Parquet reader can seek in; one that cannot is read into memory."""
+    """Return a stream in which a Parquet reader can seek: the stream itself, or else its content in memory."""
     if isinstance(stream, io.BufferedIOBase) and stream.seekable():
         return stream
     return io.BytesIO(b"".join(pieces(stream)))

@@ -44,8 +44,8 @@ class Sample:
     format: LogFormat
     lines: tuple[str, ...] = ()  # from line 1
     comment_marks: str = ""
-    names: tuple[str, ...] = ()  # of JSON keys or Parquet columns
-    rows: tuple[Row, ...] = ()  # of JSON lines or Parquet
+    names: tuple[str, ...] = ()  # JSON keys or Parquet columns
+    rows: tuple[Row, ...] = ()  # only from JSON lines or Parquet
     clock_columns: tuple[int, ...] = ()  # Parquet columns of a date or time type
 
 
@@ -209,7 +209,7 @@ def _delimited_table(sample: Sample, declared: Declared) -> Table:
     if not fitting:
         first = _split_rows(sample, ",")[0][0]
         raise OneColumn(
-            f"{sample.file}, line {first} has no three columns (source, target, time) under any of"
+            f"{sample.file}, line {first} does not split into three columns (source, target, time) by any of"
             f" {', '.join(SEPARATOR_NAMES.values())}: {shortened(sample.lines[first - 1])}; declare the separator with"
             " --separator, or write the missing columns"
         )
@@ -278,7 +278,7 @@ def _looks_like_header(rows: Sequence[Row], declared: Declared) -> bool:
 
 
 def time_like(table: Table) -> list[int]:
-    """Find the columns of dates; without one, those of counts large enough for an epoch."""
+    """Find the columns of dates or, if there is none, of counts large enough to be times since the epoch."""
     dates = [at for at in range(table.num_fields) if mostly(table.column(at), is_date)]
     large = [at for at in range(table.num_fields) if mostly(table.column(at), _is_epoch)]
     return dates or large

@@ -51,7 +51,7 @@ PAIRS = tuple(
         ),
     )
 )
-"""Names of sources, names of their targets, and whether the pair means two kinds of things; in the form of `_plain`."""
+"""Names of sources, names of targets (in the form of `_plain`), and whether the two are different kinds of nodes."""
 
 TIMES = frozenset(
     {
@@ -64,7 +64,7 @@ LABELS = frozenset({"label", "statelabel"})
 
 
 def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPlan:
-    """Make the plan of reading a log from its start; declared properties are taken unchanged.
+    """Guess from a log's start how to read it; declared properties are taken unchanged.
 
     Raises a LogError that names file, place and remedy: EmptyLog, OneColumn, WrongSeparator, ColumnNotFound,
     AmbiguousLog, UnreadableTime, DamagedLog.
@@ -108,7 +108,7 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
 
 
 def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]:
-    """Give each role its position; the declared first, then by name, then by the columns' values."""
+    """Find the position of each role: first as declared, then by the columns' names, then by their values."""
     num_fields = max(table.num_fields, len(table.names))
     given = {
         field.name: position(getattr(declared, field.name), table.names, num_fields, table.where)
@@ -129,7 +129,7 @@ def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]
 
 
 def _add_named(table: Table, roles: dict[str, int]) -> None:
-    """Add the roles whose columns go by a usual name."""
+    """Add the roles whose columns have a usual name."""
     names = [_plain(name) for name in table.names]
 
     def named(usual: frozenset[str]) -> list[int]:
@@ -164,7 +164,7 @@ def _add_one(table: Table, roles: dict[str, int], role: str, columns: list[int])
 
 
 def _add_ends(table: Table, roles: dict[str, int]) -> None:
-    """Take the first two free columns as source and target; raises AmbiguousLog where names leave more columns."""
+    """Take the first free columns as source and target; raises AmbiguousLog where named columns leave a choice."""
     missing = [role for role in ("source", "target") if role not in roles]
     free = [at for at in range(table.num_fields) if at not in roles.values()]
     if missing and table.names and len(free) != len(missing):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 NUM_INTERACTIONS = 20_000
 NUM_DAYS = 84
 NUM_PEOPLE = 300
-NUM_FOUNDERS = 120  # the others join until NUM_JOINING_DAYS
+NUM_FOUNDERS = 120  # the others join by day NUM_JOINING_DAYS
 NUM_JOINING_DAYS = 75
 NUM_COMMUNITIES = 8
 NUM_RECENT = 8  # contacts that a person remembers
@@ -83,7 +83,7 @@ def _people(draw: Iterator[float]) -> People:
 
 
 def _times(draw: Iterator[float]) -> Iterator[tuple[int, list[int]]]:
-    """Give each day its sorted seconds, most of them in the waking hours."""
+    """Yield each day and its times, sorted seconds, most of them in the waking hours."""
     seconds: list[list[int]] = [[] for _ in range(NUM_DAYS)]
     first, last = (hour * 3600 for hour in WAKING_HOURS)
     for number in range(NUM_INTERACTIONS):

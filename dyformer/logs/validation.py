@@ -117,7 +117,7 @@ def read_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
 
 
 def unit_of(texts: list[str]) -> TimeUnit:
-    """Guess the unit of counts from the magnitude of their median; small ones with a point are relative seconds."""
+    """Guess the unit of counts from the size of their median; small counts with a point are relative seconds."""
     median = sorted(float(text) for text in texts)[len(texts) // 2]
     for bound, unit in UNIT_BOUNDS:
         if median < bound:
@@ -175,7 +175,7 @@ def _microseconds(unit: TimeUnit) -> pl.Expr:
 def _dates(
     text: pl.Series, forms: Sequence[str], read_others: Callable[[pl.Series], pl.Series] | None = None
 ) -> pl.DataFrame:
-    """Read dates by the form that fits the first ones best, and those that it does not fit by the others."""
+    """Read dates by the form that fits the first dates best, and the dates that it does not fit by other forms."""
     start = text.head(64)
     first, *others = sorted(forms, key=lambda form: _clock(start, form).null_count())
     time = _clock(text, first)
@@ -199,7 +199,7 @@ def _clock(text: pl.Series, pattern: str) -> pl.Series:
 
 
 def _filled(time: pl.Series, text: pl.Series, read: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Read the texts again that no earlier form fits."""
+    """Read the texts that no earlier form fits by one more form."""
     missing = time.is_null().arg_true()
     if missing.len() == 0:
         return time
@@ -207,14 +207,14 @@ def _filled(time: pl.Series, text: pl.Series, read: Callable[[pl.Series], pl.Ser
 
 
 def _with_slashes(text: pl.Series) -> pl.Series:
-    """Write dates with slashes and a time of day; null for any other text."""
+    """Rewrite dates with slashes and a time of day; null for any other text."""
     column = pl.col("text")
     full = column.str.replace(DAY_PATTERN, "${1}/${3}/${4} ${5}").str.replace(r" $", " 00:00")
     return text.to_frame("text").select(pl.when(column.str.contains(DAY_PATTERN)).then(full)).to_series()
 
 
 def _rare_iso_times(text: pl.Series) -> pl.Series:
-    """Rewrite the rare spellings (dates alone, no seconds, basic form, decimal comma, `UTC`) as one, then read it."""
+    """Rewrite rare spellings (dates alone, no seconds, basic form, decimal comma, `UTC`) as the usual one; read it."""
     full = (
         text.str.to_uppercase()
         .str.replace(r"\s*(?:UTC|GMT)$", "Z")

@@ -73,15 +73,15 @@ def test_window_texts_mean_what_they_say(text, window):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("weekly", r"'weekly' is no window: write a width \(7d\)"),
-        ("", "is no window"),
-        ("-7d", "is no window"),
+        ("weekly", r"'weekly' is not a window: write a width \(7d\)"),
+        ("", "is not a window"),
+        ("-7d", "is not a window"),
         ("0d", "must be at least 1"),
         ("0 equal", "number of windows must be at least 1"),
-        ("7x", "'7x' is no duration"),
+        ("7x", "'7x' is not a duration"),
         ("1mo", r"'1mo' needs one of us, ms, s, m, h, d, w"),
         ("calendar 3h", "'3h' needs one of d, w, mo, y"),
-        ("7d in Mars/Olympus", "'Mars/Olympus' is no time zone"),
+        ("7d in Mars/Olympus", "'Mars/Olympus' is not a time zone"),
         ("7d trim 1mo 2d", "the trim '1mo' has no fixed length"),
     ],
 )
@@ -125,7 +125,7 @@ def test_durations_are_in_the_unit_of_the_log():
         ("10d", "step", "does not fit a log with integer steps: write a plain number"),
         ("3", "s", "does not fit a log with clock times: write a number with a unit"),
         ("1y", "s", '"calendar 1y"'),
-        ("ten days", "s", "is no duration"),
+        ("ten days", "s", "is not a duration"),
     ],
 )
 def test_durations_that_do_not_fit_the_log_are_refused(text, unit, message):

@@ -121,7 +121,7 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
         ("", {}, EmptyLog, r"part-0.log: the log is empty"),
         ("\n\n% only\n# comments\n", {}, EmptyLog, r"the log is empty"),
         ("source,target,time\n", {}, EmptyLog, r"only a header in line 1"),
-        ("a\nb\nc\n", {}, OneColumn, r"part-0.log, line 1 has no three columns .*--separator"),
+        ("a\nb\nc\n", {}, OneColumn, r"part-0.log, line 1 does not split into three columns .*--separator"),
         (GOOD, {"separator": ";"}, WrongSeparator, r"'semicolon' finds 1 column.*did you mean comma\?"),
         (GOOD, {"separator": "::"}, WrongSeparator, r"'::' is not a single ASCII character: choose one of comma"),
         ("a\nb\n", {"separator": ","}, WrongSeparator, r"no separator fits"),

@@ -122,7 +122,7 @@ def test_archives_of_several_files_and_unread_compressions_are_refused(tmp_path)
     with pytest.raises(DamagedLog, match=r"two.zip holds more than one file, or none \(one, two\): unpack it"):
         contents(str(tmp_path / "two.zip"))
     (tmp_path / "log.xz").write_bytes(b"\xfd7zXZ\x00rest")
-    with pytest.raises(DamagedLog, match=r"xz-compressed, which is not read: unpack it first \(xz -d FILE\)"):
+    with pytest.raises(DamagedLog, match=r"xz-compressed, which is not supported: unpack it first \(xz -d FILE\)"):
         contents(str(tmp_path / "log.xz"))
 
 
