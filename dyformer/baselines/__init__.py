@@ -1,1 +1,1 @@
-"""Methods that DyFormer is compared with; none knows another."""
+"""Methods with which DyFormer is compared; none imports another."""

@@ -28,7 +28,7 @@ Memory = Literal["ever", "last", "decayed"]
 """Value of an edge: 1, or 1 in the newest snapshot alone, or the sum of 0.5^age over its snapshots (newest: age 0)."""
 
 PathKind = Literal["common_neighbors", "adamic_adar", "l3"]
-"""In the order of path_scores."""
+"""Kinds of paths, in the order of path_scores."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from dyformer.scoring.decoder import DecoderKind, LinkDecoder, decoder_inputs, f
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 PROTOCOL = "paper"
-FEATURES_SUFFIX = " + pair features"  # in the name of vectors that are decoded together with pair features
+FEATURES_SUFFIX = " + pair features"  # ends the name of a method whose vectors are decoded together with pair features
 
 DecoderInputs = Callable[[LinkExamples], NDArray[np.float64]]
 """Pairs -> inputs of a decoder `[P, F]`."""
@@ -29,7 +29,7 @@ DecoderInputs = Callable[[LinkExamples], NDArray[np.float64]]
 class Trial:
     """One step to forecast, with the split of one seed: all methods are evaluated on the same pairs.
 
-    A method gets `past`, which holds no later step, and of `split` the 20 % of labelled pairs of the step itself.
+    A method gets `past`, which holds no later step, and the 20 % of labelled pairs in `split.train`.
     """
 
     graph: DynamicGraph
@@ -58,7 +58,7 @@ def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[
 
     A Scorer gets the 20 % of labelled pairs and gives one row. Vectors give two rows: one with the paper's decoder,
     and one, named with FEATURES_SUFFIX, with the decoder that reads pair features as well. Decoders are fitted on the
-    same 20 %, and other 20 % choose their regularisation. Raises TooFewLinks for a step without enough pairs, and
+    same 20 %, and another 20 % chooses their regularisation. Raises TooFewLinks for a step without enough pairs, and
     ValueError for vectors of another shape or that are not finite.
     """
     split = trial.split  # first, because a step with too few pairs needs no training
@@ -82,9 +82,9 @@ def forecast_decoder(
     decoder: DecoderKind,
     among_B: NDArray[np.int64] | None = None,
 ) -> LinkDecoder:
-    """Fit the decoder that forecasts the step after `step`, on all pairs that evaluate_method splits in two.
+    """Fit the decoder that forecasts the step after `step`, on the pairs that evaluate_method fits and tests on.
 
-    As in evaluate_method the vectors are made from the steps before `step`, and 20 % of its pairs choose the
+    As in evaluate_method, the vectors are made from the steps before `step`, and 20 % of its pairs choose the
     regularisation. With `among_B`, only pairs of these nodes are taken, and no other vector is read. Raises
     TooFewLinks and ValueError like evaluate_method.
     """

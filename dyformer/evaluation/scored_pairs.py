@@ -56,7 +56,7 @@ class ScoredPairs:
     method: str
     seed: int
     step: int
-    family: str  # of the negative pairs: "random" in the paper's protocol
+    family: str  # kind of negative pairs: "random" in the paper's protocol
     source_P: NDArray[np.int64]
     target_P: NDArray[np.int64]
     positive_P: NDArray[np.bool_]

@@ -35,8 +35,8 @@ from dyformer.scoring.top_links import MAX_NODES, top_links
 if TYPE_CHECKING:
     import pandas as pd
 
-ENDS = ("source", "target")  # of a pair; on a log with two id spaces also the names of the sides
-NUM_NAMED = 5  # unknown ids in a message
+ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also the names of the sides
+NUM_NAMED = 5  # unknown ids that a message names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Model:
 
     graph: "Graph"  # as of the step that the model was fitted on
     vector_ND: NDArray[np.floating]
-    head_ND: NDArray[np.floating]  # the vectors in the axes that the head was fitted in
+    head_ND: NDArray[np.floating]  # the vectors rotated to the axes in which the head was fitted
     head: LinkDecoder
 
     def vectors(self) -> pl.DataFrame:
@@ -180,8 +180,8 @@ def read_log(
 ) -> Log:
     """Read an interaction log: a polars or pandas frame, or files of this machine.
 
-    Files are CSV and other delimited text, JSON lines or Parquet, plain or compressed. What is not given is guessed;
-    `log.plan` holds the result. Ids may be integers or texts.
+    Files are CSV and other delimited text, JSON lines or Parquet, plain or compressed. Columns and units that are not
+    given are guessed; `log.plan` holds them. Ids may be integers or texts.
 
     Args:
         log: a frame, a path, or several paths with rows of one form.

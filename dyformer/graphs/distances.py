@@ -36,7 +36,7 @@ from dyformer.graphs.union_graph import TemporalUnionGraph
 
 MAX_TARGETS = 64 * NUM_WORDS
 MIN_STRETCH = 8_192  # nodes
-SLOTS_PER_STOP = 16  # slots that a list should have in a stretch, to be worth the return to the list
+SLOTS_PER_STOP = 16  # slots of a list that a stretch should hold, because each return to a list takes time
 BITS = np.packbits(np.eye(MAX_TARGETS, dtype=np.bool_), axis=1, bitorder="little").view(np.uint64)
 SWEPT_FROM = 6  # max_distance from which the whole graph is swept level by level
 TABLE_ROWS = 1_024
@@ -49,8 +49,8 @@ def distance_block(
 ) -> NDArray[np.uint8]:
     """Give the distances [G, C] between two lists of nodes.
 
-    Codes: 0 the node itself, the exact distance below `max_distance`, and `max_distance` for that far, farther or
-    unreachable. The search starts from up to 512 nodes at once, one bit each, on the side with fewer neighbours.
+    A code is 0 for the node itself, the exact distance below `max_distance`, and else `max_distance`, also for nodes
+    out of reach. The search starts from up to 512 nodes at once, one bit each, on the side with fewer neighbours.
     Threads may call it at the same time. Raises ValueError for a `max_distance` outside 1 to 255.
     """
     if not 1 <= max_distance <= 255:
@@ -63,7 +63,7 @@ def distance_block(
 
 
 def _effort(graph: HubFirstGraph, target_T: Nodes) -> tuple[int, int]:
-    """Give the cost of a search from these nodes: passes, then neighbours where those cost more than a transpose."""
+    """Give the cost of a search from these nodes: passes and, to break ties, neighbours (0 in a small graph)."""
     return _num_parts(target_T), graph.num_slots(target_T) if graph.num_hubs < graph.num_nodes else 0
 
 
@@ -128,7 +128,7 @@ def _levels(search: _Search, node_C: Nodes, max_distance: int) -> Iterator[Words
 
 
 def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_distance: int) -> Iterator[Words]:
-    """Yield the rows after 2, 3 and, up to `max_distance` - 1, 4 hops: first through hubs, then the missing targets."""
+    """Yield the rows after 2, 3 and, up to `max_distance` - 1, 4 hops: first through hubs, then for missing targets."""
     lists = search.graph.lists
     hubs, _ = pushed(lists, near_R, near[2], search.hubs)
     row_CW = rows_at(node_C, hubs)

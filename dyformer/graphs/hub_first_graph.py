@@ -11,8 +11,8 @@ import numpy as np
 from dyformer.graphs.kernels.bfs import Lists, Nodes, components, renumbered
 from dyformer.graphs.union_graph import TemporalUnionGraph
 
-NUM_HUBS = 4_096  # their rows fit a core's own cache, and nearly every short path has one in its middle
-SMALL_GRAPH = 32_768  # nodes up to which all are hubs
+NUM_HUBS = 4_096  # their rows fit a core's own cache, and nearly every short path passes through one
+SMALL_GRAPH = 32_768  # up to so many nodes, all are hubs
 
 _renumbering = Lock()
 
@@ -28,18 +28,18 @@ class HubFirstGraph:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the number of nodes."""
         return len(self.number_N)
 
     def num_slots(self, node_X: Nodes) -> int:
-        """Neighbours of all the nodes together."""
+        """Sum the numbers of neighbours of some nodes."""
         indptr_N1 = self.lists[0]
         return int((indptr_N1[node_X.astype(np.int64) + 1] - indptr_N1[node_X]).sum())
 
 
 def hub_first_graph(union: TemporalUnionGraph) -> HubFirstGraph:
     """Renumber a union graph's nodes, once: the result is stored with the union graph."""
-    with _renumbering:  # which a cached property does not have: on a large graph, two threads would double the memory
+    with _renumbering:  # a cached property has no lock: two threads at once would need twice the memory
         stored = vars(union)
         if "hub_first_graph" not in stored:
             stored["hub_first_graph"] = _hubs_first(union)
@@ -47,7 +47,7 @@ def hub_first_graph(union: TemporalUnionGraph) -> HubFirstGraph:
 
 
 def _hubs_first(union: TemporalUnionGraph) -> HubFirstGraph:
-    # The kernels are compiled for one type of each array, so that the union graph's own arrays are copied into it.
+    # The kernels are compiled for one type of each array, so the union graph's arrays are converted to it.
     indptr_N1 = union.indptr_N1.astype(np.int64)
     node_N = np.argsort(-np.diff(indptr_N1), kind="stable").astype(np.uint32)
     number_N = np.empty_like(node_N)

@@ -17,10 +17,10 @@ Float64s = NDArray[np.float64]
 Best = tuple[Int64s, Float64s, Int64s]  # best nodes [B, K] of each row, their scores [B, K] and their number [B]
 
 NUM_ITERATIONS = 8  # the error shrinks by 0.56 an iteration at teleport 0.15, which settles the order of the best nodes
-SMALL_GRAPH = 4_096  # slots up to which the solve continues to rounding error, because it costs next to nothing
+SMALL_GRAPH = 4_096  # up to so many slots, the solve continues to rounding error, because that takes little time
 SMALL_ITERATIONS = 50
 TABLE_ITERATIONS = 16
-TABLE_NODES = 20_000  # up to which rows are solved by Chebyshev iteration; above, by forward push
+TABLE_NODES = 20_000  # up to so many nodes, rows are solved by Chebyshev iteration; above, by forward push
 TABLE_NUMBERS = 4_000_000  # numbers in a dense block
 PUSH_BLOCK = 512
 EPSILON = 1e-4  # residual per neighbour below which nothing is pushed
@@ -30,7 +30,7 @@ TIE = 1e-12  # scores, relative to the best or to 1, that round to the same mult
 def joint_scores(union: TemporalUnionGraph, targets_G: Int64s, *, teleport: float = 0.15) -> Float64s:
     """Give every node's mean Personalized PageRank [N] of the targets.
 
-    PageRank is linear in its start, so that one solve from the averaged seed vector serves all targets: see
+    PageRank is linear in its seed vector, so one solve from the targets' averaged seeds gives their mean: see
     `chebyshev`. Far from the targets the approximation of a large graph may be below 0. Raises ValueError for a
     teleport outside 0..1 and for no targets.
     """
@@ -111,8 +111,8 @@ def pagerank_table(
 ) -> pl.DataFrame:
     """Give every node's `top_k` nodes by Personalized PageRank, itself left out: node, neighbor, score, rank from 1.
 
-    With `nodes`, only the rows of these nodes, equal to those of the whole table: parts can be computed apart. A node
-    without neighbours has no rows. Graphs of up to TABLE_NODES nodes are solved by Chebyshev iteration, larger ones by
+    With `nodes`, the table has only the rows of these nodes, equal to those of the whole table. A node without
+    neighbours has no rows. Graphs of up to TABLE_NODES nodes are solved by Chebyshev iteration, larger ones by
     forward push, whose error at a node is at most EPSILON times its degree. Raises ValueError for a teleport outside
     0..1 and a `top_k` below 1.
     """
@@ -143,7 +143,7 @@ def chebyshev(adjacency_NN: sparse.csr_array, seed_NB: Float64s, teleport: float
 
     A is symmetric, weighted or not, and D its row sums. With x = D^-1/2 pi the matrix of the system is symmetric with
     eigenvalues within 1 -+ (1 - teleport), and the Chebyshev semi-iterative method of Golub and Varga (1961) applies:
-    every iteration reads the graph once. A seed without neighbours holds the restart mass, and the rest is lost.
+    every iteration reads the graph once. A seed without neighbours keeps the restart mass, and the rest is lost.
     """
     degree_N = np.asarray(adjacency_NN.sum(axis=1), dtype=np.float64)
     root_N = np.sqrt(np.where(degree_N > 0, degree_N, 1)).reshape(-1, *[1] * (seed_NB.ndim - 1))
@@ -172,8 +172,8 @@ def _solved(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: flo
 def _pushed(union: TemporalUnionGraph, node_B: Int64s, top_k: int, teleport: float) -> Best:
     """Give the best of the rows by forward push (Andersen, Chung and Lang 2006).
 
-    All residuals of at least EPSILON times the degree are pushed at once until none is left. A remaining residual
-    counts with the teleport probability, which brings the error at a node to at most EPSILON times its degree.
+    All residuals of at least EPSILON times the degree are pushed at once until none is left. A remaining residual is
+    scored with the teleport probability, so the error at a node is at most EPSILON times its degree.
     """
     graph = hub_first_graph(union)
     threshold_N = EPSILON * np.maximum(np.diff(graph.lists[0]), 1)

@@ -1,4 +1,4 @@
-"""DynamicGraph -> PreparedGraph: everything that a method may know as of one step.
+"""DynamicGraph -> PreparedGraph: all data that a method may read as of one step.
 
 N nodes    T steps
 """
@@ -16,11 +16,11 @@ from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, e
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """When the nodes of a history have edges; the step after the last one stands for never."""
+    """The steps at which the nodes of a history have edges; the step after the last one means never."""
 
     degree_TN: NDArray[np.int32]  # edges of each node at the steps 1 .. T
     first_step_N: NDArray[np.int32]  # first step with an edge
-    second_step_N: NDArray[np.int32]  # the next one after it: the first step where `first_step_N` is hidden
+    second_step_N: NDArray[np.int32]  # the next step with an edge: the first one where `first_step_N` is hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class PreparedGraph:
 
     @cached_property
     def activity(self) -> Activity:
-        """When each node has edges, counted once for all features."""
-        # Training reads it before its threads start: two threads at once would count twice and hold both results.
+        """The steps at which each node has edges, counted once for all features."""
+        # Training reads it before its threads start, because two threads at once would count twice.
         return count_activity(self.history)
 
 

@@ -38,9 +38,8 @@ class Snapshot:
 class DynamicGraph:
     """Snapshots of steps 1..T over nodes numbered by first appearance.
 
-    Node numbers are local to the graph: sorted by first event (time, then log order, source before target), so that
-    the nodes known at a step are exactly `range(snapshot.num_nodes)` and a prefix of the log gives a prefix of the
-    graph.
+    Nodes are numbered in the order of their first events (time, then log order, source before target). The nodes known
+    at a step are therefore exactly `range(snapshot.num_nodes)`, and a prefix of the log gives a prefix of the graph.
     """
 
     snapshots: tuple[Snapshot, ...]
@@ -111,7 +110,7 @@ def _numbered(
     first_V = np.full(num_values, -1)
     first_V[dense_S[::-1]] = np.arange(len(dense_S))[
         ::-1
-    ]  # the last of several assignments stays: the earliest position
+    ]  # of several assignments the last one stays, which is the earliest position
     first_N = np.sort(first_V[first_V >= 0])
     number_V = np.empty(num_values, dtype=np.int64)
     number_V[dense_S[first_N]] = np.arange(len(first_N))
@@ -121,7 +120,7 @@ def _numbered(
 def _snapshot(
     source_R: NDArray[np.int64], target_R: NDArray[np.int64], *, step: int, times: tuple[int, int], num_nodes: int
 ) -> Snapshot:
-    # One 64-bit key for each pair, sorted and run-length encoded: several times faster than grouping by two columns.
+    # Sorting and run-length encoding a 64-bit key per pair is several times as fast as grouping by two columns.
     num_values = max(num_nodes, 1)
     key_R = np.minimum(source_R, target_R) * num_values + np.maximum(source_R, target_R)
     key_E, count_E = np.unique(key_R[source_R != target_R], return_counts=True)

@@ -17,7 +17,7 @@ from dyformer.graphs.kernels.union import connected_pairs, merged_presence, merg
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 LAGS_PER_WORD = 64
-KEY_BITS = 63  # of the keys by which edges are sorted
+KEY_BITS = 63  # bits of the keys by which edges are sorted
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -40,7 +40,7 @@ class TemporalUnionGraph:
     until: int
     indptr_N1: Int64s
     edge_indptr_N1: Int64s
-    neighbor_M: Int32s  # 32 bits: half of what distances and PageRank read
+    neighbor_M: Int32s  # 32 bits, so that distances and PageRank read fewer bytes
     presence_EW: Words  # bit l % 64 of word l // 64: the edge is there at lag l
 
     @property
@@ -72,7 +72,7 @@ class TemporalUnionGraph:
     @cached_property
     def adjacency(self) -> sparse.csr_array:
         """Symmetric 0/1 adjacency [N, N] in float64, made once and shared: it must not be changed."""
-        # Two threads may each make one: they are equal, and one stays.
+        # Two threads may each make a matrix: the two are equal, and one is kept.
         ones_M = np.ones(len(self.neighbor_M))
         return sparse.csr_array((ones_M, self.neighbor_M, self.indptr_N1), shape=(self.num_nodes, self.num_nodes))
 
@@ -82,9 +82,9 @@ def build_union_graph(
 ) -> TemporalUnionGraph:
     """Unite the newest `window` steps up to `until` (all of them without a window), except a hidden one.
 
-    Source, target and lag of an edge make one 64-bit key, so that sorting the keys brings equal edges together. That is
-    as fast as choosing the edges from a stored union of all steps. Rows sorted by first step, whose prefix graphs are a
-    pointer each, would serve neither a moving window nor a hidden step.
+    Source, target and lag of an edge make one 64-bit key, so sorting the keys brings equal edges together. This is as
+    fast as choosing the edges from a stored union of all steps. Rows sorted by first step would give the graphs of all
+    prefixes, but neither a moving window nor a hidden step.
     Raises ValueError where `until` is no step of the graph, the window has no step, or keys would be too long.
     """
     if not 1 <= until <= graph.num_steps:
@@ -165,7 +165,7 @@ def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) ->
 
     Returns:
         Position in `rows_n`, position in `columns_m` and number of the edge, [P] each, in order of the rows and then of
-        the columns' node numbers. The work follows the degrees of the rows, not the number of pairs or of nodes.
+        the columns' node numbers. The time grows with the degrees of the rows, not with the number of pairs or nodes.
     """
     row_P, column_P, edge_P = connected_pairs(union.rows, rows_n, columns_m)
     return row_P, column_P, edge_P

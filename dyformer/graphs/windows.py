@@ -2,7 +2,7 @@
 
 R rows in order of time    T windows    B bounds: the start of each window and the end of the last one
 
-The calendar code is our own: the time zones of polars end daylight saving in 2100, and refuse days that a zone skipped.
+The calendar code is our own, because polars ends daylight saving in 2100 and refuses days that a time zone skipped.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dyformer.logs.datasets import IF_SECONDS, TimeUnit, Window, WindowError, fixed_duration, parse_duration
 
 MAX_WINDOWS = 100_000
-"""More windows than this are refused as a mistaken length."""
+"""More windows than this are refused, because their length is most likely a mistake."""
 
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
@@ -31,7 +31,7 @@ LAST_CLOCK_TIME = (datetime(9900, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`, in order and without a gap; trims fall outside.
+    """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`, in order and without a gap, except trimmed rows.
 
     A window by time ends where the next one starts. The last one is still growing while events before its `end_time`
     may come. Windows of equal count start at their first row and end right after their last row; where rows of one
@@ -55,7 +55,7 @@ def time_order(time_R: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def time_keys(time_R: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Give each row a key from 0 to 2^62, ascending by time and then by row; and the number of bits that hold the row.
+    """Give each row a key from 0 to 2^62, ascending by time and then by row, and the number of bits for the row.
 
     The upper bits of a key are the time or, where it has too many bits, its rank among all times.
     """
@@ -150,7 +150,7 @@ def _time_bounds(first: int, last: int, window: Window, time_unit: TimeUnit) -> 
 
 
 def _equal_widths(first: int, last: int, num_windows: int) -> NDArray[np.int64]:
-    # Bound k is the least integer with floor(num_windows (time - first) / (last - first)) >= k; the last row stays in.
+    # Bound k is the least integer with floor(num_windows (time - first) / (last - first)) >= k; the last: last + 1.
     if first == last:
         raise WindowError(f"all interactions have the same time: it cannot be split into {num_windows} equal widths")
     inner = [first - (-index * (last - first) // num_windows) for index in range(num_windows)]

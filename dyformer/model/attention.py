@@ -15,7 +15,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, kw_only=True)
 class _Tower:
-    """The rows of the queries, the rows of the keys, and the index of their bias, transposed for context queries."""
+    """The rows of the queries and keys, and the index of their bias, which is transposed for context queries."""
 
     query_rows: slice
     key_rows: slice
@@ -23,15 +23,15 @@ class _Tower:
     is_transposed: bool
 
     def pick(self, tensors_HGC: Sequence[Tensor]) -> Tensor:
-        """Give the tower's bias, or another tensor `[H, Q, K]` that each bias has one of."""
+        """Pick the tower's tensor `[H, Q, K]` from one tensor for each bias, such as the biases themselves."""
         tensor_HGC = tensors_HGC[self.index]
         return tensor_HGC.transpose(1, 2) if self.is_transposed else tensor_HGC
 
 
 def _towers(num_queries: int, biases: Sequence[Tensor]) -> list[_Tower]:
-    """Give a tower from the targets of each bias to its context and, with more queries than targets, one back.
+    """Give, for each bias, a tower from its targets to its context.
 
-    The rows hold the targets of all biases first, then their contexts.
+    With more queries than targets, towers from contexts to targets follow. Rows hold all targets, then all contexts.
     """
     num_targets = sum(bias_HGC.shape[1] for bias_HGC in biases)
     both = num_queries > num_targets
@@ -54,10 +54,10 @@ def _by_head(rows: Sequence[Tensor], num_heads: int) -> Iterator[tuple[Tensor, .
 
 
 class _HeadByHead(torch.autograd.Function):
-    """Attention head by head, so that the scores [Q, K] of one head stay in a processor's cache until they are used.
+    """Attention head by head, so that the scores [Q, K] of one head stay in the CPU's cache until they are used.
 
-    torch's fused kernel has no gradient of a bias on a processor, and its fallback takes half as long again. A
-    transposed bias is read as it lies in memory.
+    On a CPU torch's fused kernel has no gradient for a bias, and its fallback takes half as long again. A transposed
+    bias is read without a copy.
     """
 
     @staticmethod
@@ -143,9 +143,8 @@ def attention(
 ) -> Tensor:
     """Softmax attention `[Q, D]` of H heads side by side, with biases `[H, G, C]` and scaled by 1 / sqrt(W).
 
-    Either the queries belong to the targets of all biases, one after the other, and the keys to their contexts. Or both
-    belong to all targets and then all contexts, and attention runs both ways. A fraction `dropout` of the weights is
-    dropped.
+    Either the query rows are the targets of all biases, and the key rows their contexts. Or both hold all targets and
+    then all contexts, and attention runs both ways. A fraction `dropout` of the weights is dropped.
     """
     if not dropout and not query_QD.is_cuda:
         output_QD = _HeadByHead.apply(query_QD, key_KD, value_KD, *biases)

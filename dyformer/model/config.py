@@ -32,7 +32,7 @@ class ModelConfig:
         default=0.3,
         ge=0,
         le=1,
-        description="fraction of nodes whose id embedding training sets to zero, as of a new node",
+        description="fraction of nodes whose id embedding training sets to zero, as for a new node",
     )
     inputs: Inputs = Field(
         default="id+structure", description="inputs of a node: id embedding, structural features, or both"

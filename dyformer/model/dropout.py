@@ -11,9 +11,9 @@ LEVELS = 1 << 16  # a fraction is rounded to a multiple of 1 / LEVELS
 
 
 def add_dropped(row_BD: Tensor, update_BD: Tensor, fraction: float) -> Tensor:
-    """Give `row + dropout(update)`: a `fraction` of the update's numbers is dropped, the others grow to the same sum.
+    """Give `row + dropout(update)`: a `fraction` of the update's numbers is dropped, the others are scaled up.
 
-    Each number takes 16 of a random number's 64 bits. torch draws one random number for each, in five times the time.
+    Each number takes 16 of a random number's 64 bits. torch draws one for each, which takes five times as long.
     """
     if not 0 < fraction < 1 or row_BD.is_cuda:
         return row_BD + functional.dropout(update_BD, fraction)

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 class TemporalConnectionEncoding(nn.Module):
     """Attention bias from the lags at which two nodes are connected (paper, eq. of A^TC).
 
-    Averaging over time and projecting commute: the rows of the table are projected, never the pairs. A pair's bias is
-    one constant plus, for each lag with an edge, a difference.
+    Averaging over time and projecting commute, so the rows of the table are projected and never the pairs. A pair's
+    bias is one constant plus, for each lag with an edge, a difference.
     """
 
     def __init__(self, num_lags: int, width: int, num_heads: int) -> None:
         super().__init__()
-        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start alike, because only the longest
-        # prefixes of a history train the oldest lags: independent starts of these would be noise.
+        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start from the same rows, because only the
+        # longest prefixes of a history train the oldest lags: random rows would stay noise there.
         self.table = nn.Parameter(torch.randn(2, width).repeat(num_lags, 1))
         self.aggregation_T = nn.Parameter(torch.zeros(num_lags))
         self.project = nn.Linear(width, num_heads)
@@ -41,9 +41,9 @@ class SpatialDistanceEncoding(nn.Module):
 
     def __init__(self, max_distance: int, width: int, num_heads: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 the node itself
+        self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 for the node itself
         self.project = nn.Linear(width, num_heads)
-        with torch.no_grad():  # starts near -2 x distance, so that untrained attention prefers near nodes
+        with torch.no_grad():  # the bias starts near -2 x distance, so that untrained attention prefers near nodes
             self.table[:, 0] = -torch.arange(max_distance + 1)
             self.project.weight[:, 0] = 2.0
 
@@ -67,7 +67,7 @@ class _LookUp(torch.autograd.Function):
         (code_P,) = ctx.saved_tensors
         one_hot_SP = grad_HP.new_empty(ctx.num_codes, len(code_P))
         each_S1 = torch.arange(ctx.num_codes, dtype=code_P.dtype, device=code_P.device)[:, None]
-        torch.eq(each_S1, code_P, out=one_hot_SP)  # writes floating point: converting a mask takes longer
+        torch.eq(each_S1, code_P, out=one_hot_SP)  # writes floats, because converting a mask takes longer
         return grad_HP @ one_hot_SP.T, None
 
 
@@ -81,7 +81,7 @@ def distance_bias(code_SH: Tensor, distance_P: Tensor) -> Tensor:
 def add_connections(bias_HP: Tensor, delta_TH: Tensor, pair_A: Tensor, lag_A: Tensor) -> Tensor:
     """Add the difference of each connection to the bias of its pair, in place.
 
-    A pair has a connection for each lag with an edge. The cost follows their number, not that of pairs or lags.
+    A pair has a connection for each lag with an edge. The time grows with the connections, not with pairs or lags.
     """
     delta_HA = delta_TH.T.index_select(1, lag_A)
     return bias_HP.scatter_add_(1, pair_A.expand_as(delta_HA), delta_HA)

@@ -10,7 +10,7 @@ from torch.nn import functional
 def link_loss(positive_score_P: Tensor, negative_score_M: Tensor, *, negative_weight: float) -> Tensor:
     """Mean of -log sigmoid(s) over positives + `negative_weight` x mean of -log(1 - sigmoid(s)) over negatives.
 
-    The paper sums over pairs and calls the weight its negative sampling ratio. Without pairs of a kind their mean is 0.
+    The paper sums over pairs and calls the weight the negative sampling ratio. A mean over no pairs is 0.
     """
     positive = functional.softplus(-positive_score_P).sum() / max(positive_score_P.numel(), 1)
     negative = functional.softplus(negative_score_M).sum() / max(negative_score_M.numel(), 1)
@@ -30,7 +30,7 @@ def view_loss(first_GD: Tensor, second_GD: Tensor) -> Tensor:
 def normalised_view_loss(
     first_GD: Tensor, second_GD: Tensor, predicted_first_GD: Tensor, predicted_second_GD: Tensor
 ) -> Tensor:
-    """Squared distance of unit vectors: each view, without gradient, and its prediction from the other view.
+    """Squared distance of each view, without gradient, to its prediction from the other view, as unit vectors.
 
     After SimSiam (arXiv 2011.10566).
     """

@@ -23,14 +23,14 @@ from dyformer.model.encodings import (
 )
 from dyformer.sampling.subgraphs import SubgraphBatch
 
-LINK_SCALE = 5.0  # vectors have about unit length: scores start between -LINK_SCALE and LINK_SCALE
-LINK_OFFSET = -LINK_SCALE / 2  # untrained vectors are much alike: their pairs start with a score of about 0
+LINK_SCALE = 5.0  # scores start between -LINK_SCALE and LINK_SCALE, because vectors have about unit length
+LINK_OFFSET = -LINK_SCALE / 2  # pairs start with a score of about 0, because untrained vectors are much alike
 ID_DEVIATION = 0.02  # standard deviation of an id embedding before training: small, because it is noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """The sizes of the model that the graph decides."""
+    """The sizes of the model that follow from the graph."""
 
     num_nodes: int
     num_features: int
@@ -75,7 +75,7 @@ class TwoTowerLayer(nn.Module):
             nn.GELU(),
             nn.Linear(config.feed_forward_width, config.width),
         )
-        for linear in (self.value, self.out):  # torch's own start is a third of this: messages hardly count
+        for linear in (self.value, self.out):  # torch's default is a third of this, with which messages hardly count
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
     def forward(self, row_BD: Tensor, biases: Sequence[Tensor]) -> Tensor:
@@ -142,7 +142,7 @@ class NodeInput(nn.Module):
         return self.rows(node_B, used_U=node_B[is_used_B]) * is_used_B[:, None]
 
     def rows(self, node_B: Tensor, *, used_U: Tensor) -> Tensor:
-        """Give id embeddings `[B, O]` to train; the nodes whose rows the loss uses count as trained from now on."""
+        """Give id embeddings `[B, O]` to train; nodes whose rows the loss uses count as trained from now on."""
         self.trained_N.index_fill_(0, used_U, True)
         return functional.embedding(node_B, self.id_NO, sparse=True)
 
@@ -160,7 +160,7 @@ def pair_scores(vector_GD: Tensor, weight_D: Tensor, first_P: Tensor, second_P: 
 
 
 def signs(width: int) -> Tensor:
-    """Give the signs `[D]` of a score: minus for every fourth value, plus for the others.
+    """Give the signs `[D]` of a score's products: minus for every fourth, plus for the others.
 
     Links between the two sides of a log need the minus, because a plain inner product favours pairs of like nodes.
     """
@@ -168,7 +168,7 @@ def signs(width: int) -> Tensor:
 
 
 class LinkScore(nn.Module):
-    """Weighted inner product plus an offset: the score of fine-tuning, with the form of the paper's decoder."""
+    """Weighted inner product plus an offset: the score of a link in fine-tuning, of the paper's form."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

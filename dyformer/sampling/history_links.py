@@ -20,8 +20,8 @@ class HistoryLinks:
     num_nodes: int
     source_L: NDArray[np.int32]
     target_L: NDArray[np.int32]
-    cumulative_L: NDArray[np.float64]  # probability of a draw to be this link or one before it
-    positive_key_K: NDArray[np.int64]  # sorted keys of pairs that are no negatives, held-out links included
+    cumulative_L: NDArray[np.float64]  # probability that a draw is this link or one before it
+    positive_key_K: NDArray[np.int64]  # sorted keys of pairs that are not negatives, held-out links included
 
     def draw_positives(self, num: int, generator: np.random.Generator) -> Pairs:
         """Draw `num` links with repeats, each in proportion to its weight."""

@@ -32,7 +32,7 @@ MAX_CACHED_POSITIVES = 32_000_000  # positive pairs of cached tasks, 8 bytes eac
 
 @dataclass(frozen=True, kw_only=True)
 class LinkTask:
-    """Predict the links of `step` from the graph as of `until`; a step of that history may be hidden from it."""
+    """Predict the links of `step` from the graph as of `until`, in which one step may be hidden."""
 
     until: int
     step: int
@@ -45,7 +45,7 @@ class LinkTask:
 
     @property
     def as_of(self) -> tuple[int, int | None]:
-        """Newest step of the graph that predicts, and the step hidden from it."""
+        """Newest step of the graph from which links are predicted, and the step hidden in it."""
         return self.until, self.step if self.hidden else None
 
 
@@ -55,10 +55,10 @@ class PairSizes:
 
     num_positives: int
     num_negatives: int  # for each positive pair
-    num_targets: int  # capped at half of the nodes, because targets are no context
+    num_targets: int  # at most half of the nodes, because targets cannot be context
     num_context: int
     num_history_links: int = 0  # links of all steps, for the loss of the id embeddings
-    half_life: float = 4.0  # a history link is drawn half as often as one newer by so many steps
+    half_life: float = 4.0  # steps of age that halve the probability of drawing a history link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +91,12 @@ class PairBatch:
 
 
 def forecast_tasks(until: int) -> list[LinkTask]:
-    """Give all forecasts within the history: step t + 1 from steps 1 .. t, up to `until` (paper, section 4.2)."""
+    """Give a task for each forecast in the history: step t + 1 <= `until` from steps 1 .. t (paper, section 4.2)."""
     return [LinkTask(until=step - 1, step=step, hidden=False) for step in range(2, until + 1)]
 
 
 def reconstruction_tasks(until: int, num_lags: int, *, hidden: bool) -> list[LinkTask]:
-    """Give every step of every prefix of the history, within the lags of the model (paper, section 4.1).
+    """Give a task for every step of every prefix of the history, within the lags of the model (paper, section 4.1).
 
     The paper averages over all lags alike. Training draws newer steps more often, by `step_half_life`.
     """
@@ -166,12 +166,12 @@ class PairSource:
         return history_links(snapshots, held_out, half_life=self.sizes.half_life)
 
     def _is_held_out(self, step: int) -> NDArray[np.bool_]:
-        """Give for each edge of a step whether it is held out from training."""
+        """Mark the edges of a step that are held out from training."""
         num_edges = len(self.graph.history.snapshots[step - 1].source_E)
         return np.random.default_rng([self.seed, step]).random(num_edges) < self.validation_fraction
 
     def graphs_fit_cache(self, tasks: Sequence[LinkTask]) -> bool:
-        """Give whether the graphs of all these tasks fit the cache at once."""
+        """Check whether the graphs of all these tasks fit the cache at once."""
         untils = [until for until, _ in {task.as_of for task in tasks}]
         return sum(self._max_size(until) for until in untils) <= MAX_CACHED_GRAPHS
 
@@ -181,7 +181,7 @@ class PairSource:
         return history.snapshots[until - 1].num_nodes + sum(len(snapshot.source_E) for snapshot in window)
 
     def _has_links(self, task: LinkTask, held_out: bool) -> bool:
-        """Give whether the task has positive pairs to train on (or held-out ones)."""
+        """Check whether the task has positive pairs to train on (or held-out ones)."""
         return len(self._positive_edges((task, held_out))) > 0
 
     def _make_as_of_graph(self, as_of: tuple[int, int | None]) -> AsOfGraph:
@@ -201,10 +201,10 @@ class PairSource:
         return source_E[edge_P], target_E[edge_P]
 
     def _find_positive_edges(self, key: tuple[LinkTask, bool]) -> NDArray[np.int64]:
-        """Give the edges of the predicted step to train on (or held out), as numbers, between nodes that are known.
+        """Give the numbers of the predicted step's edges to train on (or held out), between known nodes.
 
-        A node whose first edge lies in the hidden step is not known: only such nodes have no visible edge, so that
-        their link would be certain instead of predicted.
+        A node whose first edge lies in the hidden step is not known. Only such nodes have no visible edge, so their
+        link would be certain and not predicted.
         """
         task, held_out = key
         source_E, target_E = self._step_edges(task)
@@ -213,7 +213,7 @@ class PairSource:
         return np.flatnonzero(is_drawn_E & known_N[source_E] & known_N[target_E])
 
     def _known(self, task: LinkTask) -> NDArray[np.bool_]:
-        """Give the nodes with a visible edge: of the nodes in the hidden step, those that another step has too."""
+        """Mark the nodes with a visible edge: a node of the hidden step needs an edge in another step too."""
         first_step_N, second_step_N = self.graph.activity.first_step_N, self.graph.activity.second_step_N
         known_N = first_step_N <= task.until
         return known_N & ((first_step_N != task.step) | (second_step_N <= task.until)) if task.hidden else known_N
@@ -231,7 +231,7 @@ def _graph_size(graph: AsOfGraph) -> int:
 
 
 def draw_positives(positives: Pairs, max_ends: int, sizes: PairSizes, generator: np.random.Generator) -> Pairs:
-    """Draw `num_positives` different pairs, or fewer: their ends are at most `max_ends` nodes."""
+    """Draw up to `num_positives` different pairs, whose ends are at most `max_ends` nodes."""
     num_pairs = len(positives[0])
     order_P = generator.choice(num_pairs, size=min(sizes.num_positives, num_pairs), replace=False)
     end_2P = np.stack([positives[0][order_P], positives[1][order_P]], axis=1).ravel()

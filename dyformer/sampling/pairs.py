@@ -19,7 +19,7 @@ VALIDATION_FRACTION = 0.2
 
 
 class TooFewLinks(ValueError):
-    """A step has too few pairs to fit a decoder on some and to evaluate it on others."""
+    """A step has too few pairs to fit a decoder on some and evaluate it on the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,13 @@ def pair_keys(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.
 
 
 def distinct(key_P: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort keys and drop repeats, some ten times as fast as np.unique, which hashes, for millions of keys."""
+    """Sort keys and drop repeats: on millions of keys ten times as fast as np.unique, which hashes."""
     key_P = np.sort(key_P)
     return key_P[np.diff(key_P, prepend=-1) != 0]
 
 
 def is_among(key_P: NDArray[np.int64], sorted_K: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Give for each key whether the sorted keys have it."""
+    """Mark the keys that are among the sorted keys."""
     if not len(sorted_K):
         return np.zeros(len(key_P), dtype=np.bool_)
     return sorted_K[np.minimum(np.searchsorted(sorted_K, key_P), len(sorted_K) - 1)] == key_P
@@ -132,7 +132,7 @@ def evaluated_steps(graph: DynamicGraph, *, first_step: int = 3) -> list[int]:
 
 
 def can_be_split(num_pairs: int) -> bool:
-    """Give whether the 20 % part of so many pairs has at least one."""
+    """Check whether 20 % of so many pairs are at least one pair."""
     return int(TRAIN_FRACTION * num_pairs) >= 1
 
 
@@ -184,7 +184,7 @@ def _rejection_sample(
 
 
 def node_batches(num_nodes: int, num_targets: int) -> list[NDArray[np.int64]]:
-    """Split nodes 0 .. num_nodes - 1 into batches that depend on their number alone.
+    """Split nodes 0 .. num_nodes - 1 into batches that depend on the two sizes alone.
 
     A target attends to no other target, so a batch has at most an eighth of the nodes.
     """

@@ -1,7 +1,7 @@
 """Jobs -> their results in order, computed in background threads while earlier results are used.
 
-Our own, because torch's DataLoader makes batches in processes, each with a copy of the graph. Threads suffice here: the
-compiled loops release Python's lock.
+The loader is our own, because torch's DataLoader makes batches in processes, each with a copy of the graph. Threads
+suffice here, because the compiled loops release Python's lock.
 """
 
 import os
@@ -17,7 +17,7 @@ NUM_AHEAD = 2 * NUM_THREADS
 
 
 def loaded(jobs: Iterable[Callable[[], Item]], *, num_threads: int, num_ahead: int) -> Generator[Item, None, None]:
-    """Yield the result of each job, in the order of the jobs; without a thread, each is computed when it is needed.
+    """Yield the result of each job, in the order of the jobs; with 0 threads, each is computed when it is needed.
 
     Jobs run in `num_threads` threads, at most `num_ahead` of them before their results are needed. The error of a job
     is raised instead of its result. Closing the generator, or an error, cancels the jobs that have not begun and waits

@@ -23,16 +23,16 @@ from dyformer.graphs.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build
 
 @dataclass(frozen=True, kw_only=True)
 class SubgraphBatch:
-    """All that the model reads about a set of targets: no tensor grows with the graph or with pairs x lags."""
+    """All data that the model reads for a set of targets; no tensor grows with the graph or with pairs x lags."""
 
     target_G: Tensor  # int64 node numbers
     context_C: Tensor
     target_feature_GF: Tensor  # float32
     context_feature_CF: Tensor
     distance_GC: Tensor  # uint8 codes of distances.py
-    edge_target_A: Tensor  # int64 positions among the targets and
-    edge_context_A: Tensor  # among the context, of the pairs with an edge,
-    edge_lag_A: Tensor  # at each visible lag with an edge
+    edge_target_A: Tensor  # int64 position of a connected pair among the targets,
+    edge_context_A: Tensor  # its position among the context,
+    edge_lag_A: Tensor  # and a visible lag at which it has an edge
     visible_T: Tensor  # bool: the lag lies in the history and is not hidden
 
     def to(self, device: torch.device) -> "SubgraphBatch":
@@ -57,7 +57,7 @@ class AsOfGraph:
 
     until: int
     union: TemporalUnionGraph
-    activity: Activity  # of the whole graph: only visible steps of it may be read
+    activity: Activity  # activity of the whole graph, of which only visible steps may be read
     first_step_N: NDArray[np.int32]  # first visible step with an edge; until + 1 for a node without
     side_N: NDArray[np.int8]
     visible_T: NDArray[np.bool_]
@@ -83,8 +83,8 @@ def num_features(graph: PreparedGraph) -> int:
 def as_of_graph(graph: PreparedGraph, *, until: int, hidden_step: int | None = None) -> AsOfGraph:
     """Give the graph as of the step `until`, without the edges of `hidden_step`.
 
-    Distances, contexts and features are made without the hidden step too: hiding its lag from the encoding alone would
-    leak its edges through all of them. Raises ValueError where no step of the history would stay visible.
+    Distances, contexts and features are made without the hidden step too, because they would otherwise leak its edges
+    to the model. Raises ValueError where no step of the history would stay visible.
     """
     if not 1 <= until <= graph.until:
         raise ValueError(f"the graph is prepared for steps 1 to {graph.until}; it cannot be given as of step {until}")
@@ -124,8 +124,8 @@ def _first_visible_step(activity: Activity, until: int, hidden_step: int | None,
 def node_features(graph: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
     """Give the structural features of single nodes `[B, F]`.
 
-    log(1 + degree) at each lag, of all lags together and decayed by half a step; recency e^-(steps since last active);
-    log(1 + steps since first active); side.
+    log(1 + degree): at each lag, summed over lags, and summed with weights that halve from lag to lag; recency
+    e^-(steps since last active); log(1 + steps since first active); side.
     """
     lag_V = np.flatnonzero(graph.visible_T)
     degree_BT = np.zeros((len(node_B), len(graph.visible_T)))
@@ -143,7 +143,7 @@ def node_features(graph: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.flo
 
 
 def make_batch(graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
-    """Choose the context of distinct targets and look up everything between the two.
+    """Choose the context of distinct targets, and look up the features, distances and edges of both.
 
     The context is the top `num_context` of the joint PageRank. It may be shorter, and empty where the targets have no
     neighbour.

@@ -17,7 +17,7 @@ from dyformer.scoring.metrics import auc
 
 DecoderKind = Literal["paper", "features"]
 Examples = tuple[NDArray[np.floating], NDArray[np.bool_]]
-"""Decoder inputs [P, F] and whether each pair is positive [P]."""
+"""Decoder inputs [P, F] and labels [P], true for a positive pair."""
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse regularisation strengths C to choose from, the strongest regularisation first."""

@@ -43,25 +43,25 @@ class UnionEdges:
     source_E: NDArray[np.int64]
     target_E: NDArray[np.int64]
     key_E: NDArray[np.int64]
-    count_E: NDArray[np.float64]  # snapshots with the pair
-    decayed_E: NDArray[np.float64]  # sum over them of 0.5^age, age 0 in the newest snapshot
+    count_E: NDArray[np.float64]  # number of snapshots with the pair
+    decayed_E: NDArray[np.float64]  # sum of 0.5^age over the snapshots with the pair, age 0 in the newest one
     last_step_E: NDArray[np.int64]  # newest step with the pair
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairFeatures:
-    """Summary of a history from which the features of any pair are read; its size depends on edges and nodes alone."""
+    """Summary of a history to compute features of any pair from; its size depends on edges and nodes alone."""
 
     edges: UnionEdges
     union: sparse.csr_array  # [N, N] 0/1: linked in some snapshot
-    degree_N: NDArray[np.float64]  # in the union
-    last_degree_N: NDArray[np.float64]  # in the newest snapshot
-    step_degree_N: NDArray[np.float64]  # summed over snapshots
+    degree_N: NDArray[np.float64]  # number of neighbours in the union
+    last_degree_N: NDArray[np.float64]  # number of neighbours in the newest snapshot
+    step_degree_N: NDArray[np.float64]  # number of neighbours in a snapshot, summed over snapshots
     active_step_N: NDArray[np.int64]  # newest step with an edge; 0: none
 
     @cached_property
     def walk(self) -> sparse.csr_array:
-        """D^-1/2 A D^-1/2 of the union [N, N], on its slots: a slot means the same neighbour in both."""
+        """D^-1/2 A D^-1/2 of the union [N, N], stored in the same slots as the union."""
         row_M = np.repeat(np.arange(len(self.degree_N)), np.diff(self.union.indptr))
         value_M = 1 / np.sqrt(self.degree_N[row_M] * self.degree_N[self.union.indices])
         return sparse.csr_array((value_M, self.union.indices, self.union.indptr), shape=self.union.shape)
@@ -138,7 +138,7 @@ def check_known(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[n
 
 
 def edge_degree(edges: UnionEdges, value_E: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Sum a value of the edges over the edges of each node, [N]."""
+    """Sum the values of each node's edges, [N]."""
     ends = np.concatenate([edges.source_E, edges.target_E])
     return np.bincount(ends, np.tile(value_E, 2), edges.num_nodes).astype(np.float64)
 

@@ -28,13 +28,13 @@ from dyformer.scoring.pair_features import (
 )
 
 MAX_NODES = 50_000
-"""Up to so many nodes all admissible pairs are scored; on a larger graph, only the given candidates."""
+"""Up to so many nodes, all admissible pairs are scored; in a larger graph, only given candidates are."""
 
 BLOCK_PAIRS = 400_000
 """Pairs scored at once; their features take 45 MB."""
 
 DECODER_LINKS = 10_000
-"""Approximate limit on the positive pairs of a step for fitting; above it, the pairs among fewer nodes are taken."""
+"""Approximate limit on the positive pairs to fit on; in a step with more, only pairs among some nodes are taken."""
 
 LINKS_SCHEMA = pl.Schema({"node": pl.Int64(), "rank": pl.Int64(), "partner": pl.Int64(), "score": pl.Float64()})
 
@@ -140,7 +140,7 @@ def _row_blocks(
     for side in sides:
         rows = np.flatnonzero((side_N == side) & is_query_N)
         column_C = np.flatnonzero((side_N != side) | (len(sides) == 1))
-        # The sparse products are held as dense whole rows, so a row counts with all nodes.
+        # The sparse products are held as dense rows, so a row has as many values as the graph has nodes.
         num_blocks = -(-len(rows) // max(1, BLOCK_PAIRS // len(side_N)))
         for row_S in np.array_split(rows, num_blocks) if len(rows) else ():
             yield row_S, column_C
@@ -201,7 +201,7 @@ def _pair_logits(
     vectors_ND: NDArray[np.floating], decoder: LinkDecoder, features: PairFeatures | None, pairs: Pairs
 ) -> NDArray[np.float64]:
     order_P = np.arange(len(pairs[0]))
-    if features is not None:  # the walks of a busy end are expensive: its pairs go together
+    if features is not None:  # pairs of one busy end go together, because its walks are expensive
         order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
     logit_P, (slope_F, offset), width = np.empty(len(order_P)), slopes(decoder), vectors_ND.shape[1]
     for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):

@@ -1,4 +1,4 @@
-"""Epochs -> progress and checkpoints: the report of an epoch, and the state from which training resumes."""
+"""Epochs -> reports of progress, and checkpoints from which training resumes."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class WeightsDoNotFit(ValueError):
 
 
 def check_fit(weights: Weights, expected: Weights, *, of_any_length: Collection[str] = ()) -> None:
-    """Raise WeightsDoNotFit for weights with other names or shapes than expected, as another version stored them.
+    """Raise WeightsDoNotFit for weights of other names or shapes than expected, such as those of another version.
 
     Tensors named in `of_any_length` may have another number of rows.
     """

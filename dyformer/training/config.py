@@ -13,16 +13,14 @@ Epochs = Annotated[
     Field(ge=1, description="epochs of `batches_per_epoch` batches each; the weights of the best epoch are taken"),
 ]
 BatchesPerEpoch = Annotated[
-    int, Field(ge=1, description="batches, and so optimizer steps, of an epoch; an epoch is no pass over the history")
+    int, Field(ge=1, description="batches (= optimizer steps) of an epoch, which is not a pass over the history")
 ]
 ValidationBatches = Annotated[int, Field(ge=1, description="batches of held-out links that choose the best epoch")]
 LearningRate = Annotated[float, Field(ge=0, le=1, description="learning rate of Adam")]
 IdLearningRate = Annotated[float, Field(ge=0, description="learning rate of the nodes' id embeddings")]
 WeightDecay = Annotated[float, Field(ge=0, le=1, description="weight decay of the weight matrices")]
 ClipNorm = Annotated[float, Field(ge=1e-6, description="norm to which larger gradients are scaled down")]
-StepHalfLife = Annotated[
-    float, Field(ge=1e-3, description="a step is drawn half as often as a step newer by so many steps")
-]
+StepHalfLife = Annotated[float, Field(ge=1e-3, description="steps of age that halve the probability of drawing a step")]
 NumPositives = Annotated[int, Field(ge=1, description="positive pairs of a batch at most")]
 NumNegatives = Annotated[int, Field(ge=1, description="negative pairs for each positive pair")]
 NumTargets = Annotated[int, Field(ge=1, description="target nodes of a batch, at most half of all nodes")]
@@ -40,7 +38,7 @@ class PretrainConfig:
     batches_per_epoch: BatchesPerEpoch = 10
     validation_batches: ValidationBatches = 16
     learning_rate: LearningRate = 1e-3
-    id_learning_rate: IdLearningRate = 0.02  # above `learning_rate`, because few batches hold a given node
+    id_learning_rate: IdLearningRate = 0.02  # above `learning_rate`, because a given node is in few batches
     weight_decay: WeightDecay = 5e-4
     clip_norm: ClipNorm = 1.0
     step_half_life: StepHalfLife = 4.0

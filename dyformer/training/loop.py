@@ -24,7 +24,7 @@ from dyformer.training.optimizer import Optimizer
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
 TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of an epoch; every batch has its own stream
-BATCHES_PER_GRAPH = 4  # in a row from one AsOfGraph, where not all of them fit the cache
+BATCHES_PER_GRAPH = 4  # batches in a row from one AsOfGraph, where not all graphs fit the cache
 
 Job = Callable[[], PairBatch]
 
@@ -42,7 +42,7 @@ class Stage:
     config: StageConfig
     seed: int
     device: torch.device
-    num_threads: int = NUM_THREADS  # make the batches; the result does not depend on their number
+    num_threads: int = NUM_THREADS  # threads that make batches; the result does not depend on their number
 
     def generator(self, epoch: int, stream: int) -> np.random.Generator:
         """Give one stream of random numbers of an epoch; no stream depends on another."""
@@ -54,7 +54,7 @@ class NothingToLearn(ValueError):
 
 
 class TrainingState:
-    """Everything that an epoch changes."""
+    """All state that an epoch changes."""
 
     def __init__(self, model: DyFormer, optimizer: Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
@@ -101,7 +101,7 @@ def identity(stage: Stage) -> dict[str, Any]:
 
 
 def copied(weights: Weights) -> Weights:
-    """Copy to the processor's memory."""
+    """Copy to the CPU's memory."""
     return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
 
 
@@ -167,7 +167,7 @@ def epoch_jobs(stage: Stage, epoch: int) -> Iterator[Job]:
     tasks = draw_tasks(stage, epoch, stage.config.batches_per_epoch, held_out=False)
     if not tasks:
         raise NothingToLearn(
-            f"{stage.name}: steps 1 to {stage.source.graph.until} hold no link between nodes that other steps know; "
+            f"{stage.name}: steps 1 to {stage.source.graph.until} hold no link between nodes of other steps; "
             f"train until a later step, or choose longer windows"
         )
     yield from jobs(stage, tasks, epoch, held_out=False, two_views=stage.two_views)

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from dyformer.training.config import StageConfig
 
-OFFSET_RATE = 10.0  # times the learning rate, for the offsets of scores, which move far
+OFFSET_RATE = 10.0  # times the learning rate, for the offsets of scores, because these move far
 
 State = dict[str, Tensor]
 
 
 class Optimizer:
-    """Steps of Adam for every weight; of the id embeddings `[N, D]` only the rows of the batch move (SparseAdam).
+    """Steps of Adam for every weight; of the id embeddings `[N, D]` only the rows of the batch change (SparseAdam).
 
-    The time of a step therefore does not follow the number of nodes. Measured on one core with 10,000 rows a batch and
+    The time of a step therefore does not grow with the number of nodes. Measured on one core, 10,000 rows a batch and
     a million nodes: 49 ms, and 235 ms for torch's Adam with `clip_grad_norm_` (at 10,000 nodes 21 and 7 ms).
     Weight decay applies to matrices of linear layers only.
     """
@@ -51,7 +51,7 @@ class Optimizer:
             part.step()
 
     def _gradients(self) -> Iterator[Tensor]:
-        """Give the gradients of all weights, of an id table only the rows that have one."""
+        """Give the gradients of all weights; for id embeddings, only of the rows that have one."""
         for weight in self.weights:
             if weight.grad is not None and weight.grad.is_sparse:
                 weight.grad = weight.grad.coalesce()
@@ -80,7 +80,7 @@ class Optimizer:
 
 
 def _restored(part: str, key: str, value: Tensor) -> Tensor | int:
-    # SparseAdam counts its steps in an int, because powers of a float32 tensor would be rounded.
+    # SparseAdam counts its steps in an int, because powers with a float32 exponent would be rounded.
     return int(value) if (part, key) == ("rows", "step") else value.clone()
 
 

@@ -139,7 +139,7 @@ def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, co
     pairs = batch.pairs
     first_P = torch.cat([pairs.positive_first_P, pairs.negative_first_M])
     second_P = torch.cat([pairs.positive_second_P, pairs.negative_second_M])
-    # One call for all pairs, because decoding is most of the time.
+    # One call for all pairs, because decoding takes most of the time.
     score_P = model.temporal(vector_GD, first_P, second_P, batch.task.lag)
     num_positives = len(pairs.positive_first_P)
     return link_loss(score_P[:num_positives], score_P[num_positives:], negative_weight=config.negative_weight)

@@ -1,8 +1,8 @@
 """The loops of the bit-parallel search, compiled at first use and cached on disk; they run without Python's lock.
 
-A row is 512 bits, one for each target that has reached a node: eight words, because a random access loads a whole
-cache line anyway. `Rows` are the rows of some of the nodes. Nodes are numbered hubs first and neighbours ascend, so
-that every list of neighbours begins with its hubs.
+A node's row is 512 bits, one for each target, set once that target has reached the node. It has eight words, because a
+random access loads a whole cache line anyway. `Rows` are the rows of some of the nodes. Nodes are numbered hubs first
+and neighbours ascend, so every list of neighbours begins with its hubs.
 
 N nodes    N1 = N + 1    M slots of both directions    B bytes of 8 nodes    K components    W = 8 words of a row
 R rows    X nodes whose rows are updated    S components with targets    V nodes of a stretch    U = 64 bytes of a row
@@ -117,7 +117,7 @@ def _no_rows(num_nodes, most):
 
 @njit(nogil=True, cache=True)
 def pushed(lists, node_X, row_XW, span):
-    """Push each node's row to itself and to its neighbours in the span: the rows, and the node of each [R].
+    """Push each node's row to itself and its neighbours in the span; give the rows, and the node of each [R].
 
     Nodes of X may repeat.
     """
@@ -186,8 +186,8 @@ def _pull_stretch(neighbor_M, slot, end, bits, stretch, row_VW):
 def met(lists, holder_R, row_RW, node_X, row_XW, span, length):
     """Add to each node's row those of the holders two hops away through a node of the span; give the rows [X, W].
 
-    A push to the span and a pull from it, one stretch of `length` nodes after the other. The rows of a stretch stay in
-    the cache; those of the whole span would be fetched from memory twice.
+    Rows are pushed to the span and pulled from it, one stretch of `length` nodes after the other, because the rows of
+    a stretch stay in the cache. Rows of the whole span would be fetched from memory twice.
     """
     indptr_N1, neighbor_M, _ = lists
     slot_R, slot_X = indptr_N1[holder_R], indptr_N1[node_X]
@@ -250,7 +250,7 @@ def rows_at(node_X, rows):
 
 @njit(nogil=True, cache=True)
 def complete_rows(component_N, num_components, target_T, bit_TW):
-    """Give each component's row with all of its targets: `Complete`. The first row is that of components without."""
+    """Give each component's row with all of its targets: `Complete`. Components without share the first."""
     which_K = np.zeros(num_components, dtype=np.uint32)
     complete_SW = np.zeros((len(target_T) + 1, NUM_WORDS), dtype=np.uint64)
     num_rows = 1

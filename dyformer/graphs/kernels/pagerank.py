@@ -9,13 +9,13 @@ import numpy as np
 from numba import njit
 
 PUSHED = 1e-300  # residual after a push: too small to count, yet not the 0 of a node that was never touched
-PUSHED_FRACTION = 0.25  # of all slots: while nonzero nodes have fewer, pushing is faster than pulling
+PUSHED_FRACTION = 0.25  # fraction of all slots: while nonzero nodes have fewer, pushing is faster than pulling
 
 
 @njit(nogil=True, cache=True)
 def chebyshev(indptr_N1, neighbor_M, number_N, target_G, teleport, num_iterations):
     """Give the mean PageRank [N] of the targets by Chebyshev iteration from their averaged seeds."""
-    # The iterates are D^-1 pi, so that a step sums the neighbours without weights; the older one is overwritten.
+    # The iterates are D^-1 pi, so an iteration sums neighbours without weights; it overwrites the older iterate.
     before_N, now_N, total_N = np.zeros(len(number_N)), np.zeros(len(number_N)), np.zeros(len(number_N))
     start = teleport / len(target_G)
     _restart(now_N, indptr_N1, target_G, start)
@@ -57,7 +57,7 @@ def _num_read(indptr_N1, now_N):
 
 @njit(nogil=True, cache=True)
 def _push_step(indptr_N1, neighbor_M, before_N, now_N, total_N, weight, walk):
-    """Step from the few nonzero nodes: neighbours are added in the same order as by pulling."""
+    """Iterate by pushing from the few nonzero nodes; terms are added in the same order as by pulling."""
     total_N[:] = 0.0
     for node in range(len(now_N)):
         if now_N[node] != 0.0:
@@ -78,7 +78,7 @@ def _pull_step(indptr_N1, neighbor_M, before_N, now_N, weight, walk):
 
 @njit(nogil=True, cache=True)
 def best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
-    """Give the best nodes [B, K] of each node's row by forward push, itself left out; their scores and number."""
+    """Give the best nodes [B, K] of each node's row by forward push, without itself; their scores and number."""
     shape, num_nodes = (len(own_B), top_k), len(node_N)
     best_BK, score_BK, num_best_B = np.empty(shape, np.int64), np.empty(shape), np.zeros(len(own_B), np.int64)
     settled_N, residual_N, touched_N = np.zeros(num_nodes), np.zeros(num_nodes), np.empty(num_nodes, np.uint32)

@@ -11,8 +11,8 @@ from numba import njit
 def path_sums(indptr_N1, neighbor_M, degree_N, weight_N, first_P, second_P):
     """Give the number of common neighbours of each pair, their summed weights, and the three-step walks, `[3, P]`.
 
-    A walk a-m-n-b counts 1 / (degree of m x degree of n). The two-step walks of a first end are summed once for all its
-    pairs, so that equal first ends must stand together.
+    A walk a-m-n-b counts 1 / (degree of m x degree of n). Pairs with equal first ends must be adjacent, because the
+    two-step walks of a first end are summed once for all its pairs.
     """
     sums_3P = np.zeros((3, len(first_P)))
     is_neighbor_N = np.zeros(len(degree_N), dtype=np.bool_)

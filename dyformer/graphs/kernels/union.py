@@ -7,7 +7,7 @@ W words of 64 lags    P pairs found    n rows and m columns of a block    F fiel
 import numpy as np
 from numba import njit
 
-FIELDS_PER_COLUMN = 4  # of the hash table: few nodes then collide
+FIELDS_PER_COLUMN = 4  # fields of the hash table: with so many, few nodes collide
 FEWEST_FIELDS = 64
 HASH_FACTOR = 2_654_435_769  # 2^32 / golden ratio (Knuth)
 
@@ -60,7 +60,7 @@ def _scatter(row_E, other_E, free_N, neighbor_M):
 
 @njit(nogil=True, cache=True)
 def merged_rows(old, joining):
-    """Merge rows (indptr, edge indptr, neighbours) of as many nodes.
+    """Merge the rows (indptr, edge indptr, neighbours) of two sets of edges between the same nodes.
 
     Returns:
         The rows of both; for each joining edge the number of the first old edge not before it, and whether the two
@@ -158,7 +158,7 @@ def connected_pairs(rows, rows_n, columns_m):
 
 @njit(nogil=True, cache=True)
 def _hash_table(columns_m):
-    # A hash table of the columns fits the nearest cache; a mark for each node would be as long as the graph.
+    # A hash table of the columns fits the L1 cache; an array with a mark for each node would grow with the graph.
     num_fields = FEWEST_FIELDS
     while num_fields < FIELDS_PER_COLUMN * len(columns_m):
         num_fields *= 2
