@@ -38,7 +38,7 @@ class Case:
 
 
 def batch_of(num_steps: int) -> SubgraphBatch:
-    """Targets are the ends of links of the newest step of s1m, as in training."""
+    """Draw a batch whose targets are ends of links of the newest step of s1m, as in training."""
     graph = prepare_graph(
         power_law_graph("s1m", num_steps=num_steps), until=num_steps, config=GraphConfig(history_window=None)
     )
@@ -50,7 +50,7 @@ def batch_of(num_steps: int) -> SubgraphBatch:
 
 
 def case_of(num_steps: int) -> Case:
-    """Random weights and gradients on the pairs of a real batch."""
+    """Draw random weights and gradients for the pairs of a real batch."""
     batch = batch_of(num_steps)
     num_pairs = batch.distance_GC.numel()
     pair_A = batch.edge_target_A * batch.distance_GC.shape[1] + batch.edge_context_A
@@ -72,29 +72,29 @@ def case_of(num_steps: int) -> Case:
 
 
 def sparse(case: Case) -> Tensor:
-    """Ours, as the model adds it: a constant, and the connections on top."""
+    """Give our bias, as the model adds it: a constant, plus a difference for each connection."""
     constant_HP = case.absent_H[:, None].expand_as(case.grad_HP).contiguous()
     return add_connections(constant_HP, case.delta_TH, case.pair_A, case.lag_A)
 
 
 def dense_rows(case: Case) -> Tensor:
-    """The peer of the target, a row for each pair: [P, T] @ [T, H] + [H]."""
+    """Give the dense product that the target compares with, a row for each pair: [P, T] @ [T, H] + [H]."""
     return torch.addmm(case.absent_H, case.connected_PT, case.delta_TH).T
 
 
 def dense_columns(case: Case) -> Tensor:
-    """The same product in the layout that suits it best."""
+    """Give the same product in its fastest layout."""
     return torch.addmm(case.absent_H[:, None], case.delta_TH.T.contiguous(), case.connected_PT.T)
 
 
 def sparse_whole(case: Case) -> Tensor:
-    """Our whole bias, the distances' part too."""
+    """Give our whole bias, with the distances' part."""
     bias_HP = distance_bias(case.code_SH + case.absent_H, case.distance_P)
     return add_connections(bias_HP, case.delta_TH, case.pair_A, case.lag_A)
 
 
 def dense_whole(case: Case) -> Tensor:
-    """The peer's product on top of our distances' part."""
+    """Give the dense product plus our distances' part."""
     return distance_bias(case.code_SH, case.distance_P) + dense_columns(case)
 
 

@@ -36,7 +36,7 @@ def union_of(name: str) -> TemporalUnionGraph:
 
 
 def blocks_of(union: TemporalUnionGraph) -> dict[str, Block]:
-    """Draw the rows and columns of both kinds."""
+    """Draw the rows and columns of both kinds of blocks."""
     generator = np.random.default_rng([1, union.num_nodes])
     rows_G, columns_C = generator.permutation(union.num_nodes)[: 2 * NUM_NODES].reshape(2, NUM_NODES)
     return {"random": (rows_G, columns_C), "context": (rows_G, joint_context(union, rows_G, num_context=NUM_NODES))}
@@ -53,7 +53,7 @@ def our_jobs(union: TemporalUnionGraph, block: Block) -> dict[str, Job]:
 
 
 def igraph_job(union: TemporalUnionGraph, block: Block, found: list[NDArray]) -> Job:
-    """Give igraph's search of all rows; its first result is stored, and its lists of nodes are made beforehand."""
+    """Give igraph's search from all rows as a job; it stores its first result in `found`."""
     graph = Graph(n=union.num_nodes, edges=np.stack([union.source_E, union.target_E], axis=1))
     source, target = (node_X.tolist() for node_X in block)
 
@@ -66,11 +66,11 @@ def igraph_job(union: TemporalUnionGraph, block: Block, found: list[NDArray]) ->
 
 
 def check(name: str, union: TemporalUnionGraph, block: Block, distance_GC: NDArray) -> None:
-    """Raise where a code is not igraph's distance, capped."""
+    """Raise where a code differs from igraph's capped distance."""
     for max_distance in MAX_DISTANCES:
         code_GC = distance_block(union, *block, max_distance=max_distance)
         if not np.array_equal(code_GC, np.minimum(distance_GC, max_distance)):
-            raise RuntimeError(f"{name}: a block of D_max {max_distance} is not igraph's")
+            raise RuntimeError(f"{name}: a block of D_max {max_distance} differs from igraph's")
 
 
 def compare(name: str, kind: str, union: TemporalUnionGraph, block: Block) -> measure.Seconds:
@@ -93,7 +93,7 @@ def print_times(name: str, kind: str, union: TemporalUnionGraph, seconds: dict[s
 
 
 def main() -> None:
-    """Evaluate the blocks of the largest D_max."""
+    """Measure all graphs, and print the verdicts on the blocks of the largest D_max."""
     evaluated = []
     for name, target in TARGETS.items():
         union = union_of(name)

@@ -55,7 +55,7 @@ def power_law_edges(num_nodes: int, num_edges: int, *, seed: int) -> tuple[NDArr
 
 
 def power_law_graph(name: str, *, num_steps: int = 16, seed: int = 0) -> DynamicGraph:
-    """Spread the edges of a size of SIZES over steps: each has a first step, and a fifth recur in later ones."""
+    """Spread the edges of a size in SIZES over steps: each has a first step, and a fifth recur in later steps."""
     num_nodes, num_edges = SIZES[name]
     source_E, target_E = power_law_edges(num_nodes, num_edges, seed=seed)
     generator = np.random.default_rng([seed, 1])

@@ -1,7 +1,7 @@
 """How the time of a pre-training batch grows with the number of lags, and with the graph.
 
-A batch is the product's: 256 targets at most, 256 context nodes, two views. Its making (context, distances,
-connections) and the step of training on it (loss, gradients, update) are timed apart.
+A batch is the product's: 256 targets at most, 256 context nodes, two views. Making it (context, distances,
+connections) and the training step on it (loss, gradients, update) are timed separately.
 """
 
 import measure  # isort: skip
@@ -36,7 +36,7 @@ def prepared(name: str, num_steps: int) -> PreparedGraph:
 
 
 def jobs(graph: PreparedGraph) -> Jobs:
-    """Make a batch that reconstructs the hidden newest step, and take the step of training on it."""
+    """Give two jobs: make a batch that reconstructs the hidden newest step, and take a training step on it."""
     config, model_config = PretrainConfig(), ModelConfig()
     source = pair_source(graph, model_config, config, seed=0)
     tasks = [task for task in reconstruction_tasks(graph.until, num_lags(graph), hidden=True) if task.lag == 0][-1:]
@@ -57,7 +57,7 @@ def jobs(graph: PreparedGraph) -> Jobs:
 
 
 def table(cases: dict[str, PreparedGraph]) -> measure.Seconds:
-    """Print the milliseconds of each case, all measured in turn; give the seconds of every round."""
+    """Print the milliseconds of each case, measured in turn; give the seconds of every round."""
     each = {f"{name} {part}": job for name, graph in cases.items() for part, job in jobs(graph).items()}
     seconds = measure.cpu_seconds(each, rounds=ROUNDS)
     median = measure.medians(seconds)
@@ -70,12 +70,12 @@ def table(cases: dict[str, PreparedGraph]) -> measure.Seconds:
 def print_memory(graph: PreparedGraph) -> None:
     """Print the peak memory of arrays in `embed`, and the part of the vectors.
 
-    The rest belongs to a few batches: numbers for each node, to find a context, and for each pair within a batch.
+    The rest belongs to a few batches: numbers for each node, which find a context, and for each pair of a batch.
     """
     model_config, num_nodes = ModelConfig(), len(graph.history.node_N)
     weights = started_model(graph, model_config, None, seed=0).state_dict()
     node_B = np.arange(min(NUM_WANTED, num_nodes))
-    embed(graph, weights, model_config, node_B=node_B)  # so that everything made once exists
+    embed(graph, weights, model_config, node_B=node_B)  # once before, so that cached values exist
     tracemalloc.start()
     vector_ND = embed(graph, weights, model_config, node_B=node_B)
     peak = tracemalloc.get_traced_memory()[1]

@@ -26,7 +26,7 @@ NUM_NODES = 1_000_000
 DUPLICATES = 0.02
 START, SECONDS = 1_600_000_000, 2 * 365 * 86_400
 Output = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]
-"""Per event its source, its target and its time in microseconds; per node its id."""
+"""Source, target and time in microseconds of each event; id of each node."""
 
 
 def write_log(path: Path, *, num_rows: int = NUM_ROWS, seed: int = 0) -> None:
@@ -56,7 +56,7 @@ def ours(path: Path) -> Output:
 
 
 def with_duckdb(path: Path) -> Output:
-    """The same in SQL: one sort, one grouping, two joins."""
+    """Do the same in SQL: one sort, one grouping, two joins."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -86,7 +86,7 @@ def with_duckdb(path: Path) -> Output:
 
 
 def with_pandas(path: Path) -> Output:
-    """The same with pandas: factorize numbers the ids by first appearance."""
+    """Do the same with pandas: factorize numbers the ids by first appearance."""
     import pandas as pd
 
     log = pd.read_csv(path, dtype="int64").drop_duplicates().sort_values("time", kind="stable")

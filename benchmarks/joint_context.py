@@ -1,4 +1,4 @@
-"""The joint top-512 context of 512 targets against igraph; for the largest graph the recall alone.
+"""The joint top-512 context of 512 targets, timed against igraph; for the largest graph, its recall alone.
 
 N nodes    G targets    K context nodes
 """
@@ -23,8 +23,8 @@ TELEPORT = 0.15
 TARGETS = {"uci": 5, "ml-10m": 7, "s1m": 12}
 ROUNDS = {"uci": 51, "ml-10m": 31, "s1m": 15, "s10m": 7}
 RECALL_TARGETS = {"uci": 0.98, "ml-10m": 0.98, "s1m": 0.98, "s10m": 0.96}
-NUM_DRAWS = 3  # of targets, for the recall
-PEER_RECALL = 0.97  # igraph's own scores end before rounding error
+NUM_DRAWS = 3  # sets of targets, for the recall
+PEER_RECALL = 0.97  # below 1, because igraph stops before its scores are exact to rounding error
 
 Nodes = NDArray[np.int64]
 
@@ -59,7 +59,7 @@ def best(score_N: NDArray[np.float64], targets_G: Nodes) -> Nodes:
 
 
 def exact_context(union: TemporalUnionGraph, targets_G: Nodes) -> Nodes:
-    """The defining equation, repeated until it is met to rounding error."""
+    """Give the best nodes after iterating the defining equation until it holds to rounding error."""
     degree_N = np.maximum(union.degree, 1)
     seed_N = TELEPORT * np.bincount(targets_G, minlength=union.num_nodes) / len(targets_G)
     score_N, change = seed_N, 1.0
@@ -76,7 +76,7 @@ def recall(found_K: Nodes, exact_K: Nodes) -> float:
 
 
 def seconds_of(name: str, union: TemporalUnionGraph, targets_G: Nodes) -> measure.Seconds:
-    """Time the context, chosen and drawn, and in turn with them igraph's where it has a target."""
+    """Time our chosen and drawn contexts and, where the graph has a target of speed, igraph's in turn with them."""
     generator = np.random.default_rng(1)
     jobs: dict[str, Callable[[], object]] = {
         "dyformer": lambda: joint_context(union, targets_G, num_context=NUM_NODES),
@@ -92,7 +92,7 @@ def seconds_of(name: str, union: TemporalUnionGraph, targets_G: Nodes) -> measur
 
 
 def measured(name: str) -> tuple[float, list[float]]:
-    """Give the recall of the exact context, and igraph's seconds divided by ours in each round."""
+    """Give our recall of the exact context, and igraph's seconds divided by ours in each round."""
     union = union_of(name)
     start = time.process_time()
     hub_first_graph(union)
@@ -110,7 +110,7 @@ def measured(name: str) -> tuple[float, list[float]]:
 
 
 def main() -> None:
-    """Measure every graph, then evaluate."""
+    """Measure every graph, then print the verdicts."""
     results = {name: measured(name) for name in RECALL_TARGETS}
     for name, (found, ratios) in results.items():
         if ratios:

@@ -1,4 +1,4 @@
-"""A log of 10M rows under a memory limit of 1 GiB: ingest and snapshots over the disk, the same as in memory.
+"""A log of 10M rows under a memory limit of 1 GiB: ingest and snapshots over the disk equal those in memory.
 
 Each way runs in a process of its own, by the steps that `dyformer ingest` and `dyformer prepare` call.
 """
@@ -29,7 +29,7 @@ def run(path: Path, memory: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Check that both ways give the same bytes, and evaluate the memory of the one over the disk."""
+    """Check that both ways give the same bytes, and print the verdict on the memory of the way over the disk."""
     results, peaks = {}, {}
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "log.csv"

@@ -1,4 +1,4 @@
-"""Pre-training on uci with batches made in the background and without: the same losses, and the time spent waiting.
+"""Pre-training on uci, with batches made in background threads and without: equal losses, and the time of waiting.
 
 Wall time on all cores, because threads beside the model are measured; settings are those of a real run.
 """
@@ -30,8 +30,8 @@ def epochs(graph: PreparedGraph, num_threads: int) -> list[Progress]:
 
 
 def measure_loader(name: str, graph: PreparedGraph) -> list[float]:
-    """Give the fraction of its epochs for which training waits, with the default threads, in each round."""
-    epochs(graph, DEFAULT)  # imports and compiled kernels
+    """Give the fraction of each round's time in which training waits for batches, with the default threads."""
+    epochs(graph, DEFAULT)  # warm-up: imports modules and compiles kernels
     seconds: dict[int, list[float]] = {WITHOUT: [], DEFAULT: []}
     waiting: dict[int, list[float]] = {WITHOUT: [], DEFAULT: []}
     losses = set()

@@ -1,4 +1,4 @@
-"""Times of our job and of a peer's, measured in turn in one process on one thread, and the line with the verdict.
+"""Jobs, ours and a peer's -> their times, measured in turn in one process on one thread, and a line with a verdict.
 
 Import this module before numpy, polars, torch or numba: it limits each of them to one thread.
 """
@@ -40,7 +40,7 @@ def cpu_seconds(jobs: dict[str, Callable[[], Any]], *, rounds: int = ROUNDS) -> 
 
 
 def _num_calls(job: Callable[[], Any]) -> int:
-    if _cpu_seconds(job, 1) > 1:  # a longer warm-up is no reason to run the job once more
+    if _cpu_seconds(job, 1) > 1:  # a job this long is measured in single calls
         return 1
     return max(1, int(SAMPLE_SECONDS / _cpu_seconds(job, 1)))
 
@@ -69,7 +69,7 @@ def ratios(samples: list[float], others: list[float]) -> list[float]:
 def verdict(
     name: str, values: float | list[float], target: float, *, at_most: bool = False, unit: str = "ratio"
 ) -> None:
-    """Print the median, the range and the verdict on the median: it must reach the target or, `at_most`, not pass it.
+    """Print median, range and verdict: the median must reach the target or, with `at_most`, not exceed it.
 
     Values are those of all rounds, or a single one. A range that crosses the target is unsteady.
     """

@@ -35,9 +35,9 @@ def networkit_graph(union: TemporalUnionGraph) -> networkit.Graph:
 
 
 def networkit_scores(graph: networkit.Graph, node: int) -> Row:
-    """Push from one node; its walk is lazy, so that it needs another teleport.
+    """Push from one node; networkit's walk is lazy, so it needs another teleport.
 
-    An object serves one run, because a second one would add its scores to those of the first.
+    Each run has an object of its own, because a second run would add its scores to those of the first.
     """
     return networkit.scd.ApproximatePageRank(graph, TELEPORT / (2 - TELEPORT), EPSILON).run(node)
 
@@ -52,7 +52,7 @@ def networkit_rows(graph: networkit.Graph, nodes: list[int]) -> list[Row]:
 
 
 def exact_scores(union: TemporalUnionGraph, node_R: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The defining equation of every row [N, R], repeated until it is met to 1e-9."""
+    """Iterate the defining equation of every row [N, R] until it holds to 1e-9."""
     degree_N = np.maximum(union.degree, 1)[:, None]
     seed_NR = np.zeros((union.num_nodes, len(node_R)))
     seed_NR[node_R, np.arange(len(node_R))] = TELEPORT
@@ -77,7 +77,7 @@ def recalls(union: TemporalUnionGraph, node_R: NDArray[np.int64], found: list[di
 
 
 def check(table: pl.DataFrame, graph: networkit.Graph, union: TemporalUnionGraph) -> None:
-    """Our scores and networkit's are within both methods' bound: epsilon times the degree, each."""
+    """Raise where our scores and networkit's differ by more than both bounds: epsilon times the degree, each."""
     for (node,), row in table.group_by("node"):
         theirs = dict(networkit_scores(graph, int(node)))
         for neighbor, score in zip(row["neighbor"].to_list(), row["score"].to_list(), strict=True):
@@ -86,7 +86,7 @@ def check(table: pl.DataFrame, graph: networkit.Graph, union: TemporalUnionGraph
 
 
 def main() -> None:
-    """Check, time and evaluate."""
+    """Check our rows, time both sides and print the verdicts."""
     networkit.setNumberOfThreads(1)
     graph = power_law_graph("s1m")
     union = build_union_graph(graph, until=graph.num_steps)

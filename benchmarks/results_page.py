@@ -1,4 +1,4 @@
-"""RESULTS.md: one section for each make target, each rewritten without touching the other."""
+"""RESULTS.md: one section for each make target, rewritten without touching the others."""
 
 import os
 import platform

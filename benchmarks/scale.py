@@ -26,13 +26,13 @@ SIZES = {
 }
 NUM_STEPS = 16
 EXPONENT = 2.5
-REPEATS = 5  # one interaction in so many + 1 repeats a pair of the log
+REPEATS = 5  # one interaction in REPEATS + 1 repeats a pair of the log
 ROWS_AT_ONCE = 500_000
 SECONDS = 365 * 86_400
 START = 1_700_000_000
-NODES_A_FORECAST = 10  # one node in so many gets forecasts
+NODES_A_FORECAST = 10  # one node in NODES_A_FORECAST gets forecasts
 CHANGES = {
-    "graph.history_window": NUM_STEPS,  # the union graph is of all edges
+    "graph.history_window": NUM_STEPS,  # the union graph has the edges of all steps
     "pretrain.epochs": 10,
     "pretrain.batches_per_epoch": 10,
     "finetune.epochs": 10,
@@ -208,7 +208,7 @@ def _verdict(name: str, unit: str, value: float, most: float) -> str:
 
 
 def run(size: str, store: Path) -> None:
-    """Run all stages that no earlier run finished, and evaluate the whole."""
+    """Run all stages that no earlier run finished, and print the verdicts on the whole."""
     log = store / "stages.json"
     rows = json.loads(log.read_text()) if log.exists() else []
     for stage in list(STAGES)[len(rows) :]:

@@ -24,7 +24,7 @@ Output = tuple[NDArray[np.int64], ...]
 
 
 def events_table(*, seed: int = 0) -> pl.DataFrame:
-    """Draw power-law ends and times in order, nodes numbered by first appearance as an ingest leaves them."""
+    """Draw power-law ends and ascending times; nodes are numbered by first appearance, as after an ingest."""
     generator = np.random.default_rng(seed)
     cumulative_N = np.cumsum(np.arange(1, NUM_NODES + 1) ** (-2 / 3))
     end_S = np.searchsorted(cumulative_N / cumulative_N[-1], generator.random(2 * NUM_ROWS))
@@ -53,7 +53,7 @@ def columns_of(graph: DynamicGraph, union: TemporalUnionGraph) -> Output:
 
 
 def with_duckdb(events: pl.DataFrame) -> Output:
-    """The same in SQL: two groupings and two sorts."""
+    """Do the same in SQL: two groupings and two sorts."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -75,7 +75,7 @@ def with_duckdb(events: pl.DataFrame) -> Output:
 
 
 def with_group_by(events: pl.DataFrame) -> Output:
-    """The same by a data frame's grouping of three columns."""
+    """Do the same by grouping a data frame by three columns."""
     import pandas as pd
 
     log = events.to_pandas()

@@ -31,7 +31,7 @@ from dyformer.training.stages import pair_source, pretrain, pretraining_loss, st
 
 UNTIL, NUM_NODES = 2, 975
 PUBLISHED = "12 to 16 CPU seconds and 2.8 GB, on another machine"
-TARGET = 10  # documented: without its bias, the published step is 10 to 20 times as fast
+TARGET = 10  # the published step is documented to be 10 to 20 times as fast without its bias
 MODEL = ModelConfig(width=128, num_layers=2, num_targets=256, num_context=256)
 CONFIG = PretrainConfig(num_targets=256, view_weight=1.0)
 EPOCHS, ROUNDS = 7, 7
@@ -45,7 +45,7 @@ class PlainBias(nn.Module):
         self.temporal, self.spatial = bias.temporal, bias.spatial
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
-        """Bias `[H, G, C]`."""
+        """Give the bias `[H, G, C]`."""
         code_GCT = torch.zeros(*batch.distance_GC.shape, len(batch.visible_T), dtype=torch.int64)
         code_GCT[batch.edge_target_A, batch.edge_context_A, batch.edge_lag_A] = 1
         code_GCT += 2 * torch.arange(len(batch.visible_T))
@@ -64,7 +64,7 @@ def uci() -> PreparedGraph:
 
 
 def epoch_seconds(graph: PreparedGraph) -> float:
-    """Median CPU seconds of an epoch, after a first one to warm up."""
+    """Give the median CPU seconds of an epoch, after a first epoch as warm-up."""
     config = replace(CONFIG, epochs=EPOCHS + 1)
     seconds, started = [], 0.0
     for _ in pretrain(graph, MODEL, config, seed=0):
@@ -83,7 +83,7 @@ def first_batch(graph: PreparedGraph) -> PairBatch:
 
 
 def models(graph: PreparedGraph) -> tuple[DyFormer, DyFormer]:
-    """Build our model and one of the same weights with the plain bias."""
+    """Build our model, and one with the same weights and the plain bias."""
     ours, plain = started_model(graph, MODEL, None, seed=0), started_model(graph, MODEL, None, seed=0)
     plain.bias = PlainBias(plain.bias)
     return ours, plain
@@ -105,7 +105,7 @@ def check(ours: DyFormer, plain: DyFormer, batch: PairBatch) -> None:
 
 
 def step(model: DyFormer, batch: PairBatch) -> Callable[[], None]:
-    """Loss, gradients and update of one batch."""
+    """Give the step on one batch as a job: loss, gradients and update."""
     optimizer = Optimizer(model, CONFIG)
     return lambda: optimizer.step(pretraining_loss(model, batch, CONFIG)["loss"])
 

@@ -23,14 +23,14 @@ from dyformer.graphs.union_graph import (
 )
 
 SIZE = "s1m"
-NEW_FRACTION = 0.05  # of the edges, first in the last step
+NEW_FRACTION = 0.05  # fraction of the edges whose first step is the last one
 NUM_STEPS = 16
 ROUNDS = 15
 BLOCK = 512
 
 
 def growing_graph() -> DynamicGraph:
-    """Move a fraction of the edges to one more step, which has no other edge."""
+    """Move NEW_FRACTION of the edges to one more step, which has no other edges."""
     graph = power_law_graph(SIZE, num_steps=NUM_STEPS - 1)
     whole = build_union_graph(graph, until=graph.num_steps)
     is_new_E = np.random.default_rng(1).random(whole.num_edges) < NEW_FRACTION
@@ -51,7 +51,7 @@ def _chosen(snapshot: Snapshot, is_chosen_E: NDArray[np.bool_]) -> Snapshot:
 
 
 def plain_union(graph: DynamicGraph) -> tuple[NDArray, ...]:
-    """Unite all steps by grouping equal pairs, the usual way: pairs, presence bits, both directions by row."""
+    """Unite all steps in the usual way, by grouping equal pairs: pairs, presence bits, both directions by row."""
     key_A = np.concatenate([_pairs(snapshot, graph) for snapshot in graph.snapshots])
     lag_A = np.repeat(np.arange(graph.num_steps)[::-1], [len(snapshot.source_E) for snapshot in graph.snapshots])
     key_E, edge_A = np.unique(key_A, return_inverse=True)
@@ -98,7 +98,7 @@ def measure_update() -> None:
 
 
 def measure_connections(name: str, union: TemporalUnionGraph) -> None:
-    """Time the edges of a block of targets and their context."""
+    """Time the search for edges between targets and their context."""
     target_G = np.random.default_rng(2).permutation(union.num_nodes)[: min(BLOCK, union.num_nodes // 2)]
     context_C = joint_context(union, target_G, num_context=BLOCK)
     job = partial(connections, union, target_G, context_C)
