@@ -1,1 +1,1 @@
-"""Tables, weights and tracked runs -> addresses below one root, and back."""
+"""Tables, weights and tracked runs -> addresses below one root; an address -> its content."""

@@ -1,4 +1,4 @@
-"""Name of a dataset -> a store without it."""
+"""Name of a dataset -> a store without that dataset."""
 
 from filelock import Timeout
 
@@ -13,7 +13,7 @@ class DatasetInUse(ValueError):
 
 
 def check_dataset(layout: Layout, dataset: str) -> None:
-    """Raise DatasetNotIngested, with the names that there are, for a dataset that is not in the store."""
+    """Raise DatasetNotIngested, with the names of the stored datasets, if the dataset is not in the store."""
     names = layout.dataset_names(files.children(layout.datasets))
     names = [
         name for name in names if files.find(layout.of_dataset(layout.datasets, name))
@@ -25,7 +25,7 @@ def check_dataset(layout: Layout, dataset: str) -> None:
 def drop_dataset(layout: Layout, dataset: str) -> None:
     """Remove the events, artifacts, checkpoints and champion record of a dataset; its files in `1_raw` stay.
 
-    The events go last, so that a drop that was killed can be repeated.
+    The events are removed last, so that a killed drop can be repeated.
 
     Raises:
         DatasetNotIngested: no such dataset.
@@ -40,5 +40,5 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
             files.remove_folder(layout.of_dataset(layout.datasets, dataset))
     except Timeout as error:
         raise DatasetInUse(
-            f"dataset {dataset!r} is being ingested or trained on: drop it when that has ended"
+            f"dataset {dataset!r} is being ingested or trained on: drop it after that process has ended"
         ) from error

@@ -1,7 +1,7 @@
-"""Bytes under an address, local or S3: written whole or not at all.
+"""Bytes at a local or S3 address: a write is complete or has no effect.
 
-S3 is reached through obstore, because it takes the options of Polars and deltalake and can write conditionally.
-Local files are written here, because obstore's store of local files never syncs them.
+S3 is reached through obstore, because it shares its options with Polars and deltalake and can write conditionally.
+Local files are written without obstore, because it never syncs them to disk.
 """
 
 import configparser
@@ -50,9 +50,9 @@ def open_stream(address: str) -> BinaryIO:
 
 
 def write_bytes(address: str, content: bytes | Path) -> None:
-    """Replace the content in one move, by bytes or by a copy of a local file.
+    """Replace the content atomically with bytes or with a copy of a local file.
 
-    A reader finds the old content or the new, even after a crash.
+    A reader gets the old content or the new, even after a crash.
     """
     if is_remote(address):
         store, key = _object(address)
@@ -88,7 +88,7 @@ def remove(address: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Delete a folder and all below it; of a local one no part is left in sight. A missing folder is no error."""
+    """Delete a folder and all below it; a local one disappears in one rename. A missing folder is no error."""
     if is_remote(folder):
         for address in find(folder):
             remove(address)
@@ -99,9 +99,9 @@ def remove_folder(folder: str) -> None:
 
 
 def find(folder: str, pattern: str = "*") -> list[str]:
-    """Addresses of all files below a folder whose name fits, sorted.
+    """Addresses of all files below a folder whose names match the pattern, sorted.
 
-    Hidden folders of this machine are left out, because unfinished writes lie there.
+    Hidden local files and folders are left out, because they hold unfinished writes.
     """
     if not is_remote(folder):
         found = (path for path in Path(folder).rglob(pattern) if path.is_file())
@@ -124,7 +124,7 @@ def children(folder: str) -> list[str]:
 
 
 def s3_options(address: str) -> dict[str, str]:
-    """Options of obstore, Polars and deltalake that reach the address; empty for a local one.
+    """Options with which obstore, Polars and deltalake reach the address; empty for a local one.
 
     Keys come from the environment, else from the user's AWS profile, which deltalake and obstore do not read.
     """
@@ -138,7 +138,7 @@ def s3_options(address: str) -> dict[str, str]:
 
 
 def temporary_name(name: str) -> str:
-    """Hidden sibling name that no other writer has."""
+    """Hidden name beside the file that no other writer uses."""
     return f".{name}.{uuid.uuid4().hex}"
 
 
@@ -151,14 +151,14 @@ def write_synced(path: Path, content: bytes | Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's names, without which a rename may be lost in a power cut."""
+    """Wait until the disk has the folder's names, because otherwise a power cut may undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
 class _ObjectStream(io.RawIOBase):
-    """An obstore reader as Python's file: gzip, zipfile and pyarrow need `readinto` and `closed`."""
+    """An obstore reader as a Python file object: gzip, zipfile and pyarrow need `readinto` and `closed`."""
 
     def __init__(self, address: str, reader: "ReadableFile"):
         self._address = address
@@ -182,7 +182,7 @@ class _ObjectStream(io.RawIOBase):
 
 @contextmanager
 def _named_errors(address: str) -> Iterator[None]:
-    """Raise obstore's errors as OSError with the address and one line of reason."""
+    """Raise obstore's errors as OSError with the address and one line that gives the reason."""
     try:
         yield
     except FileNotFoundError as error:

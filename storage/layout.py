@@ -1,4 +1,4 @@
-"""The address of everything that is stored; the only file that spells a path or a URL.
+"""The address of everything that is stored; the only module that builds paths and URLs.
 
     1_raw/dataset=uci/                                              fetched files as published
     2_events/dataset=uci/{declaration.json,interactions,nodes}      the transactional tables
@@ -7,7 +7,7 @@
     5_checkpoints/pretrain/dataset=uci/version=3/until=12/settings=.../seed=0
     6_vectors/vectors/...   7_forecasts/forecasts/...   7_forecasts/scores/...
 
-The names are hive style (`key=value`), so that DuckDB and Polars read one kind as one table.
+The names are hive style (`key=value`), so that DuckDB and Polars read all artifacts of a kind as one table.
 """
 
 import os
@@ -19,8 +19,8 @@ RAW, EVENTS, SNAPSHOTS, GRAPHS = "1_raw", "2_events", "3_snapshots", "4_graphs"
 CHECKPOINTS, VECTORS, FORECASTS = "5_checkpoints", "6_vectors", "7_forecasts"
 ARTIFACT_FOLDERS = (SNAPSHOTS, GRAPHS, CHECKPOINTS, VECTORS, FORECASTS)
 KEYS = ("dataset", "version", "until", "settings", "seed")
-WEIGHTS, DECODER = "weights.safetensors", "decoder.json"  # files in the artifacts of a model and of forecasts
-HASH_LENGTH = 12  # characters of a settings hash that stand in an address; the lineage record carries all of it
+WEIGHTS, DECODER = "weights.safetensors", "decoder.json"  # names of files in the artifacts of models and forecasts
+HASH_LENGTH = 12  # characters of a settings hash in an address; the lineage record holds the whole hash
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def datasets(self) -> str:
-        """Folder whose children are the logs that have been ingested."""
+        """Folder with one subfolder for each ingested log."""
         return self._join(EVENTS)
 
     def dataset_names(self, folders: list[str]) -> list[str]:
@@ -100,11 +100,11 @@ class Layout:
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion.json")
 
     def vectors(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with one vector a node."""
+        """Artifact with one vector for each node."""
         return self._join(VECTORS, "vectors", _run(dataset, version, until, settings, seed))
 
     def forecasts(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the top-k links a node for step `until + 1`."""
+        """Artifact with the top-k links of each node for step `until + 1`."""
         return self._join(FORECASTS, "forecasts", _run(dataset, version, until, settings, seed))
 
     def scores(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
@@ -127,7 +127,7 @@ class Layout:
 
     @property
     def tracking_artifacts(self) -> str:
-        """Folder of MLflow's plots and models where no server decides it."""
+        """Folder of MLflow's plots and models if no tracking server is set."""
         return self._join("mlflow")
 
     @property
@@ -137,7 +137,7 @@ class Layout:
 
     @property
     def spills(self) -> str:
-        """Folder of this machine for rows that running steps cannot hold in memory."""
+        """Folder of this machine for rows that do not fit in the memory of running tasks."""
         return str(Path(self.state) / "spills")
 
     def lock(self, name: str) -> str:
@@ -145,14 +145,14 @@ class Layout:
         return str(Path(self.state) / "locks" / f"{_safe(name)}.lock")
 
     def relative(self, address: str) -> str:
-        """Address below the root: it stays the same when the whole store is moved."""
+        """Address relative to the root; it stays the same when the whole store is moved."""
         prefix = f"{self.root}/"
         if not address.startswith(prefix):
             raise ValueError(f"address {address!r} is not below the storage root {self.root!r}")
         return address.removeprefix(prefix)
 
     def absolute(self, relative: str) -> str:
-        """Address of which `relative` gave this part."""
+        """Full address of a relative one; the inverse of `relative`."""
         return self._join(relative)
 
     def describe(self, address: str) -> tuple[str, dict[str, str]]:
@@ -187,7 +187,7 @@ def _safe(name: str) -> str:
 
 
 def _normal_root(root: str) -> str:
-    if "%" in root:  # the Delta library decodes it and looks elsewhere
+    if "%" in root:  # the Delta library decodes it and reads another folder
         raise ValueError(f"storage root {root!r}: choose a name without '%'")
     if root.startswith("s3://"):
         if not root.removeprefix("s3://").strip("/"):
@@ -202,5 +202,5 @@ def _normal_root(root: str) -> str:
 
 
 def _absolute(folder: str) -> str:
-    # Absolute from the start: a later change of the working directory must not move the store.
+    # Absolute from the start, because a later change of the working directory must not move the store.
     return str(Path(folder).expanduser().resolve())

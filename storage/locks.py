@@ -1,4 +1,4 @@
-"""Locks of one machine: the second to come waits."""
+"""Locks between the processes of one machine: a second process waits for the first."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from storage.layout import Layout
 
 
 def alone(layout: Layout, name: str) -> FileLock:
-    """Lock `name` for the length of a `with` block; the end of a process, even a killed one, releases it."""
+    """Lock `name` during a `with` block; the end of the process releases it, even if it was killed."""
     return FileLock(_path(layout, name))
 
 

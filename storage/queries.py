@@ -1,7 +1,7 @@
-"""SQL over the store: every artifact as a view, checks of snapshot tables, candidate pairs for forecasts.
+"""SQL over the store: a view for every artifact, checks of snapshot tables, candidate pairs for forecasts.
 
-DuckDB reads Polars frames only, so local and S3 stores need no extension of it. Its own access to files is switched
-off, so a statement can read the views alone and write nothing.
+DuckDB reads only Polars frames, so an S3 store needs no DuckDB extension. Its own access to files is switched off,
+so a statement can read only the views and write nothing.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def open_views(layout: Layout) -> duckdb.DuckDBPyConnection:
     `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`.
     """
     connection = duckdb.connect()
-    connection.execute("set enable_external_access = false")  # for good: DuckDB refuses to switch it on again
+    connection.execute("set enable_external_access = false")  # DuckDB refuses to switch it on again
     for name, frame in _frames(layout).items():
         connection.register(name, frame)
     return connection
@@ -93,7 +93,7 @@ SNAPSHOT_CHECKS = {
     "steps count from 1 without a gap": (
         "select count(*) from (select step, row_number() over (order by step) as n from steps) where step <> n"
     ),
-    # Windows of equal count may share a moment, so only their order is certain.
+    # Neighbouring windows of equal count may share a time, so only their order is checked.
     "windows follow each other": (
         "select count(*) from steps a left join steps b on b.step = a.step + 1 "
         "where b.start_time < a.start_time or b.end_time < a.end_time or a.start_time > a.end_time"
@@ -166,7 +166,7 @@ select node, partner from fresh
 qualify row_number() over (partition by node order by score desc, degree desc, partner) <= $num_candidates
 order by node, partner
 """
-BLOCK_NODES = 20_000  # the joined pairs of so many nodes take some hundred megabytes
+BLOCK_NODES = 20_000  # the joined pairs of this many nodes take some hundred megabytes
 
 
 def candidates(
@@ -179,19 +179,19 @@ def candidates(
     bipartite: bool = False,
     nodes: pl.Series | None = None,
 ) -> pl.DataFrame:
-    """Pairs worth scoring on a graph too large for all: rows node, partner, sorted.
+    """Pairs to score on a graph too large to score all pairs: rows node, partner, sorted.
 
     A partner comes from the node's PageRank table, or is one of the `num_popular` most popular neighbours of one of
-    its `num_bridges` least popular neighbours (the common neighbours that Adamic and Adar weigh most). Pairs with an
+    its `num_bridges` least popular neighbours (the Adamic-Adar index weighs these most). Pairs with an
     edge are left out. A node has at most `num_candidates` partners, the best by score, then by popularity.
 
     Args:
         edges: all edges as of a step: source, target (either order; repeats allowed).
         pagerank: rows node, neighbor, score.
-        num_candidates: partners a node.
-        num_bridges: neighbours a node through which the second step goes.
-        num_popular: partners a bridge.
-        bipartite: go one node further, to partners on the other side.
+        num_candidates: partners for each node.
+        num_bridges: neighbours of each node through which partners two edges away are found.
+        num_popular: partners for each bridge.
+        bipartite: find partners three edges away, which are on the other side.
         nodes: nodes whose partners are wanted; all by default.
     """
     with duckdb.connect() as connection:

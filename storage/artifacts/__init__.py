@@ -1,1 +1,1 @@
-"""Tables, weights and what they were made from -> folders of Parquet and safetensors."""
+"""Tables, weights and the record of their inputs -> folders of Parquet and safetensors files."""

@@ -1,4 +1,4 @@
-"""Tables and other files, and what they were made from -> an immutable folder with a manifest."""
+"""Tables, other files and the record of their inputs -> an immutable folder with a manifest."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ class ArtifactDamaged(ValueError):
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
-    """SHA-256 of the settings' canonical JSON, in which the order of keys and tuple or list make no difference."""
+    """SHA-256 of the settings' canonical JSON, which is the same for any order of keys, and for a tuple or a list."""
     return hashlib.sha256(_canonical(dict(settings))).hexdigest()
 
 
@@ -55,7 +55,7 @@ class Lineage:
         object.__setattr__(self, "settings", json.loads(_canonical(self.settings)))
         expected = settings_hash(self.settings)
         if self.settings_hash not in ("", expected):
-            raise ValueError(f"lineage of {self.kind}: settings hash {self.settings_hash} is not {expected}")
+            raise ValueError(f"lineage of {self.kind}: settings hash {self.settings_hash}, expected {expected}")
         object.__setattr__(self, "settings_hash", expected)
         object.__setattr__(self, "code_version", self.code_version or version("dyformer"))
 
@@ -64,7 +64,7 @@ def write_artifact(address: str, contents: Mapping[str, pl.DataFrame | bytes], l
     """Write all contents under an address and return it; visible only when complete.
 
     A DataFrame `edges` becomes `edges.parquet`, bytes keep their name. A complete artifact of the same lineage stays
-    as it is, so of two writers one wins. An artifact of another lineage is replaced.
+    as it is, so the first of two writers wins. An artifact of another lineage is replaced.
     """
     if is_current(address, lineage):
         return address
@@ -97,7 +97,7 @@ def is_complete(address: str) -> bool:
 
 
 def is_current(address: str, lineage: Lineage) -> bool:
-    """Whether a complete artifact of exactly this lineage exists, so that nothing need be made."""
+    """Whether a complete artifact of exactly this lineage exists, so that nothing has to be made."""
     return manifest(address) == lineage
 
 
@@ -112,17 +112,17 @@ def names(address: str) -> list[str]:
 
 
 def read_table(address: str, name: str) -> pl.DataFrame:
-    """Read a table, its checksum verified."""
+    """Read a table and verify its checksum."""
     return pl.read_parquet(io.BytesIO(read_bytes(address, f"{name}.parquet")))
 
 
 def read_bytes(address: str, name: str) -> bytes:
-    """Read a file, its checksum verified."""
+    """Read a file and verify its checksum."""
     return _verified(address, name, _required(address))
 
 
 def scan_table(address: str, name: str) -> pl.LazyFrame:
-    """Read a table lazily, its size verified and not its checksum."""
+    """Read a table lazily; verify its size but not its checksum."""
     location = _located(address, _required(address), f"{name}.parquet")
     return pl.scan_parquet(
         location, storage_options=files.s3_options(location) or None, hive_partitioning=False, glob=False
@@ -148,7 +148,7 @@ def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
         try:
             temporary.rename(final)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these two: another artifact has the name
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these two errors: an artifact has the name
                 raise
         else:
             return
@@ -248,7 +248,7 @@ def _encoded(content: pl.DataFrame | bytes) -> bytes:
 
 def _remove_leftovers(final: Path) -> None:
     for leftover in final.parent.glob(f".{final.name}.*"):
-        with contextlib.suppress(FileNotFoundError):  # its writer lives and has just renamed it
+        with contextlib.suppress(FileNotFoundError):  # its writer has just renamed it
             if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
                 shutil.rmtree(leftover)
 

@@ -1,6 +1,6 @@
 """Tensors and a record -> one safetensors file, replaced in one move.
 
-The record lies in the file's header, so tensors and record are always of the same moment. The older checkpoint stays
+The record lies in the file's header, so tensors and record always belong together. The older checkpoint stays
 readable until the newer one is complete.
 """
 
@@ -31,7 +31,7 @@ class CheckpointMismatch(ValueError):
 
 
 def save_checkpoint(address: str, tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> str:
-    """Replace the checkpoint of a folder and return the folder; every dtype comes back bit by bit."""
+    """Replace the checkpoint of a folder and return the folder; every dtype is kept bit for bit."""
     files.write_bytes(f"{address}/{FILE_NAME}", to_bytes(tensors, record))
     return address
 
@@ -78,7 +78,7 @@ def to_bytes(tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> byte
 
 
 def _unshared(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """Clone tensors in the memory of an earlier one, as tied weights are, because safetensors refuses them."""
+    """Clone tensors that share memory with an earlier one (tied weights), because safetensors refuses them."""
     seen: set[int] = set()
     plain = {}
     for name, tensor in tensors.items():
@@ -89,7 +89,7 @@ def _unshared(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
 
 
 def from_bytes(content: bytes, *, name: str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Tensors and record of `to_bytes`; CheckpointDamaged with the name where a byte was changed."""
+    """Tensors and record of `to_bytes`; CheckpointDamaged, with the name, if a byte was changed."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -123,5 +123,5 @@ def _check_expected(name: str, record: Mapping[str, Any], expected: Mapping[str,
     ]
     if wrong:
         raise CheckpointMismatch(
-            f"{name} belongs to another training: {'; '.join(wrong)}; delete it or use its settings"
+            f"{name} belongs to another training: {'; '.join(wrong)}; delete it, or train with the values it has"
         )

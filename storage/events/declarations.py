@@ -1,4 +1,4 @@
-"""How a log is read -> a JSON record, by which a later retraining finds a user's own log by its name."""
+"""Options for reading a log -> a JSON record under its name, from which a later retraining reads them."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from storage.layout import Layout
 
 
 class DeclarationConflict(ValueError):
-    """A log is declared otherwise than at its first ingest."""
+    """A log is declared with other options than at its first ingest."""
 
 
 def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tuple[str, ...] = ()) -> None:
@@ -22,7 +22,7 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
     for key in fixed:
         if key in known and known[key] != plain.get(key):
             raise DeclarationConflict(
-                f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, now it is {plain.get(key)!r}: "
+                f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, but now {key} = {plain.get(key)!r}: "
                 f"use {known[key]!r}, ingest under another name, or remove the log with `dyformer drop {dataset}` "
                 f"and ingest it again with --{key.replace('_', '-')}"
             )

@@ -1,4 +1,4 @@
-"""Delta tables under optimistic concurrency: open, create, scan, and commit unless another writer did."""
+"""Delta tables under optimistic concurrency: open, create, scan, and commit unless another writer has committed."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ DELTA_TYPES: dict[Any, str] = {
     pl.Float64: "double",
     pl.String: "string",
 }
-FILE_BYTES = 1 << 26  # a file lies in memory while it is written
-ONE_WRITER = ("DELTARS_MAX_CONCURRENT_WRITERS", "1")  # finished files lie in memory until they are stored
-# A training is pinned to a version for good, so rows are never deleted and the history is never cleaned up.
+FILE_BYTES = 1 << 26  # a file is in memory while it is written
+ONE_WRITER = ("DELTARS_MAX_CONCURRENT_WRITERS", "1")  # finished files stay in memory until they are stored
+# A training is pinned to a version permanently, so rows are never deleted and the history is never cleaned up.
 CONFIGURATION: dict[str, str | None] = {
     "delta.appendOnly": "true",
     "delta.logRetentionDuration": "interval 36500 days",
@@ -38,7 +38,7 @@ def opened(address: str) -> DeltaTable | None:
 
 
 def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: list[str] | None = None) -> DeltaTable:
-    """Newest version of a table, which is made empty (version 0) when there is none."""
+    """Newest version of a table; if there is none, an empty one (version 0) is created."""
     table = opened(address)
     if table is not None:
         return table
@@ -53,7 +53,7 @@ def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: li
 
 
 def stream(blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any]) -> pa.RecordBatchReader:
-    """Rows of some columns, block by block, so that a table can be written that does not fit in memory."""
+    """Rows of the columns, block by block, so that a table larger than memory can be written."""
     level = pl.CompatLevel.oldest()
     schema = pl.DataFrame(schema=columns).to_arrow(compat_level=level).schema
     batches = (batch for block in blocks for batch in block.to_arrow(compat_level=level).to_batches())

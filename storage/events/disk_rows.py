@@ -1,6 +1,6 @@
 """Rows of one source on disk -> rows for the event table: DuckDB counts, compares and numbers them block by block.
 
-Memory holds the rejected rows and the ids of the nodes alone.
+Memory holds only the rejected rows and the ids of the nodes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -110,7 +110,7 @@ class SpilledRows:
 def spill_events(
     connection: "DuckDBPyConnection", table: str, file: RawFile, plan: ReadPlan, *, drop_duplicates: bool = False
 ) -> SpilledRows:
-    """Read a file as `dyformer.logs.events.read_events` does, with its errors, and put its events into a new table."""
+    """Read a file as `dyformer.logs.events.read_events` does, errors included, and store its events in a new table."""
     connection.execute(EVENTS.format(table=table))
     rejected = [pl.DataFrame(schema=QUARANTINE_COLUMNS)]
     num_usable = 0

@@ -1,8 +1,8 @@
-"""Rows of one source in memory -> rows for the event table: checked, compared with its rows, their nodes numbered.
+"""Rows of one source in memory -> rows for the event table: checked, compared with its rows, with numbered nodes.
 
 Node numbers are permanent and append-only, by first appearance: commit, time, file, line, source before target. No
 later event of a source changes the number of a node that appeared before it. The numbers are committed with the
-events; the dictionary, a Delta table of its own, only saves reading all events, and every append brings it up to date.
+events. The dictionary, a Delta table of its own, only saves reading all events; every append updates it.
 
 R rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
 """
@@ -41,15 +41,15 @@ STORED_COLUMNS = {
     "target_side": pl.Int8,  # 1 when sources and targets are two id spaces
     "reason": pl.String,
     "raw": pl.String,
-    "arrival": pl.Int64,  # when it was ingested, microseconds since the epoch
+    "arrival": pl.Int64,  # time of the ingest, microseconds since the epoch
 }
 NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}
 ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 BLOCK_ROWS = 1 << 17
-TABLE_SIZE = 1 << 24  # ids below this are their own codes, however few there are
+TABLE_SIZE = 1 << 24  # ids below this limit are always used as their own codes
 UNNUMBERED = -1
 NEVER = np.iinfo(np.int64).max
-APPLICATION = "nodes"  # its recorded version: the newest version of the event table that the dictionary covers
+APPLICATION = "nodes"  # application name: its version is the newest of the event table that the dictionary covers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class HeldRows:
         return self.events["time"].min(), self.events["time"].max()
 
     def without(self, known: pl.LazyFrame) -> "HeldRows":
-        """Leave out the events whose content another source has."""
+        """Remove the events that another source has with equal values."""
         same = ["source", "target", "time", "weight", "label"]
         rows = self.events.cast({"source": pl.String, "target": pl.String}).lazy()
         events = rows.join(known.select(same), on=same, how="anti", nulls_equal=True, maintain_order="left").collect()
@@ -97,7 +97,7 @@ class HeldRows:
 
 
 def in_log_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Sort by file and line, unless a reader returned them so, because sorting texts is expensive."""
+    """Sort by file and line, unless they are in that order, because sorting texts is expensive."""
     one_file = rows.select((pl.col("file").min() == pl.col("file").max()).fill_null(True)).item()
     return rows if one_file and rows["line"].is_sorted() else rows.sort("file", "line")
 
@@ -111,9 +111,9 @@ def check_rows(dataset: str, result: ReadResult) -> None:
     nulls = result.events.select(pl.col(name).null_count() for name in EVENT_COLUMNS if name != "label")
     missing = [name for name, count in nulls.row(0, named=True).items() if count]
     if missing:
-        raise ValueError(f"dataset {dataset!r}: events without {', '.join(missing)}: such rows belong in quarantine")
+        raise ValueError(f"dataset {dataset!r}: events without {', '.join(missing)}: move such rows to the quarantine")
     if not result.events.select(pl.col("weight").is_finite().all()).item():
-        raise ValueError(f"dataset {dataset!r}: a weight is not finite: such rows belong in quarantine")
+        raise ValueError(f"dataset {dataset!r}: a weight is not finite: move such rows to the quarantine")
     counted = result.events.height + result.quarantine.height + result.num_dropped
     if counted != result.num_read:
         raise ValueError(
@@ -129,7 +129,7 @@ def _check_columns(dataset: str, name: str, frame: pl.DataFrame, columns: Mappin
 
 
 def _stored_as(column: str, dtype: pl.DataType | None) -> Any:
-    """Give a column's type in the table, where Categorical texts and integer ids are stored as text."""
+    """Return a column's type in the table, which stores Categorical texts and integer ids as text."""
     if isinstance(dtype, pl.Categorical) or (column in ENDS and dtype is not None and dtype.is_integer()):
         return pl.String
     return dtype
@@ -143,7 +143,7 @@ def known_nodes(address: str, interactions: DeltaTable, version: int) -> pl.Data
 
 
 def extend_dictionary(address: str, interactions: DeltaTable, newest: pl.DataFrame | None = None) -> None:
-    """Bring the dictionary up to the version of the event table, behind which a killed writer may have left it.
+    """Bring the dictionary up to the version of the event table; a killed writer may have left it behind.
 
     `newest` has the nodes (node, side, id) that are new in the last commit, which saves searching its rows.
     """
@@ -196,7 +196,7 @@ def ids_are_integers(nodes: pl.DataFrame) -> bool:
 
 
 def _ends(events: pl.DataFrame) -> list[pl.Series]:
-    """Give the sources and the targets, both as integers or both as Categorical."""
+    """Return the sources and the targets, both as integers or both as Categorical."""
     ends = [events[name].rechunk() for name in ENDS]
     return ends if are_integers(*ends) else [as_texts(ids) for ids in ends]
 
@@ -220,7 +220,7 @@ def _coded(ends: list[pl.Series], known: pl.DataFrame) -> tuple[pl.Series, pl.Se
 def _set_first(
     first_V: NDArray[np.int64], code_R: NDArray[np.uint32], key_R: NDArray[np.int64], *, is_target: bool
 ) -> None:
-    """Lower the key of each id's first row: twice the key of the row, so that a target follows its source."""
+    """Lower each id's key to its first row's, doubled so that a target follows its source."""
     for first in range(0, len(key_R), BLOCK_ROWS):
         rows = slice(first, first + BLOCK_ROWS)
         np.minimum.at(first_V, code_R[rows].astype(np.intp), 2 * key_R[rows] + is_target)

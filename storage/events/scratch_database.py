@@ -1,4 +1,4 @@
-"""Logs larger than memory -> a DuckDB database on this machine's disk, which is removed when it is closed.
+"""Logs larger than memory -> a DuckDB database on this machine's disk, which is removed on closing.
 
 A log is large when its text has more than an eighth of DYFORMER_MEMORY (MiB, 4096 by default), or when cutting its
 events into snapshots would take more than all of it.
@@ -27,8 +27,8 @@ MEMORY_VARIABLE = "DYFORMER_MEMORY"
 DEFAULT_MEMORY = 4096  # MiB
 TEXT_TIMES = 8  # memory of a log read, as a multiple of its text
 EVENT_BYTES = 160  # memory of an event while snapshots are cut
-DUCKDB_PARTS = 8  # DuckDB may use one of so many parts, because the program, the nodes and the result need the rest
-NUM_THREADS = 2  # each needs its own memory
+DUCKDB_PARTS = 8  # DuckDB may use one part in so many, because the program, the nodes and the result need the rest
+NUM_THREADS = 2  # each thread needs its own memory
 BATCH_ROWS = 1 << 16
 LOCK = "lock"
 CREATE = "CREATE OR REPLACE TABLE {table} AS SELECT * FROM block"
@@ -36,7 +36,7 @@ INSERT = "INSERT INTO {table} BY NAME SELECT * FROM block"
 
 
 def memory_bytes() -> int:
-    """Memory that reading a log may take; raises ValueError where the variable holds no whole number of 512 or more."""
+    """Memory that reading a log may take; raises ValueError unless the variable is a whole number, 512 or more."""
     text = os.environ.get(MEMORY_VARIABLE) or str(DEFAULT_MEMORY)
     if not text.isdecimal() or int(text) < 512:
         raise ValueError(f"{MEMORY_VARIABLE}={text!r}: expected a whole number of MiB, 512 or more")
@@ -50,7 +50,7 @@ def is_large(num_bytes: int, num_events: int = 0) -> bool:
 
 @contextmanager
 def open_spill(layout: Layout) -> "Iterator[DuckDBPyConnection]":
-    """Open an empty database in its own folder below the layout's `spills`; both are removed in the end.
+    """Open an empty database in its own folder below the layout's `spills`; both are removed at the end.
 
     Folders of killed processes are removed first: a living process holds its folder's lock.
     """

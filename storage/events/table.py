@@ -1,8 +1,8 @@
-"""The transactional event table: one commit an ingested source, all or nothing, with permanent node numbers.
+"""The transactional event table: one atomic commit for each ingested source, and permanent node numbers.
 
 One Delta table holds the accepted and the quarantined rows (partition column `accepted`), so that both appear in one
 commit. A row carries the version of its commit (`ingest`), hence every version can be read from the newest table. A
-writer numbers new nodes itself, and begins again where another writer committed since it read the table.
+writer numbers new nodes itself, and starts again if another writer has committed since it read the table.
 """
 
 import time
@@ -22,11 +22,11 @@ from storage.layout import Layout
 
 
 class DatasetNotIngested(ValueError):
-    """The store lacks a log, or a version of it."""
+    """The store does not hold a log, or a version of it."""
 
 
 class TableBusy(ValueError):
-    """Other writers committed first too many times."""
+    """Other writers committed first on every try."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Ingest:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """A source that `append` commits, and how."""
+    """A source that `append` commits, and the options of the commit."""
 
     dataset: str
     rows: HeldRows | SpilledRows
@@ -76,11 +76,11 @@ def append(
         result: the rows, accepted and rejected, with their counts.
         source_sha256: checksum of the source's bytes.
         bipartite: sources and targets are two id spaces; fixed by the first ingest of a log.
-        drop_known: leave out events that other sources have brought, and count them as dropped.
-        max_retries: how often to begin again where another writer committed first.
+        drop_known: leave out events that another source already stored, and count them as dropped.
+        max_retries: number of new tries after another writer committed first.
 
     Raises:
-        ValueError: wrong columns, missing or not finite values, counts that do not add up, no event at all.
+        ValueError: wrong columns, missing or infinite values, counts that do not add up, or no event.
         TableBusy: every try met another writer's commit.
     """
     source = _Source(
@@ -138,7 +138,7 @@ def node_dictionary(layout: Layout, dataset: str, version: int | None = None) ->
 
 
 def newest_version(layout: Layout, dataset: str) -> int:
-    """Version of the last commit that brought events."""
+    """Version of the last commit that added events."""
     return _newest(_opened(layout, dataset))
 
 
@@ -211,7 +211,7 @@ def _counted(source: _Source, read: HeldRows | SpilledRows, table: DeltaTable) -
 
 
 def _stored(events: Iterable[pl.DataFrame], source: _Source, version: int, arrival: int) -> Iterator[pl.DataFrame]:
-    """Give rows as the table stores them, block by block, because all their texts may not fit in memory."""
+    """Yield rows as the table stores them, block by block, because all their texts may not fit in memory."""
     rejected = rows.in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys()))
     for accepted, blocks in ((True, events), (False, rejected.iter_slices(rows.BLOCK_ROWS))):
         first = 0
@@ -260,7 +260,7 @@ def _has_events(layout: Layout, dataset: str) -> bool:
 
 
 def _newest(table: DeltaTable) -> int:
-    # Not table.version(), because maintenance such as compaction makes versions without events.
+    # Not table.version(), because compaction and other maintenance make versions without events.
     added = pl.DataFrame(table.get_add_actions(flatten=True))
     return max(added["max.ingest"].drop_nulls(), default=0) if added.width else 0
 
@@ -287,6 +287,6 @@ def _check_sides(nodes: pl.DataFrame, source: _Source) -> None:
     if nodes.height and int(1 in nodes["side"]) != source.target_side:
         kinds = ("one id space", "two id spaces (bipartite)")
         raise ValueError(
-            f"dataset {source.dataset!r} was ingested with {kinds[1 - source.target_side]}, this source is read with "
-            f"{kinds[source.target_side]}: read both alike, or ingest this source under another name"
+            f"dataset {source.dataset!r} was ingested with {kinds[1 - source.target_side]}, but this source has "
+            f"{kinds[source.target_side]}: read both in the same way, or ingest this source under another name"
         )

@@ -1,1 +1,1 @@
-"""The name of a log -> its raw files."""
+"""Name or address of a log -> its raw files."""

@@ -1,4 +1,4 @@
-"""A log's name or address -> its files: named by the user, in the folders of DYFORMER_LOGS, or fetched."""
+"""A log's name or address -> its files, given by the user, in a folder of DYFORMER_LOGS, or fetched."""
 
 import difflib
 import fnmatch
@@ -43,12 +43,12 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
     Args:
         spec: file, folder (all files below it, sorted), pattern, or several of these; local or `s3://`. Without it a
             known dataset is looked for in the folders of DYFORMER_LOGS, then in `raw_folder`, then fetched.
-        dataset: its name; only a known one may come without `spec`.
+        dataset: name of the log; without `spec` it must be a known one.
         raw_folder: folder of fetched files.
 
     Raises:
         LogNotFound: there is no such file; the message names where to get it and which option to pass.
-        ChecksumMismatch: the publisher sent other bytes.
+        ChecksumMismatch: the fetched file has another checksum than the published one.
         UnknownDataset: no `spec` and no known dataset.
     """
     if spec:
@@ -63,7 +63,7 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
 
 
 def raw_file(address: str, member: str | None = None) -> RawFile:
-    """Name a stored file, local or in an object store, as one of a log; of an archive the file called `member`."""
+    """Make a raw file of a local file or an object; `member` is the file to read from an archive."""
     if not files.is_remote(address):
         return local_file(address, member)
     return RawFile(
@@ -79,7 +79,7 @@ def _opened(address: str) -> BinaryIO:
 
 
 def content_of(file: RawFile) -> Content:
-    """Read a file to its end, for the checksum and the number of its decompressed bytes."""
+    """Read a file to its end to get the checksum and the number of its decompressed bytes."""
     digest, num_bytes = hashlib.sha256(), 0
     for part in pieces(file.open()):
         digest.update(part)
@@ -91,7 +91,7 @@ def _named(spec: str) -> list[str]:
     """Find the files of a name, folder or pattern; raises LogNotFound where there is none."""
     found = _remote(spec) if files.is_remote(spec) else _local(Path(spec).expanduser())
     if not found:
-        raise LogNotFound(f"there is no file, folder with files or pattern {spec!r}{_nearest(spec)}; pass --log FILE")
+        raise LogNotFound(f"no file matches {spec!r}{_nearest(spec)}; pass --log FILE, a folder or a pattern")
     return found
 
 
@@ -120,7 +120,7 @@ def _remote(spec: str) -> list[str]:
 
 
 def _is_data(path: PurePath) -> bool:
-    """Leave out hidden files, _SUCCESS and checksums, which writers put beside their files."""
+    """Whether a file is data: no hidden file, _SUCCESS marker or checksum, which writers put beside the data."""
     return not any(part.startswith((".", "_")) for part in path.parts) and path.suffix != ".crc"
 
 
@@ -129,7 +129,7 @@ def _nearest(spec: str) -> str:
     if files.is_remote(spec) or not folder.is_dir():
         return ""
     near = difflib.get_close_matches(Path(spec).name, [path.name for path in folder.iterdir()], n=3)
-    return f" (near it: {', '.join(near)})" if near else ""
+    return f" (similar names: {', '.join(near)})" if near else ""
 
 
 def _stored(dataset: Dataset, raw_folder: str) -> list[str]:
@@ -154,9 +154,9 @@ def _stored_names(dataset: Dataset) -> list[str]:
 
 
 def _fetched(dataset: Dataset, raw_folder: str) -> str:
-    """Fetch a log to the raw folder, whole and with the right checksum, or not at all."""
+    """Fetch a log to the raw folder, complete and with the right checksum, or raise."""
     if dataset.origin is None:
-        raise LogNotFound(_where_to_get(dataset, "it has no address to fetch it from"))
+        raise LogNotFound(_where_to_get(dataset, "no address is known to fetch it from"))
     name = PurePosixPath(dataset.origin).name
     with tempfile.TemporaryDirectory(prefix="dyformer-") as scratch:
         path = Path(scratch) / name
@@ -181,7 +181,7 @@ def _download(url: str, path: Path) -> None:
 
 
 def _check(dataset: Dataset, path: Path) -> None:
-    """Read the fetched file to its end; raises ChecksumMismatch where it breaks off or is not the published one."""
+    """Read the fetched file to its end; raises ChecksumMismatch if it is truncated or not the published one."""
     try:
         found = content_of(raw_file(str(path), dataset.archive_member)).sha256
     except DamagedLog as error:
@@ -196,6 +196,6 @@ def _check(dataset: Dataset, path: Path) -> None:
 def _where_to_get(dataset: Dataset, problem: str) -> str:
     folders = ", ".join(map(str, _log_folders())) or "not set"
     return (
-        f"the log of {dataset.name} was not found: {problem}. Get {dataset.file_names[0]} from {dataset.homepage} and"
+        f"no log of {dataset.name} was found: {problem}. Get {dataset.file_names[0]} from {dataset.homepage} and"
         f" pass --log FILE, or put it into a folder of {LOGS_VARIABLE} ({folders})"
     )

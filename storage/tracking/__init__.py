@@ -1,1 +1,1 @@
-"""Runs, metrics, plots and models -> MLflow, or a spool while MLflow is away."""
+"""Runs, metrics, plots and models -> MLflow, or a local spool while MLflow is unreachable."""

@@ -1,7 +1,7 @@
-"""One record -> calls of MLflow, each safe to repeat.
+"""One record -> calls to MLflow, each safe to repeat.
 
 A run is found by its key, metrics carry their time and step, a file has one path, and a run registers one model. A
-record whose response was lost can therefore be applied again and doubles nothing.
+record whose response was lost can therefore be applied again without duplicates.
 """
 
 import os
@@ -28,7 +28,7 @@ ENVIRONMENT = {  # mlflow reads it when it is imported or called; a variable tha
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the spool retries; mlflow's own retries take minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints tracebacks of errors that are caught here
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # MLflow prints tracebacks of errors that are caught here
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
@@ -51,13 +51,13 @@ def connect(uri: str) -> "MlflowClient":
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """List the errors of an MLflow that is away or refuses, of any store behind it."""
+    """List the errors of an MLflow that is unreachable or refuses a call, whatever store it uses."""
     from alembic.util.exc import CommandError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
     from urllib3.exceptions import HTTPError
 
-    # OSError is of requests, sockets and disks; ImportError of missing drivers of the `server` extra (S3, Postgres).
+    # OSError: requests, sockets and disks. ImportError: missing drivers of the `server` extra (S3, Postgres).
     mlflow = (MlflowException, SQLAlchemyError, CommandError)
     return (*mlflow, HTTPError, OSError, sqlite3.Error, ImportError, *_s3_failures())
 
@@ -77,11 +77,11 @@ def _s3_failures() -> tuple[type[Exception], ...]:
 
 
 def probe(uri: str) -> None:
-    """Raise within a few seconds where MLflow would retry for minutes.
+    """Raise within a few seconds if MLflow is unreachable, because MLflow would retry for minutes.
 
     Raises:
         OSError: no server listens at the address.
-        sqlite3.Error: the database file cannot be opened, is no database, or is locked.
+        sqlite3.Error: the database file cannot be opened, is not a database, or is locked.
     """
     if uri.startswith("sqlite:"):
         _probe_sqlite(uri)
@@ -104,7 +104,7 @@ def _probe_sqlite(uri: str) -> None:
 
 
 def ensure_run(client: "MlflowClient", start: Record) -> str:
-    """Find the run of a start record, and create experiment and run where they are missing; returns its id."""
+    """Find the run of a start record, or create its experiment and the run; returns the run's id."""
     experiment = _ensure_experiment(client, start["experiment"], start["artifact_root"])
     of_key = f"tags.`{RUN_KEY}` = '{start['run_key']}'"
     known = client.search_runs([experiment], filter_string=of_key, max_results=1)
@@ -148,7 +148,7 @@ def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Pat
 
 
 def _start(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    """Do nothing more, because `ensure_run` has made the run."""
+    """Do nothing, because `ensure_run` has created the run."""
 
 
 def _params(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
@@ -170,7 +170,7 @@ def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | 
 
 
 def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> set[tuple[str, int]]:
-    """Points (name, step) that the run has; an interrupted training may have sent other values of them."""
+    """Points (name, step) that the run already has; an interrupted training may have sent other values for them."""
     histories = [client.get_metric_history(run_id, name) for name in sorted({point[0] for point in points})]
     return {(metric.key, metric.step) for history in histories for metric in history}
 

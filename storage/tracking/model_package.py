@@ -21,7 +21,7 @@ REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow")
 
 @contextmanager
 def packed_model(*, vectors: pl.DataFrame, decoder: bytes, weights: bytes) -> Iterator[Path]:
-    """Make a model folder for the length of the block, ready for `TrackedRun.register_model`.
+    """Make a temporary model folder, which exists during the `with` block, for `TrackedRun.register_model`.
 
     Args:
         vectors: side, id (integer or string) and vector (list of floats); more columns are stored too.
@@ -47,7 +47,7 @@ def _check(vectors: pl.DataFrame, decoder: dict[str, object]) -> None:
     found = len(mean) if isinstance(mean, list) else 0
     if decoder["kind"] != "paper" or found != width:
         raise ValueError(
-            f"a served model scores pairs by their vectors alone: expected a decoder of kind paper with {width} inputs,"
+            f"a served model scores pairs from vectors only: expected a decoder of kind paper with {width} inputs,"
             f" found kind {decoder['kind']} with {found}"
         )
 

@@ -1,7 +1,7 @@
-"""Runs, metrics, plots and models -> MLflow; while it is away, -> the local spool, replayed once.
+"""Runs, metrics, plots and models -> MLflow, or a local spool while MLflow is unreachable, replayed once.
 
 Everything that is tracked is a record. MLflow gets it at once; from MLflow's first failure on, all records of the run
-go to the spool. A training therefore loses a few seconds to a tracker that is down, and nothing else.
+go to the spool. A tracker that is down therefore costs a training only a few seconds.
 """
 
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from mlflow import MlflowClient
 
-FLUSH_SECONDS = 2.0  # pause between two sendings of numbers, at least FLUSH_PAUSE times as long as the last one
+FLUSH_SECONDS = 2.0  # pause before metrics are sent again, at least FLUSH_PAUSE times as long as the last sending
 FLUSH_PAUSE = 20
 FLUSH_METRICS = 1000
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -42,7 +42,7 @@ class Tracker:
     uri: str
     spool: Path
     artifact_root: str | None = None  # of new experiments; None leaves it to the server
-    problem: str | None = None  # why MLflow is away; it is not tried again before the next replay
+    problem: str | None = None  # why MLflow is unreachable; it is not tried again before the next replay
     _client: "MlflowClient | None" = field(default=None, repr=False)
 
     def client(self) -> "MlflowClient":
@@ -58,7 +58,7 @@ class Tracker:
     ) -> "TrackedRun":
         """Begin a run in the experiment of the dataset, or continue the run of this key.
 
-        It never fails; while MLflow is away the run goes to the spool.
+        It never fails; while MLflow is unreachable the run goes to the spool.
         """
         start = {
             **_record("start"),
@@ -77,7 +77,7 @@ class Tracker:
     def run(
         self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None, key: str | None = None
     ) -> "Iterator[TrackedRun]":
-        """Begin a run that ends with the block: FINISHED, or FAILED when an error leaves it."""
+        """Begin a run that ends with the `with` block: FINISHED, or FAILED if the block raises."""
         run = self.start_run(dataset=dataset, name=name, tags=tags, key=key)
         status: Status = "FAILED"
         try:
@@ -87,7 +87,7 @@ class Tracker:
             run.finish(status)
 
     def replay_spool(self) -> None:
-        """Send every record of the spool to MLflow, each once; `problem` is why the rest waits for the next replay."""
+        """Send each record of the spool to MLflow once; `problem` is why the rest waits for the next replay."""
         self.problem = None
         try:
             for folder in spooled_runs(self.spool):
@@ -102,14 +102,14 @@ class Tracker:
 
 
 def open_tracker(layout: Layout) -> Tracker:
-    """Open the tracker at MLFLOW_TRACKING_URI, whose server decides where files go, else the store's own database."""
+    """Open the tracker at MLFLOW_TRACKING_URI, whose server sets the folder of files, else the store's database."""
     artifact_root = None if os.environ.get("MLFLOW_TRACKING_URI") else layout.tracking_artifacts
     return Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root)
 
 
 @dataclass(kw_only=True)
 class TrackedRun:
-    """One run. None of its methods fails because of MLflow; `problem` is the first failure, None without one."""
+    """One run. No method raises if MLflow fails; `problem` is the first failure, None without one."""
 
     tracker: Tracker
     start: Record
@@ -124,9 +124,9 @@ class TrackedRun:
         self.send({**_record("params"), "params": _texts(dict(_flat(params)))})
 
     def metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
-        """Track numbers of one step or epoch; they are sent together, every few seconds and at the end of the run.
+        """Track metrics of one step or epoch; they are sent together, every few seconds and at the end of the run.
 
-        In a run with a key, the first value of a name and a step stays.
+        In a run with a key, the first value of each name and step is kept.
         """
         moment = _now()
         self._buffer += [(_legal(name), float(value), moment, step) for name, value in metrics.items()]
@@ -134,7 +134,7 @@ class TrackedRun:
             self.flush()
 
     def flush(self) -> None:
-        """Send the buffered numbers."""
+        """Send the buffered metrics."""
         waiting, self._buffer = self._buffer, []
         started = time.monotonic()
         if waiting:
@@ -165,9 +165,9 @@ class TrackedRun:
             self.send({**_record("artifact"), "path": folder}, Path(files))
 
     def dataset(self, frame: "pl.DataFrame", *, name: str, digest: str, source: str) -> None:
-        """Track the data that the run read: a small frame for its columns, and the digest of the whole.
+        """Track the data that the run read: a small frame that gives the columns, and the digest of all rows.
 
-        MLflow cuts a digest at 36 characters.
+        MLflow accepts a digest of at most 36 characters.
         """
         from mlflow.data.polars_dataset import from_polars
 
@@ -179,7 +179,7 @@ class TrackedRun:
         """Upload a saved pyfunc folder and register it as the run's model.
 
         Returns:
-            The version, or None while MLflow is away, because then the replay of the spool registers it.
+            The version, or None while MLflow is unreachable, because then the replay of the spool registers it.
         """
         return self.send({**_record("register"), "model": name, "tags": self.start["tags"], "aliases": aliases}, model)
 
@@ -190,7 +190,7 @@ class TrackedRun:
             self._spool.close()
 
     def send(self, record: Record, files: Path | None = None) -> Any:
-        """Send the buffered numbers and then a record; None when it went to the spool."""
+        """Send the buffered metrics and then a record; returns None if the record went to the spool."""
         self.flush()
         return self._deliver(record, files)
 
@@ -223,7 +223,7 @@ class TrackedRun:
             if record["kind"] != "start":
                 self._spool.append(record, files)
         except OSError as error:
-            self.problem = f"{self.problem}; and the spool {self.tracker.spool} cannot be written: {error}"
+            self.problem = f"{self.problem}; in addition, the spool {self.tracker.spool} cannot be written: {error}"
 
 
 def _record(kind: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The registered model, as code: node ids -> vectors, pairs of ids -> scores.
 
-MLflow copies this file into the model and runs it where the model is loaded, so it imports nothing of this project.
+MLflow copies this file into the model and runs it where the model is loaded, so it imports nothing from this project.
 
 N nodes    D width of a vector    P pairs
 """
@@ -20,7 +20,7 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 class ServedModel(PythonModel):
     """Vectors of one step and the decoder of their Hadamard products.
 
-    A frame with `node` (and `side`, where one id stands on both sides of a bipartite log) gives `node, vector`; a
+    A frame with `node` (and `side`, if one id is on both sides of a bipartite log) gives `node, vector`; a
     frame with `source` and `target` gives `source, target, score`.
     """
 
@@ -34,13 +34,13 @@ class ServedModel(PythonModel):
         self.is_bipartite = any(side == 1 for side, _ in self.row_of)
         self.decoder = json.loads((folder / "decoder.json").read_text())
 
-    def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's own returns nothing
+    def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's method has no return type
         self, context: PythonModelContext | None, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
         """Predict every row of the frame, in its order.
 
         Raises:
-            ValueError: columns that are neither `node` nor `source` and `target`, or ids that the model lacks.
+            ValueError: other columns than `node` or `source` and `target`, or ids without a vector in the model.
         """
         columns = set(model_input.columns)
         if {"source", "target"} <= columns and "node" not in columns:
@@ -68,7 +68,7 @@ class ServedModel(PythonModel):
 
     def _only_side(self, name: str) -> int:
         if (0, name) in self.row_of and (1, name) in self.row_of:
-            raise ValueError(f"the node {name} stands on both sides: add a column side (0 source, 1 target)")
+            raise ValueError(f"the node {name} is on both sides: add a column side (0 source, 1 target)")
         return 1 if (1, name) in self.row_of else 0
 
     def _rows(self, sides: Sequence[int], names: Sequence[str]) -> list[int]:
@@ -83,7 +83,7 @@ class ServedModel(PythonModel):
         if unknown:
             more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
             raise ValueError(
-                f"unknown nodes: {', '.join(unknown[:10])}{more}; the model has the vectors of {len(self.row_of)} nodes"
+                f"unknown nodes: {', '.join(unknown[:10])}{more}; the model has vectors of {len(self.row_of)} nodes"
             )
         return [self.row_of[key] for key in keys]
 

@@ -1,7 +1,7 @@
-"""Records that MLflow could not take -> one folder for each run, replayed exactly once.
+"""Records that could not be sent to MLflow -> one folder for each run, replayed exactly once.
 
 A record is a plain dictionary with an `id` and a `kind`; it may carry a folder of files. A writer locks its run's
-folder while it lives, so a replay never reads a run that is still being written. The end of a process releases it.
+folder until its process ends, so a replay never reads a run that is still being written.
 """
 
 import json
@@ -47,7 +47,7 @@ def open_spool(spool: Path, run_key: str) -> SpoolWriter:
     """Make and lock a folder for the run; a run that is spooled twice has two folders."""
     folder = spool / f"{run_key}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
-    lock = FileLock(folder / LOCK, thread_local=False)  # the thread that closes the run may be another one
+    lock = FileLock(folder / LOCK, thread_local=False)  # another thread may close the run
     lock.acquire()
     return SpoolWriter(folder=folder, lock=lock)
 
@@ -66,7 +66,7 @@ def spooled_runs(spool: Path) -> list[Path]:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Read a run's records, without a last line that a process did not finish before it died."""
+    """Read a run's records, without a last line that its process did not finish."""
     text = (folder / RECORDS).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
@@ -79,7 +79,7 @@ def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> None:
     the next replay continues after the last applied record.
     """
     with suppress(Timeout), FileLock(folder / LOCK, blocking=False):
-        if (folder / RECORDS).exists() and (records := read_records(folder)):  # none: it died during the first
+        if (folder / RECORDS).exists() and (records := read_records(folder)):  # none: it died while writing the first
             _replay(folder, records, begin(records[0]))
 
 
@@ -92,7 +92,7 @@ def _replay(folder: Path, records: list[dict[str, Any]], apply: Apply) -> None:
 
 
 def _missing_end(records: list[dict[str, Any]]) -> list[Record]:
-    """Make the end of a run whose process died before it wrote one."""
+    """Make the finish record of a run whose process died before writing it."""
     if records[-1]["kind"] == "finish":
         return []
     return [{"id": "end", "kind": "finish", "status": "KILLED", "time": records[-1]["time"]}]

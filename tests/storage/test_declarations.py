@@ -28,6 +28,6 @@ def test_what_no_stored_row_depends_on_may_change(tmp_path: Path):
 def test_what_stored_rows_depend_on_may_not_change(tmp_path: Path):
     layout = Layout(str(tmp_path))
     declare(layout, "mylog", RECORD, fixed=FIXED)
-    with pytest.raises(DeclarationConflict, match="ingested with bipartite = True, now it is False"):
+    with pytest.raises(DeclarationConflict, match="ingested with bipartite = True, but now bipartite = False"):
         declare(layout, "mylog", RECORD | {"bipartite": False}, fixed=FIXED)
     assert declaration(layout, "mylog") == RECORD

@@ -186,7 +186,7 @@ def test_an_id_known_on_one_side_is_new_on_the_other(layout: Layout):
 
 def test_one_log_cannot_have_one_id_space_and_two(layout: Layout):
     append(layout, "shop", result([("7", "7", 1)]), "sha-1", bipartite=True)
-    with pytest.raises(ValueError, match=r"ingested with two id spaces .* read with one id space"):
+    with pytest.raises(ValueError, match=r"ingested with two id spaces .* has one id space"):
         append(layout, "shop", result([("7", "7", 2)]), "sha-2")
     assert newest_version(layout, "shop") == 1
 

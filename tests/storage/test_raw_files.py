@@ -188,11 +188,11 @@ def test_a_file_a_folder_a_pattern_and_several_of_them(tmp_path, monkeypatch):
 
 def test_a_missing_log_is_named_with_what_lies_near_it(tmp_path):
     (tmp_path / "interactions.csv").write_bytes(LOG)
-    with pytest.raises(LogNotFound, match=r"interaction.csv'.*near it: interactions.csv.*--log FILE"):
+    with pytest.raises(LogNotFound, match=r"interaction.csv'.*similar names: interactions.csv.*--log FILE"):
         contents(str(tmp_path / "interaction.csv"))
     (tmp_path / "empty").mkdir()
     for spec in ("empty", "*.parquet", "no/such/folder/*"):
-        with pytest.raises(LogNotFound, match="there is no file, folder with files or pattern"):
+        with pytest.raises(LogNotFound, match="no file matches"):
             contents(str(tmp_path / spec))
 
 

@@ -84,8 +84,8 @@ def test_bipartite_pair_reads_its_target_on_the_other_side(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ({"node": [7]}, "7 stands on both sides"),
-        ({"node": [5, 6]}, "unknown nodes: 5 on side 0, 6 on side 0; the model has the vectors of 4"),
+        ({"node": [7]}, "7 is on both sides"),
+        ({"node": [5, 6]}, "unknown nodes: 5 on side 0, 6 on side 0; the model has vectors of 4"),
         ({"source": [7], "target": [8]}, "unknown nodes: 8 on side 1"),
         ({"source": [7]}, "expected the column node"),
         ({"node": [7], "source": [7], "target": [9]}, "expected the column node"),
