@@ -1,10 +1,10 @@
-"""A dataset's name and settings -> its artifacts: Prefect flows and the command over the same plain functions."""
+"""A dataset's name and settings -> its artifacts: flows and a command that call the same plain functions."""
 
 import atexit
 
 from flows.environment import end_background_threads, settle_environment
 
-# Here, because a worker imports a flow and never the command.
+# Called here, because a worker imports flows but not the command.
 settle_environment()
-# First registered, last called: in the command and in a worker's process alike, after Prefect has ended its own work.
+# Registered first, so called last: after Prefect's own handlers, both in the command and in a worker.
 atexit.register(end_background_threads)

@@ -26,7 +26,7 @@ def show_report(report: str) -> None:
 
 
 def as_markdown(scores: pl.DataFrame, summary: dict) -> str:
-    """Write counts, scores and seconds of a report."""
+    """Format the counts, scores and seconds of a report as Markdown."""
     counts = summary["counts"]
     rows = ["| " + " | ".join("" if value is None else str(value) for value in row) + " |" for row in scores.rows()]
     became = "{num_accepted:,} of {num_read:,} rows accepted, {num_quarantined:,} quarantined, {num_dropped:,} dropped."
@@ -45,5 +45,5 @@ def as_markdown(scores: pl.DataFrame, summary: dict) -> str:
 
 
 def _key(kind: str, dataset: str) -> str:
-    # Prefect takes lower-case letters, digits and dashes only.
+    # Prefect accepts only lower-case letters, digits and dashes.
     return f"{kind}-{re.sub(r'[^a-z0-9]+', '-', dataset.lower()).strip('-') or 'log'}"

@@ -27,7 +27,7 @@ def benchmark(
 ) -> dict[str, Any]:
     """Fit every method for each step and seed, evaluate all on the same pairs, and track one run per method.
 
-    A model or scores that an earlier run made are not made again. `methods` are titles of METHODS (by default all)
+    Models and scores of an earlier run are reused. `methods` are titles of METHODS (by default all)
     and classes of the user's own, `package.module:Class`.
 
     Returns:

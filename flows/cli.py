@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
 
 app = typer.Typer(
-    help="From a growing interaction log to fresh node vectors and honestly evaluated link forecasts.",
+    help="Node vectors and evaluated link forecasts from a growing log of interactions.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",  # so a default in a help text stands in round brackets: square ones are markup
+    rich_markup_mode="rich",  # square brackets are markup, so defaults in help texts are in round ones
 )
 
-FAILED, NOTHING_TO_DO = 1, 3  # done is 0, a wrong usage 2
+FAILED, NOTHING_TO_DO = 1, 3  # exit codes; success is 0, wrong usage 2
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,11 +63,11 @@ def datasets(as_json: AsJson = False) -> None:
 @app.command()
 def settings(
     dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="with the values of its own", show_default=False)
+        str | None, typer.Argument(metavar="DATASET", help="show the settings of this dataset", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List every setting of --set: its value and where it is from, the allowed values, the meaning."""
+    """List every setting of --set: its value and the origin of the value, the allowed values, the meaning."""
     import polars as pl
 
     from dyformer.experiments.settings import Experiment, as_record, experiment_for, settings_table
@@ -85,7 +85,7 @@ def settings(
 @app.command()
 @with_reading
 def ingest(dataset: Name, reading: dict[str, Any]) -> None:
-    """Commit the rows of a log; the same bytes again change nothing."""
+    """Commit the rows of a log; a file that was committed before changes nothing."""
     from flows.tasks.ingest import ingest_log
 
     print(counts_line(ingest_log(dataset, reading)))
@@ -98,7 +98,7 @@ def snapshots(
     reading: dict[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Cut a log into snapshots and count each; ingests the log first where it is not in the store."""
+    """Cut a log into snapshots and count the rows of each; ingests new rows of the log first."""
     from flows.tasks.snapshots import snapshot_counts, weights_and_labels
 
     address, _ = _ingested(dataset, reading, write=(lambda text: None) if as_json else print)
@@ -112,11 +112,11 @@ def prepare(
     dataset: Name,
     reading: dict[str, Any],
     until: Annotated[
-        int | None, typer.Option(help="last step to read (by default the last but one)", show_default=False)
+        int | None, typer.Option(help="last step to use (by default the last but one)", show_default=False)
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write the PageRank and distance tables of the steps up to one."""
+    """Write the PageRank and distance tables of the steps up to `--until`."""
     experiment = experiment_from(dataset, changes)
     from flows.tasks.prepare import prepare_tables
     from flows.tasks.snapshots import check_range, newest_until
@@ -134,7 +134,7 @@ def predict(
     changes: Changes = None,
     seed: Seed = 0,
 ) -> None:
-    """Write node vectors and link forecasts as of the newest step, from the model trained for it."""
+    """Write node vectors and link forecasts as of the newest step; trains the model if there is none."""
     experiment = experiment_from(dataset, changes)
     from flows.tasks.predict import write_forecasts, write_vectors
     from flows.tasks.snapshots import make_snapshots, newest_until
@@ -149,7 +149,7 @@ def predict(
 
 @app.command()
 def sql(
-    statement: Annotated[str, typer.Argument(help='such as "select * from forecasts where id = 7"')],
+    statement: Annotated[str, typer.Argument(help='a SQL query, such as "select * from forecasts where id = 7"')],
     as_json: AsJson = False,
 ) -> None:
     """Query the store: every artifact is a view."""
@@ -162,10 +162,10 @@ def sql(
 
 @app.command()
 def drop(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="a name in the store")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="remove it without a question")] = False,
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="remove it without confirmation")] = False,
 ) -> None:
-    """Remove a dataset from the store, for good; it can be ingested anew, with another window or time unit."""
+    """Remove a dataset from the store permanently; it can then be ingested again with other options."""
     from storage.drop import check_dataset, drop_dataset
     from storage.layout import Layout
 
@@ -175,7 +175,7 @@ def drop(
     if not yes:
         typer.confirm(f"Remove {removed} from {layout.root}?", abort=True)
     drop_dataset(layout, dataset)
-    print(f"removed {removed} from {layout.root}; runs and models in MLflow and files in 1_raw stay")
+    print(f"removed {removed} from {layout.root}; runs and models in MLflow and files in 1_raw were kept")
 
 
 @app.command()
@@ -188,13 +188,13 @@ def run(
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun does only what is new."""
+    """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun computes only new results."""
     experiment = experiment_from(dataset, changes)
     report, seconds = _finished(dataset, reading, experiment, seed)
     if report is None:
         report = _retrain(dataset, reading, experiment, seed)
     else:
-        print("nothing new: this is the report of the earlier run")
+        print("no new rows or settings: this is the report of the earlier run")
         seconds = 0.0
     _print_report(report, json_file, seconds, _next_options(context))
 
@@ -209,11 +209,11 @@ def retrain(
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Do what `run` does, for schedulers: exit code 3 where nothing is new."""
+    """Do the same as `run`, for schedulers: the exit code is 3 if there are no new rows or settings."""
     experiment = experiment_from(dataset, changes)
     finished, seconds = _finished(dataset, reading, experiment, seed)
     if finished is not None:
-        print(f"{dataset}: nothing new")
+        print(f"{dataset}: no new rows or settings since the last run")
         raise typer.Exit(NOTHING_TO_DO)
     _print_report(_retrain(dataset, reading, experiment, seed), json_file, seconds, _next_options(context))
 
@@ -233,15 +233,15 @@ def benchmark(
         typer.Option(
             "--methods",
             "--method",
-            help="titles, such as dyformer,l3 (by default all), and your own classes, package.module:Class",
+            help="names, such as dyformer,l3 (by default all), and classes of your own, package.module:Class",
             show_default=False,
         ),
     ] = None,
     changes: Changes = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, the baselines, your own."""
-    experiment = experiment_from(dataset, changes)  # an error comes before anything is committed or started
+    """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, baselines, your own."""
+    experiment = experiment_from(dataset, changes)  # refused before anything is committed
     from dyformer.experiments.tables import score_table
     from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
     from flows.tasks.methods import benchmark_methods
@@ -264,7 +264,7 @@ def benchmark(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command and exit; what a user can cause ends in one message."""
+    """Run the command and exit; an error that a user can cause prints one message."""
     try:
         app(arguments, prog_name="dyformer")
     except (ValueError, OSError) as error:
@@ -278,7 +278,7 @@ def _ingested(
     check: Callable[[int], None] | None = None,
     write: Callable[[str], None] = print,
 ) -> tuple[str, float]:
-    """Commit the new rows of a log; give the address of its snapshots and the seconds it took."""
+    """Commit the new rows of a log; return the address of its snapshots and the seconds it took."""
     from flows.tasks.ingest import ingest_log
     from flows.tasks.snapshots import make_snapshots
 
@@ -290,7 +290,7 @@ def _ingested(
 
 
 def _finished(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> tuple[str | None, float]:
-    """Commit the new rows, and give the earlier run's report if there were none; and the seconds it took."""
+    """Commit the new rows; return the seconds taken and, if there were none, the earlier run's report."""
     from flows.tasks.report import finished_report
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
@@ -315,7 +315,7 @@ def _announce() -> None:
 
 
 def _next_options(context: typer.Context) -> dict[str, Any]:
-    """Give the options of a run that a command after it needs: `--storage`, and `--set` and `--seed` for the model."""
+    """Return the options of a run that a later command must repeat: `--storage`, `--set` and `--seed`."""
     values = context.params
     options = [text for change in values["changes"] or [] for text in ("--set", change)]
     options += ["--seed", str(values["seed"])] if values["seed"] else []
@@ -327,7 +327,7 @@ def _print_report(report: str, json_file: Path | None, ingest_seconds: float, ne
     from flows.tasks.report import read_report
 
     metrics, summary = read_report(report)
-    summary["counts"].pop("changed")  # of the flow, which finds committed what the command has ingested
+    summary["counts"].pop("changed")  # the flow's value: False, because the command ingested the rows before it
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
     print_report(metrics, summary, **next_options)
     if json_file is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
-SHORT_LIST = 4  # values; of a longer list a table has the first two
+SHORT_LIST = 4  # values; a table shows the first two of a longer list
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
 
 
@@ -30,7 +30,7 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
         table.add_column(name, justify="right" if dtype.is_numeric() else "left", overflow="fold")
     for row in frame.iter_rows():
         table.add_row(*(_cell(value) for value in row))
-    # Without a terminal rich assumes 80 columns and folds; a file or a pipe takes any width.
+    # Without a terminal rich wraps at 80 columns, but a file or a pipe takes any width.
     console = Console()
     if not console.is_terminal:
         console = Console(width=Console(width=MAX_WIDTH).measure(table).maximum)
@@ -38,12 +38,12 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
 
 
 def counts_line(counts: dict[str, Any]) -> str:
-    """Write how many rows of a log were read, and how many of them became events."""
+    """Format the number of rows read from a log, and the number that became events."""
     read, accepted, quarantined, dropped, duplicates = (f"{counts[name]:,}" for name in COUNTS)
     return (
         f"{counts['dataset']}: {read} rows read = {accepted} accepted + {quarantined} quarantined + {dropped} dropped"
         f" ({duplicates} exact duplicates); event table version {counts['version']}"
-        f"{'' if counts['changed'] else ', nothing new'}"
+        f"{'' if counts['changed'] else ', no new rows'}"
     )
 
 
@@ -51,24 +51,24 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     """Print the scores of a run, its name in MLflow, and commands that may follow.
 
     Args:
-        metrics: of the report.
-        summary: of the report.
+        metrics: the report's scores.
+        summary: the report's summary.
         options: `--set` and `--seed` of the run, without which `predict` would train another model.
-        storage: the value of `--storage`, None where the environment has it.
+        storage: the value of `--storage`, None where the environment sets it.
     """
     from dyformer.experiments.tables import PAPER_METRICS, score_table
 
     dataset, tracking = summary["dataset"], summary["tracking"]
-    paper = " (the paper's: over all its steps)" if dataset in PAPER_METRICS else ""
+    paper = " (the paper's AUC: over all its steps)" if dataset in PAPER_METRICS else ""
     print_frame(score_table(metrics, dataset), f"{dataset}: AUC in percent on the newest step{paper}")
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
-    problem = f"; stored until the next run, because: {tracking['problem']}" if tracking["problem"] else ""
+    problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")
     print("\n  ".join(["next:", *next_commands(dataset, options, storage, tracking["tracker"])]))
 
 
 def next_commands(dataset: str, options: list[str], storage: str | None, tracker: str) -> list[str]:
-    """Write commands that may follow a run: its forecasts, its vectors, more forecasts, its metrics."""
+    """List commands to use after a run: show forecasts, show vectors, make more forecasts, open MLflow."""
     program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
     forecasts = f"select id, partner_id, score from forecasts where dataset = '{dataset}' order by score desc limit 10"  # noqa: S608
     vectors = f"select id, vector from vectors where dataset = '{dataset}' limit 10"  # noqa: S608
@@ -82,12 +82,12 @@ def next_commands(dataset: str, options: list[str], storage: str | None, tracker
 
 
 def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:
-    """Give one row a metric, its step as a number, `micro` or `macro`."""
+    """Return a row for each metric; its step is a number, `micro` or `macro`."""
     return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in metrics.to_dicts()]
 
 
 def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and print how many are done: a bar on a terminal, a line now and then elsewhere."""
+    """Yield the items and print how many are done: a bar on a terminal, elsewhere an occasional line."""
     return _with_bar(items, title, total) if sys.stderr.isatty() else _with_lines(items, title, total)
 
 
@@ -97,7 +97,7 @@ def print_json(value: Any) -> None:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write JSON to a file that the user named; its folder is made."""
+    """Write JSON to a file given by the user; creates its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(value, indent=1) + "\n")
 
@@ -112,7 +112,7 @@ def _cell(value: object) -> str:
 
 @functools.cache
 def _terminal() -> "Console":
-    """One console, so that a training's bar stands below its benchmark's."""
+    """Return the shared console, so that a training's bar appears below its benchmark's."""
     from rich.console import Console
 
     return Console(stderr=True)

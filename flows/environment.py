@@ -1,4 +1,4 @@
-"""The environment that Prefect, MLflow and torch need, settled before they are imported."""
+"""Environment variables for Prefect, MLflow and torch, set before they are imported."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ DEFAULTS = {
     # The in-memory default loses a concurrency slot for good when the server restarts.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-    # Threads that wait by spinning starve each other when two trainings share the cores: 25 times slower was seen.
+    # Threads that wait by spinning made two trainings on the same cores 25 times slower.
     "OMP_WAIT_POLICY": "PASSIVE",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -24,7 +24,7 @@ SECONDS_TO_CONNECT = 5.0
 
 
 def settle_environment() -> None:
-    """Set what the user has not set."""
+    """Set the variables that the user has not set."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
 
@@ -34,7 +34,7 @@ class ServerUnreachable(ValueError):
 
 
 def server_in_use() -> str:
-    """Name the Prefect server of the flows of this process; raises ServerUnreachable."""
+    """Describe the Prefect server that runs the flows of this process; raises ServerUnreachable."""
     from prefect.settings import PREFECT_API_URL
 
     address = PREFECT_API_URL.value()
@@ -55,16 +55,16 @@ def server_in_use() -> str:
 def end_background_threads() -> None:
     """End Prefect's background loops, if they run, because their objects outlive the interpreter.
 
-    DuckDB's binding would list these as leaked after the last line of the output.
+    Otherwise DuckDB's binding reports these objects as leaked at the end of the output.
     """
     if "prefect" not in sys.modules:
         return
-    from prefect._internal.concurrency.threads import get_global_loop, get_run_sync_loop  # no public way exists
+    from prefect._internal.concurrency.threads import get_global_loop, get_run_sync_loop  # there is no public function
 
     running = {thread.name for thread in threading.enumerate()}
     loops = {"RunSyncEventLoopThread": get_run_sync_loop, "GlobalEventLoopThread": get_global_loop}
     for name, get_loop in loops.items():
-        if name in running:  # else it would be started
+        if name in running:  # because get_loop would start it
             loop = get_loop()
             loop.shutdown()
             loop.thread.join(SECONDS_TO_CONNECT)

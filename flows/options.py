@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
 
 Name = Annotated[
-    str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or one of your own")
+    str, typer.Argument(metavar="DATASET", help="a known name (see `dyformer datasets`) or a new one for your own log")
 ]
 Changes = Annotated[
     list[str] | None,
@@ -24,7 +24,7 @@ JsonFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
-READING_PANEL = "How the log is read (guessed where not given)"
+READING_PANEL = "How the log is read (guessed if not given)"
 
 
 def _option(kind: Any, *names: str, help: str) -> Any:
@@ -41,7 +41,7 @@ READING_OPTIONS: dict[str, Any] = {
     "time": _option(str, "--time", help="column of the time"),
     "weight": _option(str, "--weight", help="column of the weight"),
     "label": _option(str, "--label", help="column of the label (0 or 1)"),
-    "separator": _option(str, "--separator", help="comma, tab, semicolon, pipe, space (runs of spaces), or the sign"),
+    "separator": _option(str, "--separator", help="comma, tab, semicolon, pipe, space (one or more), or a character"),
     "has_header": _option(bool, "--header/--no-header", help="whether the first row names the columns"),
     "time_unit": _option(
         str,
@@ -49,8 +49,8 @@ READING_OPTIONS: dict[str, Any] = {
         help="s, ms, us, ns (since the epoch), iso, day-first (31/12/2024 23:59), month-first (12/31/2024 23:59),"
         " or step",
     ),
-    "bipartite": _option(bool, "--bipartite/--one-space", help="two id spaces: user 7 and item 7 differ"),
-    "directed": _option(bool, "--directed/--undirected", help="whether source and target differ in role"),
+    "bipartite": _option(bool, "--bipartite/--one-space", help="two id spaces: user 7 and item 7 are two nodes"),
+    "directed": _option(bool, "--directed/--undirected", help="whether the order of source and target matters"),
     "window": _option(
         str, "--window", help='snapshots: "7d", "12 equal", "calendar 1mo in Europe/Berlin", "10d trim 5d 60d"'
     ),
@@ -58,14 +58,14 @@ READING_OPTIONS: dict[str, Any] = {
         bool, typer.Option("--drop-duplicates", help="drop exact repeats of a row", rich_help_panel=READING_PANEL)
     ],
     "max_bad": Annotated[
-        str, typer.Option("--max-bad", help="stop when more rows than this are unusable", rich_help_panel=READING_PANEL)
+        str, typer.Option("--max-bad", help="stop if more rows are bad (5% or 0.05)", rich_help_panel=READING_PANEL)
     ],
 }
 DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "max_bad": "1%"}
 
 
 def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `reading: dict` the options of READING_OPTIONS in its place."""
+    """Give a command that takes `reading: dict` the options of READING_OPTIONS instead."""
     own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "reading"]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation)

@@ -35,7 +35,7 @@ report_task = task(name="write report", cache_policy=NO_CACHE)(write_report)
 def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Changes = None, seed: int = 0) -> str:
     """Bring a dataset from new interactions to evaluated forecasts; returns the address of the report.
 
-    Where nothing is new, it returns the report of the earlier run.
+    Without new rows or settings, it returns the report of the earlier run.
     """
     experiment = experiment_of(dataset, changes)
     seconds: dict[str, float] = {}

@@ -18,7 +18,7 @@ from flows.tasks.train import train_model
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
 
-# No cache of Prefect's: the lineage of an artifact decides whether it is current.
+# Prefect's cache is not used, because the lineage of an artifact decides whether it is current.
 ingest_task = task(name="ingest log", task_run_name="ingest {dataset}", cache_policy=NO_CACHE)(ingest_log)
 snapshots_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
     make_snapshots
@@ -37,7 +37,7 @@ baselines_task = task(name="evaluate baselines", task_run_name="baselines on ste
 )
 vectors_task = task(name="write vectors", task_run_name="vectors", cache_policy=NO_CACHE)(write_vectors)
 forecasts_task = task(name="write forecasts", task_run_name="forecasts", cache_policy=NO_CACHE)(write_forecasts)
-# A retry goes on from the training's own checkpoint.
+# A retry continues from the training's own checkpoint.
 training = task(name="train model", task_run_name="train until step {until}", retries=1, cache_policy=NO_CACHE)
 train_task = training(train_model)
 
@@ -50,13 +50,13 @@ def tracked_train_task(snapshots: str, until: int, experiment: Experiment, seed:
 
 
 def experiment_of(dataset: str, changes: Changes) -> Experiment:
-    """Give a whole experiment as it is, else the dataset's own with its changes; raises what `changed` raises."""
+    """Return a whole experiment unchanged, else the dataset's own with the changes; raises as `changed` does."""
     return changes if isinstance(changes, Experiment) else experiment_for(dataset).changed(changes or {})
 
 
 @flow(flow_run_name="ingest {dataset}")
 def ingest(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Commit what is new in a log and make its snapshots; returns the counts and the snapshots' address."""
+    """Commit the new rows of a log and make its snapshots; returns the counts and the snapshots' address."""
     counts = ingest_task(dataset, reading)
     return {**counts, "snapshots": snapshots_task(dataset, counts["version"])}
 
@@ -86,7 +86,7 @@ def evaluate(
     """Evaluate the model trained until a step, and the baselines, on the next step; returns the scores' addresses."""
     experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
     until = newest_until(snapshots) if until is None else until
-    model = train_task(snapshots, until, experiment, seed)  # at once where it is trained already
+    model = train_task(snapshots, until, experiment, seed)  # returns at once if the model exists
     scores = [evaluate_task(snapshots, model, until + 1, seed=seed), baselines_task(snapshots, until + 1, seed)]
     show_table(dataset, metrics(scores, snapshots))
     return scores

@@ -18,7 +18,7 @@ FILES = {
 
 @pytest.fixture(scope="session")
 def shared_log() -> Callable[[str], Path]:
-    """Give the path of a published log (or of the reference counts); their rights keep them out of this repository."""
+    """Path of a published log (or of the reference counts); their rights keep them out of this repository."""
     folder = Path(
         os.environ.get("DYFORMER_SHARED_DATA", Path(__file__).resolve().parents[1].parent / "shared" / "data")
     )
@@ -37,7 +37,7 @@ def shared_log() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start one S3 server for the session and give the address of its bucket; the environment reaches it."""
+    """Start one S3 server for the session and return the address of its bucket; the environment reaches it."""
     from object_store import BUCKET, object_store, program
 
     if program() is None:
@@ -53,7 +53,7 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start one Prefect server for the session and give its address; flows of this process run on it."""
+    """Start one Prefect server for the session and return its address; flows of this process run on it."""
     from prefect_server import prefect_server
 
     with prefect_server(tmp_path_factory.mktemp("prefect")) as address:

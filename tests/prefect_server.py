@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 @contextmanager
 def prefect_server(home: Path) -> Iterator[str]:
-    """Start a server, send this process's flows to it, and give its address."""
+    """Start a server, send this process's flows to it, and return its address."""
     from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
     port = free_port()

@@ -1,4 +1,4 @@
 """Addresses of artifacts -> addresses of new ones: plain functions that read, compute, write and return.
 
-They do not import Prefect: a flow makes tasks of them, and a command calls them directly.
+They do not import Prefect: a flow turns them into tasks, and a command calls them directly.
 """

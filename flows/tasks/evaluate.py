@@ -18,14 +18,14 @@ from storage.artifacts.artifact import is_current, read_table, write_artifact
 
 
 def evaluate_model(snapshots: str, model: str, step: int, method: str = "DyFormer", seed: int = 0) -> str:
-    """Evaluate stored weights, under the title `method`, on a step after their training; give the scores' address.
+    """Evaluate stored weights, under the title `method`, on a step after their training; return the scores' address.
 
     Raises StepOutOfRange for a step that the weights were trained on.
     """
     opened = open_snapshots(snapshots)
     weights, experiment, trained = open_model(model)
     if was_trained_on(trained, opened, step):
-        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on it; take a later step")
+        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
     trial = {"step": step, "seed": seed, "config": experiment.graph}
     settings = {"method": method, "model": trained.settings_hash}
     method_of = {method: TrainedDyFormer(weights=weights, model=experiment.model, device=device())}
@@ -35,7 +35,7 @@ def evaluate_model(snapshots: str, model: str, step: int, method: str = "DyForme
 def evaluate_methods(
     snapshots: str, names: list[str], step: int, experiment: Experiment | None = None, seed: int = 0
 ) -> str:
-    """Fit methods, named as in chosen_methods, on the steps before `step`, evaluate them and give the address."""
+    """Fit methods, named as in chosen_methods, on the steps before `step`; evaluate them; return the address."""
     opened = open_snapshots(snapshots)
     methods = {title_of(name): method for name, method in chosen_methods(names).items()}
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
@@ -45,13 +45,13 @@ def evaluate_methods(
 
 
 def evaluate_baselines(snapshots: str, step: int, seed: int = 0) -> str:
-    """Evaluate every method of METHODS that scores pairs without vectors."""
+    """Evaluate all METHODS that score pairs without vectors."""
     scorers = [title for title, method in METHODS.items() if isinstance(method, Scorer)]
     return evaluate_methods(snapshots, scorers, step, seed=seed)
 
 
 def scores_address(opened: Snapshots, step: int, settings: str, seed: int) -> str:
-    """Give the address of the scored pairs of a step, under the last step before it."""
+    """Return the address of the scored pairs of a step; its key `until` is the step before."""
     return opened.layout.scores(opened.dataset, version=opened.version, until=step - 1, settings=settings, seed=seed)
 
 
@@ -67,7 +67,7 @@ def _evaluated(
     settings: dict[str, Any],
     inputs: tuple[str, ...] = (),
 ) -> str:
-    """Evaluate methods, by title, on one trial, unless their scores are there already."""
+    """Evaluate methods, by title, on one trial, unless their scores exist already."""
     step, seed = trial["step"], trial["seed"]
     settings = {"protocol": PROTOCOL, "seed": seed, **settings}
     lineage = opened.lineage("scores", until=step, settings=settings, inputs=inputs)
@@ -95,7 +95,7 @@ def steps_to_evaluate(snapshots: str, wanted: str | None = None) -> list[int]:
         can = f"steps {possible[0]} to {possible[-1]} can" if possible else "no step can"
         raise StepOutOfRange(
             f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can}"
-            " (a step needs two before it, and enough links of known nodes)"
+            " (a step needs two earlier steps, and enough links between known nodes)"
         )
     return steps
 
@@ -106,7 +106,7 @@ def wanted_steps(text: str) -> list[int]:
 
 
 def metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
-    """Give the metrics of scores artifacts as rows of METRICS_SCHEMA: per step, micro and macro."""
+    """Return the metrics of scores artifacts as rows of METRICS_SCHEMA: per step, micro and macro."""
     opened = open_snapshots(snapshots)
     scored = [pairs for address in scores for pairs in read_scores(address)]
     steps = sorted({pairs.step for pairs in scored})
@@ -117,7 +117,7 @@ def metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
 def _range(text: str) -> list[int]:
     first, dash, last = text.strip().partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise StepOutOfRange(f'{text!r} is no step: write "5", "3-13" or "3,5,7"')
+        raise StepOutOfRange(f'{text!r} is not a list of steps: write "5", "3-13" or "3,5,7"')
     if int(last or first) < int(first):
-        raise StepOutOfRange(f"{text!r} goes backwards: write {last}-{first}")
+        raise StepOutOfRange(f"the range {text!r} is descending: write {last}-{first}")
     return list(range(int(first), int(last or first) + 1))

@@ -45,13 +45,13 @@ def ingest_log(
     """Commit the rows of a log, file by file; a file whose bytes were committed before changes nothing.
 
     Every file is read and checked before any is committed, so that a log with too many bad rows, or with a window that
-    does not fit it, leaves no trace. Fewer rows than the default number of windows are committed: the log may grow.
+    does not fit it, changes nothing. Fewer rows than the default number of windows are committed: the log may grow.
 
     Args:
         dataset: a known name, or one of the user's own.
-        reading: plain values by the names in `flows.options.READING_OPTIONS`; a missing one is remembered from an
-            earlier ingest, known of the dataset, or guessed. Without a log, rows committed before are taken.
-        show: called with the plan of reading as text, before any row is read.
+        reading: plain values by the names in `flows.options.READING_OPTIONS`; a missing one comes from an earlier
+            ingest, from the known dataset, or is guessed. Without a log, the rows committed before are used.
+        show: called with a description of the reading plan before any row is read.
         check: called with the number of snapshots before anything is committed; raises if they are too few.
 
     Returns:
@@ -76,7 +76,7 @@ def ingest_log(
             declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
         time_R = _sorted_times(layout, dataset, results, database)
         if check is None and "window" not in reading and len(time_R) < _least_rows(window):
-            show(f"no snapshots yet: {window} needs at least {window.count} rows, and there are {len(time_R)}")
+            show(f"no snapshots yet: {window} needs at least {window.count} rows, but the log has {len(time_R)}")
         else:
             _check_window(time_R, window, declared.time_unit, check)
         with _committing(layout, dataset, was_there=num_stored > 0):
@@ -97,7 +97,7 @@ def read_files(
     reading: dict[str, Any],
     database: "DuckDBPyConnection | None" = None,
 ) -> dict[str, ReadResult | SpilledRows]:
-    """Read every file by one plan, into a database if there is one; of several files, those without a row are left out.
+    """Read every file by one plan, into a database if one is given; skip files without rows if there are several.
 
     Raises:
         TooManyBadRows: more rows of a file than `max_bad` allows are unusable.
@@ -118,7 +118,7 @@ def read_files(
 def _database_if_large(
     layout: Layout, num_bytes: int, num_stored: int
 ) -> "AbstractContextManager[DuckDBPyConnection | None]":
-    """Open a database on disk where the files' text, or the events already stored, are too much for memory."""
+    """Open a database on disk if the files' text, or the events already stored, do not fit in memory."""
     return scratch_database.open_spill(layout) if scratch_database.is_large(num_bytes, num_stored) else nullcontext()
 
 
@@ -143,7 +143,7 @@ def _least_rows(window: Window) -> int:
 def _check_window(
     time_R: NDArray[np.int64], window: Window, time_unit: Any, check: Callable[[int], None] | None
 ) -> None:
-    """Raise WindowError where the window does not fit the log; check the number of snapshots."""
+    """Raise WindowError if the window does not fit the log; pass the number of snapshots to `check`."""
     windows = split_windows(time_R, window, time_unit)
     if check is not None:
         check(len(windows.start_time_T))
@@ -151,7 +151,7 @@ def _check_window(
 
 @contextmanager
 def _committing(layout: Layout, dataset: str, *, was_there: bool) -> Iterator[None]:
-    """Hold a dataset against `dyformer drop`; raises DatasetNotIngested where it was dropped since it was looked up."""
+    """Lock a dataset against `dyformer drop`; raises DatasetNotIngested if it was dropped after the log was read."""
     with in_use(layout, dataset).read_lock():
         if was_there and dataset not in ingested_datasets(layout):
             raise DatasetNotIngested(f"dataset {dataset!r} was dropped while its log was read: ingest it again")

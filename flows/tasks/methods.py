@@ -19,10 +19,10 @@ EXPECTED = (
 
 
 def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
-    """Give the methods of these names, all of METHODS by default; the keys are titles, or `package.module:Class`.
+    """Return the methods of these names, all of METHODS by default; the keys are titles, or `package.module:Class`.
 
-    The title of an entry may be written in any case, with underscores for all that is no letter or digit, or
-    shortened as long as it fits one entry only. Raises UnknownMethod.
+    A title may be written in any case, with underscores for characters that are no letters or digits, or
+    shortened if it then matches only one entry. Raises UnknownMethod.
     """
     if names is None:
         return dict(METHODS)
@@ -30,14 +30,14 @@ def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
     titles = [title_of(name) for name in dict.fromkeys(chosen)]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
-        raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or leave one out")
+        raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or remove one")
     return {name: own_method(name) if ":" in name else METHODS[name] for name in chosen}
 
 
 def benchmark_methods(given: Sequence[str] | None) -> list[str]:
-    """Give the names of a benchmark's methods from texts such as "dyformer,l3" and "package.module:Class".
+    """Split texts such as "dyformer,l3" and "package.module:Class" into the names of a benchmark's methods.
 
-    Where no title is given, all of METHODS are among them. Raises UnknownMethod.
+    Without any title, the result includes all of METHODS. Raises UnknownMethod.
     """
     names = [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
     built_in = [] if any(":" not in name for name in names) else list(METHODS)
@@ -45,19 +45,19 @@ def benchmark_methods(given: Sequence[str] | None) -> list[str]:
 
 
 def title_of(name: str) -> str:
-    """Give the title in the table: that of METHODS, or the name of a user's own class."""
+    """Return the title for the table of scores: that in METHODS, or the name of a user's own class."""
     return name.rpartition(":")[2]
 
 
 def own_method(address: str) -> Method:
-    """Import `package.module:Class`, also from the working directory, and make its object without arguments.
+    """Import `package.module:Class`, also from the working directory, and create its object without arguments.
 
     Raises UnknownMethod for a module that cannot be imported, a name that it lacks, and an object of another kind.
     """
     module_name, _, name = address.partition(":")
     if not (module_name and name):
-        raise UnknownMethod(f"{address!r} is no method: expected package.module:Class")
-    if str(Path.cwd()) not in sys.path:  # the path of an installed command does not hold the working directory
+        raise UnknownMethod(f"{address!r} is not the address of a method: expected package.module:Class")
+    if str(Path.cwd()) not in sys.path:  # an installed command does not search the working directory
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
@@ -84,7 +84,7 @@ def _checked(address: str, found: Any) -> Method:
         try:
             inspect.signature(found).bind()
         except TypeError as error:
-            raise UnknownMethod(f"{address}: it is made without arguments, but {error}; give defaults") from error
+            raise UnknownMethod(f"{address}: it is called without arguments, but {error}; give defaults") from error
         method = found()
     try:
         if isinstance(method, Embedder):
@@ -94,5 +94,5 @@ def _checked(address: str, found: Any) -> Method:
             inspect.signature(method.fit_pairs).bind(None, None)
             return method
     except TypeError as error:
-        raise UnknownMethod(f"{address}: {EXPECTED}; its arguments are others: {error}") from error
+        raise UnknownMethod(f"{address}: {EXPECTED}; its arguments differ: {error}") from error
     raise UnknownMethod(f"{address}: {EXPECTED}; found {type(method).__name__} without either")

@@ -12,7 +12,7 @@ from storage.artifacts.checkpoints import from_bytes
 from storage.layout import WEIGHTS
 
 PARTS = ("graph", "model", "pretrain", "finetune")
-"""Parts of an experiment that weights depend on."""
+"""Parts of an experiment on which the weights depend."""
 
 LOSSES = {"stage": pl.String, "epoch": pl.Int64, "loss": pl.String, "value": pl.Float64}
 TIMES = {"stage": pl.String, "epoch": pl.Int64, "time": pl.String, "value": pl.Float64}
@@ -31,34 +31,34 @@ def model_losses(address: str) -> pl.DataFrame:
 
 
 def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
-    """Read the times of a training: stage, epoch, time, value; no rows where an older version stored none.
+    """Read the times of a training: stage, epoch, time, value; no rows if an older version stored none.
 
-    They lie beside the weights, whose own bytes are the same in every repetition.
+    They are a separate artifact, so that repeated trainings write the same bytes of weights.
     """
     address = times_address(opened, lineage_of(model))
     return read_table(address, "times") if is_complete(address) else pl.DataFrame(schema=TIMES)
 
 
 def times_address(opened: Snapshots, trained: Lineage) -> str:
-    """Give the address of the times of a training."""
+    """Return the address of the times of a training."""
     return opened.layout.checkpoint("times", opened.dataset, **run_keys(opened, trained))
 
 
 def run_keys(opened: Snapshots, trained: Lineage) -> dict:
-    """Give the keys of the addresses of a training's artifacts."""
+    """Return the keys of the addresses of a training's artifacts."""
     seed, settings = trained.settings["seed"], trained.settings_hash
     return {"version": opened.version, "until": trained.until, "settings": settings, "seed": seed}
 
 
 def space_of(model: str) -> str:
-    """Name the space of a model's vectors: equal for equal weights alone."""
+    """Return the id of a model's vector space, which is equal only for equal weights."""
     return hashlib.sha256(read_bytes(model, WEIGHTS)).hexdigest()[:16]
 
 
 def was_trained_on(trained: Lineage, opened: Snapshots, step: int) -> bool:
     """Return whether weights were trained on events of a step.
 
-    Steps of another table version, or of other windows, may lie elsewhere in time: there the times decide.
+    With another table version or other windows the steps differ, so the times are compared.
     """
     assert trained.until is not None
     assert trained.max_event_time is not None

@@ -27,9 +27,9 @@ from storage.queries import candidates
 
 
 def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int = 0) -> str:
-    """Give every node known at `step` (the newest by default) its vector: side, id, step, space_id, vector.
+    """Return every node known at `step` (the newest by default) its vector: side, id, step, space_id, vector.
 
-    Vectors of one `space_id` may be compared with each other; others may not.
+    Only vectors of the same `space_id` may be compared.
     """
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
@@ -56,7 +56,7 @@ def write_forecasts(
     """Rank the `k` most probable new partners of every node for the step after that of the vectors.
 
     The decoder is fitted to the links of the vectors' step, from vectors as of the step before, and applied to
-    `vectors`. Pairs that were linked before are left out. With `num_nodes`, only the nodes linked last get forecasts.
+    `vectors`. Pairs that were linked before are left out. With `num_nodes`, only the nodes linked last get some.
     """
     opened = open_snapshots(snapshots)
     given = lineage_of(vectors)
@@ -84,13 +84,13 @@ def write_forecasts(
 
 
 def read_vectors(address: str) -> NDArray[np.float32]:
-    """Give the vectors `[N, D]` of an artifact of write_vectors."""
+    """Return the vectors `[N, D]` of an artifact of write_vectors."""
     vectors = read_table(address, "vectors")["vector"]
     return vectors.explode().to_numpy().reshape(len(vectors), -1)
 
 
 def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:
-    """Give the pairs worth scoring on a graph too large for all: near by PageRank, or two hops away and popular."""
+    """Return the pairs to score on a graph too large for all pairs: near by PageRank, or popular two hops away."""
     graph, union = prepared.history, prepared.union
     table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=query_A)
     found = candidates(
@@ -103,10 +103,10 @@ def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None =
 
 
 def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
-    """Give side and id, as the user writes them, of the graph's nodes in their order."""
+    """Return side and id, as the user writes them, of the graph's nodes in their order."""
     dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
     nodes = pl.DataFrame({"node": graph.node_N}).join(dictionary, on="node", how="left", maintain_order="left")
-    kind = pl.Int64 if ids_are_integers(nodes) else pl.String  # of these nodes: a later one changes no earlier export
+    kind = pl.Int64 if ids_are_integers(nodes) else pl.String  # these nodes only: a later one changes no export
     return nodes.select("side", pl.col("id").cast(kind))
 
 
@@ -121,7 +121,7 @@ def to_json(decoder: LinkDecoder) -> bytes:
 def _decoders(
     graph: DynamicGraph, before: PreparedGraph, weights: Weights, experiment: Experiment, seed: int
 ) -> dict[str, LinkDecoder]:
-    """Fit the paper's decoder and the experiment's; on a large step, on the links among a part of the nodes."""
+    """Fit the paper's decoder and the experiment's; a large step uses only the links between a part of the nodes."""
     step = graph.num_steps
     node_B = decoder_nodes(graph, step, num_targets=experiment.model.num_targets, seed=seed)
     before_ND = embed(before, weights, experiment.model, device=device(), node_B=node_B)

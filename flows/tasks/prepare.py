@@ -11,7 +11,7 @@ SMALL_GRAPH = 3_000  # nodes; above it the distance table, which grows with thei
 
 
 def prepare_tables(snapshots: str, until: int, experiment: Experiment) -> dict[str, str]:
-    """Write the Personalized PageRank table, and on small graphs the distance table, and give their addresses."""
+    """Write the Personalized PageRank table, and on small graphs the distance table, and return their addresses."""
     opened = open_snapshots(snapshots)
     config = experiment.graph
     graph = prepare_graph(opened.graph(until), until=until, config=config)

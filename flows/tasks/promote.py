@@ -1,4 +1,4 @@
-"""A challenger and its scores -> the champion of the dataset, decided on the pairs of the newest step."""
+"""A challenger and its scores -> the champion of the dataset, chosen on the pairs of the newest step."""
 
 import json
 from datetime import UTC, datetime
@@ -28,20 +28,20 @@ class NotEvaluated(ValueError):
 def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int = 0) -> dict[str, Any]:
     """Promote a model to champion of its dataset if there is none, or if it is significantly better.
 
-    The champion is evaluated on the challenger's own pairs with the paper's decoder. The challenger wins where the
-    95 % interval of the difference in AUC lies above 0, and that on new pairs does not lie below 0. A champion that
-    was trained on the evaluated step cannot be evaluated and stays. One whose weights are gone, or no longer fit the
-    model, is replaced.
+    The champion is evaluated on the challenger's own pairs with the paper's decoder. The challenger wins if the
+    95 % interval of the difference in AUC lies above 0, and the one on new pairs does not lie below 0. A champion that
+    was trained on the evaluated step cannot be evaluated and stays. A champion whose weights are missing, or do
+    not fit the model, is replaced.
 
     Args:
-        snapshots: address of what both are evaluated on.
+        snapshots: address of the snapshots for both evaluations.
         model: address of the challenger's weights.
         scores: addresses of evaluated pairs, the challenger's newest among them.
-        seed: of the split that was evaluated, and of the resampling.
+        seed: seed of the evaluated split and of the resampling.
 
     Returns:
         promoted; champion: the address of its weights from now on; difference: low, mean and high of the difference
-        in AUC, None where nothing was compared; reason.
+        in AUC, None if there was no comparison; reason.
     """
     opened = open_snapshots(snapshots)
     pairs = _challengers_pairs(opened, model, scores, seed)
@@ -49,7 +49,7 @@ def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int =
         record = champion_of(opened.layout, opened.dataset)
         champion = None if record is None else opened.layout.absolute(record["model"])
         if champion == model and record is not None and record["space"] == space_of(model):
-            return _outcome(model, "it is the champion already")
+            return _outcome(model, "the model is the champion already")
         promoted, difference, reason = _comparison(opened, champion, pairs)
         if not promoted:
             assert champion is not None
@@ -65,7 +65,7 @@ def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
 
 
 def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: int) -> ScoredPairs:
-    """Find the model's own scores, of the newest step, decoded as in the paper."""
+    """Find the model's own scores of the newest step, made with the paper's decoder."""
     name = opened.layout.relative(model)
     own = [address for address in scores if name in lineage_of(address).inputs]
     evaluated = [pairs for address in own for pairs in read_scores(address)]
@@ -81,16 +81,16 @@ def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: i
 def _comparison(
     opened: Snapshots, champion: str | None, pairs: ScoredPairs
 ) -> tuple[bool, tuple[float, float, float] | None, str]:
-    """Decide: whether to promote the challenger, the difference, and why."""
+    """Decide on the promotion; returns whether to promote, the difference, and the reason."""
     trained = None if champion is None else manifest(champion)
     if champion is None or trained is None:
-        return True, None, "there was no champion" if champion is None else "the champion's weights are gone"
+        return True, None, "there was no champion" if champion is None else "the champion's weights are missing"
     if was_trained_on(trained, opened, pairs.step):
         return False, None, f"the champion was trained on step {pairs.step} and cannot be evaluated on it"
     try:
         address = evaluate_model(opened.address, champion, pairs.step, CHAMPION, pairs.seed)
     except (WeightsDoNotFit, OldSettings):
-        return True, None, "the champion's weights do not fit the model any more"
+        return True, None, "the champion's weights do not fit the model of this version"
     baseline = next(scored for scored in read_scores(address) if scored.method == CHAMPION)
     difference = _difference(pairs, baseline)
     if difference[0] <= 0:

@@ -24,14 +24,14 @@ SUMMARY = "summary.json"
 def write_report(
     snapshots: str, scores: list[str], summary: dict[str, Any], experiment: Experiment, seed: int = 0
 ) -> str:
-    """Write the metrics and the summary of a run and give the report's address."""
+    """Write the metrics and the summary of a run and return the report's address."""
     address, lineage = _planned(snapshots, experiment, seed)
     contents = {"metrics": metrics(scores, snapshots), SUMMARY: json.dumps(summary, indent=1).encode()}
     return write_artifact(address, contents, lineage)
 
 
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Give the metrics and the summary of a report. Raises ArtifactMissing for one of an earlier version."""
+    """Return the metrics and the summary of a report. Raises ArtifactMissing for one of an earlier version."""
     if "metrics.parquet" not in names(address):
         raise ArtifactMissing(
             f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
@@ -40,7 +40,7 @@ def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> str | None:
-    """Give the address of the report that a run on these snapshots would write, if it is there already."""
+    """Return the address of the report that a run on these snapshots would write, if it exists."""
     address, lineage = _planned(snapshots, experiment, seed)
     return address if is_current(address, lineage) else None
 

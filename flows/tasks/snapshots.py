@@ -1,4 +1,4 @@
-"""Committed events -> the snapshots artifact, checked before it is written; and its record for later tasks."""
+"""Committed events -> the snapshots artifact, checked before it is written, and the record that later tasks open."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from storage.queries import faults_in, snapshot_faults
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
-FIRST_EVALUATED_STEP = 3  # at least two steps to learn from
+FIRST_EVALUATED_STEP = 3  # so that training has at least two steps
 
 
 class StepOutOfRange(ValueError):
@@ -27,14 +27,14 @@ class StepOutOfRange(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """An opened snapshots artifact: the root of every later artifact's lineage."""
+    """An opened snapshots artifact; the lineage of every later artifact starts from it."""
 
     layout: Layout
     address: str
     dataset: str
     version: int
     window: str
-    steps: pl.DataFrame  # one row a step: step, start_time, end_time, ...
+    steps: pl.DataFrame  # one row for each step: step, start_time, end_time, ...
 
     @property
     def num_steps(self) -> int:
@@ -42,17 +42,17 @@ class Snapshots:
         return self.steps.height
 
     def time(self, name: Literal["start_time", "end_time"], step: int) -> int:
-        """Give the time at which a step starts or ends; raises StepOutOfRange."""
+        """Return the time at which a step starts or ends; raises StepOutOfRange."""
         self.check(step)
         return self.steps.filter(step=step)[name].item()
 
     def check(self, step: int) -> None:
-        """Raise StepOutOfRange for a step that is not there."""
+        """Raise StepOutOfRange if the snapshots lack the step."""
         if not 1 <= step <= self.num_steps:
             raise StepOutOfRange(f"{self.dataset} has steps 1 to {self.num_steps}; step {step} is not one of them")
 
     def lineage(self, kind: str, *, until: int, settings: dict[str, Any], inputs: tuple[str, ...] = ()) -> Lineage:
-        """Record what an artifact made of the steps up to `until` depends on."""
+        """Return the lineage of an artifact that is made of the steps up to `until`."""
         read = (self.address, *inputs)
         return Lineage(
             kind=kind,
@@ -65,14 +65,14 @@ class Snapshots:
         )
 
     def graph(self, until: int) -> DynamicGraph:
-        """Read the snapshots up to `until`; raises StepOutOfRange for a step that is not there."""
+        """Read the snapshots up to `until`; raises StepOutOfRange if there is no such step."""
         self.check(until)
         tables = {name: read_table(self.address, name) for name in TABLES}
         return prefix(from_tables(tables), until)
 
 
 def make_snapshots(dataset: str, version: int | None = None) -> str:
-    """Cut the events of a table version (the newest by default) into snapshots and give the artifact's address."""
+    """Cut the events of a table version (the newest by default) into snapshots and return the artifact's address."""
     layout = Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
     record = declaration(layout, dataset) or {}
@@ -95,7 +95,7 @@ def make_snapshots(dataset: str, version: int | None = None) -> str:
 def _tables(
     layout: Layout, dataset: str, version: int, settings: dict[str, Any]
 ) -> tuple[dict[str, pl.DataFrame], list[str]]:
-    """Cut the events, in memory or on disk, into the tables of a graph; give these and their faults."""
+    """Cut the events, in memory or on disk, into the tables of a graph; return these and their faults."""
     window, time_unit = Window.parse(settings["window"]), settings["time_unit"]
     commits = history(layout, dataset).filter(pl.col("version") <= version)
     if not scratch_database.is_large(0, int(commits["num_accepted"].sum())):
@@ -134,12 +134,12 @@ def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
 
 
 def first_evaluated_step(dataset: str) -> int:
-    """Give the first step whose forecasts are evaluated: the paper's for its datasets, else the third."""
+    """Return the first step whose forecasts are evaluated: the paper's for its datasets, else step 3."""
     return DATASETS[dataset].first_evaluated_step if dataset in DATASETS else 3
 
 
 def newest_until(snapshots: str) -> int:
-    """Give the last step of a training: the newest is left for the evaluation."""
+    """Return the last step of a training: the newest step is kept for the evaluation."""
     return open_snapshots(snapshots).num_steps - 1
 
 
@@ -150,7 +150,7 @@ def snapshot_counts(snapshots: str) -> pl.DataFrame:
 
 
 def weights_and_labels(snapshots: str) -> pl.DataFrame:
-    """Sum the rows' own values by step: `weight` and `positive_labels`, each only where the log has them."""
+    """Sum the rows' weights and positive labels by step; each column exists only if the log has it."""
     opened = open_snapshots(snapshots)
     declared = declaration(opened.layout, opened.dataset) or {}
     events = scan_events(opened.layout, opened.dataset, opened.version).sort("time", "ingest", "row")

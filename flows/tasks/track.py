@@ -1,6 +1,6 @@
-"""A run -> MLflow: losses as they come, and at its end scores, metrics, files and the registered model.
+"""A run -> MLflow: losses after each epoch; at the end scores, metrics, files and the registered model.
 
-A run never fails on the tracker: records that it does not take go to the spool, and a later run sends them.
+A run never fails because of MLflow: unsent records go to the spool, and a later run sends them.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
 
 @contextmanager
 def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
-    """Give a callback that tracks every epoch of a training, in the run that `track_run` completes.
+    """Return a callback that tracks every epoch of a training, in the run that `track_run` completes.
 
-    The run begins with the first epoch: a training that is finished already begins none, and one that goes on after a
-    crash goes on with its run.
+    The run begins with the first epoch: a finished training begins none, and a training that resumes
+    after a crash continues its run.
     """
     opened = open_snapshots(snapshots)
     with ExitStack() as ending:
@@ -56,7 +56,7 @@ def track_run(
     made: dict[str, str],
     is_champion: bool = False,
 ) -> dict[str, Any]:
-    """Track a retraining: one run for the model, with everything it made, and one for each baseline.
+    """Track a retraining: one run for the model, with all its results, and one for each baseline.
 
     Args:
         snapshots: address of the snapshots of the training.
@@ -68,12 +68,12 @@ def track_run(
 
     Returns:
         tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
-        registered version, None while the tracker is away; problem: why, if it was.
+        registered version, None while MLflow is unreachable; problem: the reason.
     """
     opened = open_snapshots(snapshots)
     table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
-    tracker.replay_spool()  # of earlier runs that the tracker did not take
+    tracker.replay_spool()  # records of earlier runs that could not be sent
     trained = lineage_of(model)
     _track_methods(tracker, opened, table, _training_tags(opened, trained, "evaluate"), digest(scores[-1]))
     with _training_run(tracker, opened, trained) as run:
@@ -96,7 +96,7 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
     opened = open_snapshots(snapshots)
     table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
-    tracker.replay_spool()  # of earlier runs that the tracker did not take
+    tracker.replay_spool()  # records of earlier runs that could not be sent
     whole = _key("benchmark", *(digest(address) for address in scores))
     tags = {**_tags(opened, None), "stage": "benchmark", "steps": _steps(table)}
     _track_methods(tracker, opened, table, tags, whole)
@@ -110,7 +110,7 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
 
 
 def _training_run(tracker: Tracker, opened: Snapshots, trained: Lineage) -> AbstractContextManager[TrackedRun]:
-    """Begin the run of a training, or go on with it."""
+    """Begin the run of a training, or continue it."""
     tags = {**_training_tags(opened, trained, "retrain"), "method": "DyFormer"}
     key = _key("training", json.dumps(asdict(trained), sort_keys=True))
     return tracker.run(dataset=opened.dataset, name="DyFormer", tags=tags, key=key)
@@ -149,7 +149,7 @@ def _track_data(run: TrackedRun, opened: Snapshots) -> None:
 
 
 def _draw(run: TrackedRun, compared: pl.DataFrame, per_step: pl.DataFrame) -> None:
-    """Draw the comparison of what was evaluated on the same steps, and the course of every method over its steps."""
+    """Plot the comparison of methods evaluated on the same steps, and each method's curve over its steps."""
     course = per_step.unique(["method", "seed", "step", "metric", "slice"], maintain_order=True)
     for part in ("all", "new"):
         if compared.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
@@ -189,5 +189,5 @@ def _steps(table: pl.DataFrame) -> str:
 
 
 def _key(*parts: str) -> str:
-    """Name a run by what it tracks, so that tracking the same again finds it."""
+    """Derive a run's key from its content, so that tracking the same content again finds the run."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

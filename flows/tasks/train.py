@@ -26,31 +26,31 @@ from storage.artifacts.checkpoints import (
 from storage.layout import WEIGHTS
 from storage.locks import alone, in_use
 
-SECONDS_BETWEEN_CHECKPOINTS = 15.0  # so many times more for each second that the last one took
-TIME_NAMES = ("seconds", "waiting_fraction")  # of an epoch, and the fraction of it that waited for batches
+SECONDS_BETWEEN_CHECKPOINTS = 15.0  # or this many times the seconds of the last save, if longer
+TIME_NAMES = ("seconds", "waiting_fraction")  # an epoch's seconds, and the fraction spent waiting for batches
 
 EpochRow = tuple[str, int, str, float]
 """Stage, epoch, name of a loss or of a time, value."""
 
 OnEpoch = Callable[[Lineage, list[EpochRow]], None]
-"""Gets the rows of every epoch as it ends; a resumed training first gives those of all epochs before."""
+"""Called with the rows of each epoch at its end; a resumed training first passes those of all earlier epochs."""
 
 
 def ignore_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
-    """Pass over the rows of an epoch: they are in the tables of the training at its end."""
+    """Ignore the rows of an epoch, because the finished training stores them in tables."""
 
 
 def train_model(
     snapshots: str, until: int, experiment: Experiment, seed: int = 0, on_epoch: OnEpoch = ignore_epoch
 ) -> str:
-    """Pre-train and fine-tune on the steps up to `until` and give the address of the weights.
+    """Pre-train and fine-tune on the steps up to `until` and return the address of the weights.
 
-    A finished training of the same key (snapshots, until, settings, seed) is not repeated, an interrupted one goes
-    on from its checkpoint, and of two at once the second waits for the first.
+    A finished training of the same key (snapshots, until, settings, seed) is not repeated. An interrupted one
+    continues from its checkpoint. If two start at once, the second waits for the first.
     """
     opened = open_snapshots(snapshots)
     if until < 2:
-        raise StepOutOfRange(f"training needs at least 2 steps of history; until = {until}")
+        raise StepOutOfRange(f"training needs at least 2 steps of history: expected until of 2 or more, found {until}")
     experiment = _with_lags(experiment, until)
     lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
     address = opened.layout.model(opened.dataset, **run_keys(opened, lineage))
@@ -63,7 +63,7 @@ def train_model(
 
 
 def _with_lags(experiment: Experiment, until: int) -> Experiment:
-    """Fix a window of the whole history at the steps of the training: later on a model knows no more lags."""
+    """Set a window of the whole history to the steps of the training, because the model has weights only for these."""
     if experiment.graph.history_window is not None:
         return experiment
     return replace(experiment, graph=replace(experiment.graph, history_window=until))
@@ -72,7 +72,7 @@ def _with_lags(experiment: Experiment, until: int) -> Experiment:
 def _train(
     opened: Snapshots, graph: PreparedGraph, experiment: Experiment, lineage: Lineage, address: str, on_epoch: OnEpoch
 ) -> str:
-    """Run both stages and publish the weights once."""
+    """Run the stages and write the weights once, at the end."""
     seed, keys = lineage.settings["seed"], run_keys(opened, lineage)
     key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
     stages = {name: opened.layout.checkpoint(name, opened.dataset, **keys) for name in ("pretrain", "finetune")}
@@ -102,7 +102,7 @@ def _run_stage(
     key: dict[str, Any],
     on_epoch: Callable[[list[EpochRow]], None],
 ) -> tuple[Weights, list[EpochRow]]:
-    """Run a stage, or the rest of it, to its end."""
+    """Run a stage from its checkpoint, if there is one, to its end."""
     resume, rows = _last_checkpoint(folder, key)
     on_epoch(rows)
     common = {"seed": key["seed"], "device": device(), "resume": resume}

@@ -68,7 +68,7 @@ def test_a_title_may_be_written_in_any_case_and_shortened(name: str, title: str)
         ("edgebank", "'edgebank' fits 3 methods. Allowed"),
         ("", "no method ''"),
         ("-", "no method '-'"),
-        ("mine:", "'mine:' is no method: expected package.module:Class"),
+        ("mine:", "'mine:' is not the address of a method: expected package.module:Class"),
         (":Mine", "expected package.module:Class"),
         ("nowhere_at_all.mine:Mine", "the module nowhere_at_all.mine cannot be imported: No module named"),
         ("dyformer.embedder:Mine", "the module dyformer.embedder has no 'Mine'; its classes: .*Embedder"),
@@ -133,9 +133,9 @@ def test_a_class_and_an_object_of_the_working_directory_are_found(own_module: Pa
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("NeedsArgument", "it is made without arguments, but missing a required argument: 'width'"),
-        ("LikeScikitLearn", r"expected a class .* with fit\(graph, \*, seed\).*its arguments are others"),
-        ("Pairs", r"fit_pairs\(graph, labelled\).*its arguments are others: too many positional arguments"),
+        ("NeedsArgument", "it is called without arguments, but missing a required argument: 'width'"),
+        ("LikeScikitLearn", r"expected a class .* with fit\(graph, \*, seed\).*its arguments differ"),
+        ("Pairs", r"fit_pairs\(graph, labelled\).*its arguments differ: too many positional arguments"),
         ("Nothing", "expected a class .*; found Nothing without either"),
         ("Absent", "no 'Absent'; its classes: Mine, NeedsArgument, LikeScikitLearn, Pairs, Nothing"),
     ],

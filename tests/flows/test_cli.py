@@ -256,7 +256,7 @@ def test_every_row_of_a_log_of_ones_own_is_accounted_for(dyformer: Callable[...,
     assert len({row["raw"] for row in broken}) == 10
     code, output, _ = dyformer("ingest", "mylog", *reading, "--max-bad", "5%")
     assert code == 0
-    assert "nothing new" in output
+    assert "no new rows" in output
 
 
 def test_log_of_ones_own_gets_twelve_snapshots_of_equal_count(dyformer: Callable[..., Outcome], tmp_path: Path):

@@ -144,7 +144,7 @@ def test_second_run_changes_nothing(name: str, code: int, run: Run, store: Path,
     before, num_before = files(store), num_flow_runs()
     log = str(store.parent / "mylog.csv")
     assert command(name, "mylog", "--log", log, *READING, *SETTINGS) == code
-    assert "nothing new" in capsys.readouterr().out
+    assert "no new rows" in capsys.readouterr().out
     assert (files(store), num_flow_runs()) == (before, num_before)
 
 

@@ -16,7 +16,7 @@ ROWS = [f"u{number % 5},v{number % 3},2024-01-{number + 1:02}T00:00:00Z" for num
 def dyformer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Run a command on a store of its own; give its exit code and all that it printed."""
+    """Run a command on a store of its own; return its exit code and all that it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
 
@@ -34,7 +34,7 @@ def test_a_first_file_of_two_rows_is_ingested_and_may_grow(dyformer: Callable[..
     code, output = dyformer("ingest", "mine", "--log", "first.csv")
     assert code == 0
     assert "2 accepted" in output
-    assert "no snapshots yet: 12 equal count needs at least 12 rows, and there are 2" in output
+    assert "no snapshots yet: 12 equal count needs at least 12 rows, but the log has 2" in output
     code, output = dyformer("snapshots", "mine")
     assert code == 1
     assert "2 interactions cannot fill 12 windows" in output

@@ -252,7 +252,7 @@ def evaluated(snapshots: str, model: str, pairs: ScoredPairs) -> str:
 
 @pytest.fixture
 def champion_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScoredPairs], list[tuple[Any, ...]]]:
-    """Give the champion scores of the test's choice; the returned list has the calls for them."""
+    """Return the champion scores of the test's choice; the returned list has the calls for them."""
 
     def plan(pairs: ScoredPairs) -> list[tuple[Any, ...]]:
         calls: list[tuple[Any, ...]] = []
@@ -385,7 +385,7 @@ def test_a_record_of_an_earlier_version_without_metrics_is_read(snapshots: str):
     address.write_text(json.dumps({"model": "5_checkpoints/model/gone", "space": "0", "step": 4}))
     model = trained(snapshots, 1.0)
     outcome = promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))])
-    assert (outcome["promoted"], outcome["reason"]) == (True, "the champion's weights are gone")
+    assert (outcome["promoted"], outcome["reason"]) == (True, "the champion's weights are missing")
 
 
 def test_a_champion_with_settings_of_an_earlier_version_is_replaced(snapshots: str):
@@ -406,7 +406,7 @@ def test_a_champion_whose_weights_are_gone_is_replaced(snapshots: str):
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=4))])
     Path(champion, "manifest.json").unlink()
     outcome = promote_if_better(snapshots, challenger, [evaluated(snapshots, challenger, pairs_of(0.1, "DyFormer"))])
-    assert (outcome["promoted"], outcome["reason"]) == (True, "the champion's weights are gone")
+    assert (outcome["promoted"], outcome["reason"]) == (True, "the champion's weights are missing")
 
 
 @pytest.mark.parametrize("error", [promote.WeightsDoNotFit, promote.OldSettings])

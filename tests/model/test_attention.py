@@ -89,7 +89,7 @@ def test_dropout_drops_attention_weights():
 
 
 def batches(*sizes: tuple[int, int]) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor]]:
-    """Give queries, keys and values of all targets and then all contexts of batches, and the batches' biases."""
+    """Return queries, keys and values of all targets and then all contexts of batches, and the batches' biases."""
     generator = torch.Generator().manual_seed(4)
     num_rows = sum(map(sum, sizes))
     shapes = [(num_rows, 8)] * 3 + [(2, num_targets, num_context) for num_targets, num_context in sizes]
@@ -98,7 +98,7 @@ def batches(*sizes: tuple[int, int]) -> tuple[tuple[Tensor, Tensor, Tensor], lis
 
 
 def one_by_one(rows: Sequence[Tensor], biases: list[Tensor]) -> Tensor:
-    """Give the attention of each batch's targets over its context, and the reverse, each by torch's own function."""
+    """Return the attention of each batch's targets over its context, and the reverse, each by torch's own function."""
     sizes = [bias.shape[1] for bias in biases] + [bias.shape[2] for bias in biases]
     query, key, value = (row.reshape(len(row), 2, 4).transpose(0, 1).split(sizes, dim=1) for row in rows)
     num = len(biases)
