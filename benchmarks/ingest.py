@@ -1,7 +1,7 @@
 """A log of 10M rows, text in no order of time -> numbered events in time order, against duckdb and pandas.
 
-Every side reads the same file, drops exact duplicates but for the first, orders the rows by time and then by
-place in the file, and numbers the nodes 0, 1, ... by first appearance, source before target.
+Every side reads the same file, drops all but the first of exact duplicates, and orders the rows by time and then by
+line. It numbers the nodes 0, 1, ... by first appearance, source before target.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """9.8M events -> 16 snapshots and their union graph, against duckdb and against grouping by three columns.
 
-Every side starts from the same table in memory (node numbers and times, in the order of the log) and ends with the
-weighted undirected edges of each step and, for the union, each edge once with the first step that has it.
+Every side reads the same table in memory: node numbers and times, in the order of the log. It gives the weighted
+undirected edges of each step and, for the union, each edge once with the first step that has it.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
 """A pre-training step on uci at its third step, against the same step with the bias written as in the paper.
 
-975 nodes and 2 snapshots; 256 targets and 256 context nodes a batch, two views, 2 layers, width 128. Of the published
-step only the bias is timed here, pair by pair as in its formula; the rest of the step is ours on both sides. An epoch
-of the published code is documented for another machine (12 to 16 CPU seconds, 2.8 GB): it is printed without a verdict.
+975 nodes and 2 snapshots; 256 targets and 256 context nodes a batch, two views, 2 layers, width 128. Both sides
+differ only in the bias, which the published step computes pair by pair as in its formula. An epoch of the published
+code is documented for another machine (12 to 16 CPU seconds, 2.8 GB), so it is printed without a verdict.
 
 G targets    C context    T lags    H heads    D width
 """

@@ -60,8 +60,8 @@ class PreferentialAttachment:
 class NeighbourPaths:
     """Score a pair by the paths between its ends in the union of the history.
 
-    "common_neighbors": their number of length 2; "adamic_adar": the sum of 1 / ln(degree) over common neighbours
-    (Adamic and Adar, 2003); "l3": the pair's entry of (D^-1/2 A D^-1/2)^3, normalised paths of length 3.
+    "common_neighbors": the number of paths of length 2. "adamic_adar": the sum of 1 / ln(degree) over common neighbours
+    (Adamic and Adar, 2003). "l3": the pair's entry of (D^-1/2 A D^-1/2)^3, normalised paths of length 3.
     """
 
     kind: PathKind

@@ -86,7 +86,7 @@ def metrics_of(scored: Sequence[ScoredPairs], dataset: str, protocol: str = "pap
 def log_metrics(graph: DynamicGraph, steps: Iterable[int], dataset: str, protocol: str = "paper") -> pl.DataFrame:
     """Give two properties of the log as rows of METRICS_SCHEMA, under the method `-` without a seed.
 
-    `coverage`: fraction of a step's edges whose ends are both known before, so that they can be scored;
+    `coverage`: fraction of a step's edges that can be scored, because both ends are known before.
     `repeat_rate`: fraction of its edges that were linked before. Micro pools the edges, macro averages the steps.
     """
     counts = {step: _edge_counts(graph, step) for step in steps}

@@ -25,9 +25,9 @@ def paired_difference(
 ) -> tuple[float, float, float]:
     """Give low end, mean and high end of the 95 % interval of the challenger's AUC less the champion's.
 
-    Paired bootstrap over source nodes, because pairs of one source are not independent: a resample draws as many
-    sources as there are, with replacement, and holds all their pairs, the same ones for both methods. Percentile
-    interval (Efron and Tibshirani, 1993, sections 13.3 and 8.4). A resample without pairs of both kinds is left out.
+    A paired bootstrap over source nodes, because pairs of one source are not independent. A resample draws as many
+    sources as there are, with replacement; both methods are evaluated on all their pairs. Percentile interval
+    (Efron and Tibshirani, 1993, sections 13.3 and 8.4). A resample without pairs of both kinds is left out.
     Raises NotTheSamePairs, and ValueError where no resample has pairs of both kinds.
     """
     _check_same_pairs(challenger, champion)

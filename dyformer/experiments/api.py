@@ -78,8 +78,8 @@ class Model:
     def top(self, k: int = 10, ids: Iterable[Any] | None = None) -> pl.DataFrame:
         """Rank each node's most probable new partners: id, rank (from 1), partner, score.
 
-        Pairs that were linked before are left out, and on a log with two id spaces all pairs of one side; there a
-        column `side` is added.
+        Pairs that were linked before are left out. On a log with two id spaces, pairs of one side are left out too,
+        and a column `side` is added.
 
         Args:
             k: partners of each node at most.
@@ -219,8 +219,8 @@ def fit(
 
     The head (`decoder` among the settings) is fitted on the links of the step `until`, from vectors as of the step
     before. DyFormer is trained up to the step before, too, and then gives vectors as of `until`. Any other method is
-    fitted at both steps, and its newer vectors are rotated onto the older ones for the head, because two trainings
-    have different axes (orthogonal Procrustes).
+    fitted at both steps. Its newer vectors are rotated onto the older ones (orthogonal Procrustes), because two
+    trainings have different axes.
 
     Args:
         graph: snapshots of a log.

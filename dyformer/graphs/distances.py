@@ -41,7 +41,7 @@ BITS = np.packbits(np.eye(MAX_TARGETS, dtype=np.bool_), axis=1, bitorder="little
 SWEPT_FROM = 6  # max_distance from which the whole graph is swept level by level
 TABLE_ROWS = 1_024
 MAX_TABLE_NODES = 20_000
-"""A table's size grows with the square of the nodes; larger graphs are searched block by block."""
+"""A table's size grows with the square of the number of nodes; larger graphs are searched block by block."""
 
 
 def distance_block(
@@ -128,7 +128,7 @@ def _levels(search: _Search, node_C: Nodes, max_distance: int) -> Iterator[Words
 
 
 def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_distance: int) -> Iterator[Words]:
-    """Yield the rows after 2, 3 and, up to `max_distance` - 1, 4 hops: first through hubs, then for missing targets."""
+    """Yield the rows after 2, 3 and, for `max_distance` above 4, 4 hops; paths without hubs are searched last."""
     lists = search.graph.lists
     hubs, _ = pushed(lists, near_R, near[2], search.hubs)
     row_CW = rows_at(node_C, hubs)
@@ -151,7 +151,7 @@ def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_d
 
 
 def _completed(search: _Search, node_C: Nodes, row_CW: Words, hop: Callable[..., Words], *given: Any) -> Words:
-    """Apply `hop` to the rows that lack targets of their component, in a search for the missing targets alone."""
+    """Apply `hop` only to the rows that lack targets of their component, and search only for missing targets."""
     which_K, complete_SW = search.complete
     missing_CW = complete_SW[which_K[search.graph.lists[2][node_C]]] & ~row_CW
     is_short_C = missing_CW.any(axis=1)
@@ -171,7 +171,7 @@ def _completed(search: _Search, node_C: Nodes, row_CW: Words, hop: Callable[...,
 
 
 def _by_other_neighbors(search: _Search, node_X: Nodes, row_XW: Words, near: Rows) -> Words:
-    """Add the targets three hops away whose first hop leads to a node that is no hub."""
+    """Add the targets three hops away whose first hop leads to a node that is not a hub."""
     lists = search.graph.lists
     known_B, index_N, neighbor_R = neighborhood(lists, node_X, search.others)
     near_part, holder_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
@@ -192,7 +192,7 @@ def _by_hubs(search: _Search, node_X: Nodes, row_XW: Words, hubs: Rows, first: S
 
 
 def _by_others(search: _Search, node_X: Nodes, row_XW: Words) -> Words:
-    """Add the targets four hops away whose second hop leads to a node that is no hub."""
+    """Add the targets four hops away whose second hop leads to a node that is not a hub."""
     lists = search.graph.lists
     known_B, index_N, neighbor_R = neighborhood(lists, node_X, search.everywhere)
     near, holder_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
@@ -210,7 +210,7 @@ def _met(search: _Search, holder_R: Nodes, row_RW: Words, node_X: Nodes, row_XW:
 
 
 def _swept_levels(search: _Search, node_C: Nodes, near: Rows, max_distance: int) -> Iterator[Words]:
-    """Yield the rows after 2 .. `max_distance` - 1 hops: all nodes pull, level by level, until nothing changes."""
+    """Yield the rows after 2 .. `max_distance` - 1 hops: all nodes pull at each level, until no row changes."""
     lists = search.graph.lists
     node_N = np.arange(search.graph.num_nodes, dtype=np.uint32)
     known_B = np.full((len(node_N) >> 3) + 1, 255, dtype=np.uint8)

@@ -113,8 +113,8 @@ def pagerank_table(
 
     With `nodes`, the table has only the rows of these nodes, equal to those of the whole table. A node without
     neighbours has no rows. Graphs of up to TABLE_NODES nodes are solved by Chebyshev iteration, larger ones by
-    forward push, whose error at a node is at most EPSILON times its degree. Raises ValueError for a teleport outside
-    0..1 and a `top_k` below 1.
+    forward push. The error of a push at a node is at most EPSILON times its degree. Raises ValueError for a teleport
+    outside 0..1 and a `top_k` below 1.
     """
     _check_teleport(teleport)
     if top_k < 1:
@@ -141,9 +141,9 @@ def _block_table(node_B: Int64s, best: Best) -> pl.DataFrame:
 def chebyshev(adjacency_NN: sparse.csr_array, seed_NB: Float64s, teleport: float, num_iterations: int) -> Float64s:
     """Solve pi = teleport * seed + (1 - teleport) * A D^-1 pi for one seed [N] or for each column [N, B].
 
-    A is symmetric, weighted or not, and D its row sums. With x = D^-1/2 pi the matrix of the system is symmetric with
-    eigenvalues within 1 -+ (1 - teleport), and the Chebyshev semi-iterative method of Golub and Varga (1961) applies:
-    every iteration reads the graph once. A seed without neighbours keeps the restart mass, and the rest is lost.
+    A is symmetric, weighted or not, and D holds its row sums. With x = D^-1/2 pi the matrix of the system is symmetric
+    with eigenvalues within 1 -+ (1 - teleport). The Chebyshev semi-iterative method of Golub and Varga (1961) then
+    applies, and reads the graph once an iteration. A seed without neighbours keeps the restart mass; the rest is lost.
     """
     degree_N = np.asarray(adjacency_NN.sum(axis=1), dtype=np.float64)
     root_N = np.sqrt(np.where(degree_N > 0, degree_N, 1)).reshape(-1, *[1] * (seed_NB.ndim - 1))

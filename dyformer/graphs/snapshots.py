@@ -19,7 +19,7 @@ class Snapshot:
     """The unique undirected edges of one window; its nodes are all nodes up to this step.
 
     `step` counts from 1. Edges have `source < target`, are sorted by (source, target) and carry the number of
-    interactions as weight. Self-loops are no edges: they are counted, and their nodes listed.
+    interactions as weight. Self-loops are not edges: they are counted, and their nodes listed.
     """
 
     step: int
@@ -59,9 +59,9 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
     log's own integer steps), and on a bipartite log source_side and target_side, in log order. Directions are
     dropped; empty windows become empty snapshots.
 
-    A longer log changes no complete window, unless the rule reads the whole log: a number of windows divides all of
-    it, and `trim_end` counts back from its end. The last window is still growing while events before its `end_time`
-    may come.
+    A longer log changes no complete window, unless the rule depends on the log's end: a number of windows divides the
+    whole log, and `trim_end` counts back from its end. The last window is still growing while events before its
+    `end_time` may come.
     Raises WindowError (a ValueError) where the window does not fit the log.
     """
     time_R = events["time"].to_numpy()
@@ -156,8 +156,8 @@ def summary(graph: DynamicGraph) -> pl.DataFrame:
     """Count the contents of each step, one row a step.
 
     Columns: step, interactions, edges, active_nodes, nodes_seen, new_edges, self_loops, self_interactions, start, end.
-    As in the published counts, `edges` and `new_edges` are distinct unordered pairs and include the `self_loops` (pairs
-    of a node with itself), which are no edges of the graph. `active_nodes` have an interaction of any kind. A
+    As in the published counts, `edges` and `new_edges` are distinct unordered pairs. They include the `self_loops`
+    (pairs of a node with itself), which the graph's edges do not. `active_nodes` have an interaction of any kind. A
     pair is new in the first step that has it. `start` and `end` are times as in Snapshot.
     """
     seen_X = np.empty(0, dtype=np.int64)

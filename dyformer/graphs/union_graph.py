@@ -164,8 +164,8 @@ def connections(union: TemporalUnionGraph, rows_n: Int64s, columns_m: Int64s) ->
     """Find the union's edges between two lists of nodes, the columns without repeats.
 
     Returns:
-        Position in `rows_n`, position in `columns_m` and number of the edge, [P] each, in order of the rows and then of
-        the columns' node numbers. The time grows with the degrees of the rows, not with the number of pairs or nodes.
+        Position in `rows_n`, position in `columns_m` and number of each edge [P], by row and then by node number of the
+        column. The time grows with the degrees of the rows, not with the number of pairs or nodes.
     """
     row_P, column_P, edge_P = connected_pairs(union.rows, rows_n, columns_m)
     return row_P, column_P, edge_P

@@ -34,8 +34,8 @@ class Windows:
     """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`, in order and without a gap, except trimmed rows.
 
     A window by time ends where the next one starts. The last one is still growing while events before its `end_time`
-    may come. Windows of equal count start at their first row and end right after their last row; where rows of one
-    moment fall on both sides of a bound, the two windows overlap by that moment.
+    may come. Windows of equal count start at their first row and end right after their last row. Where rows of one
+    moment are on both sides of a bound, the two windows overlap by that moment.
     """
 
     start_time_T: NDArray[np.int64]

@@ -1,7 +1,7 @@
-"""The start of a raw log, and what the user declared -> ReadPlan.
+"""The start of a raw log and the user's declarations -> ReadPlan.
 
-The rules are this project's own, because the sniffers of the csv module and of DuckDB know no roles of columns (source,
-target, time) and choose without notice where two readings fit.
+The rules are this project's own, because the sniffers of the csv module and of DuckDB do not find the roles of columns
+(source, target, time). Where two readings fit, they choose one without notice.
 """
 
 import re

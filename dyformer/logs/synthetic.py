@@ -3,8 +3,8 @@
 People belong to communities, and some move to another one (drift). They write mostly to recent contacts, then to the
 contacts of these, then within their community, and rarely to anyone. Some people join later (newcomers).
 
-The bytes are the same on every machine and with every numpy: they come from PCG64's raw 64-bit words, a stream that
-numpy guarantees, turned into numbers by exact arithmetic only.
+The bytes are the same on every machine and with every numpy, because numpy guarantees PCG64's stream of raw 64-bit
+words. Exact arithmetic alone turns these words into numbers.
 """
 
 from collections.abc import Iterator

@@ -58,8 +58,8 @@ class AttentionBias(nn.Module):
 class TwoTowerLayer(nn.Module):
     """Targets attend to the context and the context to the targets, with the same weights (paper, section 3.4).
 
-    Rows of both towers and of several batches are one tensor, all targets first and then all contexts, because norms
-    and projections treat every row alike.
+    Rows of both towers and of several batches are one tensor, because norms and projections treat every row alike. All
+    targets come first, and then all contexts.
     """
 
     def __init__(self, config: ModelConfig) -> None:

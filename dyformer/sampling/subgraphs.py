@@ -30,9 +30,9 @@ class SubgraphBatch:
     target_feature_GF: Tensor  # float32
     context_feature_CF: Tensor
     distance_GC: Tensor  # uint8 codes of distances.py
-    edge_target_A: Tensor  # int64 position of a connected pair among the targets,
-    edge_context_A: Tensor  # its position among the context,
-    edge_lag_A: Tensor  # and a visible lag at which it has an edge
+    edge_target_A: Tensor  # int64 position of the target of a pair with an edge
+    edge_context_A: Tensor  # position of the pair's context node
+    edge_lag_A: Tensor  # visible lag at which the pair has the edge
     visible_T: Tensor  # bool: the lag lies in the history and is not hidden
 
     def to(self, device: torch.device) -> "SubgraphBatch":

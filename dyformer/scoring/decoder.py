@@ -66,8 +66,8 @@ def fit_decoder(
     """Fit a logistic regression on inputs standardised with their own mean and deviation.
 
     With `validation`, C is the value of STRENGTHS with the best AUC there; ties go to the strongest regularisation.
-    Without it, C = 1. The first `num_products` inputs together have the prior variance of one input, because a
-    hundred products of vectors would otherwise fit the noise of few pairs. Raises ValueError unless the pairs hold a
+    Without it, C = 1. The first `num_products` inputs share the prior variance of one input, because a hundred
+    products of vectors would otherwise fit the noise of few pairs. Raises ValueError unless the pairs hold a
     positive and a negative one, and for inputs that are not finite.
     """
     _check(inputs_PF, positive_P)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 def auc(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> float:
     """Give the area under the ROC curve: how often a positive pair outscores a negative one, ties counting half.
 
-    The Mann-Whitney statistic from mean ranks. Raises ValueError unless there are pairs of both kinds, and for a
-    score that is not a finite number.
+    It is computed as the Mann-Whitney statistic of mean ranks. Raises ValueError unless there are pairs of both kinds,
+    and for a score that is not a finite number.
     """
     positive_P = _checked(positive_P, score_P)
     num_positives, num_negatives = int(positive_P.sum()), int((~positive_P).sum())

@@ -1,4 +1,4 @@
-"""A model and its batches -> epochs, with a state that can be resumed.
+"""A model and its batches -> epochs, with a state from which training resumes.
 
 K tasks
 """

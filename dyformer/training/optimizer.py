@@ -19,7 +19,7 @@ class Optimizer:
     """Steps of Adam for every weight; of the id embeddings `[N, D]` only the rows of the batch change (SparseAdam).
 
     The time of a step therefore does not grow with the number of nodes. Measured on one core, 10,000 rows a batch and
-    a million nodes: 49 ms, and 235 ms for torch's Adam with `clip_grad_norm_` (at 10,000 nodes 21 and 7 ms).
+    a million nodes: a step takes 49 ms, and 235 ms by torch's Adam with `clip_grad_norm_` (10,000 nodes: 21 and 7 ms).
     Weight decay applies to matrices of linear layers only.
     """
 

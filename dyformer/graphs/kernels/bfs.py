@@ -186,8 +186,8 @@ def _pull_stretch(neighbor_M, slot, end, bits, stretch, row_VW):
 def met(lists, holder_R, row_RW, node_X, row_XW, span, length):
     """Add to each node's row those of the holders two hops away through a node of the span; give the rows [X, W].
 
-    Rows are pushed to the span and pulled from it, one stretch of `length` nodes after the other, because the rows of
-    a stretch stay in the cache. Rows of the whole span would be fetched from memory twice.
+    Rows are pushed to one stretch of `length` nodes of the span and pulled from it, and then to the next, because the
+    rows of a stretch stay in the cache. Rows of the whole span would be fetched from memory twice.
     """
     indptr_N1, neighbor_M, _ = lists
     slot_R, slot_X = indptr_N1[holder_R], indptr_N1[node_X]

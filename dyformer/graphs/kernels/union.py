@@ -63,8 +63,8 @@ def merged_rows(old, joining):
     """Merge the rows (indptr, edge indptr, neighbours) of two sets of edges between the same nodes.
 
     Returns:
-        The rows of both; for each joining edge the number of the first old edge not before it, and whether the two
-        are the same edge.
+        The merged rows; for each joining edge, the number of the first old edge that does not precede it, and whether
+        the two are the same edge.
     """
     (old_indptr_N1, old_edge_indptr_N1, old_neighbor_M), (indptr_N1, edge_indptr_N1, neighbor_M) = old, joining
     merged_M = np.empty(len(old_neighbor_M) + len(neighbor_M), dtype=np.int32)
