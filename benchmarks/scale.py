@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py [s10k|s100k|s1m|s10m]
 
-Every stage runs in a process of its own, as in a worker, so that its peak memory is its own. Results stay in
+Every stage runs in a process of its own, as in a worker, so that its peak memory is measured. Results stay in
 DYFORMER_STORAGE, where it is set: a stopped run continues with its next stage.
 
 E unique edges    X drawn ends    R rows of the log

@@ -13,7 +13,7 @@ Embed = Callable[[NDArray[np.int64]], NDArray[np.floating]]
 """Nodes `[n]` of the fitted graph -> their vectors `[n, width]`; a vector does not depend on the other nodes."""
 
 Score = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
-"""Sources `[P]` and targets `[P]` -> scores `[P]`: the higher, the more probable is a link."""
+"""Sources `[P]` and targets `[P]` -> scores `[P]`; a higher score means a more probable link."""
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ from dyformer.scoring.pair_features import (
 )
 
 Memory = Literal["ever", "last", "decayed"]
-"""Value of an edge: 1, or 1 in the newest snapshot alone, or the sum of 0.5^age over its snapshots (newest: age 0)."""
+"""Value of an edge: always 1, 1 only in the newest snapshot, or the sum of 0.5^age over its snapshots (newest: 0)."""
 
 PathKind = Literal["common_neighbors", "adamic_adar", "l3"]
 """Kinds of paths, in the order of path_scores."""

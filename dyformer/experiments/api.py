@@ -56,7 +56,7 @@ class Model:
     def scores(self, pairs: "pl.DataFrame | pd.DataFrame | Sequence[tuple[Any, Any]]") -> pl.DataFrame:
         """Score pairs for the next step: source, target, score, in the order given.
 
-        A score ranks pairs; it is no probability, because the head is fitted on as many negative as positive pairs.
+        A score ranks pairs; it is not a probability, because the head is fitted on as many negative as positive pairs.
 
         Args:
             pairs: a frame with the columns source and target, or a sequence of pairs of ids.
@@ -227,7 +227,7 @@ def fit(
         method: a title of METHODS, such as "DyFormer", or an object with `fit(graph, *, seed)`.
         until: the newest step to read; by default the newest of the graph.
         settings: changes such as `{"model.num_layers": 4, "pretrain": None}`.
-        seed: of training and of the negative pairs.
+        seed: seed of training and of negative sampling.
 
     Raises:
         ValueError: an unknown setting or method, a method without vectors, or too short a history.
@@ -270,7 +270,7 @@ def evaluate(
         methods: titles of METHODS, objects with `fit` or `fit_pairs`, or a mapping from titles to such objects; by
             default all of METHODS, which trains DyFormer for each step and takes minutes.
         steps: the steps to forecast; by default all from 3 on with enough links.
-        seeds: of the training and of the split of the pairs.
+        seeds: seeds of training and of the split of the pairs.
         settings: changes of DyFormer's settings.
 
     Raises:

@@ -174,7 +174,7 @@ def _fields(owner: type) -> dict[str, FieldInfo]:
 
 
 def _value(name: str, given: object) -> object:
-    """Read text as the value that it stands for: a number, true, false, none, or a part's default."""
+    """Convert text to its value: a number, true, false, none, or a part's default."""
     if not isinstance(given, str):
         return given
     text = given.strip()

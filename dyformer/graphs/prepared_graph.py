@@ -30,7 +30,7 @@ class PreparedGraph:
     config: GraphConfig
     until: int
     history: DynamicGraph  # steps 1 .. until
-    union: TemporalUnionGraph  # of the newest `history_window` steps
+    union: TemporalUnionGraph  # union graph of the newest `history_window` steps
 
     @cached_property
     def activity(self) -> Activity:

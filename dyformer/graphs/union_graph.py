@@ -85,7 +85,7 @@ def build_union_graph(
     Source, target and lag of an edge make one 64-bit key, so sorting the keys brings equal edges together. This is as
     fast as choosing the edges from a stored union of all steps. Rows sorted by first step would give the graphs of all
     prefixes, but neither a moving window nor a hidden step.
-    Raises ValueError where `until` is no step of the graph, the window has no step, or keys would be too long.
+    Raises ValueError where `until` is not a step of the graph, the window has no step, or keys would be too long.
     """
     if not 1 <= until <= graph.num_steps:
         raise ValueError(f"until = {until}: expected one of the graph's steps 1 to {graph.num_steps}")

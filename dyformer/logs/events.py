@@ -56,7 +56,7 @@ class ReadResult:
 
     events: pl.DataFrame
     quarantine: pl.DataFrame  # file, line, reason, raw
-    num_read: int  # blank lines, comment lines and headers are no rows
+    num_read: int  # blank lines, comment lines and headers are not counted
     num_accepted: int
     num_quarantined: int
     num_dropped: int  # duplicates, dropped because the user wants it
@@ -110,7 +110,7 @@ def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -
 
     A block has the columns `source, target, time` and, where planned, `weight, label` (stripped texts, null where
     missing), `line` (from 1; the row's number in Parquet), `raw` (the text as it stands; null in Parquet) and `reason`
-    (null unless the row cannot be split). Blank lines, comment lines and headers are no rows.
+    (null unless the row cannot be split). Blank lines, comment lines and headers are left out.
 
     Where all ids of a block are plain integers, they come as Int64, and so do times that are plain integers. Instead of
     `raw` such a block has every field of the text in `field_0, field_1, ...`.

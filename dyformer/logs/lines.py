@@ -180,7 +180,7 @@ def _fields(block: bytes, separator: str, num_fields: int, numeric: frozenset[in
 
 
 def _num_bytes(column: pl.Series) -> int:
-    """Count the bytes of a column as it is written; far too few where a value is missing or not a plain number."""
+    """Count the bytes of a column's text; the count is far too low where a value is null or not a plain number."""
     if column.dtype == pl.String:
         return int(column.str.len_bytes().sum())
     digits = num_digits(column)

@@ -39,7 +39,7 @@ class Declared:
     time_unit: TimeUnit | None = None
     bipartite: bool | None = None  # two id spaces: source 7 and target 7 are different nodes
     directed: bool | None = None
-    comment_marks: str = "%#"  # a line that starts with one of these is no row
+    comment_marks: str = "%#"  # a line that starts with one of these is left out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class LogError(ValueError):
 
 
 class LogNotFound(LogError):
-    """There is no file at the given address, or it may not be read."""
+    """There is no file at the given address, or reading it is not permitted."""
 
 
 class EmptyLog(LogError):

@@ -18,7 +18,7 @@ BATCH_ROWS = 1 << 20
 
 
 def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame") -> RawFile:
-    """Give a data frame the form of a Parquet file in memory, so that it is read like any other file of a log."""
+    """Write a data frame to a Parquet file in memory, so that it is read like any other file of a log."""
     if not isinstance(frame, pl.DataFrame):
         import pyarrow as pa
 

@@ -85,7 +85,7 @@ def sample_negatives(num_nodes: int, positives: Pairs, num: int, generator: np.r
     num_negatives = num_pairs - len(positive_key_E)
     if num > num_negatives:
         raise ValueError(f"{num} negative pairs wanted, but {num_nodes} nodes have only {num_negatives}: choose fewer")
-    # Rejection is slow where most pairs are positive or wanted; a list of all negatives is no larger there.
+    # Rejection is slow where most pairs are positive or wanted; a list of all negatives is short enough there.
     if 2 * num > num_negatives or 4 * num_negatives < num_pairs:
         key_P = generator.permutation(_negative_keys(num_nodes, positive_key_E))[:num]
     else:
