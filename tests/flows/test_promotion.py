@@ -469,7 +469,7 @@ def test_weights_of_an_earlier_step_are_evaluated_on_the_challengers_own_pairs(
     assert mean == pytest.approx(
         auc(own.positive_P, own.score_P) - auc(baseline.positive_P, baseline.score_P), abs=(high - low) / 4
     )
-    with pytest.raises(StepOutOfRange, match="trained on it"):
+    with pytest.raises(StepOutOfRange, match="trained on that step"):
         evaluate_model(snapshots, later, 6)
 
 
