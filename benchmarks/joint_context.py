@@ -6,7 +6,7 @@ N nodes    G targets    K context nodes
 import time
 from collections.abc import Callable
 
-import measure  # before igraph, whose PageRank otherwise runs several threads and counts the CPU time of all
+import measure  # before igraph, because its PageRank would otherwise run several threads, whose CPU times add up
 
 # isort: split
 import igraph

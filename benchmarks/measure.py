@@ -23,7 +23,7 @@ for variable in (
     os.environ[variable] = "1"
 
 
-ROUNDS = 5  # at least
+ROUNDS = 5  # or more, where a script sets them
 SAMPLE_SECONDS = 0.05  # shorter jobs are repeated within a sample, because the product calls them repeatedly as well
 
 Seconds = dict[str, list[float]]

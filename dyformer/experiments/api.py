@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also the names of the sides
-NUM_NAMED = 5  # unknown ids that a message names
+NUM_NAMED = 5  # at most so many unknown ids are named in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """Vectors of the nodes known at one step, and the head that scores their pairs for the next step."""
 
-    graph: "Graph"  # as of the step that the model was fitted on
+    graph: "Graph"  # the graph as of the step on which the model was fitted
     vector_ND: NDArray[np.floating]
     head_ND: NDArray[np.floating]  # the vectors rotated to the axes in which the head was fitted
     head: LinkDecoder

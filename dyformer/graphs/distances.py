@@ -38,7 +38,7 @@ MAX_TARGETS = 64 * NUM_WORDS
 MIN_STRETCH = 8_192  # nodes
 SLOTS_PER_STOP = 16  # slots of a list that a stretch should hold, because each return to a list takes time
 BITS = np.packbits(np.eye(MAX_TARGETS, dtype=np.bool_), axis=1, bitorder="little").view(np.uint64)
-SWEPT_FROM = 6  # max_distance from which the whole graph is swept level by level
+SWEPT_FROM = 6  # from this max_distance on, the whole graph is searched level by level
 TABLE_ROWS = 1_024
 MAX_TABLE_NODES = 20_000
 """A table's size grows with the square of the number of nodes; larger graphs are searched block by block."""
@@ -77,7 +77,7 @@ def _codes(graph: HubFirstGraph, target_T: Nodes, node_C: Nodes, max_distance: i
     code_BCT[:] = max_distance
     for part, code_CU in enumerate(code_BCU):
         part_T = target_T[part * MAX_TARGETS : (part + 1) * MAX_TARGETS]
-        # A node at distance d is reached at the levels d .. max_distance - 1: each subtracts one from the cap.
+        # A node at distance d is reached at the levels d .. max_distance - 1, and each subtracts one from its code.
         for row_CW in _levels(_search_of(graph, part_T), node_C, max_distance):
             decrement(code_CU, row_CW)
     return code_BCT.transpose(1, 0, 2).reshape(len(node_C), code_BCT.shape[0] * MAX_TARGETS)[:, : len(target_T)]
@@ -88,7 +88,7 @@ class _Search:
     graph: HubFirstGraph
     target_T: Nodes
     bit_TW: Words
-    complete: Complete  # row with all targets of each component
+    complete: Complete  # for each component, the row with all of its targets
 
     @property
     def everywhere(self) -> Span:

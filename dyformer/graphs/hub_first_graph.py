@@ -12,7 +12,7 @@ from dyformer.graphs.kernels.bfs import Lists, Nodes, components, renumbered
 from dyformer.graphs.union_graph import TemporalUnionGraph
 
 NUM_HUBS = 4_096  # their rows fit a core's own cache, and nearly every short path passes through one
-SMALL_GRAPH = 32_768  # up to so many nodes, all are hubs
+SMALL_GRAPH = 32_768  # in a graph of up to so many nodes, all are hubs
 
 _renumbering = Lock()
 

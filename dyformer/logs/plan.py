@@ -1,4 +1,4 @@
-"""How the rows of a log are to be read: the user's declarations, and the plan made from them."""
+"""How the rows of a log are read: the user's declarations, and the plan made from them."""
 
 from dataclasses import asdict, dataclass
 from typing import Literal

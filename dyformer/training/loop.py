@@ -144,7 +144,7 @@ def one_epoch(
 def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[LinkTask]:
     """Draw tasks that have links; a step is half as likely as a step newer by `step_half_life`.
 
-    Where not all AsOfGraphs fit the cache, each serves several batches in a row.
+    Where not all AsOfGraphs fit the cache, several batches in a row are drawn from each.
     """
     tasks = [task for task in stage.tasks if stage.source.has_links(task, held_out)]
     if not tasks:
