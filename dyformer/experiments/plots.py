@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 METRIC_TITLES = {"auc": "AUC", "average_precision": "average precision"}
 MARKERS = "osD^vPX*<>"
-# Distinguishable for colour-blind readers too (Okabe and Ito, 2008).
+# These colours remain distinguishable for colour-blind readers too (Okabe and Ito, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
 

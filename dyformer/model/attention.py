@@ -15,7 +15,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, kw_only=True)
 class _Tower:
-    """The rows of the queries and keys, and the index of their bias, which is transposed for context queries."""
+    """One direction of attention: its query rows, key rows and bias, which is transposed for context queries."""
 
     query_rows: slice
     key_rows: slice

@@ -67,8 +67,8 @@ def fit_decoder(
 
     With `validation`, C is the value of STRENGTHS with the best AUC there; ties go to the strongest regularisation.
     Without it, C = 1. The first `num_products` inputs share the prior variance of one input, because a hundred
-    products of vectors would otherwise fit the noise of few pairs. Raises ValueError unless the pairs hold a
-    positive and a negative one, and for inputs that are not finite.
+    products of vectors would otherwise fit the noise of few pairs. Raises ValueError unless there are pairs
+    of both kinds, and for inputs that are not finite.
     """
     _check(inputs_PF, positive_P)
     variance_F = np.ones(inputs_PF.shape[1])

@@ -152,7 +152,7 @@ def id_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Te
     is in few batches, and its id embedding is only a part of its vector.
     """
     node_lists = [pairs.positive_first_P, pairs.positive_second_P, pairs.negative_first_M, pairs.negative_second_M]
-    # Distinct nodes, because summing the gradients of repeated rows later costs more.
+    # Each node is looked up once, because summing the gradients of repeated rows later takes longer.
     node_U, index_A = torch.cat(node_lists).unique(return_inverse=True)
     row_UO = model.inputs.rows(node_U, used_U=node_U)
     indices = index_A.split([len(nodes) for nodes in node_lists])
