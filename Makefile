@@ -1,17 +1,17 @@
-# make run    a virtual environment, the install, and the whole pipeline on the built-in generated log
-# make test   the whole check line
-# make docs   the documentation site -> site/
-# make wheel  the distribution -> dist/
-# make test-versions  the wheel and the tests in a clean environment for each Python of PYTHONS, 3 GB each
-# make ui     MLflow's pages on the runs of the local store
-# make bench        the measured claims beside their peers -> benchmarks/RESULTS.md, under 25 minutes
-# make bench-scale  12 million interactions from raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
+# make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
+# make test   all checks: format, lint, imports, types, tests
+# make docs   build the documentation site -> site/
+# make wheel  build the distribution -> dist/
+# make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
+# make ui     start MLflow's user interface on the runs of the local store
+# make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
+# make bench-scale  12 million interactions, raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
 
 PYTHON ?= python3
 VENV ?= .venv
-# Installed before everything else: the index decides which build of torch it is.
+# Installed first, because the package index decides which build of torch it is.
 TORCH ?= torch==2.13.0
-# For test-versions: those that are missing are named and passed over. TESTS picks among the tests.
+# For test-versions: missing versions are reported and skipped. TESTS selects the tests.
 PYTHONS ?= python3.11 python3.12 python3.13
 TESTS ?= tests
 DYFORMER_STORAGE ?= data
@@ -53,7 +53,7 @@ test-versions: wheel
 		if $$python --version 2>/dev/null; then \
 			OMP_NUM_THREADS=1 PYTHON=$$python TORCH="$(TORCH)" .ci/test-wheel dist/*.whl $(TESTS) || exit 1; \
 		else \
-			echo "$$python is missing: nothing was tested on it"; \
+			echo "$$python is not installed: skipped"; \
 		fi; \
 	done
 

@@ -11,7 +11,7 @@ DEFAULTS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     # The temporary server takes 14-20 s to start; the default limit is exactly 20 s.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    # The in-memory default loses a concurrency slot for good when the server restarts.
+    # The in-memory default loses a concurrency slot permanently when the server restarts.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     # Threads that wait by spinning made two trainings on the same cores 25 times slower.

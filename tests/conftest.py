@@ -18,7 +18,7 @@ FILES = {
 
 @pytest.fixture(scope="session")
 def shared_log() -> Callable[[str], Path]:
-    """Path of a published log (or of the reference counts); their rights keep them out of this repository."""
+    """Path of a published log (or of the reference counts); their licences keep them out of this repository."""
     folder = Path(
         os.environ.get("DYFORMER_SHARED_DATA", Path(__file__).resolve().parents[1].parent / "shared" / "data")
     )
@@ -37,7 +37,7 @@ def shared_log() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start one S3 server for the session and return the address of its bucket; the environment reaches it."""
+    """Start one S3 server for the session, set its environment variables and return its bucket's address."""
     from object_store import BUCKET, object_store, program
 
     if program() is None:

@@ -1,4 +1,4 @@
-"""Union graphs of every awkward kind, random ones, and slow methods to compare with."""
+"""Union graphs of every special case, random ones, and slow exact methods as references."""
 
 from collections.abc import Iterator
 

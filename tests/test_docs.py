@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, without a network; its generated pages hold every setting and folder."""
+"""The documentation site: a strict build without a network, with every setting and folder on the generated pages."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The distribution: what it says of itself, what its wheel holds, and that importing it is quick."""
+"""The distribution: its metadata, the content of its wheel, and the time of its import."""
 
 import subprocess
 import sys

@@ -23,7 +23,7 @@ SCORERS = {title: method for title, method in METHODS.items() if isinstance(meth
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Vectors that a test gives: nothing is trained."""
+    """An embedder that returns the vectors of a test, without training."""
 
     vectors_ND: np.ndarray
 
@@ -36,7 +36,7 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """Scores by a function of the history and the pairs."""
+    """A scorer that applies a function to the history and the pairs."""
 
     score: Callable[[DynamicGraph, np.ndarray, np.ndarray], np.ndarray]
 
@@ -95,7 +95,7 @@ def test_every_method_is_evaluated_on_the_same_test_pairs():
         assert (baseline.step, baseline.seed, baseline.family) == (4, 7, "random")
 
 
-def test_constant_is_chance_the_oracle_is_one_and_its_reverse_zero():
+def test_auc_of_constant_scores_is_chance_of_an_oracle_one_and_of_its_reverse_zero():
     graph = graph_of()
     future = graph.snapshots[3]
     edges = set(zip(future.source_E.tolist(), future.target_E.tolist(), strict=True))
@@ -247,7 +247,7 @@ def test_the_forecast_decoder_reads_the_past_of_a_pair_and_not_the_step_of_its_l
     past_PF = pair_feature_table(prefix(graph, 4), source_P, target_P)
     np.testing.assert_allclose(fitted.mean_F[3:], past_PF.mean(axis=0))
     products_PD = vectors[source_P] * vectors[target_P]
-    np.testing.assert_allclose(fitted.scale_F[:3], products_PD.std(axis=0) * 3**0.5)  # they share one prior
+    np.testing.assert_allclose(fitted.scale_F[:3], products_PD.std(axis=0) * 3**0.5)  # all products share one prior
 
 
 def test_a_decoder_fitted_among_some_nodes_reads_no_other_vector():
@@ -272,7 +272,7 @@ def test_vectors_that_are_not_finite_are_refused_even_where_only_a_test_pair_has
 
 @dataclass(frozen=True, kw_only=True)
 class Watcher:
-    """A method that records its arguments and gives the degrees in the newest snapshot."""
+    """A method that records its arguments and returns the degrees in the newest snapshot."""
 
     seen: list[PreparedGraph]
 
@@ -297,7 +297,7 @@ def test_an_embedder_is_trained_on_the_steps_before_and_evaluated_by_its_vectors
         np.testing.assert_array_equal(pairs.score_P, own.score_P)
 
 
-MEASURED = {  # micro and macro over all edges, where measured also over new ones
+MEASURED = {  # micro and macro AUC over all edges; over new edges too, where measured
     "uci": {
         "L3": (90.3, 91.9),
         "Preferential attachment": (85.9, 86.5),
@@ -315,12 +315,12 @@ MEASURED = {  # micro and macro over all edges, where measured also over new one
     },
     "rds": {"EdgeBank (decayed)": (95.6, 95.7), "Logistic regression on pair features": (96.4, 96.7)},
 }
-COVERED = {"uci": 80.7, "yelp": 74.9, "ml-10m": 41.8}  # percent of the future links whose ends are both known
+COVERED = {"uci": 80.7, "yelp": 74.9, "ml-10m": 41.8}  # percentage of future links whose two nodes are known
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_baselines_have_their_measured_metrics(name: str, shared_log):
-    """Measured with three seeds, here with one: within a point."""
+    """The expected values are means of three seeds; one seed must be within one point."""
     log = DATASETS[name]
     graph = build_snapshots(published_events(name, shared_log(name))[0], log.window, log.time_unit)
     scored = []

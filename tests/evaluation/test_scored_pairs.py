@@ -1,4 +1,4 @@
-"""Scored pairs as tables, and the metrics made of them."""
+"""Scored pairs as tables, and the metrics computed from them."""
 
 import io
 from dataclasses import replace
@@ -51,7 +51,7 @@ def evaluated_pairs() -> list[ScoredPairs]:
 
 
 def value(metrics: pl.DataFrame, step: str, part: str = "all", metric: str = "auc") -> float:
-    """NaN where there is no such value; an error where there are several."""
+    """Return NaN if there is no such value; raise if there are several."""
     rows = metrics.filter(step=step, slice=part, metric=metric)
     return rows["value"].item() if len(rows) else np.nan
 

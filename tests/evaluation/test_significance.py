@@ -1,4 +1,4 @@
-"""The interval of a difference, on pairs as a log has them: sources and targets in many pairs each."""
+"""The interval of a difference, on pairs that share sources and targets, as in a log."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ def two_methods(seed: int, num_pairs: int = 300, num_nodes: int = 60) -> tuple[S
     generator = np.random.default_rng(seed)
     source_P, target_P = generator.integers(num_nodes, size=(2, num_pairs))
     positive_P = generator.random(num_pairs) < 0.5
-    popularity_P = generator.normal(size=num_nodes)[target_P]  # in the scores of both
+    popularity_P = generator.normal(size=num_nodes)[target_P]  # effects in the scores of both methods
 
     def scores() -> np.ndarray:
         skill_P = 1 + generator.normal(size=num_nodes)[source_P]
@@ -39,7 +39,7 @@ def test_the_interval_covers_the_true_difference_where_pairs_have_common_ends():
         first, second = two_methods(seed)
         low, _, high = paired_difference(first, second, num_resamples=200, generator=np.random.default_rng(seed))
         inside += low <= 0 <= high
-        one, other = (replace(pairs, source_P=np.arange(300)) for pairs in (first, second))  # as if independent
+        one, other = (replace(pairs, source_P=np.arange(300)) for pairs in (first, second))  # independent
         low, _, high = paired_difference(one, other, num_resamples=200, generator=np.random.default_rng(seed))
         inside_of_pairs += low <= 0 <= high
     assert 180 <= inside <= 199

@@ -1,4 +1,4 @@
-"""A method of a user's own is one file and one entry of METHODS, or one option, and is evaluated like all others."""
+"""A user's own method is one file and one entry of METHODS or one option, evaluated like the others."""
 
 import json
 import os

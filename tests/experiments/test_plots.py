@@ -49,7 +49,7 @@ def assert_draws(figure: Figure) -> None:
 def test_step_curve_has_a_line_a_method_over_steps_in_order() -> None:
     figure = step_curve(metric_rows())
     assert_draws(figure)
-    assert labels(figure) == ["L3", "DyFormer", "EdgeBank"]  # the best first
+    assert labels(figure) == ["L3", "DyFormer", "EdgeBank"]  # sorted, best first
     line = figure.axes[0].get_lines()[0]
     assert list(line.get_xdata()) == [3, 4, 10]  # pyright: ignore[reportArgumentType]
     assert list(line.get_ydata()) == pytest.approx([86, 96, 86])  # pyright: ignore[reportArgumentType]
@@ -60,7 +60,7 @@ def test_comparison_has_two_bars_a_method_sorted_by_macro() -> None:
     figure = comparison_chart(metric_rows())
     assert_draws(figure)
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert names == ["EdgeBank", "DyFormer", "L3"]  # bars grow upwards: the best on top
+    assert names == ["EdgeBank", "DyFormer", "L3"]  # bars are listed from the bottom, so the best is last
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == ["63.0", "81.0", "86.0", "71.0", "89.0", "81.0"]  # macro, then micro
     assert labels(figure) == ["macro", "micro"]

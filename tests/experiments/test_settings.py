@@ -1,4 +1,4 @@
-"""Settings are changed by name, and nothing wrong gets in."""
+"""Settings are changed by name, and wrong names and values are refused."""
 
 import subprocess
 import sys
@@ -167,7 +167,7 @@ def test_every_default_is_allowed_by_its_own_limits() -> None:
                 assert value_of(experiment.changed({name: str(value)}), name) == value
 
 
-def test_log_of_ones_own_has_the_defaults() -> None:
+def test_a_users_own_log_has_the_default_settings() -> None:
     assert experiment_for("a log of my own") == Experiment()
 
 

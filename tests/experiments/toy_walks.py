@@ -1,4 +1,4 @@
-"""A method of a user's own in one file: vectors from random walks, much like node2vec (Grover and Leskovec, 2016)."""
+"""A user's own method in one file: vectors from random walks, similar to node2vec (Grover and Leskovec, 2016)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 
 @dataclass(frozen=True, kw_only=True)
 class Walks:
-    """Factorise how often two nodes are near each other on random walks over the union of the history."""
+    """Factorise the counts of two nodes near each other on random walks over the union of the history."""
 
     width: int = 8
     num_walks: int = 10

@@ -1,4 +1,4 @@
-"""The `dyformer` command as its users meet it: output, exit codes and one message for everything that is wrong."""
+"""The `dyformer` command from a user's view: output, exit codes, and one message for every error."""
 
 import gzip
 import io
@@ -42,7 +42,7 @@ Outcome = tuple[int, str, str]
 def dyformer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Outcome]]:
-    """Run a command in this process, in an empty folder, on a store of its own; no server may start."""
+    """Run a command in this process, in an empty folder with an empty store; no server may start."""
 
     def started() -> None:
         pytest.fail("a server would have been started")
@@ -64,7 +64,7 @@ def dyformer(
 
 
 def contents(store: Path) -> dict[str, bytes | None]:
-    """Everything below a folder, by name; folders too."""
+    """Content of every file below a folder, by name; folders are included."""
     return {str(path.relative_to(store)): path.read_bytes() if path.is_file() else None for path in store.rglob("*")}
 
 
@@ -145,7 +145,7 @@ FILES = {
 }
 OWN = ("other", *COLUMNS, "--log")
 
-# The command, and what its one message names: the thing, the place, the remedy.
+# The command, and texts that its one message contains: the value, the place, the remedy.
 BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "missing file": (("ingest", *OWN, "god.csv"), ("'god.csv'", "good.csv", "--log")),
     "empty file": (("ingest", *OWN, "empty.csv"), ("empty.csv", "no row")),
@@ -163,7 +163,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no gzip": (("ingest", *OWN, "not.csv.gz"), ("not.csv.gz",)),
     "unknown dataset": (("run", "ucy"), ("'ucy'", "uci", "--log")),
     "no such log to predict": (("predict", "ucy"), ("'ucy'", "dyformer ingest")),
-    "name that is no name": (("ingest", "../up", *OWN[1:], "good.csv"), ("'../up'", "letters")),
+    "name that is not allowed": (("ingest", "../up", *OWN[1:], "good.csv"), ("'../up'", "letters")),
     "unknown setting": (("run", *OWN, "good.csv", "--set", "model.nope=1"), ("'model.nope'", "model.width")),
     "mistyped setting": (("run", *OWN, "good.csv", "--set", "model.width=abc"), ("model.width", "int", "'abc'")),
     "setting that does not fit another": (
@@ -171,7 +171,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("30", "4", "heads"),
     ),
     "step to evaluate": (("benchmark", *OWN, "good.csv", "--steps", "99"), ("99", "other", "3 to 12")),
-    "step that is none": (("benchmark", *OWN, "good.csv", "--steps", "x"), ("'x'", '"3-13"')),
+    "step that is not a number": (("benchmark", *OWN, "good.csv", "--steps", "x"), ("'x'", '"3-13"')),
     "steps backwards": (("benchmark", *OWN, "good.csv", "--steps", "9-5"), ("'9-5'", "5-9")),
     "step to prepare": (("prepare", *OWN, "good.csv", "--until", "99"), ("99", "other", "1 to 12")),
     "step zero": (("prepare", *OWN, "good.csv", "--until", "0"), ("0", "1 to 12")),
@@ -210,7 +210,7 @@ def test_bad_input_ends_in_one_message_and_leaves_the_store(
 
 @pytest.fixture(scope="module")
 def used_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with one log in it."""
+    """A store that holds one log."""
     folder = tmp_path_factory.mktemp("used")
     (folder / "good.csv").write_bytes(FILES["good.csv"])
     arguments = ["--storage", str(folder / "store"), "snapshots", "mylog", *COLUMNS, "--log", str(folder / "good.csv")]
@@ -241,11 +241,11 @@ def test_bad_input_of_a_real_process(arguments: tuple[str, ...], tmp_path: Path)
     assert not (tmp_path / "s").exists()
 
 
-def test_every_row_of_a_log_of_ones_own_is_accounted_for(dyformer: Callable[..., Outcome], tmp_path: Path):
+def test_every_row_of_a_users_own_log_is_counted(dyformer: Callable[..., Outcome], tmp_path: Path):
     log = own_log(tmp_path / "mylog.csv")
     reading = ("--log", str(log), *COLUMNS)
     code, _, errors = dyformer("ingest", "mylog", *reading)
-    assert code == 1  # 2 % are broken, and 1 % is allowed
+    assert code == 1  # 2 % of the rows are broken, but 1 % is allowed
     assert "--max-bad" in errors
     code, output, _ = dyformer("ingest", "mylog", *reading, "--max-bad", "5%")
     assert code == 0
@@ -259,12 +259,12 @@ def test_every_row_of_a_log_of_ones_own_is_accounted_for(dyformer: Callable[...,
     assert "no new rows" in output
 
 
-def test_log_of_ones_own_gets_twelve_snapshots_of_equal_count(dyformer: Callable[..., Outcome], tmp_path: Path):
+def test_a_users_own_log_gets_twelve_snapshots_of_equal_count(dyformer: Callable[..., Outcome], tmp_path: Path):
     log = own_log(tmp_path / "mylog.csv")
     code, output, _ = dyformer("snapshots", "mylog", "--log", str(log), *COLUMNS, "--max-bad", "5%", "--json")
     assert code == 0
     assert [row["interactions"] for row in json.loads(output)] == [125] * 12
-    again = dyformer("snapshots", "mylog", "--json")  # the store knows it by its name
+    again = dyformer("snapshots", "mylog", "--json")  # the store has the declaration under this name
     assert again == (0, output, "")
 
 
@@ -332,7 +332,7 @@ def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Call
     assert dyformer("ingest", *log, "--window", "1d", "--time-unit", "s")[0] == 0
 
 
-def test_drop_needs_a_yes(dyformer: Callable[..., Outcome], used_store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_drop_asks_a_question(dyformer: Callable[..., Outcome], used_store: Path, monkeypatch: pytest.MonkeyPatch):
     os.environ["DYFORMER_STORAGE"] = str(used_store)
     before = contents(used_store)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))

@@ -1,6 +1,6 @@
-"""prefect.yaml, docker-compose.yml, .env.example and the Makefile say what they should, and nothing else.
+"""prefect.yaml, docker-compose.yml, .env.example and the Makefile are complete and consistent.
 
-Prefect ignores deployment keys that it does not know, silently: here they are errors.
+Prefect silently ignores unknown deployment keys, so these tests treat them as errors.
 """
 
 import importlib
@@ -47,13 +47,13 @@ class Schedule(Strict):
 class Deployment(Strict):
     name: str = Field(pattern=r"^[a-z0-9-]+$")
     description: str
-    entrypoint: str = Field(pattern=r"^flows\.\w+\.\w+$")  # a module: a file would be imported twice
+    entrypoint: str = Field(pattern=r"^flows\.\w+\.\w+$")  # a module path, because a file would be imported twice
     parameters: dict[str, Any] = {}
     tags: list[str]
     work_pool: WorkPool
     concurrency_limit: Concurrency | None = None
     schedules: list[Schedule] = []
-    pull: list[Any] = Field(max_length=0)  # `null` would bake in the folder of whoever deploys
+    pull: list[Any] = Field(max_length=0)  # `null` would store the folder from which it was deployed
 
 
 class PrefectFile(Strict):
@@ -157,7 +157,7 @@ def test_every_command_of_our_image_is_installed(compose: dict[str, Any]) -> Non
         assert check[1] in installed
 
 
-def test_services_wait_for_services_that_can_say_they_are_healthy(compose: dict[str, Any]) -> None:
+def test_services_wait_only_for_services_with_a_health_check(compose: dict[str, Any]) -> None:
     services = compose["services"]
     for service in services.values():
         for name, condition in service.get("depends_on", {}).items():
@@ -174,7 +174,7 @@ def test_every_volume_and_config_is_declared(compose: dict[str, Any]) -> None:
             assert config["source"] in compose["configs"]
 
 
-def test_tracker_of_the_compose_file_answers_to_its_name(compose: dict[str, Any]) -> None:
+def test_mlflow_of_the_compose_file_allows_its_host_name(compose: dict[str, Any]) -> None:
     [hosts] = [part for part in compose["services"]["mlflow"]["command"] if part.startswith("--allowed-hosts=")]
     assert "mlflow:5000" in hosts
     assert compose["services"]["worker-cpu"]["environment"]["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"

@@ -1,4 +1,4 @@
-"""One whole run, from a raw log of one's own to a tracked model and its forecasts, on a real Prefect server."""
+"""One whole run, from a user's own raw log to a tracked model and its forecasts, on a real Prefect server."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def store(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
 
 @pytest.fixture(scope="module")
 def run(store: Path) -> Run:
-    """What `dyformer run ... --json FILE` wrote."""
+    """Content of the file that `dyformer run ... --json FILE` wrote."""
     log, report = own_log(store.parent / "mylog.csv"), store.parent / "out" / "run.json"
     assert command("run", "mylog", "--log", str(log), *READING, *SETTINGS, "--json", str(report)) == 0
     return json.loads(report.read_text())
@@ -107,7 +107,7 @@ def test_run_is_tracked_and_its_model_returns_the_ids_of_the_log(run: Run, store
     assert found.data.params["model.width"] == "16"
     assert {"test/auc", "test/macro_auc", "pretrain/link", "pretrain/waiting_fraction"} <= set(found.data.metrics)
     history = mlflow.MlflowClient(tracked["tracker"]).get_metric_history(tracked["run"], "pretrain/link")
-    assert [point.step for point in history] == [1]  # tracked while it was trained, and not again at the end
+    assert [point.step for point in history] == [1]  # tracked during the training, and not again at its end
     model = mlflow.pyfunc.load_model(f"models:/dyformer-mylog/{tracked['model_version']}")
     vectors = model.predict(pd.DataFrame({"node": ["user-0", "item/1"]}))
     stored = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")
@@ -125,7 +125,7 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
         program, *arguments = shlex.split(line)
         assert program == "dyformer"
         assert command(*arguments) == 0
-        assert "train" not in capsys.readouterr().out  # `predict` takes the model of the run
+        assert "train" not in capsys.readouterr().out  # `predict` uses the model of the run
     assert shlex.split(lines[3])[:3] == ["mlflow", "ui", "--backend-store-uri"]
     assert shlex.split(lines[3])[3] == run["tracking"]["tracker"]
 
@@ -148,7 +148,7 @@ def test_second_run_changes_nothing(name: str, code: int, run: Run, store: Path,
     assert (files(store), num_flow_runs()) == (before, num_before)
 
 
-def test_flows_leave_their_table_and_summary_in_prefect(run: Run):
+def test_flows_write_their_table_and_summary_to_prefect(run: Run):
     with get_client(sync_client=True) as client:
         keys = {artifact.key for artifact in client.read_artifacts()}
         names = {flow_run.name for flow_run in client.read_flow_runs()}
@@ -159,7 +159,7 @@ def test_flows_leave_their_table_and_summary_in_prefect(run: Run):
     assert [name for name in once if tasks.count(name) != 1] == []
 
 
-def test_benchmark_writes_one_row_a_figure(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
+def test_benchmark_writes_one_row_for_each_metric(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
     report = store.parent / "benchmark.json"
     assert command("benchmark", "mylog", "--steps", "11-12", *SETTINGS, "--json", str(report)) == 0
     rows = json.loads(report.read_text())

@@ -1,4 +1,4 @@
-"""Ingesting a log of one's own: small first files, and the columns that snapshots show of it."""
+"""Ingesting a user's own log: small first files, and the columns of its table of snapshots."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ROWS = [f"u{number % 5},v{number % 3},2024-01-{number + 1:02}T00:00:00Z" for num
 def dyformer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Run a command on a store of its own; return its exit code and all that it printed."""
+    """Run a command on an empty store; return its exit code and its output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
 

@@ -1,4 +1,4 @@
-"""Later rows change no byte of anything made as of a step; earlier rows change it."""
+"""Later rows change no byte of any result as of a step; earlier rows do change results."""
 
 import gzip
 import io
@@ -51,14 +51,14 @@ TINY = {
 EXPERIMENT = Experiment().changed(TINY)
 
 Known = dict[str, bytes]
-"""Name of a thing made as of UNTIL -> its bytes."""
+"""Name of a result made as of UNTIL -> its bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A log, its windows, and everything made of it as of UNTIL when nothing is changed.
+    """A log, its windows, and all results made of the unchanged log as of UNTIL.
 
-    uci has windows without the published rule's trim at the end. That trim is measured from the newest row, so that a
+    The windows of uci lack the published rule's trim at the end. That trim is measured from the newest row, so a
     log that ends at UNTIL would lose its last 60 days.
     """
 
@@ -104,7 +104,7 @@ def training_pairs(graph: DynamicGraph, until: int) -> bytes:
 
 
 def known_at(snapshots: str, until: int = UNTIL) -> Known:
-    """Everything that the steps make of the snapshots up to `until`."""
+    """All results that the tasks make of the snapshots up to `until`."""
     opened = open_snapshots(snapshots)
     graph = opened.graph(until)
     model, younger = (train_model(snapshots, step, EXPERIMENT) for step in (until, until - 1))
@@ -134,7 +134,7 @@ def lineage_of(address: str) -> Lineage:
 
 
 def ingested(dataset: str, window: str, folder: Path, lines: list[bytes], name: str = "log") -> str:
-    """Ingest lines as one more source of the store of the environment, and cut the newest version."""
+    """Ingest lines as one more source of the dataset, and cut the newest version into snapshots."""
     path = folder / f"{name}.txt"
     path.write_bytes(b"\n".join([*lines, b""]))
     reading = {"log": [str(path)], "max_bad": "100%", "window": window}
@@ -148,7 +148,7 @@ def differing(found: Known, expected: Known) -> set[str]:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty store of this test's own."""
+    """An empty store for each test."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     return tmp_path
 
@@ -163,7 +163,7 @@ def open_case(dataset: str, window: str, log: SplitLog, folder: Path) -> Case:
 @pytest.fixture(scope="module")
 def uci(shared_log: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Case:
     content = gzip.decompress(shared_log("uci").read_bytes())
-    moment = 1082008561 + (5 + 10 * UNTIL) * DAY  # the first row of the log, what is trimmed, and the steps
+    moment = 1082008561 + (5 + 10 * UNTIL) * DAY  # the first row of the log, the trim, and the steps
     return open_case("uci", "10d trim 5d 0", split_uci(content, moment), tmp_path_factory.mktemp("uci"))
 
 
@@ -207,10 +207,10 @@ def test_rows_that_arrive_later_and_are_later_reach_no_earlier_step(uci: Case, s
 def test_rows_that_are_later_and_arrived_before_change_nothing_but_permanent_numbers(uci: Case, store: Path):
     ingested(uci.dataset, uci.window, store, uci.log.future, "future")
     found = known_at(ingested(uci.dataset, uci.window, store, uci.log.past, "past"))
-    named = {"dictionary", "snapshots/nodes", "model/weights.safetensors"}  # weights carry the number of each row
+    named = {"dictionary", "snapshots/nodes", "model/weights.safetensors"}  # weights hold the number of each row
     assert differing(found, uci.known) == {*named, VECTORS}
     vectors, expected = (pl.read_parquet(io.BytesIO(known[VECTORS])) for known in (found, uci.known))
-    assert vectors.drop("space_id").equals(expected.drop("space_id"))  # the space is named after the weights
+    assert vectors.drop("space_id").equals(expected.drop("space_id"))  # the space id is a hash of the weights
 
 
 def test_rows_that_arrive_late_do_not_rewrite_an_earlier_version(uci: Case, store: Path):
@@ -248,7 +248,7 @@ def step_length(case: Case) -> int:
 
 
 def lonely_row(log: SplitLog, before: int) -> int:
-    """The last row before a time of a pair that met once, and whose ends met others often."""
+    """The last row before a time whose pair interacted once and whose nodes often interacted with others."""
     rows = [log.parse(line) for line in log.past]
     pairs = Counter(frozenset(row[:2]) for row in rows)
     ends = Counter(end for row in rows for end in row[:2])
@@ -259,7 +259,7 @@ def lonely_row(log: SplitLog, before: int) -> int:
 
 
 def stranger_of(log: SplitLog, node: str) -> str:
-    """A busy node that this one never met."""
+    """A node of many interactions, none of them with this one."""
     rows = [log.parse(line)[:2] for line in log.past]
     met = {end for row in rows if node in row for end in row}
     return next(end for end, _ in Counter(end for row in rows for end in row).most_common() if end not in met)
@@ -275,7 +275,7 @@ def test_a_poison_changes_the_step_after_until(uci: Case, store: Path, monkeypat
 
 
 def test_windows_trimmed_at_the_end_keep_earlier_steps_when_the_newest_row_stays(uci: Case, store: Path):
-    """The published rule cuts off the 60 days before the newest row, so that row must stay for a poison to be fair."""
+    """The published rule cuts off the 60 days before the newest row, so a poison must keep that row."""
     newest = max(uci.log.future, key=lambda line: uci.log.parse(line)[2])
     window = "10d trim 5d 60d"
     snapshots = ingested(uci.dataset, window, store, [*poisoned(uci.log, "random_edges"), newest])

@@ -44,7 +44,7 @@ def scored(
 def two_methods(
     seed: int, num_pairs: int = 300, num_sources: int = 60, gap: float = 0.0
 ) -> tuple[ScoredPairs, ScoredPairs]:
-    """Scores of two methods that separate positive pairs from negative ones, the second better by `gap`; with ties."""
+    """Scores of two methods that separate positive pairs from negative ones, the second better by `gap`, with ties."""
     generator = np.random.default_rng(seed)
     positive_P = generator.random(num_pairs) < 0.5
     source_P = generator.integers(num_sources, size=num_pairs)
@@ -95,7 +95,7 @@ def test_the_interval_is_as_wide_as_delongs_where_every_pair_has_a_source_of_its
     generator = np.random.default_rng(3)
     shared_P = generator.normal(size=2000) + positive_P
     scores = [shared_P + generator.normal(size=2000) for _ in range(2)]
-    # DeLong, DeLong and Clarke-Pearson (1988): each pair's part of the AUC, of the difference of both methods.
+    # DeLong, DeLong and Clarke-Pearson (1988): each pair's contribution to the difference in AUC.
     parts = [(score_P[positive_P][:, None] > score_P[~positive_P]).astype(float) for score_P in scores]
     part_LU = parts[0] - parts[1]
     deviation = np.sqrt(part_LU.mean(axis=1).var(ddof=1) / 1000 + part_LU.mean(axis=0).var(ddof=1) / 1000)
@@ -108,11 +108,11 @@ def test_the_interval_is_as_wide_as_delongs_where_every_pair_has_a_source_of_its
 def test_a_method_does_not_differ_from_itself():
     first, second = two_methods(2)
     assert difference(first, replace(first, method="other name")) == (0, 0, 0)
-    assert difference(first, replace(first, score_P=np.exp(first.score_P))) == (0, 0, 0)  # the same order
+    assert difference(first, replace(first, score_P=np.exp(first.score_P))) == (0, 0, 0)  # has the same order
     assert difference(first, second) != (0, 0, 0)
 
 
-def test_an_oracle_beats_chance_beyond_doubt():
+def test_the_interval_of_an_oracle_over_chance_lies_above_0():
     positive_P = np.arange(200) % 2 == 0
     chance = scored(np.random.default_rng(0).random(200), positive_P)
     low, mean, high = difference(scored(positive_P, positive_P), chance)
@@ -120,7 +120,7 @@ def test_an_oracle_beats_chance_beyond_doubt():
     assert mean == pytest.approx(1 - auc(positive_P, chance.score_P), abs=0.01)
 
 
-def test_the_roles_may_be_exchanged():
+def test_exchanging_the_methods_negates_the_interval():
     first, second = two_methods(3, gap=0.5)
     low, mean, high = difference(first, second)
     assert difference(second, first) == pytest.approx((-high, -mean, -low), abs=1e-12)
@@ -144,7 +144,7 @@ def test_the_interval_holds_the_true_difference_about_nineteen_times_in_twenty()
 
 
 def test_pairs_of_one_source_count_as_one_observation():
-    """Ten copies of every pair under its own source add nothing to what is known."""
+    """Ten copies of every pair under its own source do not narrow the interval."""
     first, second = two_methods(5, num_pairs=100, num_sources=30, gap=0.3)
     tenfold = [
         replace(pairs, **{
@@ -169,7 +169,7 @@ def test_pairs_of_one_source_count_as_one_observation():
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_other_pairs_are_refused_by_name(change: dict[str, Any]):
+def test_scores_of_other_pairs_are_refused_by_name(change: dict[str, Any]):
     first, second = two_methods(6)
     with pytest.raises(NotTheSamePairs, match=next(iter(change))):
         difference(first, replace(second, **change))
@@ -181,7 +181,7 @@ def test_scores_that_are_no_numbers_are_refused():
         difference(first, replace(second, score_P=np.full(300, np.nan)))
 
 
-def test_pairs_of_one_kind_say_nothing():
+def test_pairs_of_one_kind_are_refused():
     one_kind = scored(np.arange(5), np.ones(5, dtype=bool))
     with pytest.raises(ValueError, match="no resample"):
         difference(one_kind, one_kind)
@@ -196,12 +196,12 @@ def test_new_pairs_are_those_that_no_earlier_step_linked():
     assert new_pairs(replace(first, new_P=~first.positive_P)) is None
 
 
-# The champion of a dataset, with scores that a test writes down.
+# The champion of a dataset, with scores given by a test.
 
 
 @pytest.fixture
 def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Five steps of a small log in a store of its own."""
+    """Snapshots of five steps of a small log, in a new store."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     generator = np.random.default_rng(0)
     rows = [f"{a},{b},{step}" for step in range(1, 6) for a, b in generator.integers(20, size=(40, 2)) if a != b]
@@ -216,7 +216,7 @@ def grown(folder: Path, name: str, rows: list[str]) -> str:
 
 
 def trained(snapshots: str, value: float, until: int | None = None) -> str:
-    """Weights of one number under settings of their own."""
+    """Weights of one number, with settings that no other weights have."""
     import torch
 
     opened = open_snapshots(snapshots)
@@ -234,7 +234,7 @@ NOISE = {
 
 
 def pairs_of(quality: float, method: str, step: int = 5, new: float | None = None) -> ScoredPairs:
-    """Scores whose means of positive and negative pairs differ by `quality`, on new pairs by `new`."""
+    """Scores whose means on positive and negative pairs differ by `quality`, on new pairs by `new`."""
     new_P = np.arange(400) % 4 < 2
     quality_P = np.where(new_P, quality if new is None else new, quality)
     made = scored(NOISE[method] + POSITIVE_P * quality_P, POSITIVE_P, method=method)
@@ -252,7 +252,7 @@ def evaluated(snapshots: str, model: str, pairs: ScoredPairs) -> str:
 
 @pytest.fixture
 def champion_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScoredPairs], list[tuple[Any, ...]]]:
-    """Return the champion scores of the test's choice; the returned list has the calls for them."""
+    """Replace the champion's scores by the test's; the returned list records the calls."""
 
     def plan(pairs: ScoredPairs) -> list[tuple[Any, ...]]:
         calls: list[tuple[Any, ...]] = []
@@ -343,7 +343,7 @@ def test_times_decide_what_a_champion_of_another_version_was_trained_on(
 def test_a_step_that_moved_under_an_earlier_row_still_counts_as_trained_on(snapshots: str, tmp_path: Path):
     champion = trained(snapshots, 1.0, until=5)
     promote_if_better(snapshots, champion, [evaluated(snapshots, champion, pairs_of(1.0, "DyFormer", step=6))])
-    later = grown(tmp_path, "early", ["0,1,0"])  # what was step 5 is step 6 now
+    later = grown(tmp_path, "early", ["0,1,0"])  # the former step 5 is now step 6
     challenger = trained(later, 2.0)
     outcome = promote_if_better(later, challenger, [evaluated(later, challenger, pairs_of(5.0, "DyFormer", step=6))])
     assert (outcome["promoted"], outcome["difference"]) == (False, None)
@@ -433,7 +433,7 @@ def test_a_model_is_not_promoted_by_the_scores_of_another(snapshots: str):
     assert champion_of(Layout.from_environment(), "mylog") is None
 
 
-def test_the_record_is_whole_or_not_there(snapshots: str):
+def test_the_champion_record_is_complete_or_absent(snapshots: str):
     model = trained(snapshots, 1.0)
     promote_if_better(snapshots, model, [evaluated(snapshots, model, pairs_of(1.0, "DyFormer"))])
     path = Path(Layout.from_environment().champion("mylog"))
@@ -477,7 +477,7 @@ def test_a_real_champion_of_another_shape_is_replaced(tmp_path: Path, monkeypatc
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     ingest_log("generated", None, lambda text: None)
     snapshots = make_snapshots("generated")
-    # As written before a whole history was settled at training: as many lags as steps, at evaluating too.
+    # An earlier version stored a window of None, which meant as many lags as the graph had steps.
     monkeypatch.setattr(train, "_with_lags", lambda experiment, until: experiment)
     whole = Experiment().changed(TINY | {"graph.history_window": None})
     earlier, later = (train_model(snapshots, until, whole) for until in (3, 4))

@@ -1,4 +1,4 @@
-"""How far a value travels: a raw row, a setting, the times of the steps."""
+"""The number of modules that a raw row, a setting and the times of the steps pass through."""
 
 import io
 import sys
@@ -44,7 +44,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.fixture
 def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Snapshots of the generated log in a store of this test's own."""
+    """Snapshots of the generated log in a new store."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     ingest_log("generated", None, lambda text: None)
     return make_snapshots("generated")
@@ -98,7 +98,7 @@ MARK = "the-marked-id"
 
 
 def carries_rows(value: object, depth: int = 4) -> bool:
-    """Whether a value is a table or a stream, or holds the text of the marked row."""
+    """Whether a value is a table or a stream, or contains the text of the marked row."""
     if isinstance(value, str | bytes):
         return MARK in (value if isinstance(value, str) else value.decode("latin-1"))
     if isinstance(value, TABLES) or hasattr(type(value), "read"):

@@ -1,4 +1,4 @@
-"""The versions that are allowed together work together: what the caps in pyproject.toml are there for."""
+"""The allowed versions work together; pyproject.toml caps versions that do not."""
 
 import os
 import subprocess

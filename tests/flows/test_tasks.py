@@ -1,4 +1,4 @@
-"""The steps as plain functions: what a crash leaves is gone on with, and what is there is not made again."""
+"""Tasks as plain functions: a rerun continues after a crash and does not repeat finished work."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ CHANGES = {
 }
 EXPERIMENT = Experiment().changed(CHANGES)
 UNTIL = 8
-# A training that saves every epoch and stands still after a given number of them, to be killed there.
+# A training that saves every epoch and pauses after a given number, so that the test can kill it.
 TRAINING = """
 import sys, time
 import flows.tasks.train as steps
@@ -133,7 +133,7 @@ def test_training_needs_a_history(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("steps", "allowed"), [([3, 12], True), ([2], False), ([13], False), ([], True)])
-def test_range_of_steps(steps: list[int], allowed: bool):
+def test_steps_in_range_are_allowed_and_others_refused(steps: list[int], allowed: bool):
     if allowed:
         check_range("mylog", steps, 3, 12)
     else:

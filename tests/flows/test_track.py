@@ -1,4 +1,4 @@
-"""A training is tracked while it runs, and every epoch once, whatever becomes of its process."""
+"""A training is tracked while it runs, each epoch once, even if its process is killed."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def snapshots(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def tracked_points(name: str, seed: int) -> tuple[str, list[tuple[int, float]]]:
-    """Status of the only run of a seed, and what it has of a metric: step and value."""
+    """Status of the only run of a seed, and the steps and values of a metric."""
     client = open_tracker(Layout.from_environment()).client()
     experiment = client.get_experiment_by_name("dyformer-mylog")
     assert experiment is not None

@@ -1,4 +1,4 @@
-"""Each loop of the search alone, on any span of nodes: rows are sets of targets, united along edges.
+"""Each loop of the search by itself, on spans of nodes: rows are sets of targets, merged along edges.
 
 N nodes    X nodes whose rows are updated    R rows    W words of a row    K components
 """
@@ -18,7 +18,7 @@ from dyformer.graphs.kernels.bfs import (
     rows_at,
 )
 
-# Numbered hubs first: node 0 has five neighbours; 10 and 11 are a component of their own, and 12 stands alone.
+# Numbered hubs first: node 0 has five neighbours; 10 and 11 form a component, and 12 is isolated.
 EDGES = [(0, 1), (0, 2), (0, 3), (0, 6), (0, 9), (1, 2), (1, 3), (1, 7), (2, 4), (2, 8), (3, 5), (10, 11)]
 NUM_NODES = 13
 SPANS = [(0, NUM_NODES), (0, 0), (0, 3), (3, NUM_NODES), (2, 9), (4, 5)]
@@ -42,7 +42,7 @@ def targets_of(row_W: np.ndarray) -> set[int]:
 
 
 def some_rows(seed: int) -> tuple[np.ndarray, np.ndarray, Sets]:
-    """Nodes, some of them twice, and a set of targets for each: as rows, and united by node."""
+    """Nodes, some of them twice, and a set of targets for each, both as rows and merged by node."""
     generator = np.random.default_rng(seed)
     node_X = generator.integers(NUM_NODES, size=5).astype(np.uint32)
     targets = [set(generator.integers(64 * NUM_WORDS, size=3).tolist()) for _ in node_X]
@@ -63,7 +63,7 @@ def all_of(rows) -> Sets:
 
 
 def never_complete() -> tuple[np.ndarray, np.ndarray]:
-    """A row is complete once it holds all bits, and no row here holds all."""
+    """Components and targets with which no row is complete, because none here has all bits."""
     return np.zeros(3, dtype=np.uint32), np.full((1, NUM_WORDS), 2**64 - 1, dtype=np.uint64)
 
 

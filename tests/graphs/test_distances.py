@@ -18,7 +18,7 @@ from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 @pytest.fixture(params=["all nodes are hubs", "three hubs", "no hubs"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., np.ndarray]:
-    """The search as it is on small graphs, and as on large ones: few hubs, stretches of two nodes."""
+    """The search with the sizes of small graphs, and of large ones: few hubs, stretches of two nodes."""
     if request.param != "all nodes are hubs":
         monkeypatch.setattr(hub_first, "SMALL_GRAPH", 0)
         monkeypatch.setattr(hub_first, "NUM_HUBS", 3 if request.param == "three hubs" else 0)
@@ -95,7 +95,7 @@ def test_lists_of_more_nodes_than_a_row_has_bits(engine):
     assert_array_equal(engine(union, columns, rows, max_distance=40), expected.T)
 
 
-def test_codes_by_hand(engine):
+def test_distance_codes_equal_those_computed_by_hand(engine):
     union = build_union_graph(toy_graph([(0, 1), (1, 2), (2, 3), (5, 6)]), until=1)
     code = engine(union, np.array([0]), np.arange(7), max_distance=3)
     assert code.tolist() == [[0, 1, 2, 3, 3, 3, 3]]  # node 3 is as far as the cap; nodes 4 to 6 are unreachable

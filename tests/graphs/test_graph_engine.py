@@ -1,4 +1,4 @@
-"""The graph engine against slow exact definitions, on random graphs of every awkward kind.
+"""The graph engine against slow exact definitions, on random graphs with every special case.
 
 N nodes    T lags    G targets    C context nodes    H heads    D width    R rows of the log    A rows with a shape
 """
@@ -137,7 +137,7 @@ def prepared(case: Case) -> PreparedGraph:
 
 
 def seen(case: Case, graph: PreparedGraph) -> tuple[AsOfGraph, np.ndarray]:
-    """A graph as of its last step, with or without a hidden step, and its edges at each lag `[T, N, N]` by the log."""
+    """A graph as of its last step, with or without a hidden step, and its edges by lag `[T, N, N]` from the log."""
     until, num_lags = graph.until, case.config.history_window or graph.until
     hidden = int(case.generator.integers(1, until + 1)) if case.hides_step and min(until, num_lags) > 1 else None
     present_TNN = np.zeros((num_lags, len(graph.history.node_N), len(graph.history.node_N)), dtype=bool)

@@ -1,4 +1,4 @@
-"""The compiled push and its choice of the best, on numbers that floats represent exactly."""
+"""The compiled push and its selection of the best, on numbers that floats represent exactly."""
 
 import numpy as np
 import pytest

@@ -29,7 +29,7 @@ def edges_sha256(snapshot: Snapshot, name_N: list[int]) -> str:
 
 
 def reference_names(name: str, events: pl.DataFrame, ids: list[str], graph: DynamicGraph) -> list[int]:
-    """What the reference calls each node of the graph (its `node_ids`)."""
+    """The reference's name of each node of the graph (its `node_ids`)."""
     if name == "uci":
         return list(range(len(graph.node_N)))
     if name != "ml-10m":
@@ -93,7 +93,7 @@ def assert_same(one: DynamicGraph, other: DynamicGraph) -> None:
 EACH_STEP = Window(rule="equal_time", length="1")
 
 
-def test_a_log_read_by_hand():
+def test_a_small_log_has_the_snapshots_computed_by_hand():
     events = log((70, 10, 3), (10, 20, 0), (20, 10, 0), (30, 30, 1), (20, 40, 0), (10, 20, 3))
     graph = build_snapshots(events, EACH_STEP, "step")
     assert graph.node_N.tolist() == [10, 20, 40, 30, 70]

@@ -31,7 +31,7 @@ def emptied(graph: DynamicGraph, step: int) -> DynamicGraph:
 
 
 def long_history(num_steps: int) -> DynamicGraph:
-    """More steps than a word has bits; pairs appear, recur and disappear, and nodes are added to the end."""
+    """More steps than a word has bits; pairs appear, recur and disappear, and new nodes get the highest numbers."""
     generator = np.random.default_rng(5)
     steps = [[(0, 1)]] + [
         [(int(a), int(b)) for a, b in generator.integers(2 + step // 10, size=(2, 2)) if a != b]
@@ -161,7 +161,7 @@ def test_a_union_of_recurring_edges_references_no_array_of_all_of_them():
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_awkward_graphs_have_a_union(name):
+def test_special_cases_have_a_union(name):
     union = named_union(name)
     assert len(union.neighbor_M) == 2 * len(union.source_E) == union.indptr_N1[-1]
     everyone = np.arange(union.num_nodes)

@@ -1,4 +1,4 @@
-"""Compiled loops, run by the interpreter: an index beyond the end of an array is an error there."""
+"""Compiled loops run by the interpreter, which raises on an index beyond the end of an array."""
 
 import numpy as np
 import pytest

@@ -115,7 +115,7 @@ def one_by_one(rows: Sequence[Tensor], biases: list[Tensor]) -> Tensor:
 BATCHES = [((3, 5),), ((3, 5), (2, 4)), ((4, 2), (1, 1), (2, 3))]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 1e-12])  # above 0 attention runs as on a GPU; 1e-12 drops nothing
+@pytest.mark.parametrize("dropout", [0.0, 1e-12])  # above 0: the code path of a GPU; 1e-12 drops no weight
 @pytest.mark.parametrize("sizes", BATCHES)
 def test_both_towers_of_several_batches_equal_each_tower_alone(sizes: tuple[tuple[int, int], ...], dropout: float):
     rows, biases = batches(*sizes)

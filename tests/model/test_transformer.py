@@ -118,7 +118,7 @@ def plain_update(layer: TwoTowerLayer, query_QD: Tensor, key_KD: Tensor, bias_HQ
 
 
 def randomised(module: torch.nn.Module) -> torch.nn.Module:
-    """Move every weight off its start, where ones and zeros would hide a mistake."""
+    """Add noise to every initial weight, because ones and zeros would hide a mistake."""
     with torch.no_grad():
         for weight in module.parameters():
             weight.add_(torch.randn_like(weight) * 0.5)
@@ -150,7 +150,7 @@ def test_layer_follows_the_equations():
     torch.testing.assert_close(targets_GD, expected_GD, rtol=1e-11, atol=1e-11)
 
 
-def test_towers_switched_is_outputs_switched():
+def test_switching_the_towers_switches_the_outputs():
     layer = TwoTowerLayer(CONFIG)
     context_CD, target_GD, bias_HGC = torch.randn(4, 6), torch.randn(3, 6), torch.randn(2, 3, 4)
     new_target_GD, new_context_CD = both_towers(layer, target_GD, context_CD, bias_HGC)
@@ -321,7 +321,7 @@ def test_scores_are_symmetric_inner_products():
 
 
 def test_rows_of_a_layer_are_float32_where_its_products_are_bfloat16():
-    # With a dropout above 0 attention runs as on a GPU; this one drops nothing.
+    # With a dropout above 0, attention uses the code path of a GPU; this one drops no weight.
     layer = TwoTowerLayer(replace(CONFIG, width=16, attention_dropout=1e-12)).float()
     row_BD, bias_HGC = torch.randn(7, 16).float(), torch.randn(2, 3, 4).float()
     exact = layer(row_BD, [bias_HGC]), layer.targets(row_BD, [bias_HGC])

@@ -12,7 +12,7 @@ import pytest
 
 from dyformer.sampling.prefetch import loaded
 
-SECONDS = 10.0  # until a test that hangs fails
+SECONDS = 10.0  # timeout after which a hanging test fails
 
 
 def loader_threads() -> list[str]:

@@ -86,7 +86,7 @@ def test_node_features_are_degrees_recency_and_age():
 
 
 def plain_features(graph: DynamicGraph, node: int, lags: list[int], until: int, num_lags: int) -> list[float]:
-    """The features of one node, computed from the visible snapshots one by one."""
+    """The features of one node, computed from one visible snapshot after another."""
     degrees = {
         snapshot.step: [*snapshot.source_E, *snapshot.target_E].count(node) for snapshot in graph.snapshots[:until]
     }

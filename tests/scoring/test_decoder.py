@@ -66,7 +66,7 @@ def test_fits_are_at_their_optimum_also_for_correlated_inputs():
 def test_products_have_the_prior_of_one_input_together():
     inputs_PF, positive_P = examples(0, 400, 6, signal=3.0)
     decoder = fit_decoder(inputs_PF, positive_P, num_products=4)
-    # The optimum of the loss whose penalty counts each of the four products' slopes, of inputs of variance 1, fourfold.
+    # The optimum of the loss with a fourfold penalty on the slopes of the four products (variance 1).
     slope_F = decoder.coefficient_F / decoder.scale_F * inputs_PF.std(axis=0)
     standard_PF = (inputs_PF - inputs_PF.mean(axis=0)) / inputs_PF.std(axis=0)
     gradient_F = standard_PF.T @ (score(decoder, inputs_PF) - positive_P) + slope_F * [4, 4, 4, 4, 1, 1]

@@ -9,7 +9,7 @@ from toy_graphs import random_graph, toy_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.pair_features import FEATURE_NAMES, pair_feature_table, path_scores, prepare_pair_features
 
-#  0-1-2-3-4 and 5 alone; 0-1 came back, 3-4 is only in the first snapshot
+#  0-1-2-3-4 and 5 alone; 0-1 recurs, 3-4 is only in the first snapshot
 HISTORY = toy_graph([(0, 1), (3, 4), (2, 5)], [(1, 2)], [(0, 1), (2, 3)])
 
 
@@ -18,7 +18,7 @@ def all_pairs(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain_features(history: DynamicGraph, i: int, j: int) -> list[float]:
-    """The definitions, read off sets of neighbours."""
+    """The definitions, computed from sets of neighbours."""
     steps = [
         {frozenset(edge) for edge in zip(s.source_E.tolist(), s.target_E.tolist(), strict=True)}
         for s in history.snapshots

@@ -28,7 +28,7 @@ def decoder_of(history: DynamicGraph, kind) -> LinkDecoder:
 
 
 def slow_links(vectors_ND, decoder: LinkDecoder, history: DynamicGraph, k: int, allowed=None) -> list[tuple]:
-    """All pairs in a double loop."""
+    """The top links by a double loop over all pairs."""
     linked = {pair for s in history.snapshots for pair in zip(s.source_E.tolist(), s.target_E.tolist(), strict=True)}
     two_sides = len(set(history.side_N.tolist())) > 1
     rows = []

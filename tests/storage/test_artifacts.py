@@ -1,4 +1,4 @@
-"""An artifact is whole or absent, and every changed byte is noticed."""
+"""An artifact is complete or absent, and every changed byte is detected."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ CONTENTS = {"edges": EDGES, "record.json": b"{}"}
 
 
 def verified(address: str) -> Lineage | None:
-    """Read every file of an artifact, its checksum verified, and return its lineage; None where there is none."""
+    """Read every file of an artifact with its checksum verified, and return its lineage; None where there is none."""
     lineage = manifest(address)
     for name in names(address) if lineage else ():
         read_bytes(address, name)
@@ -72,7 +72,7 @@ def test_settings_hash_depends_on_values_and_not_on_their_spelling():
     assert (
         len({settings_hash(s) for s in ({"a": 1}, {"a": 2}, {"a": "1"}, {"a": None}, {"a": True}, {"b": 1}, {})}) == 7
     )
-    # SHA-256 of the two characters {}, by any tool: the hash must never change between releases
+    # SHA-256 of the two characters {}: the hash must never change between releases
     assert settings_hash({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
 
 
@@ -144,12 +144,12 @@ def test_the_digest_is_of_content_and_lineage(tmp_path: Path, address: str):
 
 
 class Killed(BaseException):
-    """Stands for the end of the process, because the code under test cannot catch it."""
+    """Simulates the end of the process, because the code under test cannot catch it."""
 
 
 @pytest.fixture
 def killed_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let a number of calls that touch the disk pass, then raise."""
+    """Allow a number of calls that write to the disk, then raise."""
     real = {name: getattr(os, name) for name in ("fsync", "mkdir", "rename")}
 
     def arm(num_calls: int) -> None:
@@ -170,7 +170,7 @@ def killed_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["nothing-there", "an-older-one-there"])
-def test_a_writer_killed_at_any_point_leaves_nothing_or_the_whole(
+def test_a_writer_killed_at_any_point_leaves_no_artifact_or_a_complete_one(
     tmp_path: Path, killed_before: Callable[[int], None], older: bool
 ):
     newer, seen, num_calls = dataclasses.replace(LINEAGE, code_version="99"), [], 0
@@ -187,7 +187,7 @@ def test_a_writer_killed_at_any_point_leaves_nothing_or_the_whole(
             num_calls += 1
         else:
             break
-    # The folder, three files, the folder's names, the rename, the parent's names: each was the last call once.
+    # Killed once after each call: make folder, write three files, sync folder, rename, sync parent.
     assert num_calls >= 7
     assert verified(address) == newer
     outcomes = [None, newer, *([LINEAGE] if older else [])]
@@ -220,13 +220,13 @@ def test_the_leftovers_of_killed_writers_are_removed_after_a_day(tmp_path: Path,
     killed_before(10**6)
     (leftover,) = tmp_path.iterdir()
     write_artifact(str(address), CONTENTS, LINEAGE)
-    assert leftover.exists()  # its writer might live
+    assert leftover.exists()  # its writer may still run
     os.utime(leftover, (0, 0))
     write_artifact(str(address), CONTENTS, dataclasses.replace(LINEAGE, until=2))
     assert list(tmp_path.iterdir()) == [address]
 
 
-def test_of_writers_at_once_one_wins_and_all_get_the_same_address(tmp_path: Path):
+def test_one_of_simultaneous_writers_wins_and_all_get_its_address(tmp_path: Path):
     frames = [EDGES.with_columns(weight=pl.lit(float(i))) for i in range(8)]
     for round_number in range(10):
         address = str(tmp_path / f"round={round_number}")
@@ -252,7 +252,7 @@ def test_writers_of_different_lineages_at_once_leave_one_whole_artifact(tmp_path
     assert set(read_table(address, "edges")["weight"]) == {float(lineage.table_version)}
 
 
-def test_a_full_disk_is_an_error_not_an_endless_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_raises_and_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 

@@ -63,7 +63,7 @@ def test_the_same_training_gives_the_same_bytes():
     assert len({to_bytes(TENSORS, RECORD) for _ in range(20)}) == 1
 
 
-def test_the_latest_wins(tmp_path: Path):
+def test_the_latest_checkpoint_is_loaded(tmp_path: Path):
     for epoch in range(3):
         save_checkpoint(str(tmp_path), {"weight": torch.full((2,), float(epoch))}, {"epoch": epoch})
     tensors, record = load_checkpoint(str(tmp_path))
@@ -131,7 +131,7 @@ def test_an_interrupted_save_leaves_the_older(tmp_path: Path, monkeypatch: pytes
     assert load_checkpoint(str(tmp_path))[1] == RECORD
 
 
-def test_a_reader_never_meets_half_a_checkpoint(tmp_path: Path):
+def test_a_reader_never_gets_half_a_checkpoint(tmp_path: Path):
     def save(epoch: int) -> None:
         save_checkpoint(str(tmp_path), {"weight": torch.full((50_000,), float(epoch))}, {"epoch": epoch})
 

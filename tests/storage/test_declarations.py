@@ -17,7 +17,7 @@ def test_a_log_is_known_by_its_name_later(tmp_path: Path):
     assert declaration(layout, "other") is None
 
 
-def test_what_no_stored_row_depends_on_may_change(tmp_path: Path):
+def test_options_without_effect_on_stored_rows_may_change(tmp_path: Path):
     layout = Layout(str(tmp_path))
     declare(layout, "mylog", RECORD, fixed=FIXED)
     declare(layout, "mylog", RECORD | {"window": "1mo"}, fixed=FIXED)
@@ -25,7 +25,7 @@ def test_what_no_stored_row_depends_on_may_change(tmp_path: Path):
     assert found == RECORD | {"window": "1mo"}
 
 
-def test_what_stored_rows_depend_on_may_not_change(tmp_path: Path):
+def test_options_that_stored_rows_depend_on_may_not_change(tmp_path: Path):
     layout = Layout(str(tmp_path))
     declare(layout, "mylog", RECORD, fixed=FIXED)
     with pytest.raises(DeclarationConflict, match="ingested with bipartite = True, but now bipartite = False"):

@@ -1,4 +1,4 @@
-"""A dropped dataset: nothing of it is left in the store, and the others are as they were."""
+"""Dropping a dataset removes all of it from the store and changes no other dataset."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def addresses(layout: Layout) -> list[str]:
     return [layout.relative(address) for address in files.find(layout.root)]
 
 
-def test_nothing_of_a_dropped_dataset_is_left_but_its_raw_files(layout: Layout):
+def test_only_the_raw_files_of_a_dropped_dataset_are_left(layout: Layout):
     others = [address for address in addresses(layout) if "dataset=one-more" in address]
     drop_dataset(layout, "one")
     assert addresses(layout) == sorted([*others, "1_raw/dataset=one/log.csv"])

@@ -130,7 +130,7 @@ def test_the_same_bytes_again_change_nothing(layout: Layout):
 
 def test_nodes_are_numbered_by_first_appearance_in_time(layout: Layout):
     append(layout, "chat", FIRST, "sha-1")
-    # cy's event is the first in time though its line is the second; ann is its target
+    # cy's event is first in time, but on the second line; its target is ann
     assert node_dictionary(layout, "chat").rows() == [(0, 0, "cy"), (1, 0, "ann"), (2, 0, "bob")]
 
 
@@ -342,7 +342,7 @@ BATCH_ROWS = 300
 
 
 def batch(writer: str, number: int) -> ReadResult:
-    """A source of its own nodes and of nodes common to all writers, with one bad row."""
+    """A source with nodes of its own, nodes common to all writers, and one bad row."""
     rows = [(f"{writer}-{number}-{row % 7}", f"shared-{(row * number) % 11}", row) for row in range(BATCH_ROWS)]
     return result(rows, bad=["broken"], file=f"{writer}.csv")
 
@@ -373,7 +373,7 @@ def assert_consistent(layout: Layout) -> set[str]:
 def test_writers_at_once_lose_nothing(layout: Layout):
     num_batches = 6
     writers = [start_writer(layout, name, num_batches) for name in ("a", "b", "c")]
-    # The fourth writer brings the sources of the first again, and the later of both finds them in the table.
+    # The fourth writer has the same sources as the first; the later of the two finds them in the table.
     writers.append(start_writer(layout, "a", num_batches))
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0, 0]
     for writer in writers:

@@ -19,7 +19,7 @@ SCALE = {"integers": 2**40, "integers below zero": -3}
 
 
 def expected(rows, known, target_side):
-    """Number the ends, one after the other."""
+    """Number the nodes one by one, in the order of their rows."""
     number = {(side, text): node for node, (side, text) in enumerate(known)}
     for source, target, _ in sorted(rows, key=lambda row: row[2]):
         for end in ((0, str(source)), (target_side, str(target))):

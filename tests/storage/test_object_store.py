@@ -1,4 +1,4 @@
-"""The claims about files, events, artifacts and queries, on an object store."""
+"""Files, events, artifacts and queries keep their guarantees on an object store."""
 
 import os
 import subprocess
@@ -99,7 +99,7 @@ def killed_before_the_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_an_artifact_is_visible_once_its_record_is(layout: Layout, killed_before_the_record: None):
+def test_an_artifact_is_visible_once_its_manifest_is_written(layout: Layout, killed_before_the_record: None):
     address = layout.snapshots("uci", version=1, settings="ab")
     with pytest.raises(KeyboardInterrupt):
         write_artifact(address, CONTENTS, LINEAGE)
@@ -137,7 +137,7 @@ def test_an_object_that_is_replaced_meanwhile_is_read_whole(layout: Layout):
     assert files.read_bytes(address) == contents[-1]
 
 
-def test_an_object_is_opened_where_it_is_sought(layout: Layout):
+def test_an_opened_object_is_read_from_the_position_sought(layout: Layout):
     address = f"{layout.root}/long"
     content = os.urandom(files.BUFFER_BYTES + 1000)
     files.write_bytes(address, content)

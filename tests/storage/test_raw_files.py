@@ -166,10 +166,10 @@ def test_every_format_in_every_compression_is_read_back(tmp_path, kind, write, p
     assert result.num_quarantined == 0
 
 
-# ---- what the user names
+# ---- files given by the user
 
 
-def test_a_file_a_folder_a_pattern_and_several_of_them(tmp_path, monkeypatch):
+def test_a_file_a_folder_a_pattern_or_a_list_gives_its_files(tmp_path, monkeypatch):
     for name in ("b.csv", "a.csv", "deep/c.csv.gz", "_SUCCESS", ".hidden.csv", "notes.txt"):
         path = tmp_path / "logs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def test_a_file_a_folder_a_pattern_and_several_of_them(tmp_path, monkeypatch):
     assert [file.name for file in find_logs("../a.csv", "mylog", "")] == ["../a.csv"]
 
 
-def test_a_missing_log_is_named_with_what_lies_near_it(tmp_path):
+def test_the_error_for_a_missing_log_lists_similar_names(tmp_path):
     (tmp_path / "interactions.csv").write_bytes(LOG)
     with pytest.raises(LogNotFound, match=r"interaction.csv'.*similar names: interactions.csv.*--log FILE"):
         contents(str(tmp_path / "interaction.csv"))
@@ -209,7 +209,7 @@ def test_an_unknown_dataset_needs_a_file():
         contents(None)
 
 
-def test_the_generated_log_needs_none():
+def test_the_generated_log_needs_no_file():
     assert contents(None, "generated")[0].startswith(b"source,target,time\n")
 
 
@@ -271,7 +271,7 @@ def test_the_error_for_a_log_without_an_address_names_where_to_get_it(tmp_path, 
 
 
 class Publisher:
-    """A web server on this machine that serves one body, and counts the requests."""
+    """A local web server that serves one body and counts the requests."""
 
     def __init__(self):
         self.bodies = {}

@@ -1,4 +1,4 @@
-"""A log larger than memory goes over the disk, with the same results as a log that fits."""
+"""A log larger than memory is processed on disk, with the same results as in memory."""
 
 import gzip
 import shutil
@@ -24,7 +24,7 @@ BAD = ["7,8,never", "7,8,-3", ",8,1600000000", "7,8"]
 
 
 def write_log(path: Path, *, seed: int, num_rows: int = 4000, bad: list[str] = BAD) -> str:
-    """Lines in no order of time, with texts and numbers as ids, self-loops, equal times and repeated rows."""
+    """Lines not sorted by time, with text and integer ids, self-loops, equal times and repeated rows."""
     generator = np.random.default_rng(seed)
     ends = generator.integers(0, 60, (num_rows, 2)) ** 2
     times = 1_600_000_000 + generator.integers(0, 40 * 86_400, num_rows) // 3600 * 3600
@@ -36,7 +36,7 @@ def write_log(path: Path, *, seed: int, num_rows: int = 4000, bad: list[str] = B
 
 
 def outcome(store: Path, logs: list[list[str]], reading: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    """Ingest logs one after the other and cut them; returns the counts and every table."""
+    """Ingest logs one after the other and cut them into snapshots; returns the counts and every table."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(store))
     declared = {"time_unit": "s", "window": "3d", "max_bad": "5%", **reading}
     counts = [ingest_log("mine", {**declared, "log": log}, show=lambda text: None) for log in logs]
@@ -61,7 +61,7 @@ def outcome(store: Path, logs: list[list[str]], reading: dict[str, Any], monkeyp
     ],
     ids=["as it is", "duplicates dropped", "two id spaces", "equal count, ends trimmed"],
 )
-def test_over_the_disk_everything_is_the_same(reading: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_log_on_disk_gives_the_same_results(reading: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     one, two, three = (write_log(tmp_path / f"{seed}.csv.gz", seed=seed) for seed in (1, 2, 3))
     shared = write_log(tmp_path / "4.csv.gz", seed=3, num_rows=4100)
     logs = [[one, two], [three], [shared, one]]
@@ -76,7 +76,7 @@ def test_over_the_disk_everything_is_the_same(reading: dict[str, Any], tmp_path:
     assert not spills(Layout(str(tmp_path / "spilled")))
 
 
-def test_rows_already_stored_are_dropped_over_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_stored_rows_are_dropped_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines = ["source,target,time"] + [f"{row},{row + 1},{1_600_000_000 + 60 * row}" for row in range(300)]
     for name, rows in (("first.csv", lines[:201]), ("both.csv", [lines[0], *lines[101:]])):
         (tmp_path / name).write_text("\n".join(rows))

@@ -1,4 +1,4 @@
-"""Tracking loses nothing, doubles nothing and never stops a training."""
+"""Tracking loses no record, duplicates none and never stops a training."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def tracker(database: Path, tmp_path: Path) -> Tracker:
 
 @pytest.fixture
 def away(tracker: Tracker) -> Tracker:
-    """Nobody listens at the tracker's address."""
+    """A tracker at whose address no server listens."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -140,7 +140,7 @@ def test_unreachable_server_costs_seconds_and_the_spool_is_replayed_once(
     assert_everything_once(tracker, only_run(tracker, "away"))
 
 
-def test_silent_server_costs_seconds(tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_costs_only_seconds(tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as listening:  # accepts and never responds
         silent = Tracker(uri=f"http://127.0.0.1:{listening.getsockname()[1]}", spool=tracker.spool)
@@ -226,7 +226,7 @@ def test_interrupted_replay_continues_without_doubling(
     [folder] = spooled_runs(away.spool)
     num_records = len((folder / RECORDS).read_text().splitlines())
     for _ in range(num_records - 2):
-        # A crash right after a record was applied, and before that was written down: it is applied again.
+        # A crash after a record was applied but before it was marked as done: it is applied again.
         _replay_until(tracker, monkeypatch, 2)
         done = (folder / DONE).read_text().split()
         (folder / DONE).write_text("\n".join([*done[:-1], ""]))
@@ -262,9 +262,9 @@ def test_last_line_of_a_process_that_died_is_left_out_and_its_run_ends_as_killed
     with (folder / RECORDS).open("a") as file:
         file.write('{"id": "half", "kind": "par')
     tracker.replay_spool()
-    assert (num_runs(tracker, "died"), tracker.problem) == (0, None)  # its writer lives
+    assert (num_runs(tracker, "died"), tracker.problem) == (0, None)  # its writer still runs
     assert run._spool is not None
-    run._spool.close()  # as the kernel does for a process that died
+    run._spool.close()  # as the kernel does when a process dies
     tracker.replay_spool()
     assert spooled_runs(tracker.spool) == []
     found = tracker.client().get_run(only_run(tracker, "died"))
@@ -274,7 +274,7 @@ def test_last_line_of_a_process_that_died_is_left_out_and_its_run_ends_as_killed
 def test_record_that_is_refused_for_good_does_not_hold_up_the_others(away: Tracker, tracker: Tracker) -> None:
     with away.run(dataset="refused", name="a", tags=TAGS) as run:
         run.params({"a": 1})
-        run.params({"a": 2})  # MLflow does not let a parameter change
+        run.params({"a": 2})  # MLflow refuses to change a parameter
         run.params({"b": 3})
     [folder] = spooled_runs(away.spool)
     tracker.replay_spool()

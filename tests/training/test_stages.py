@@ -1,4 +1,4 @@
-"""The stages of training: repeatable, resumable, blind to the future.
+"""The stages of training are repeatable and resumable, and use no later step.
 
 N nodes    D width
 """
@@ -61,7 +61,7 @@ def same_tensors(one: Weights, other: Weights) -> bool:
 
 
 def with_future(graph: DynamicGraph, change: str, until: int) -> DynamicGraph:
-    """The same graph up to `until`, and something else after it."""
+    """The same graph up to `until`, and other edges after it."""
     past = graph.snapshots[:until]
     if change == "nothing":
         num_nodes = past[-1].num_nodes
