@@ -1,1 +1,1 @@
-"""Settings, tables and metrics of an experiment."""
+"""An experiment -> its settings, methods, tables and plots, and the Python API."""

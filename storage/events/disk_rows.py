@@ -81,7 +81,7 @@ class SpilledRows:
         return first, last
 
     def without(self, known: pl.LazyFrame) -> "SpilledRows":
-        """Leave out the events whose content another source has."""
+        """Leave out the events that are equal to a row of `known`."""
         self.connection.execute(
             "CREATE OR REPLACE TABLE known (source VARCHAR, target VARCHAR, time BIGINT, weight DOUBLE, label TINYINT)"
         )
