@@ -332,7 +332,7 @@ def test_a_dropped_dataset_can_be_ingested_with_another_time_unit(dyformer: Call
     assert dyformer("ingest", *log, "--window", "1d", "--time-unit", "s")[0] == 0
 
 
-def test_drop_asks_a_question(dyformer: Callable[..., Outcome], used_store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_drop_needs_a_confirmation(dyformer: Callable[..., Outcome], used_store: Path, monkeypatch: pytest.MonkeyPatch):
     os.environ["DYFORMER_STORAGE"] = str(used_store)
     before = contents(used_store)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
