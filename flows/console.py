@@ -64,21 +64,28 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")
-    print("\n  ".join(["next:", *next_commands(dataset, options, storage, tracking["tracker"])]))
+    print("\n  ".join(["next:", *next_commands(summary, options, storage)]))
 
 
-def next_commands(dataset: str, options: list[str], storage: str | None, tracker: str) -> list[str]:
-    """List commands to use after a run: show forecasts, show vectors, make more forecasts, open MLflow."""
+def next_commands(summary: dict[str, Any], options: list[str], storage: str | None) -> list[str]:
+    """List commands to use after a run: show its forecasts, its vectors, make more forecasts, open MLflow."""
+    dataset, addresses, tracker = summary["dataset"], summary["addresses"], summary["tracking"]["tracker"]
     program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
-    forecasts = f"select id, partner_id, score from forecasts where dataset = '{dataset}' order by score desc limit 10"  # noqa: S608
-    vectors = f"select id, vector from vectors where dataset = '{dataset}' limit 10"  # noqa: S608
+    forecasts = f"select id, partner_id, score from forecasts where {_keys(addresses['forecasts'])}"  # noqa: S608
+    vectors = f"select id, vector from vectors where {_keys(addresses['vectors'])} limit 10"  # noqa: S608
     is_server = tracker.startswith(("http://", "https://"))
     return [
-        f'{program} sql "{forecasts}"',
+        f'{program} sql "{forecasts} order by score desc limit 10"',
         f'{program} sql "{vectors}"',
         f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}",
         f"open {tracker}" if is_server else f"mlflow ui --backend-store-uri {shlex.quote(tracker)}",
     ]
+
+
+def _keys(address: str) -> str:
+    """Return the condition that selects one artifact's rows in a view, from the `key=value` parts of its address."""
+    pairs = [part.partition("=") for part in address.split("/") if "=" in part]
+    return " and ".join(f"{key} = '{value}'" for key, _, value in pairs)
 
 
 def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:

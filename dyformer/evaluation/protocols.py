@@ -65,13 +65,21 @@ def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[
     if isinstance(method, Scorer):
         score_pairs = method.fit_pairs(trial.past, split.train)
         return [_scored(name, trial, score_pairs(split.test.source_P, split.test.target_P))]
-    embed = method.fit(trial.past, seed=trial.seed)
-    vectors_ND = embed(np.arange(len(trial.past.history.node_N)))
-    _check_vectors(name, vectors_ND, trial.graph, trial.step)
+    vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
     return [
         _scored(name, trial, _decoded(vectors_ND, trial, "paper")),
         _scored(name + FEATURES_SUFFIX, trial, _decoded(vectors_ND, trial, "features")),
     ]
+
+
+def fitted_vectors(name: str, method: Embedder, graph: PreparedGraph, seed: int) -> NDArray[np.floating]:
+    """Fit a method and return the vectors [N, D] of all nodes known at `graph.until`. Raises ValueError."""
+    embed = method.fit(graph, seed=seed)
+    if not callable(embed):
+        raise ValueError(f"{name}: fit must return a function from nodes to vectors; found {type(embed).__name__}")
+    vectors_ND = embed(np.arange(len(graph.history.node_N)))
+    _check_vectors(name, vectors_ND, len(graph.history.node_N), graph.until + 1)
+    return vectors_ND
 
 
 def forecast_decoder(
@@ -88,7 +96,7 @@ def forecast_decoder(
     regularisation. With `among_B`, only pairs of these nodes are taken, and no other vector is read. Raises
     TooFewLinks and ValueError like evaluate_method.
     """
-    _check_vectors("the forecast", vectors_ND, graph, step)
+    _check_vectors("the forecast", vectors_ND, nodes_known_before(graph, step), step)
     split = paper_examples(graph, step, seed=seed)
     train, validation, test = (_among(part, among_B) for part in (split.train, split.validation, split.test))
     features = prepare_pair_features(prefix(graph, step - 1)) if decoder == "features" else None
@@ -131,8 +139,7 @@ def _among(examples: LinkExamples, node_B: NDArray[np.int64] | None) -> LinkExam
     return LinkExamples(**{name: values_P[inside_P] for name, values_P in vars(examples).items()})
 
 
-def _check_vectors(name: str, vectors_ND: NDArray[np.floating], graph: DynamicGraph, step: int) -> None:
-    num_nodes = nodes_known_before(graph, step)
+def _check_vectors(name: str, vectors_ND: NDArray[np.floating], num_nodes: int, step: int) -> None:
     if np.ndim(vectors_ND) != 2 or len(vectors_ND) != num_nodes:
         raise ValueError(
             f"{name}: found vectors of shape {np.shape(vectors_ND)}: expected one row for each of the {num_nodes} "
@@ -140,7 +147,9 @@ def _check_vectors(name: str, vectors_ND: NDArray[np.floating], graph: DynamicGr
         )
     if not np.isfinite(vectors_ND).all():
         num_broken = int((~np.isfinite(vectors_ND).all(axis=1)).sum())
-        raise ValueError(f"{name}: {num_broken} of {num_nodes} vectors for step {step} are not finite; train again")
+        raise ValueError(
+            f"{name}: {num_broken} of {num_nodes} vectors for step {step} are not finite: expected finite numbers"
+        )
 
 
 def _scored(name: str, trial: Trial, score_P: NDArray[np.float64]) -> ScoredPairs:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
 from dyformer.embedder import Embedder
-from dyformer.evaluation.protocols import Trial, evaluate_method, forecast_decoder
+from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, forecast_decoder
 from dyformer.evaluation.scored_pairs import metrics_of
-from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, full_title
+from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, checked_method, full_title
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
-from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
 from dyformer.logs.datasets import OWN_LOG_WINDOW, TimeUnit, Window
 from dyformer.logs.events import check_bad_rows, read_events
@@ -39,7 +39,7 @@ ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also 
 NUM_NAMED = 5  # at most so many unknown ids are named in a message
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Model:
     """Vectors of the nodes known at one step, and the head that scores their pairs for the next step."""
 
@@ -47,6 +47,9 @@ class Model:
     vector_ND: NDArray[np.floating]
     head_ND: NDArray[np.floating]  # the vectors rotated to the axes in which the head was fitted
     head: LinkDecoder
+
+    def __repr__(self) -> str:
+        return f"Model of {self.graph}, width {self.vector_ND.shape[1]}"
 
     def vectors(self) -> pl.DataFrame:
         """Give every node's vector: id, vector; on a log with two id spaces also side."""
@@ -93,7 +96,8 @@ class Model:
                 f"{len(self.graph.nodes):,} nodes are too many to score all pairs (up to {MAX_NODES:,}): use "
                 f"model.scores(pairs), or the command `dyformer run`, which chooses candidates"
             )
-        query_A = None if ids is None else np.unique(self.graph.numbers_of(pl.Series(list(ids)), side=0))
+        wanted = [ids] if isinstance(ids, str | int) else ids
+        query_A = None if wanted is None else np.unique(self.graph.numbers_of(pl.Series(list(wanted)), side=0))
         links = top_links(self.head_ND, self.head, self.graph.dynamic, k=k, query_A=query_A)
         named = self.graph.nodes[links["node"]].with_columns(
             links["rank"], partner=self.graph.nodes["id"].gather(links["partner"]), score=links["score"]
@@ -101,13 +105,16 @@ class Model:
         return _without_one_side(named)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Graph:
     """The snapshots of a log, and the user's ids of its nodes."""
 
     dynamic: DynamicGraph
     nodes: pl.DataFrame  # side, id; row n is node n of `dynamic`
     time_unit: TimeUnit
+
+    def __repr__(self) -> str:
+        return f"Graph of {self.num_steps} steps and {len(self.nodes):,} nodes"
 
     @property
     def num_steps(self) -> int:
@@ -138,13 +145,16 @@ class Graph:
         return np.array([numbers[text] for text in texts], dtype=np.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Log:
     """The usable rows of an interaction log, and those that were refused."""
 
     events: pl.DataFrame  # source, target (the user's ids), time, weight, in the order of the log
     quarantine: pl.DataFrame  # file, line, reason, raw
     plan: ReadPlan  # how the rows were read
+
+    def __repr__(self) -> str:
+        return f"Log of {len(self.events):,} rows, {len(self.quarantine):,} more in quarantine"
 
     def snapshots(self, window: str | Window = OWN_LOG_WINDOW) -> Graph:
         """Divide the log into snapshots: "7d", "12 equal" (equal counts), "calendar 1mo in Europe/Berlin".
@@ -163,7 +173,7 @@ class Log:
             joined = self.events.select(id=end).join(known, on="id", how="left", maintain_order="left")
             columns |= {end: joined["number"].cast(pl.Int64)}
             columns |= {f"{end}_side": pl.repeat(side, len(joined), dtype=pl.Int8, eager=True)} if target_side else {}
-        parsed = Window.parse(window) if isinstance(window, str) else window
+        parsed = window if isinstance(window, Window) else Window.parse(str(window))
         dynamic = build_snapshots(pl.DataFrame(columns), parsed, self.plan.time_unit)
         return Graph(dynamic=dynamic, nodes=nodes[dynamic.node_N], time_unit=self.plan.time_unit)
 
@@ -232,19 +242,21 @@ def fit(
     Raises:
         ValueError: an unknown setting or method, a method without vectors, or too short a history.
     """
+    _check_graph(graph)
     known = graph if until is None else graph.until(until)
     step, dynamic = known.num_steps, known.dynamic
     experiment = Experiment().changed(settings or {})
-    chosen = _with_settings(METHODS[full_title(method)] if isinstance(method, str) else method, experiment)
+    [(title, named)] = _named([method]).items()
+    chosen = _with_settings(named, experiment)
     if not isinstance(chosen, Embedder):
-        raise ValueError(f"{method} scores pairs without vectors: dyformer.evaluate compares it, fit needs vectors")
+        raise ValueError(f"{title} scores pairs without vectors: dyformer.evaluate compares it, fit needs vectors")
     if step < 3:
         raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
     paper_examples(dynamic, step, seed=seed)  # a step with too few links is refused before any training
     before, now = (prepare_graph(dynamic, until=end, config=experiment.graph) for end in (step - 1, step))
     if isinstance(chosen, Variation):
         chosen = chosen.trained(before, seed=seed)
-    before_ND, vector_ND = (_vectors(chosen, prepared, seed) for prepared in (before, now))
+    before_ND, vector_ND = (fitted_vectors(title, chosen, prepared, seed) for prepared in (before, now))
     head = forecast_decoder(before_ND, dynamic, step, seed, experiment.decoder)
     head_ND = vector_ND
     if not isinstance(chosen, TrainedDyFormer):
@@ -256,7 +268,7 @@ def evaluate(
     graph: Graph,
     methods: "Sequence[str | Method] | Mapping[str, Method] | None" = None,
     *,
-    steps: Iterable[int] | None = None,
+    steps: Iterable[int] | int | None = None,
     seeds: Iterable[int] = (0,),
     settings: Mapping[str, Any] | None = None,
 ) -> pl.DataFrame:
@@ -276,13 +288,15 @@ def evaluate(
     Raises:
         ValueError: an unknown setting or method, a step out of range, or no step with enough links.
     """
+    _check_graph(graph)
     experiment = Experiment().changed(settings or {})
     chosen = {name: _with_settings(method, experiment) for name, method in _named(methods).items()}
-    forecast = evaluated_steps(graph.dynamic) if steps is None else list(steps)
+    wanted = [steps] if isinstance(steps, int) else steps
+    forecast = evaluated_steps(graph.dynamic) if wanted is None else list(wanted)
     wrong = [step for step in forecast if not 2 <= step <= graph.num_steps]
     if wrong or not forecast:
         raise ValueError(
-            f"steps to forecast: {wrong or 'none has enough links'}; expected some of 2 to {graph.num_steps}"
+            f"steps to forecast: {wrong or 'none with enough links'}; expected some of 2 to {graph.num_steps}"
         )
     scored = [
         pairs
@@ -296,11 +310,13 @@ def evaluate(
 
 def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:
     if methods is None or isinstance(methods, Mapping):
-        return dict(METHODS if methods is None else methods)
+        given = METHODS if methods is None else methods
+        return {title: checked_method(title, method) for title, method in given.items()}
     named: dict[str, Method] = {}
-    for wanted in methods:
-        method = METHODS[full_title(wanted)] if isinstance(wanted, str) else wanted
-        title = next((title for title, known in METHODS.items() if known is method), type(method).__name__)
+    for wanted in [methods] if isinstance(methods, str) else methods:
+        name = full_title(wanted) if isinstance(wanted, str) else getattr(wanted, "__name__", type(wanted).__name__)
+        method = METHODS[name] if isinstance(wanted, str) else checked_method(name, wanted)
+        title = next((title for title, known in METHODS.items() if known is method), name)
         if title in named:
             raise ValueError(f"two methods have the title {title!r}: give a mapping from titles of your own to methods")
         named[title] = method
@@ -311,8 +327,9 @@ def _with_settings(method: Method, experiment: Experiment) -> Method:
     return replace(method, experiment=experiment) if isinstance(method, Variation) else method
 
 
-def _vectors(method: Embedder, graph: PreparedGraph, seed: int) -> NDArray[np.floating]:
-    return method.fit(graph, seed=seed)(np.arange(len(graph.history.node_N)))
+def _check_graph(graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise ValueError(f'expected a Graph, such as log.snapshots("7d"); found {type(graph).__name__}')
 
 
 def _has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:
@@ -327,6 +344,9 @@ def _type_of_times(unit: TimeUnit) -> pl.DataType:
 
 def _pair_frame(pairs: "pl.DataFrame | pd.DataFrame | Sequence[tuple[Any, Any]]") -> pl.DataFrame:
     if isinstance(pairs, Sequence):
+        wrong = [pair for pair in pairs if isinstance(pair, str) or not (isinstance(pair, Sequence) and len(pair) == 2)]
+        if wrong:
+            raise ValueError(f"expected pairs such as [(source, target)]; found {wrong[0]!r}")
         return pl.DataFrame({end: [str(pair[side]) for pair in pairs] for side, end in enumerate(ENDS)})
     missing = [end for end in ENDS if end not in pairs.columns]
     if missing:

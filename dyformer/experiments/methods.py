@@ -1,5 +1,6 @@
 """METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,11 @@ from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import DyFormerEmbedder, embed
 
 Method = Embedder | Scorer
+
+EXPECTED = (
+    "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
+    "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
+)
 
 
 class UnknownMethod(ValueError):
@@ -86,6 +92,27 @@ def full_title(name: str) -> str:
     hint = f" Did you mean {slugs[close[0]]}?" if close else ""
     problem = f"{name!r} fits {len(near)} methods." if near else f"no method {name!r}.{hint}"
     raise UnknownMethod(f"{problem} Allowed: {', '.join(METHODS)}; or a class of your own, package.module:Class")
+
+
+def checked_method(name: str, found: Any) -> Method:
+    """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for another kind."""
+    method = found
+    if inspect.isclass(found):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise UnknownMethod(f"{name}: it is called without arguments, but {error}; give defaults") from error
+        method = found()
+    try:
+        if isinstance(method, Embedder):
+            inspect.signature(method.fit).bind(None, seed=0)
+            return method
+        if isinstance(method, Scorer):
+            inspect.signature(method.fit_pairs).bind(None, None)
+            return method
+    except TypeError as error:
+        raise UnknownMethod(f"{name}: {EXPECTED}; its arguments differ: {error}") from error
+    raise UnknownMethod(f"{name}: {EXPECTED}; found {type(method).__name__} without either")
 
 
 def _slug(text: str) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 
 from dyformer.logs.lines import text_blocks
 from dyformer.logs.plan import ReadPlan, position
-from dyformer.logs.raw_file import DamagedLog, RawFile, seekable
+from dyformer.logs.raw_file import DamagedLog, LogNotFound, RawFile, seekable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +20,8 @@ BATCH_ROWS = 1 << 20
 def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame") -> RawFile:
     """Write a data frame to a Parquet file in memory, so that it is read like any other file of a log."""
     if not isinstance(frame, pl.DataFrame):
+        if not hasattr(frame, "select_dtypes"):  # of pandas alone, which is no dependency
+            raise LogNotFound(f"expected a path, paths, or a polars or pandas DataFrame; found {type(frame).__name__}")
         import pyarrow as pa
 
         frame = frame.rename(columns=str)

@@ -7,15 +7,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
 
-from dyformer.embedder import Embedder, Scorer
-from dyformer.experiments.methods import METHODS, Method, UnknownMethod, full_title
-
-EXPECTED = (
-    "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
-    "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
-)
+from dyformer.experiments.methods import METHODS, Method, UnknownMethod, checked_method, full_title
 
 
 def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
@@ -66,7 +59,7 @@ def own_method(address: str) -> Method:
     if not hasattr(module, name):
         defined = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise UnknownMethod(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")
-    return _checked(address, getattr(module, name))
+    return checked_method(address, getattr(module, name))
 
 
 def record_of(method: Method) -> str:
@@ -76,23 +69,3 @@ def record_of(method: Method) -> str:
     if kind.__module__.startswith("dyformer."):
         return text
     return f"{text} {hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()}"
-
-
-def _checked(address: str, found: Any) -> Method:
-    method = found
-    if inspect.isclass(found):
-        try:
-            inspect.signature(found).bind()
-        except TypeError as error:
-            raise UnknownMethod(f"{address}: it is called without arguments, but {error}; give defaults") from error
-        method = found()
-    try:
-        if isinstance(method, Embedder):
-            inspect.signature(method.fit).bind(None, seed=0)
-            return method
-        if isinstance(method, Scorer):
-            inspect.signature(method.fit_pairs).bind(None, None)
-            return method
-    except TypeError as error:
-        raise UnknownMethod(f"{address}: {EXPECTED}; its arguments differ: {error}") from error
-    raise UnknownMethod(f"{address}: {EXPECTED}; found {type(method).__name__} without either")

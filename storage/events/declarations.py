@@ -23,8 +23,8 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
         if key in known and known[key] != plain.get(key):
             raise DeclarationConflict(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, but now {key} = {plain.get(key)!r}: "
-                f"use {known[key]!r}, ingest under another name, or remove the log with `dyformer drop {dataset}` "
-                f"and ingest it again with --{key.replace('_', '-')}"
+                f"leave the option out, ingest under another name, or remove the log with `dyformer drop {dataset}` "
+                f"and ingest it again with the option"
             )
     if plain != known:
         files.write_bytes(layout.declaration(dataset), json.dumps(plain, indent=1, sort_keys=True).encode())

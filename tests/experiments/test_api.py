@@ -4,6 +4,7 @@ import gzip
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -192,3 +193,63 @@ def test_wrong_methods_settings_and_steps_are_refused(graph: Graph) -> None:
         dyformer.evaluate(graph, ["L3"], steps=[13])
     with pytest.raises(ValueError, match="title 'Constant'"):
         dyformer.evaluate(graph, [Constant(), Constant()], steps=[12])
+
+
+class WithoutFit:
+    """Neither kind of method."""
+
+
+class WithoutSeed:
+    """A method whose `fit` takes no seed."""
+
+    def fit(self, graph: PreparedGraph) -> Embed:
+        raise AssertionError("it is refused before it is fitted")
+
+
+class OfArrays:
+    """A method whose `fit` returns the vectors and not a function."""
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> NDArray[np.float64]:
+        return np.zeros((len(graph.history.node_N), 2))
+
+
+@pytest.mark.parametrize("use", ["evaluate", "fit"])
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (WithoutFit(), "WithoutFit: expected a class .* found WithoutFit without either"),
+        (WithoutSeed(), "WithoutSeed: expected a class .* its arguments differ: .*seed"),
+        (OfArrays(), "OfArrays: fit must return a function from nodes to vectors; found ndarray"),
+    ],
+)
+def test_own_method_of_another_shape_is_refused_by_name(graph: Graph, use: str, method: Any, message: str) -> None:
+    uses = {"fit": lambda: dyformer.fit(graph, method), "evaluate": lambda: dyformer.evaluate(graph, [method], steps=5)}
+    with pytest.raises(ValueError, match=message):
+        uses[use]()
+
+
+def test_class_and_single_values_serve_as_method_step_and_id(graph: Graph) -> None:
+    by_class = dyformer.evaluate(graph, [Spectrum], steps=5)  # pyright: ignore[reportArgumentType]
+    assert_frame_equal(by_class, dyformer.evaluate(graph, [Spectrum()], steps=[5]))
+    assert dyformer.evaluate(graph, "L3", steps=5)["method"].to_list() == ["L3"]
+    model = dyformer.fit(graph, Spectrum())
+    first = graph.nodes["id"][0]
+    assert model.top(2, ids=first)["id"].unique().to_list() == [first]
+
+
+def test_arguments_of_another_kind_are_refused_with_the_expected_one(frame: pl.DataFrame, graph: Graph) -> None:
+    with pytest.raises(LogError, match="expected a path, paths, or a polars or pandas DataFrame; found LazyFrame"):
+        dyformer.read_log(frame.lazy())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="the duration '7' does not fit"):
+        dyformer.read_log(frame).snapshots(7)  # pyright: ignore[reportArgumentType]
+    for use in (dyformer.fit, dyformer.evaluate):
+        with pytest.raises(ValueError, match=r"expected a Graph, such as log\.snapshots\(\"7d\"\); found Log"):
+            use(dyformer.read_log(frame))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"expected pairs such as \[\(source, target\)\]; found 'u001'"):
+        dyformer.fit(graph, Spectrum()).scores(["u001", "u002"])  # pyright: ignore[reportArgumentType]
+
+
+def test_log_graph_and_model_are_one_line_each(frame: pl.DataFrame, graph: Graph) -> None:
+    assert repr(dyformer.read_log(frame)) == f"Log of {len(frame):,} rows, 0 more in quarantine"
+    assert repr(graph) == f"Graph of {graph.num_steps} steps and {len(graph.nodes):,} nodes"
+    assert repr(dyformer.fit(graph, Spectrum())) == f"Model of {graph!r}, width 4"

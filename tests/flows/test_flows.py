@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -43,8 +42,10 @@ def command(*arguments: str) -> int:
 @pytest.fixture(scope="module")
 def store(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("whole")
-    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(folder / "store")}):
-        os.environ.pop("MLFLOW_TRACKING_URI", None)
+    with pytest.MonkeyPatch.context() as environment:  # only these names: the S3 server sets others meanwhile
+        environment.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        environment.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")
+        environment.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield folder / "store"
 
 
@@ -121,6 +122,8 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
     assert command("run", "mylog", "--log", log, *READING, *SETTINGS) == 0
     lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
     assert len(lines) == 4
+    keys = [part for part in run["addresses"]["forecasts"].split("/") if "=" in part]
+    assert all(f"{key} = '{value}'" in lines[0] for key, _, value in (part.partition("=") for part in keys))
     for line in lines[:3]:
         program, *arguments = shlex.split(line)
         assert program == "dyformer"
