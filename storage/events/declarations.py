@@ -6,6 +6,8 @@ from typing import Any
 from storage import files
 from storage.layout import Layout
 
+OPTIONS = {"time_unit": "--time-unit", "bipartite": "--bipartite or --one-space"}
+
 
 class DeclarationConflict(ValueError):
     """A log is declared with other options than at its first ingest."""
@@ -24,7 +26,7 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
             raise DeclarationConflict(
                 f"dataset {dataset!r} was ingested with {key} = {known[key]!r}, but now {key} = {plain.get(key)!r}: "
                 f"leave the option out, ingest under another name, or remove the log with `dyformer drop {dataset}` "
-                f"and ingest it again with the option"
+                f"and ingest it again with {OPTIONS.get(key, key)}"
             )
     if plain != known:
         files.write_bytes(layout.declaration(dataset), json.dumps(plain, indent=1, sort_keys=True).encode())
