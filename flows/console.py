@@ -84,7 +84,8 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
 
 def _keys(address: str) -> str:
     """Return the condition that selects one artifact's rows in a view, from the `key=value` parts of its address."""
-    pairs = [part.partition("=") for part in address.split("/") if "=" in part]
+    keys = "".join(address.rpartition("dataset=")[1:])  # a "=" in the folder of the store is no key
+    pairs = [part.partition("=") for part in keys.split("/")]
     return " and ".join(f"{key} = '{value}'" for key, _, value in pairs)
 
 
