@@ -90,11 +90,12 @@ def forecast_decoder(
     decoder: DecoderKind,
     among_B: NDArray[np.int64] | None = None,
 ) -> LinkDecoder:
-    """Fit the decoder that forecasts the step after `step`, on the pairs that evaluate_method fits and tests on.
+    """Fit the decoder that forecasts the step after `step`.
 
-    As in evaluate_method, the vectors are made from the steps before `step`, and 20 % of its pairs choose the
-    regularisation. With `among_B`, only pairs of these nodes are taken, and no other vector is read. Raises
-    TooFewLinks and ValueError like evaluate_method.
+    The labelled pairs are those of `step`. The decoder is fitted on 80 % of them, and the other 20 % choose its
+    regularisation. `vectors_ND` must be made from the steps before `step`. If `among_B` is given, only pairs of these
+    nodes are used. Raises TooFewLinks if `step` has too few pairs, and ValueError for vectors of another shape or that
+    are not finite.
     """
     _check_vectors("the forecast", vectors_ND, nodes_known_before(graph, step), step)
     split = paper_examples(graph, step, seed=seed)

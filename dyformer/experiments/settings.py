@@ -104,8 +104,10 @@ class Experiment:
             if before is not None:
                 fresh = replace(fresh, **{part: after})
             elif inner and part not in whole:
+                names = ", ".join(f"{part}.{name}" for name in inner)
                 raise BadSetting(
-                    f"{', '.join(inner)}: the part `{part}` is none here; set {part}=default first, or leave it out"
+                    f"{names}: this experiment has no {part}, so that it would have no effect; set {part}=default"
+                    " first, or leave it out"
                 )
         return fresh
 

@@ -1,10 +1,12 @@
 """TemporalUnionGraph -> shortest-path distances, capped (paper, section 3.3: spatial distance encoding).
 
-Bit-parallel breadth-first search between two sets of nodes (after Then et al. 2014, the multi-source search).
+The method is bit-parallel breadth-first search from many nodes at once (Then et al. 2014, multi-source BFS). A node's
+row is a bitset with a bit for each target; `kernels/bfs.py` defines rows, complete rows and spans. A node is near a
+target if their distance is at most 1. A hop is one level of the search.
 
-N nodes    G rows and C columns of a block    T targets of the search, one bit each    R nodes with rows
+N nodes    G rows and C columns of the distances    T targets of the search, one bit each    R nodes that have a row
 X nodes whose rows are updated    K components    S components with targets    W = 8 words of a row
-U = 64 words of 8 codes    B parts of 512 targets    P pairs
+U = 64 words of 8 distances    B parts of 512 targets    P pairs
 """
 
 from collections.abc import Callable, Iterator
@@ -35,10 +37,10 @@ from dyformer.graphs.kernels.bfs import (
 from dyformer.graphs.union_graph import TemporalUnionGraph
 
 MAX_TARGETS = 64 * NUM_WORDS
-MIN_STRETCH = 8_192  # nodes
-SLOTS_PER_STOP = 16  # slots of a list that a stretch should hold, because each return to a list takes time
+MIN_BLOCK = 8_192  # nodes
+SLOTS_PER_BLOCK = 16  # neighbours of a node in one block, on average: with fewer, finding its list again costs more
 BITS = np.packbits(np.eye(MAX_TARGETS, dtype=np.bool_), axis=1, bitorder="little").view(np.uint64)
-SWEPT_FROM = 6  # from this max_distance on, the whole graph is searched level by level
+SWEPT_FROM = 6  # from this max_distance on, each level of the search updates all nodes of the graph
 TABLE_ROWS = 1_024
 MAX_TABLE_NODES = 20_000
 """A table's size grows with the square of the number of nodes; larger graphs are searched block by block."""
@@ -49,9 +51,9 @@ def distance_block(
 ) -> NDArray[np.uint8]:
     """Give the distances [G, C] between two lists of nodes.
 
-    A code is 0 for the node itself, the exact distance below `max_distance`, and else `max_distance`, also for nodes
-    out of reach. The search starts from up to 512 nodes at once, one bit each, on the side with fewer neighbours.
-    Threads may call it at the same time. Raises ValueError for a `max_distance` outside 1 to 255.
+    Distances from `max_distance` on, and of nodes that no path connects, are given as `max_distance`. The search starts
+    from up to 512 nodes at once, on the side where it costs less. Threads may call the function at the same time.
+    Raises ValueError for a `max_distance` outside 1 to 255.
     """
     if not 1 <= max_distance <= 255:
         raise ValueError(f"max_distance = {max_distance}: expected 1 to 255")
@@ -63,7 +65,10 @@ def distance_block(
 
 
 def _effort(graph: HubFirstGraph, target_T: Nodes) -> tuple[int, int]:
-    """Give the cost of a search from these nodes: passes and, to break ties, neighbours (0 in a small graph)."""
+    """Estimate the cost of a search from these nodes: the number of searches, then that of neighbours.
+
+    In a small graph the number of neighbours does not matter and counts as 0.
+    """
     return _num_parts(target_T), graph.num_slots(target_T) if graph.num_hubs < graph.num_nodes else 0
 
 
@@ -77,7 +82,8 @@ def _codes(graph: HubFirstGraph, target_T: Nodes, node_C: Nodes, max_distance: i
     code_BCT[:] = max_distance
     for part, code_CU in enumerate(code_BCU):
         part_T = target_T[part * MAX_TARGETS : (part + 1) * MAX_TARGETS]
-        # A node at distance d is reached at the levels d .. max_distance - 1, and each subtracts one from its code.
+        # A distance starts at max_distance. A node at distance d is in the levels d .. max_distance - 1, and each of
+        # these levels subtracts one.
         for row_CW in _levels(_search_of(graph, part_T), node_C, max_distance):
             decrement(code_CU, row_CW)
     return code_BCT.transpose(1, 0, 2).reshape(len(node_C), code_BCT.shape[0] * MAX_TARGETS)[:, : len(target_T)]
@@ -128,7 +134,7 @@ def _levels(search: _Search, node_C: Nodes, max_distance: int) -> Iterator[Words
 
 
 def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_distance: int) -> Iterator[Words]:
-    """Yield the rows after 2, 3 and, for `max_distance` above 4, 4 hops; paths without hubs are searched last."""
+    """Yield the rows after 2, 3 and, for `max_distance` above 4, 4 hops; paths through hubs are searched first."""
     lists = search.graph.lists
     hubs, _ = pushed(lists, near_R, near[2], search.hubs)
     row_CW = rows_at(node_C, hubs)
@@ -151,7 +157,7 @@ def _far_levels(search: _Search, node_C: Nodes, near: Rows, near_R: Nodes, max_d
 
 
 def _completed(search: _Search, node_C: Nodes, row_CW: Words, hop: Callable[..., Words], *given: Any) -> Words:
-    """Apply `hop` only to the rows that lack targets of their component, and search only for missing targets."""
+    """Apply `hop` only to incomplete rows, and search only for the targets that one of them lacks."""
     which_K, complete_SW = search.complete
     missing_CW = complete_SW[which_K[search.graph.lists[2][node_C]]] & ~row_CW
     is_short_C = missing_CW.any(axis=1)
@@ -174,9 +180,9 @@ def _by_other_neighbors(search: _Search, node_X: Nodes, row_XW: Words, near: Row
     """Add the targets three hops away whose first hop leads to a node that is not a hub."""
     lists = search.graph.lists
     known_B, index_N, neighbor_R = neighborhood(lists, node_X, search.others)
-    near_part, holder_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
-    if search.graph.num_slots(neighbor_R) > search.graph.num_slots(holder_R):
-        return _met(search, holder_R, near_part[2], node_X, row_XW)
+    near_part, near_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
+    if search.graph.num_slots(neighbor_R) > search.graph.num_slots(near_R):
+        return _met(search, near_R, near_part[2], node_X, row_XW)
     row_RW = rows_at(neighbor_R, near)
     row_RW = pulled(lists, neighbor_R, row_RW, near, search.everywhere, search.complete)
     return pulled(lists, node_X, row_XW, (known_B, index_N, row_RW), search.others, search.complete)
@@ -195,22 +201,22 @@ def _by_others(search: _Search, node_X: Nodes, row_XW: Words) -> Words:
     """Add the targets four hops away whose second hop leads to a node that is not a hub."""
     lists = search.graph.lists
     known_B, index_N, neighbor_R = neighborhood(lists, node_X, search.everywhere)
-    near, holder_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
+    near, near_R = pushed(lists, search.target_T, search.bit_TW, search.everywhere)
     no_RW = np.zeros((len(neighbor_R), NUM_WORDS), dtype=np.uint64)
-    row_RW = _met(search, holder_R, near[2], neighbor_R, no_RW)
+    row_RW = _met(search, near_R, near[2], neighbor_R, no_RW)
     return pulled(lists, node_X, row_XW, (known_B, index_N, row_RW), search.everywhere, search.complete)
 
 
-def _met(search: _Search, holder_R: Nodes, row_RW: Words, node_X: Nodes, row_XW: Words) -> Words:
+def _met(search: _Search, node_R: Nodes, row_RW: Words, node_X: Nodes, row_XW: Words) -> Words:
     first, end = search.others
-    num_slots = search.graph.num_slots(holder_R) + search.graph.num_slots(node_X)
-    num_stretches = max(1, num_slots // (SLOTS_PER_STOP * (len(holder_R) + len(node_X))))
-    length = max(MIN_STRETCH, -(-(end - first) // num_stretches))
-    return met(search.graph.lists, holder_R, row_RW, node_X, row_XW, search.others, length)
+    num_slots = search.graph.num_slots(node_R) + search.graph.num_slots(node_X)
+    num_blocks = max(1, num_slots // (SLOTS_PER_BLOCK * (len(node_R) + len(node_X))))
+    length = max(MIN_BLOCK, -(-(end - first) // num_blocks))
+    return met(search.graph.lists, node_R, row_RW, node_X, row_XW, search.others, length)
 
 
 def _swept_levels(search: _Search, node_C: Nodes, near: Rows, max_distance: int) -> Iterator[Words]:
-    """Yield the rows after 2 .. `max_distance` - 1 hops: all nodes pull at each level, until no row changes."""
+    """Yield the rows after 2 .. `max_distance` - 1 hops; every hop updates all nodes, until no row changes."""
     lists = search.graph.lists
     node_N = np.arange(search.graph.num_nodes, dtype=np.uint32)
     known_B = np.full((len(node_N) >> 3) + 1, 255, dtype=np.uint8)
@@ -225,7 +231,7 @@ def _swept_levels(search: _Search, node_C: Nodes, near: Rows, max_distance: int)
 
 
 def distance_table(union: TemporalUnionGraph, *, max_distance: int) -> pl.DataFrame:
-    """Give the pairs nearer than `max_distance`: source, target (source < target), distance.
+    """Give the pairs whose distance is below `max_distance`: source, target (source < target), distance.
 
     Raises ValueError for graphs of more than MAX_TABLE_NODES nodes.
     """

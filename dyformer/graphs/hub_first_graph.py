@@ -11,15 +11,15 @@ import numpy as np
 from dyformer.graphs.kernels.bfs import Lists, Nodes, components, renumbered
 from dyformer.graphs.union_graph import TemporalUnionGraph
 
-NUM_HUBS = 4_096  # their rows fit a core's own cache, and nearly every short path passes through one
-SMALL_GRAPH = 32_768  # in a graph of up to so many nodes, all are hubs
+NUM_HUBS = 4_096  # the hubs' bitsets fit in a core's own cache, and nearly every short path passes through a hub
+SMALL_GRAPH = 32_768  # in a graph of at most this many nodes, all nodes are hubs
 
 _renumbering = Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubFirstGraph:
-    """A union graph with its nodes renumbered, those of many neighbours first, and its components."""
+    """A union graph whose nodes are renumbered by their number of neighbours, most first, and its components."""
 
     number_N: Nodes  # new number of each node
     lists: Lists
@@ -39,7 +39,7 @@ class HubFirstGraph:
 
 def hub_first_graph(union: TemporalUnionGraph) -> HubFirstGraph:
     """Renumber a union graph's nodes, once: the result is stored with the union graph."""
-    with _renumbering:  # a cached property has no lock: two threads at once would need twice the memory
+    with _renumbering:  # a cached property has no lock, so two threads would renumber twice, in twice the memory
         stored = vars(union)
         if "hub_first_graph" not in stored:
             stored["hub_first_graph"] = _hubs_first(union)

@@ -55,13 +55,12 @@ class DynamicGraph:
 def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -> DynamicGraph:
     """Split a log into snapshots.
 
-    `events` has the columns source, target (permanent node numbers from 0), time (microseconds since the epoch, or the
-    log's own integer steps), and on a bipartite log source_side and target_side, in log order. Directions are
-    dropped; empty windows become empty snapshots.
+    `events` is in log order. Its columns are source and target (permanent node numbers from 0) and time (microseconds
+    since the epoch, or the log's own integer steps). A bipartite log also has source_side and target_side. Directions
+    are dropped; empty windows become empty snapshots.
 
-    A longer log changes no complete window, unless the rule depends on the log's end: a number of windows divides the
-    whole log, and `trim_end` counts back from its end. The last window is still growing while events before its
-    `end_time` may come.
+    New rows at the end of the log change no complete window, with two exceptions: a number of windows divides the whole
+    log, and `trim_end` counts back from its end. The last window may still grow: events before its `end_time` may come.
     Raises WindowError (a ValueError) where the window does not fit the log.
     """
     time_R = events["time"].to_numpy()
@@ -101,7 +100,10 @@ def _interleaved(source: pl.Series, target: pl.Series, row_R: NDArray[np.int64])
 def _numbered(
     permanent_S: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Number nodes by first appearance: numbers [S]; per number the permanent one and its first position [N]."""
+    """Number nodes by first appearance.
+
+    Give the number of each end of a row [S], and for each number the permanent one and its first position [N].
+    """
     if permanent_S.max(initial=0) < 4 * len(permanent_S) + 1_000_000 and permanent_S.min(initial=0) >= 0:
         dense_S, num_values = permanent_S, int(permanent_S.max(initial=-1)) + 1
     else:  # the numbers are too large for a table of them

@@ -29,10 +29,10 @@ Rows = tuple[Int64s, Int64s, Int32s]  # indptr, edge indptr, neighbours
 class TemporalUnionGraph:
     """Unique edges of the steps `first_step` .. `until` over all nodes up to `until`; lag 0 is the step `until`.
 
-    The slots `indptr_N1[i] : indptr_N1[i + 1]` hold node i's neighbours in ascending order. Edges are numbered in the
-    order of (source, target): those of the source i are `edge_indptr_N1[i] : edge_indptr_N1[i + 1]`, and their targets
-    are the last slots of row i. Only these rows and the presence bits are stored, 16 bytes an edge; everything else
-    about edges is read from them.
+    The slots `indptr_N1[i] : indptr_N1[i + 1]` of `neighbor_M` are row i: node i's neighbours in ascending order. Edges
+    are numbered in the order of (source, target). The edges of the source i have the numbers
+    `edge_indptr_N1[i] : edge_indptr_N1[i + 1]`, and their targets are the last slots of row i. Only the rows and the
+    presence bits are stored, in 16 bytes an edge; everything else about edges is computed from them.
     """
 
     num_nodes: int

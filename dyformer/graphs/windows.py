@@ -31,11 +31,11 @@ LAST_CLOCK_TIME = (datetime(9900, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`, in order and without a gap, except trimmed rows.
+    """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`; every row that is not trimmed is in one window.
 
-    A window by time ends where the next one starts. The last one is still growing while events before its `end_time`
-    may come. Windows of equal count start at their first row and end right after their last row. Where rows of one
-    moment are on both sides of a bound, the two windows overlap by that moment.
+    A window of a given length ends where the next one starts. The last window may still grow: events before its
+    `end_time` may come. A window of a given number of rows starts at the time of its first row and ends right after
+    that of its last row. If rows of equal time fall into two windows, the windows overlap by that moment.
     """
 
     start_time_T: NDArray[np.int64]
@@ -55,9 +55,10 @@ def time_order(time_R: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def time_keys(time_R: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Give each row a key from 0 to 2^62, ascending by time and then by row, and the number of bits for the row.
+    """Give each row a key from 0 to 2^62, and the number of bits of a key that hold the row number.
 
-    The upper bits of a key are the time or, where it has too many bits, its rank among all times.
+    Sorted keys are in order of time, and of the row number where times are equal. The upper bits of a key are the time.
+    A time with too many bits is replaced by its rank among all times.
     """
     row_bits = len(time_R).bit_length()
     key_R = _short_times(time_R, KEY_BITS - row_bits)
@@ -88,7 +89,8 @@ def _are_multiples(since_R: NDArray[np.int64], unit: int) -> bool:
 def split_windows(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit) -> Windows:
     """Split rows in order of time by the rule of `Window`.
 
-    Raises WindowError where the rule does not fit the log: no row left, too many windows, clock rules on steps.
+    Raises WindowError where the rule does not fit the log: the trims leave no row, there are too many windows, or the
+    rule needs clock times and the log has integer steps.
     """
     _check_fit(window, time_unit)
     if len(time_R) == 0:
@@ -150,7 +152,8 @@ def _time_bounds(first: int, last: int, window: Window, time_unit: TimeUnit) -> 
 
 
 def _equal_widths(first: int, last: int, num_windows: int) -> NDArray[np.int64]:
-    # Bound k is the least integer with floor(num_windows (time - first) / (last - first)) >= k; the last: last + 1.
+    # Window k starts at the earliest integer time with floor(num_windows (time - first) / (last - first)) >= k, because
+    # `Window` defines the windows by this formula. The last window ends at last + 1, so it holds the last row.
     if first == last:
         raise WindowError(f"all interactions have the same time: it cannot be split into {num_windows} equal widths")
     inner = [first - (-index * (last - first) // num_windows) for index in range(num_windows)]
@@ -166,9 +169,12 @@ def _check_number(num_windows: int, window: Window) -> None:
 
 
 def _clock_bounds(first: int, last: int, window: Window) -> NDArray[np.int64]:
-    """Give bounds that are regular on the wall clock of the window's zone, as instants."""
+    """Give bounds whose distances are equal on the wall clock of the window's time zone, in microseconds of UTC."""
     if first < FIRST_CLOCK_TIME or last > LAST_CLOCK_TIME:
-        raise WindowError(f"the window {str(window)!r} needs times of the years 2 to 9900: check the unit of the times")
+        raise WindowError(
+            f"the window {str(window)!r} needs times in the years 2 to 9900, but the log has times outside of them:"
+            " check the unit of the times"
+        )
     amount, unit = parse_duration(window.length or "")
     zone = ZoneInfo(window.time_zone)
     if window.rule == "calendar":
@@ -190,7 +196,7 @@ def _regular(first: int, length: int) -> Callable[[int], int]:
 
 
 def _calendar(first: int, amount: int, unit: str) -> tuple[Callable[[int], int], int]:
-    """Give the wall time of each calendar period from that of `first` on, and the least length of a period."""
+    """Give the start of each calendar period, from the one with `first` on, and the least length of a period."""
     if unit in ("d", "w"):
         monday = first - (first // DAY + 3) % 7 * DAY  # the epoch was a Thursday
         length = amount * DAY * (7 if unit == "w" else 1)
@@ -214,7 +220,7 @@ def _wall(instant: int, zone: ZoneInfo) -> int:
 
 
 def _instant(wall: int, zone: ZoneInfo) -> int:
-    """Give the first instant at which the wall clock has reached `wall`, also where the clocks jump over it."""
+    """Give the first instant at which the wall clock shows `wall` or, where the clocks skip this time, a later one."""
     offsets = sorted(_wall(near, zone) - near for near in (wall - DAY, wall + DAY))
     late, early = wall - offsets[0], wall - offsets[1]
     for instant in (early, late):

@@ -79,14 +79,15 @@ class Window:
     First, the trims leave only rows with `min + trim_start <= time <= max - trim_end`. Let `first` and `last` be the
     ends of this range (`min + trim_start`; `max - trim_end`). Then the rules are:
 
-    - equal_time with a length: step 1 + floor((time - first) / length). In a time zone other than UTC, times and ends
-      are read on that zone's wall clock first, so that a day stays a day when the clocks change (ml-10m's rule).
+    - equal_time with a length: step 1 + floor((time - first) / length). In a time zone other than UTC, all times are
+      read on that zone's wall clock first. A day then stays a day when the clocks change (ml-10m's rule).
     - equal_time with a count: step 1 + min(count - 1, floor(count * (time - first) / (last - first))).
-    - equal_count: the rows in order of time, ties in log order, in `count` parts of equal size (where the division
-      leaves a remainder, the first parts have one row more).
-    - calendar: whole days, weeks (from Monday), months or years of the time zone, from that of the first row on.
+    - equal_count: the rows in order of time are divided into `count` parts of equal size. Rows of equal time are in the
+      order of the log. If the division leaves a remainder, the first parts have one row more.
+    - calendar: each step is one or more whole days, weeks (from Monday), months or years of the time zone. Step 1 is
+      the one with the first row.
 
-    Windows without a row are kept.
+    Windows without a row are steps, too.
     """
 
     rule: WindowRule
@@ -110,8 +111,8 @@ class Window:
     def parse(cls, text: str) -> "Window":
         """Read the text that `str(window)` writes.
 
-        "7d", "12 equal" (also "12 equal count"), "100 equal time", "calendar 1mo", "1" (steps); each may be followed
-        by "in Europe/Berlin" and by "trim 5d 60d".
+        Examples are "7d", "12 equal" (also "12 equal count"), "100 equal time", "calendar 1mo" and "1" (steps). Each
+        may be followed by "in Europe/Berlin" and by "trim 5d 60d".
         """
         return _parse_window(text)
 

@@ -1,7 +1,8 @@
 """A file of delimited text and its ReadPlan -> blocks of rows: the texts of the planned columns, line by line.
 
-Lines without quotes are split all at once, and lines of regular quoting by one pattern. All others are split one by
-one, because a quoted field may hold separators, doubled quotes and line ends.
+A line is regular if each of its fields is quoted as a whole or not at all. Regular lines are split all together: those
+without quotes at every separator, those with quotes by one pattern. Any other line with a quote starts an odd record.
+Odd records are read one by one, because such a record may continue on the next lines or have broken quotes.
 """
 
 import csv
@@ -24,23 +25,23 @@ QUOTED = r'"(?:[^"]|"")*"'
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """Where one file has the planned columns."""
+    """Positions of the planned columns in one file; `num_fields` are the numbers of fields that a row may have."""
 
     at: dict[str, int]  # role -> position
-    num_fields: range  # allowed in a row
+    num_fields: range
     header: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OddRecord:
-    """A record that starts in a line of irregular quoting."""
+    """A record whose first line has a quote and is not regular."""
 
     first: int  # index of its first line in the block
     num_lines: int
     raw: str
     fields: list[str]
-    reason: str | None = None
-    is_open: bool = False  # the block ends before the quote is closed or the record is too long
+    reason: str | None = None  # None if the record can be split
+    is_open: bool = False  # the record may continue in the next block, because its quote is not closed in this one
 
 
 def delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator[pl.DataFrame]:
@@ -68,9 +69,10 @@ def delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator[
 
 
 def odd_records(texts: pl.Series, starts: list[int], separator: str, num_fields: range) -> list[OddRecord]:
-    """Read the records that start at the given lines, in order; lines that an earlier record took are skipped.
+    """Read the odd records that start at the given lines, in order.
 
-    Lines after an open quote are added to its record if the result has an allowed number of fields.
+    Lines after an open quote become part of its record if the record then has an allowed number of fields. A given line
+    that is part of an earlier record starts no record.
     """
     records: list[OddRecord] = []
     for start in starts:
@@ -81,7 +83,7 @@ def odd_records(texts: pl.Series, starts: list[int], separator: str, num_fields:
 
 
 def parsed(text: str, separator: str) -> tuple[list[str], str | None]:
-    """Split one record; give its stripped fields, and the fault of its quoting if there is one."""
+    """Split one record into its stripped fields; the second result says how its quoting is broken, None if sound."""
     line = text.replace("\t", " ").strip() if separator == " " else text
     lines = io.StringIO(line, newline="\n")
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
@@ -93,7 +95,10 @@ def parsed(text: str, separator: str) -> tuple[list[str], str | None]:
 
 
 def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Positions:
-    """Find the planned columns in this file: its header may have another order, or be missing after the first file."""
+    """Find the planned columns in this file, whose header may have another order than the first file's.
+
+    Files after the first may also lack the header.
+    """
     most = plan.max_fields if plan.max_fields is not None else 1 << 30
     wanted = plan.columns.by_role()
     if not plan.has_header:
@@ -113,7 +118,7 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
 
 
 def _integer_rows(lines: Lines, plan: ReadPlan, positions: Positions) -> pl.DataFrame | None:
-    """Read a block as numbers; None where it holds anything but rows of plain fields."""
+    """Read a block whose ids are all integers; None if it has other ids, quotes, comments or uneven rows."""
     block = lines.block.replace(b"\r\n", b"\n") if b"\r" in lines.block else lines.block
     marks = ('"', "\0", "\r", *plan.comment_marks, *([positions.header] if positions.header else []))
     rows = integer_rows(block, str(plan.separator), positions.at, tuple(mark.encode() for mark in marks))
@@ -127,7 +132,7 @@ def _integer_rows(lines: Lines, plan: ReadPlan, positions: Positions) -> pl.Data
 def _odd_records(
     frame: pl.DataFrame, plan: ReadPlan, positions: Positions, *, is_last: bool
 ) -> tuple[list[OddRecord], pl.DataFrame]:
-    """Find the records of irregular quoting, and the lines from an open record on, which wait for the next block."""
+    """Find the odd records, and the lines that must wait for the next block, because the last record may continue."""
     starts = frame.select(
         pl.col("raw").str.contains('"', literal=True)
         & pl.col("reason").is_null()
@@ -227,7 +232,7 @@ def _plain_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.Data
 
 
 def _even_texts(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.DataFrame:
-    """Split lines that all have one number of fields: the CSV reader is several times as fast as splitting texts."""
+    """Split lines with the same number of fields; polars' CSV reader does it several times as fast as `str.split`."""
     bytes_again = io.BytesIO()
     raw.to_frame().write_csv(bytes_again, include_header=False, quote_style="never")
     table = pl.read_csv(
@@ -242,13 +247,13 @@ def _ragged_texts(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.Data
 
 
 def _is_regular(text: pl.Expr, separator: str) -> pl.Expr:
-    """Whether each text is one record whose every field is quoted as a whole or not at all."""
+    """Whether each line is regular."""
     field = _field(separator)
     return text.str.strip_chars(" ").str.contains(f"^(?:{field})(?:{_pattern(separator)}(?:{field}))*$")
 
 
 def _quoted_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.DataFrame:
-    """Split lines of regular quoting: the fields at the wanted positions, and `num_fields`."""
+    """Split regular lines with quotes: the fields at the wanted positions, and `num_fields`."""
     text = raw.str.strip_chars(" \t" if separator == " " else " ")
     pattern = _pattern(separator)
     groups = text.str.extract_groups("^" + pattern.join([f"({_field(separator)})"] * (max(at.values()) + 1)))

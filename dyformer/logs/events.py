@@ -1,11 +1,14 @@
 """Raw log -> events: source, target, time, weight, label; rejected rows with reasons.
 
-An events frame has the columns `source, target` (the user's own ids: UInt32 or Int64 where each is an integer's
-canonical text, else Categorical, which holds each text once), `time` (Int64: microseconds since the epoch, or the log's
-integer step), `weight` (Float64), `label` (Int8, null where there is none), `file` and `line` (where the row stands),
-in the order of the log.
+An events frame has one row for each usable row of the log, in the order of the log. Its columns are
 
-R rows    B rows of one block    S rows whose hash another row shares
+- `source`, `target`: the user's own ids. UInt32 or Int64 if all are integers without leading zeros; else Categorical,
+  which stores each text once.
+- `time`: Int64, microseconds since the epoch, or the log's own integer steps.
+- `weight`: Float64, 1 where the log has none. `label`: Int8, null where the log has none.
+- `file`, `line`: the file and the line of the row.
+
+R rows    B rows of one block    S rows whose hash equals that of another row
 """
 
 from collections import defaultdict
@@ -41,7 +44,7 @@ CONTENT = ("source", "target", "time", "weight", "label")
 EVENT_COLUMNS = (*CONTENT, "file", "line")
 
 ABSENT = {"weight": pl.lit(1.0), "label": pl.lit(None, pl.Int8)}
-"""The values of all events where the log lacks the column."""
+"""The value of every event if the log lacks the column."""
 
 NUMBERS = {pl.UInt32: np.uint32, pl.Int64: np.int64, pl.Float64: np.float64}
 """Types of the columns that have a value in every event."""
@@ -106,14 +109,17 @@ def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, 
 
 
 def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -> Iterator[pl.DataFrame]:
-    """Read one file block by block as texts; raises DamagedLog and ColumnNotFound.
+    """Split one file into rows, block by block; raises DamagedLog and ColumnNotFound.
 
-    A block has the columns `source, target, time` and, where planned, `weight, label` (stripped texts, null where
-    missing), `line` (from 1; the row's number in Parquet), `raw` (the text as it stands; null in Parquet) and `reason`
-    (null unless the row cannot be split). Blank lines, comment lines and headers are left out.
+    Blank lines, comment lines and headers are left out. A block has the columns
 
-    Where all ids of a block are plain integers, they come as Int64, and so do times that are plain integers. Instead of
-    `raw` such a block has every field of the text in `field_0, field_1, ...`.
+    - `source`, `target`, `time` and, where planned, `weight`, `label`: stripped texts, null where missing.
+    - `line`: from 1; in Parquet the number of the row.
+    - `raw`: the whole line, unchanged; null in Parquet.
+    - `reason`: why the row cannot be split; null if it can.
+
+    If all ids of a block are integers without sign or leading zeros, they are Int64, and so are such times. This block
+    has null in `raw`, and every field of the text in `field_0`, `field_1`, ... instead.
     """
     start = first_bytes(file, 64)
     if start.startswith(PARQUET_MAGIC) != (plan.format == "parquet"):
@@ -194,7 +200,7 @@ def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, p
 
 
 def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:
-    """Columns with one value in all rows of a file."""
+    """Give the columns that have one value in all rows of a file."""
     absent = {name: value for name, value in ABSENT.items() if name not in plan.columns.by_role()}
     return absent | {"file": pl.lit(file.name)}
 
@@ -240,7 +246,10 @@ def _hashed(rows: pl.DataFrame) -> NDArray[np.uint64]:
 
 
 def _suspects(hash_R: NDArray[np.uint64], row_bits: np.uint64) -> NDArray[np.uint64]:
-    """Find the rows [S] whose hashes have equal leading bits, grouped by these bits and ascending in a group."""
+    """Find the rows [S] that may repeat another one, because their hashes have equal leading bits.
+
+    They are grouped by these bits, and ascending in each group.
+    """
     # A key holds leading bits and row, because sorting keys is several times as fast as sorting positions.
     key_R = hash_R
     for first in range(0, len(key_R), BLOCK_ROWS):

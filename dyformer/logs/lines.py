@@ -136,9 +136,10 @@ def integer_rows(
         marks: texts with a special meaning, such as quotes and comment marks.
 
     Returns:
-        The wanted roles, ids and times as Int64 and the others as stripped texts, and all fields unchanged in
-        `field_0, field_1, ...`. None where a line has another number of fields than the first, an id or time is not
-        a plain integer of up to 18 digits, the block contains a mark, or a text is not ASCII.
+        The columns of the wanted roles: ids and times as Int64, the others as stripped texts. All fields are in
+        `field_0, field_1, ...`, unchanged. The result is None in a block that this fast reader cannot split: a line has
+        another number of fields than the first, or an id or a time is not a plain integer of up to 18 digits. It is
+        also None if the block contains a mark or a character outside of ASCII.
     """
     first = io.BytesIO(block).readline().decode("latin-1").rstrip("\n").split(separator)
     if len(first) <= max(at.values()) or not first[at["source"]].isdecimal() or not first[at["target"]].isdecimal():

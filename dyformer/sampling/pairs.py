@@ -97,9 +97,10 @@ def paper_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkSplit:
     """Give the pairs on which a forecast of `step` is evaluated in the paper's protocol (section 5.1).
 
     Positive: the edges of `step` with both ends known one step before. Negative: as many uniform pairs of such nodes
-    without an edge in `step`, or all of them where a dense graph has fewer. Each kind is split 20/20/60 at random. The
-    split depends on the graph up to `step`, the step and the seed alone, so that every method is evaluated on the same
-    one. Raises ValueError for a step out of range and TooFewLinks where a part would lack a kind.
+    without an edge in `step`, or all of them if there are fewer. Both are split at random: 20 % for training, 20 % for
+    validation, 60 % for the test. The split depends only on the graph up to `step`, the step and the seed, so every
+    method is evaluated on the same pairs. Raises ValueError for a step out of range, and TooFewLinks if a part would
+    have no positive or no negative pair.
     """
     num_nodes = nodes_known_before(graph, step)
     positives = known_edges(graph.snapshots[step - 1], num_nodes)

@@ -124,8 +124,9 @@ def _first_visible_step(activity: Activity, until: int, hidden_step: int | None,
 def node_features(graph: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.float32]:
     """Give the structural features of single nodes `[B, F]`.
 
-    log(1 + degree): at each lag, summed over lags, and summed with weights that halve from lag to lag; recency
-    e^-(steps since last active); log(1 + steps since first active); side.
+    The features are log(1 + degree) at each lag; log(1 + degree) summed over the lags, without weights and with weights
+    that halve from lag to lag; e^-(steps since the node was last active); log(1 + steps since it was first active); and
+    its side.
     """
     lag_V = np.flatnonzero(graph.visible_T)
     degree_BT = np.zeros((len(node_B), len(graph.visible_T)))

@@ -44,13 +44,13 @@ def ingest_log(
 ) -> dict[str, Any]:
     """Commit the rows of a log, file by file; a file whose bytes were committed before changes nothing.
 
-    Every file is read and checked before any is committed, so that a log with too many bad rows, or with a window that
-    does not fit it, changes nothing. Fewer rows than the default number of windows are committed: the log may grow.
+    All files are read and checked before the first is committed. A log with too many bad rows, or whose window does not
+    fit it, therefore changes nothing. Fewer rows than windows of equal count are no error, because the log may grow.
 
     Args:
         dataset: a known name, or one of the user's own.
-        reading: plain values by the names in `flows.options.READING_OPTIONS`; a missing one comes from an earlier
-            ingest, from the known dataset, or is guessed. Without a log, the rows committed before are used.
+        reading: plain values by the names in `flows.options.READING_OPTIONS`. A missing one is taken from an earlier
+            ingest or from the known dataset, or is guessed. Without `log`, the rows committed before are used.
         show: called with a description of the reading plan before any row is read.
         check: called with the number of snapshots before anything is committed; raises if they are too few.
 

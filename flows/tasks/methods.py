@@ -14,8 +14,8 @@ from dyformer.experiments.methods import METHODS, Method, UnknownMethod, checked
 def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
     """Return the methods of these names, all of METHODS by default; the keys are titles, or `package.module:Class`.
 
-    A title may be written in any case, with underscores for characters that are no letters or digits, or
-    shortened if it then matches only one entry. Raises UnknownMethod.
+    Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
+    entry begins so. Raises UnknownMethod.
     """
     if names is None:
         return dict(METHODS)

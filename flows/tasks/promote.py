@@ -28,10 +28,10 @@ class NotEvaluated(ValueError):
 def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int = 0) -> dict[str, Any]:
     """Promote a model to champion of its dataset if there is none, or if it is significantly better.
 
-    The champion is evaluated on the challenger's own pairs with the paper's decoder. The challenger wins if the
-    95 % interval of the difference in AUC lies above 0, and the one on new pairs does not lie below 0. A champion that
-    was trained on the evaluated step cannot be evaluated and stays. A champion whose weights are missing, or do
-    not fit the model, is replaced.
+    The champion is evaluated on the challenger's own pairs with the paper's decoder. The challenger is promoted if the
+    95 % interval of the difference in AUC is above 0, unless that on new pairs is below 0. A champion that was trained
+    on the evaluated step cannot be evaluated and stays. A champion without weights, or whose weights do not fit the
+    model, is replaced.
 
     Args:
         snapshots: address of the snapshots for both evaluations.

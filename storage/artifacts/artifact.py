@@ -20,7 +20,7 @@ from storage import files
 
 MANIFEST = "manifest.json"
 LEFTOVER_SECONDS = 24 * 3600  # a hidden folder of this age belongs to a writer that was killed
-REMEDY = "delete its folder and run the step that makes it again"
+REMEDY = "delete its folder and run the command that makes it again"
 
 
 class ArtifactMissing(ValueError):
@@ -87,7 +87,7 @@ def lineage_of(address: str) -> Lineage:
     _required(address)
     lineage = manifest(address)
     if lineage is None:
-        raise ArtifactMissing(f"{address} lacks files that its manifest lists: run the step that makes it again")
+        raise ArtifactMissing(f"{address} lacks files that its manifest lists: run the command that makes it again")
     return lineage
 
 
@@ -205,7 +205,7 @@ def _record(address: str) -> dict[str, Any] | None:
 def _required(address: str) -> dict[str, Any]:
     record = _record(address)
     if record is None:
-        raise ArtifactMissing(f"there is no finished artifact under {address}: run the step that makes it")
+        raise ArtifactMissing(f"there is no finished artifact under {address}: run the command that makes it")
     return record
 
 

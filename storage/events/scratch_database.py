@@ -1,7 +1,7 @@
 """Logs larger than memory -> a DuckDB database on this machine's disk, which is removed on closing.
 
-A log is large when its text has more than an eighth of DYFORMER_MEMORY (MiB, 4096 by default), or when cutting its
-events into snapshots would take more than all of it.
+DYFORMER_MEMORY is the memory to use, in MiB (4096 by default). A log is large if its text takes more than an eighth of
+this memory, or if making snapshots of its events would take more than all of it.
 """
 
 import os

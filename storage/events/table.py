@@ -178,7 +178,7 @@ def _try_append(layout: Layout, source: _Source) -> Ingest | None:
 
 
 def _commit(layout: Layout, table: DeltaTable, source: _Source) -> tuple[Ingest | None, pl.DataFrame | None]:
-    """Commit a source; returns the ingest (None where another writer committed first) and its new nodes."""
+    """Commit a source; returns its record and the new nodes, or (None, None) if another writer committed first."""
     known = rows.known_nodes(layout.nodes(source.dataset), table, table.version())
     _check_sides(known, source)
     read = source.rows

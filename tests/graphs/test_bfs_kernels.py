@@ -94,7 +94,7 @@ def test_a_pull_adds_the_rows_of_neighbours_in_the_span_to_the_nodes_row(span: t
 
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("length", [1, 2, 4, 100])
-def test_two_hops_through_the_span_are_the_same_in_stretches_of_any_length(span: tuple[int, int], length: int):
+def test_two_hops_through_the_span_are_the_same_in_blocks_of_any_length(span: tuple[int, int], length: int):
     for seed in range(10):
         rows, holder_R = pushed(lists(), *some_rows(seed)[:2], (0, 0))
         node_X, row_XW, _ = some_rows(seed + 100)

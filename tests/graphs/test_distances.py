@@ -18,12 +18,12 @@ from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 @pytest.fixture(params=["all nodes are hubs", "three hubs", "no hubs"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., np.ndarray]:
-    """The search with the sizes of small graphs, and of large ones: few hubs, stretches of two nodes."""
+    """The search with the sizes of small graphs, and of large ones: few hubs, blocks of two nodes."""
     if request.param != "all nodes are hubs":
         monkeypatch.setattr(hub_first, "SMALL_GRAPH", 0)
         monkeypatch.setattr(hub_first, "NUM_HUBS", 3 if request.param == "three hubs" else 0)
-        monkeypatch.setattr(distances, "MIN_STRETCH", 2)
-        monkeypatch.setattr(distances, "SLOTS_PER_STOP", 1)
+        monkeypatch.setattr(distances, "MIN_BLOCK", 2)
+        monkeypatch.setattr(distances, "SLOTS_PER_BLOCK", 1)
     return distance_block
 
 

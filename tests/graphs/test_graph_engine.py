@@ -87,7 +87,7 @@ def drawn(test, num_graphs: int):
 def search_as_on_a_large_graph(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hub_first_graph, "SMALL_GRAPH", 0)
     patch.setattr(hub_first_graph, "NUM_HUBS", 3)
-    patch.setattr(distances, "MIN_STRETCH", 2)
+    patch.setattr(distances, "MIN_BLOCK", 2)
 
 
 def on_graphs(num_graphs: int):

@@ -87,7 +87,7 @@ def test_an_address_has_no_artifact_before_it_is_written(tmp_path: Path):
     assert manifest(nowhere) is None
     assert not is_complete(nowhere)
     assert not is_current(nowhere, LINEAGE)
-    with pytest.raises(ArtifactMissing, match="run the step that makes it"):
+    with pytest.raises(ArtifactMissing, match="run the command that makes it"):
         read_table(nowhere, "edges")
 
 
@@ -102,7 +102,7 @@ def test_a_tampered_file_is_refused_by_name(address: str, name: str):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ArtifactDamaged, match=rf"{name} was changed .* run the step that makes it again"):
+    with pytest.raises(ArtifactDamaged, match=rf"{name} was changed .* run the command that makes it again"):
         read_bytes(address, name)
 
 

@@ -1,11 +1,16 @@
 """The loops of the bit-parallel search, compiled at first use and cached on disk; they run without Python's lock.
 
-A node's row is 512 bits, one for each target, set once that target has reached the node. It has eight words, because a
-random access loads a whole cache line anyway. `Rows` are the rows of some of the nodes. Nodes are numbered hubs first
-and neighbours ascend, so every list of neighbours begins with its hubs.
+The search starts from up to 512 targets at once. Each node has a bitset of 512 bits, called its row. Bit t is set once
+the search from target t has reached the node. A row has eight words of 64 bits, because the processor loads that many
+bytes (a cache line) at every random access. A node that no target has reached has no row.
+
+A component's complete row has the bits of all targets in that component. No node of the component can get another bit.
+A span is a range of node numbers. Hubs (the nodes with the most neighbours) have the lowest numbers, and each list of
+neighbours is ascending, so every list begins with its hubs.
 
 N nodes    N1 = N + 1    M slots of both directions    B bytes of 8 nodes    K components    W = 8 words of a row
-R rows    X nodes whose rows are updated    S components with targets    V nodes of a stretch    U = 64 bytes of a row
+R nodes that have a row    X nodes whose rows are updated    S components with targets    V nodes of a block
+U = 64 bytes of a row
 """
 
 import numpy as np
@@ -17,8 +22,10 @@ NUM_WORDS = 8
 Words = NDArray[np.uint64]
 Nodes = NDArray[np.uint32]
 Lists = tuple[NDArray[np.int64], Nodes, Nodes]  # indptr_N1, neighbor_M, component_N
-Rows = tuple[NDArray[np.uint8], Nodes, Words]  # known_B: a bit for every node with a row; index_N: which row; row_RW
-Complete = tuple[Nodes, Words]  # which_K: row of each component; complete_SW: all bits that its nodes can get
+Rows = tuple[NDArray[np.uint8], Nodes, Words]
+"""Rows of some nodes: `known_B`, a bit set for every node with a row; `index_N`, the index of its row in `row_RW`."""
+Complete = tuple[Nodes, Words]
+"""Complete rows: `which_K`, the index in `complete_SW` of each component's row."""
 Span = tuple[int, int]  # the first node and the one after the last
 
 _NO_BITS = (np.uint64(0),) * NUM_WORDS
@@ -26,7 +33,7 @@ _NO_BITS = (np.uint64(0),) * NUM_WORDS
 
 @njit
 def _with(bits, row_RW, r):
-    # Written out, because the eight words then stay in registers.
+    # The words are written out instead of looped over, because then they stay in registers.
     low = (bits[0] | row_RW[r, 0], bits[1] | row_RW[r, 1], bits[2] | row_RW[r, 2], bits[3] | row_RW[r, 3])
     return (*low, bits[4] | row_RW[r, 4], bits[5] | row_RW[r, 5], bits[6] | row_RW[r, 6], bits[7] | row_RW[r, 7])
 
@@ -56,7 +63,10 @@ def _mark(known_B, node):
 
 @njit(nogil=True, cache=True)
 def renumbered(indptr_N1, neighbor_M, node_N, number_N):
-    """Give the lists of neighbours, ascending, after node `node_N[i]` got the number i; `number_N` is the inverse."""
+    """Renumber the nodes: `node_N[i]` gets the number i; give the new lists of neighbours, each ascending.
+
+    `number_N` is the inverse of `node_N`.
+    """
     new_N1 = np.zeros_like(indptr_N1)
     for i in range(len(node_N)):
         new_N1[i + 1] = new_N1[i] + indptr_N1[node_N[i] + 1] - indptr_N1[node_N[i]]
@@ -97,14 +107,14 @@ def components(indptr_N1, neighbor_M):
 
 
 @njit
-def _add(bits, node, rows, holder_R, num_rows):
+def _add(bits, node, rows, node_R, num_rows):
     known_B, index_N, row_RW = rows
     if _has(known_B, node):
         _put(_with(bits, row_RW, index_N[node]), row_RW, index_N[node])
         return num_rows
     _mark(known_B, node)
     index_N[node] = num_rows
-    holder_R[num_rows] = node
+    node_R[num_rows] = node
     _put(bits, row_RW, num_rows)
     return num_rows + 1
 
@@ -117,9 +127,9 @@ def _no_rows(num_nodes, most):
 
 @njit(nogil=True, cache=True)
 def pushed(lists, node_X, row_XW, span):
-    """Push each node's row to itself and its neighbours in the span; give the rows, and the node of each [R].
+    """Add each node's row to the rows of itself and of its neighbours in the span.
 
-    Nodes of X may repeat.
+    Give the `Rows` of all nodes reached, and these nodes [R]. Nodes of X may repeat.
     """
     indptr_N1, neighbor_M, _ = lists
     num_nodes = len(indptr_N1) - 1
@@ -128,23 +138,26 @@ def pushed(lists, node_X, row_XW, span):
         num_slots += indptr_N1[node + 1] - indptr_N1[node]
     most = min(num_nodes, len(node_X) + min(num_slots, span[1] - span[0]))
     rows = _no_rows(num_nodes, most)
-    holder_R = np.empty(most, dtype=np.uint32)
+    node_R = np.empty(most, dtype=np.uint32)
     num_rows = 0
     for x in range(len(node_X)):
         bits = _with(_NO_BITS, row_XW, x)
-        num_rows = _add(bits, node_X[x], rows, holder_R, num_rows)
+        num_rows = _add(bits, node_X[x], rows, node_R, num_rows)
         for slot in range(indptr_N1[node_X[x]], indptr_N1[node_X[x] + 1]):
             other = neighbor_M[slot]
             if other >= span[1]:
                 break
             if other >= span[0]:
-                num_rows = _add(bits, other, rows, holder_R, num_rows)
-    return (rows[0], rows[1], rows[2][:num_rows]), holder_R[:num_rows]
+                num_rows = _add(bits, other, rows, node_R, num_rows)
+    return (rows[0], rows[1], rows[2][:num_rows]), node_R[:num_rows]
 
 
 @njit(nogil=True, cache=True)
 def pulled(lists, node_X, row_XW, rows, span, complete):
-    """Add to each node's row those of its neighbours in the span, until it is complete; give the rows [X, W]."""
+    """Add to each node's row the rows of its neighbours in the span; give the new rows [X, W].
+
+    A node's remaining neighbours are skipped once its row is complete.
+    """
     indptr_N1, neighbor_M, component_N = lists
     known_B, index_N, row_RW = rows
     which_K, complete_SW = complete
@@ -164,45 +177,46 @@ def pulled(lists, node_X, row_XW, rows, span, complete):
 
 
 @njit
-def _push_stretch(neighbor_M, slot, end, bits, stretch, row_VW):
-    while slot < end and neighbor_M[slot] < stretch[1]:
-        if neighbor_M[slot] >= stretch[0]:
-            v = neighbor_M[slot] - stretch[0]
+def _push_block(neighbor_M, slot, end, bits, block, row_VW):
+    while slot < end and neighbor_M[slot] < block[1]:
+        if neighbor_M[slot] >= block[0]:
+            v = neighbor_M[slot] - block[0]
             _put(_with(bits, row_VW, v), row_VW, v)
         slot += 1
     return slot
 
 
 @njit
-def _pull_stretch(neighbor_M, slot, end, bits, stretch, row_VW):
-    while slot < end and neighbor_M[slot] < stretch[1]:
-        if neighbor_M[slot] >= stretch[0]:
-            bits = _with(bits, row_VW, neighbor_M[slot] - stretch[0])
+def _pull_block(neighbor_M, slot, end, bits, block, row_VW):
+    while slot < end and neighbor_M[slot] < block[1]:
+        if neighbor_M[slot] >= block[0]:
+            bits = _with(bits, row_VW, neighbor_M[slot] - block[0])
         slot += 1
     return slot, bits
 
 
 @njit(nogil=True, cache=True)
-def met(lists, holder_R, row_RW, node_X, row_XW, span, length):
-    """Add to each node's row those of the holders two hops away through a node of the span; give the rows [X, W].
+def met(lists, node_R, row_RW, node_X, row_XW, span, length):
+    """Add to each node of X the rows of the nodes R two hops away through a node of the span; give the rows [X, W].
 
-    Rows are pushed to one stretch of `length` nodes of the span and pulled from it, and then to the next, because the
-    rows of a stretch stay in the cache. Rows of the whole span would be fetched from memory twice.
+    The span is processed in blocks of `length` nodes. Rows are pushed to the nodes of a block and pulled from them
+    before the next block begins, because the rows of one block stay in the processor's cache. Rows of the whole span
+    would be fetched from memory twice.
     """
     indptr_N1, neighbor_M, _ = lists
-    slot_R, slot_X = indptr_N1[holder_R], indptr_N1[node_X]
+    slot_R, slot_X = indptr_N1[node_R], indptr_N1[node_X]
     row_VW = np.empty((length, NUM_WORDS), dtype=np.uint64)
     new_XW = row_XW.copy()
     for first in range(span[0], span[1], length):
-        stretch = (first, min(first + length, span[1]))
+        block = (first, min(first + length, span[1]))
         row_VW[:] = 0
-        for r in range(len(holder_R)):
+        for r in range(len(node_R)):
             bits = _with(_NO_BITS, row_RW, r)
-            slot_R[r] = _push_stretch(neighbor_M, slot_R[r], indptr_N1[holder_R[r] + 1], bits, stretch, row_VW)
+            slot_R[r] = _push_block(neighbor_M, slot_R[r], indptr_N1[node_R[r] + 1], bits, block, row_VW)
         for x in range(len(node_X)):
             bits = _with(_NO_BITS, new_XW, x)
             end = indptr_N1[node_X[x] + 1]
-            slot_X[x], bits = _pull_stretch(neighbor_M, slot_X[x], end, bits, stretch, row_VW)
+            slot_X[x], bits = _pull_block(neighbor_M, slot_X[x], end, bits, block, row_VW)
             _put(bits, new_XW, x)
     return new_XW
 
@@ -224,22 +238,25 @@ def _mark_neighbors(lists, node_X, span, known_B):
 
 @njit(nogil=True, cache=True)
 def neighborhood(lists, node_X, span):
-    """Give all neighbours of the nodes in the span [R], ascending, with the bits and the index of their `Rows`."""
+    """Give all neighbours of the nodes that lie in the span [R], ascending.
+
+    `known_B` and `index_N` come first, as in `Rows`: with an array of rows [R, W] they make the neighbours' `Rows`.
+    """
     known_B, index_N, _ = _no_rows(len(lists[0]) - 1, 0)
-    holder_R = np.empty(_mark_neighbors(lists, node_X, span, known_B), dtype=np.uint32)
+    node_R = np.empty(_mark_neighbors(lists, node_X, span, known_B), dtype=np.uint32)
     num_rows = 0
     for byte in np.flatnonzero(known_B):
         for node in range(8 * byte, 8 * byte + 8):
             if _has(known_B, np.uint32(node)):
                 index_N[node] = num_rows
-                holder_R[num_rows] = node
+                node_R[num_rows] = node
                 num_rows += 1
-    return known_B, index_N, holder_R
+    return known_B, index_N, node_R
 
 
 @njit(nogil=True, cache=True)
 def rows_at(node_X, rows):
-    """Give the rows of the nodes [X, W], empty where a node has none."""
+    """Give the rows of the nodes [X, W], all 0 where a node has none."""
     known_B, index_N, row_RW = rows
     row_XW = np.zeros((len(node_X), NUM_WORDS), dtype=np.uint64)
     for x in range(len(node_X)):
@@ -250,7 +267,7 @@ def rows_at(node_X, rows):
 
 @njit(nogil=True, cache=True)
 def complete_rows(component_N, num_components, target_T, bit_TW):
-    """Give each component's row with all of its targets: `Complete`. Components without share the first."""
+    """Give the complete row of each component. Components without targets have the first row, which is all 0."""
     which_K = np.zeros(num_components, dtype=np.uint32)
     complete_SW = np.zeros((len(target_T) + 1, NUM_WORDS), dtype=np.uint64)
     num_rows = 1
@@ -266,7 +283,10 @@ def complete_rows(component_N, num_components, target_T, bit_TW):
 
 @njit(nogil=True, cache=True)
 def decrement(code_XU, row_XW):
-    """Subtract one from the code of each bit that is set; a word holds eight codes of a byte each."""
+    """Subtract one from the distance of each target whose bit is set.
+
+    A distance takes one byte, so eight of them are in each word of `code_XU`.
+    """
     for x in range(len(row_XW)):
         for w in range(NUM_WORDS):
             word = row_XW[x, w]

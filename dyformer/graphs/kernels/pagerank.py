@@ -1,21 +1,25 @@
 """Personalized PageRank in compiled loops over the hub-first graph: Chebyshev iteration and forward push.
 
-N nodes    N1 = N + 1    M slots of neighbours    G targets    B nodes of a block    K best nodes    A nodes touched
+To push is to add a node's value to all of its neighbours; to pull is to sum the values of a node's neighbours. Because
+the hubs (nodes with the most neighbours) are numbered first, the values that are read most often lie together.
 
-With the hubs first, the entries that are read most lie together and lists of equal length follow each other.
+N nodes    N1 = N + 1    M slots of neighbours    G targets    B nodes of a block    K best nodes    A nodes touched
 """
 
 import numpy as np
 from numba import njit
 
-PUSHED = 1e-300  # residual after a push: too small to count, yet not the 0 of a node that was never touched
-PUSHED_FRACTION = 0.25  # fraction of all slots: while nonzero nodes have fewer, pushing is faster than pulling
+PUSHED = 1e-300  # residual after a push: too small to matter, but not 0, which marks a node that was never touched
+PUSHED_FRACTION = (
+    0.25  # pushing is faster than pulling while the nonzero nodes have less than this fraction of all slots
+)
 
 
 @njit(nogil=True, cache=True)
 def chebyshev(indptr_N1, neighbor_M, number_N, target_G, teleport, num_iterations):
-    """Give the mean PageRank [N] of the targets by Chebyshev iteration from their averaged seeds."""
-    # The iterates are D^-1 pi, so an iteration sums neighbours without weights; it overwrites the older iterate.
+    """Give the personalized PageRank [N], averaged over the targets, by Chebyshev iteration."""
+    # An iterate is PageRank divided by the degree, so an iteration sums neighbours without weights. The new iterate
+    # overwrites the one before the last.
     before_N, now_N, total_N = np.zeros(len(number_N)), np.zeros(len(number_N)), np.zeros(len(number_N))
     start = teleport / len(target_G)
     _restart(now_N, indptr_N1, target_G, start)
@@ -57,7 +61,7 @@ def _num_read(indptr_N1, now_N):
 
 @njit(nogil=True, cache=True)
 def _push_step(indptr_N1, neighbor_M, before_N, now_N, total_N, weight, walk):
-    """Iterate by pushing from the few nonzero nodes; terms are added in the same order as by pulling."""
+    """Iterate once by pushing from the few nonzero nodes; the sums add their terms in the same order as by pulling."""
     total_N[:] = 0.0
     for node in range(len(now_N)):
         if now_N[node] != 0.0:
@@ -78,7 +82,10 @@ def _pull_step(indptr_N1, neighbor_M, before_N, now_N, weight, walk):
 
 @njit(nogil=True, cache=True)
 def best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
-    """Give the best nodes [B, K] of each node's row by forward push, without itself; their scores and number."""
+    """Give the nodes with the highest PageRank [B, K] for each node of the block, without itself, by forward push.
+
+    Their scores [B, K] and their number [B] follow.
+    """
     shape, num_nodes = (len(own_B), top_k), len(node_N)
     best_BK, score_BK, num_best_B = np.empty(shape, np.int64), np.empty(shape), np.zeros(len(own_B), np.int64)
     settled_N, residual_N, touched_N = np.zeros(num_nodes), np.zeros(num_nodes), np.empty(num_nodes, np.uint32)
@@ -95,7 +102,7 @@ def best_rows(slots, node_N, threshold_N, own_B, top_k, teleport, tie):
 
 @njit(nogil=True, cache=True)
 def _push(slots, threshold_N, settled_N, residual_N, touched_N, fronts, teleport):
-    """Push all large residuals at once, starting from the row's own node, until none is left."""
+    """Push all residuals above their node's threshold at once, and repeat until there is none."""
     front_N, next_N, pushed_N = fronts
     indptr_N1, neighbor_M = slots
     num_touched, num_front = 1, 1 if residual_N[touched_N[0]] >= threshold_N[touched_N[0]] else 0
@@ -144,7 +151,7 @@ def _take_best(node_N, scores, best_K, score_K, tie):
 
 @njit(nogil=True, cache=True)
 def _insert(best_K, score_K, num_best, node, score, tie):
-    """Insert a node among the best so far in order; give their new number."""
+    """Insert a node into the sorted list of the best so far; give the list's new length."""
     if num_best == len(best_K) and not _goes_before(node, score, best_K[-1], score_K[-1], tie):
         return num_best
     rank = min(num_best, len(best_K) - 1)

@@ -9,10 +9,10 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def path_sums(indptr_N1, neighbor_M, degree_N, weight_N, first_P, second_P):
-    """Give the number of common neighbours of each pair, their summed weights, and the three-step walks, `[3, P]`.
+    """Give for each pair the number of common neighbours, the sum of their weights, and the three-step walks `[3, P]`.
 
-    A walk a-m-n-b counts 1 / (degree of m x degree of n). Pairs with equal first ends must be adjacent, because the
-    two-step walks of a first end are summed once for all its pairs.
+    A walk a-m-n-b counts as 1 / (degree of m x degree of n). Pairs with equal first ends must follow each other,
+    because the two-step walks of a first end are summed once for all of its pairs.
     """
     sums_3P = np.zeros((3, len(first_P)))
     is_neighbor_N = np.zeros(len(degree_N), dtype=np.bool_)
@@ -36,7 +36,7 @@ def path_sums(indptr_N1, neighbor_M, degree_N, weight_N, first_P, second_P):
 
 @njit(nogil=True, cache=True)
 def _spread(indptr_N1, neighbor_M, degree_N, node, is_neighbor_N, walk_N):
-    """Mark a node's neighbours, add up its two-step walks where they end, and count them."""
+    """Mark a node's neighbours, add each of its two-step walks to the node at its end, and count these walks."""
     num_walks = 0
     for slot in range(indptr_N1[node], indptr_N1[node + 1]):
         middle = neighbor_M[slot]

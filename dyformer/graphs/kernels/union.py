@@ -1,6 +1,9 @@
 """Compiled loops over the edges of a union graph.
 
-N1 = nodes + 1    E edges, source < target    M = 2 E slots    D edges that join    A edges of all steps
+The rows of a graph are `indptr_N1`, `edge_indptr_N1` and `neighbor_M`, as in TemporalUnionGraph: row i lists node i's
+neighbours. A graph grows by joining edges, those of the next step.
+
+N1 = nodes + 1    E edges, source < target    M = 2 E slots    D joining edges    A edges of all steps
 W words of 64 lags    P pairs found    n rows and m columns of a block    F fields of a hash table
 """
 
@@ -33,7 +36,7 @@ def united_edges(key_A, node_bits, lag_bits, num_words):
 
 @njit(nogil=True, cache=True)
 def rows_of(source_E, target_E, num_nodes):
-    """Give indptr, edge indptr and neighbours of ascending edges."""
+    """Give the rows of a graph from its edges, which ascend by (source, target)."""
     indptr_N1 = np.zeros(num_nodes + 1, dtype=np.int64)
     edge_indptr_N1 = np.zeros(num_nodes + 1, dtype=np.int64)
     for edge in range(len(source_E)):
@@ -44,7 +47,7 @@ def rows_of(source_E, target_E, num_nodes):
         edge_indptr_N1[node + 1] += edge_indptr_N1[node]
     free_N = indptr_N1[:-1].copy()
     neighbor_M = np.empty(2 * len(source_E), dtype=np.int32)
-    # Edges ascend, so that each row takes its lower neighbours in order, and then the higher ones.
+    # Because edges ascend, two passes write each row in ascending order: its lower neighbours, then the higher ones.
     _scatter(target_E, source_E, free_N, neighbor_M)
     _scatter(source_E, target_E, free_N, neighbor_M)
     return indptr_N1, edge_indptr_N1, neighbor_M
@@ -60,11 +63,11 @@ def _scatter(row_E, other_E, free_N, neighbor_M):
 
 @njit(nogil=True, cache=True)
 def merged_rows(old, joining):
-    """Merge the rows (indptr, edge indptr, neighbours) of two sets of edges between the same nodes.
+    """Merge the rows of two sets of edges between the same nodes.
 
     Returns:
-        The merged rows; for each joining edge, the number of the first old edge that does not precede it, and whether
-        the two are the same edge.
+        The merged rows. For each joining edge: the number of the first old edge that is not before it, and whether the
+        two are the same edge.
     """
     (old_indptr_N1, old_edge_indptr_N1, old_neighbor_M), (indptr_N1, edge_indptr_N1, neighbor_M) = old, joining
     merged_M = np.empty(len(old_neighbor_M) + len(neighbor_M), dtype=np.int32)
