@@ -167,7 +167,7 @@ class Log:
             for end, side in zip(ENDS, (0, target_side), strict=True)
         ).unique(maintain_order=True)
         numbers = nodes.with_row_index("number")
-        columns: dict[str, Any] = {"time": self.events["time"].to_physical()}
+        columns: dict[str, Any] = {"time": self.events["time"].to_physical(), "weight": self.events["weight"]}
         for end, side in zip(ENDS, (0, target_side), strict=True):
             known = numbers.filter(pl.col("side") == ENDS[side])
             joined = self.events.select(id=end).join(known, on="id", how="left", maintain_order="left")

@@ -4,12 +4,14 @@ N nodes    E undirected edges of one snapshot    L nodes with a self-loop in one
 R rows in order of time    S ends of rows: source before target    X edges of all snapshots
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from dyformer.graphs.interactions import Interactions, positions
 from dyformer.graphs.windows import split_windows, time_order
 from dyformer.logs.datasets import TimeUnit, Window
 
@@ -45,6 +47,7 @@ class DynamicGraph:
     snapshots: tuple[Snapshot, ...]
     node_N: NDArray[np.int64]  # permanent number of each node in the storage's node dictionary
     side_N: NDArray[np.int8]  # 0 and 1 on a bipartite log, all 0 otherwise
+    interactions: Interactions | None = None  # None where the graph was read from its tables alone
 
     @property
     def num_steps(self) -> int:
@@ -56,8 +59,9 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
     """Split a log into snapshots.
 
     `events` is in log order. Its columns are source and target (permanent node numbers from 0) and time (microseconds
-    since the epoch, or the log's own integer steps). A bipartite log also has source_side and target_side. Directions
-    are dropped; empty windows become empty snapshots.
+    since the epoch, or the log's own integer steps). A bipartite log also has source_side and target_side, and a log
+    with weights has weight. The interactions of the graph keep the directions, which the snapshots drop. Empty windows
+    become empty snapshots.
 
     New rows at the end of the log change no complete window, with two exceptions: a number of windows divides the whole
     log, and `trim_end` counts back from its end. The last window may still grow: events before its `end_time` may come.
@@ -67,9 +71,8 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
     order_R = time_order(time_R)
     windows = split_windows(time_R[order_R], window, time_unit)
     row_R = order_R[windows.first_row_T[0] : windows.end_row_T[-1]]
-    permanent_S = _interleaved(events["source"], events["target"], row_R)
-    end_S, node_N, first_N = _numbered(permanent_S)
-    source_R, target_R = end_S[0::2], end_S[1::2]
+    end_S, node_N, first_N = _numbered(_interleaved(events["source"], events["target"], row_R))
+    source_R, target_R = end_S[0::2].copy(), end_S[1::2].copy()
     newest_R = np.maximum.accumulate(np.maximum(source_R, target_R))
     snapshots, num_nodes = [], 0
     rows = zip(windows.first_row_T - windows.first_row_T[0], windows.end_row_T - windows.first_row_T[0], strict=True)
@@ -87,7 +90,36 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
     side_N = np.zeros(len(node_N), dtype=np.int8)
     if "source_side" in events.columns:
         side_N = _interleaved(events["source_side"], events["target_side"], row_R)[first_N].astype(np.int8)
-    return DynamicGraph(snapshots=tuple(snapshots), node_N=node_N, side_N=side_N)
+    weight_R = events["weight"].to_numpy()[row_R] if "weight" in events.columns else np.ones(len(row_R))
+    return DynamicGraph(
+        snapshots=tuple(snapshots),
+        node_N=node_N,
+        side_N=side_N,
+        interactions=place_interactions(snapshots, source_R, target_R, time_R[row_R], weight_R),
+    )
+
+
+def place_interactions(
+    snapshots: Sequence[Snapshot],
+    source_R: NDArray[np.int64],
+    target_R: NDArray[np.int64],
+    time_R: NDArray[np.int64],
+    weight_R: NDArray[np.float64],
+) -> Interactions:
+    """Give the rows of these snapshots, in order of (time, log order), as interactions."""
+    windows = [(snapshot.start_time, snapshot.end_time) for snapshot in snapshots]
+    position_R = positions(time_R, windows, [snapshot.num_interactions for snapshot in snapshots])
+    return Interactions(source_R=source_R, target_R=target_R, time_R=time_R, weight_R=weight_R, position_R=position_R)
+
+
+def interactions_of(graph: DynamicGraph) -> Interactions:
+    """Give the interactions of a graph. Raises ValueError where it was read without them."""
+    if graph.interactions is None:
+        raise ValueError(
+            "the graph has snapshots alone, and features in continuous time need its interactions: make it with "
+            "build_snapshots, or read it from the store with interactions=True"
+        )
+    return graph.interactions
 
 
 def _interleaved(source: pl.Series, target: pl.Series, row_R: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -142,15 +174,19 @@ def _snapshot(
 
 
 def prefix(graph: DynamicGraph, until: int) -> DynamicGraph:
-    """Give the graph as of the step `until`: steps 1 .. until and the nodes of these steps.
+    """Give the graph as of the step `until`: steps 1 .. until, the nodes and the interactions of these steps.
 
     Raises ValueError for a step that the graph does not have.
     """
     if not 1 <= until <= graph.num_steps:
         raise ValueError(f"step {until} is out of range: expected a step from 1 to {graph.num_steps}")
-    num_nodes = graph.snapshots[until - 1].num_nodes
+    snapshots, interactions = graph.snapshots[:until], graph.interactions
+    num_nodes = snapshots[-1].num_nodes
     return DynamicGraph(
-        snapshots=graph.snapshots[:until], node_N=graph.node_N[:num_nodes], side_N=graph.side_N[:num_nodes]
+        snapshots=snapshots,
+        node_N=graph.node_N[:num_nodes],
+        side_N=graph.side_N[:num_nodes],
+        interactions=interactions and interactions.head(sum(s.num_interactions for s in snapshots)),
     )
 
 
@@ -192,7 +228,7 @@ def _pairs_with_self(snapshot: Snapshot, num_nodes: int) -> NDArray[np.int64]:
 
 
 def to_tables(graph: DynamicGraph) -> dict[str, pl.DataFrame]:
-    """Give a graph as the tables edges, steps and nodes; `from_tables` reads them back."""
+    """Give a graph as the tables edges, steps and nodes; `from_tables` reads them back, without the interactions."""
     snapshots = graph.snapshots
     counted = ("step", "start_time", "end_time", "num_interactions", "num_self_loops", "num_nodes")
     steps = pl.DataFrame(

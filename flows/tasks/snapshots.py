@@ -1,11 +1,21 @@
 """Committed events -> the snapshots artifact, checked before it is written, and the record that later tasks open."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 
-from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, prefix, summary, to_tables
+from dyformer.graphs.interactions import Interactions
+from dyformer.graphs.snapshots import (
+    DynamicGraph,
+    build_snapshots,
+    from_tables,
+    place_interactions,
+    prefix,
+    summary,
+    to_tables,
+)
 from dyformer.graphs.windows import split_windows
 from dyformer.logs.datasets import DATASETS, Window
 from storage.artifacts.artifact import Lineage, digest, is_current, lineage_of, read_table, write_artifact
@@ -64,11 +74,31 @@ class Snapshots:
             inputs={self.layout.relative(address): digest(address) for address in read},
         )
 
-    def graph(self, until: int) -> DynamicGraph:
-        """Read the snapshots up to `until`; raises StepOutOfRange if there is no such step."""
+    def graph(self, until: int, *, interactions: bool = False) -> DynamicGraph:
+        """Read the snapshots up to `until`, and their interactions where these are wanted.
+
+        Raises StepOutOfRange if there is no such step.
+        """
         self.check(until)
         tables = {name: read_table(self.address, name) for name in TABLES}
-        return prefix(from_tables(tables), until)
+        graph = prefix(from_tables(tables), until)
+        return replace(graph, interactions=self._interactions(graph)) if interactions else graph
+
+    def _interactions(self, graph: DynamicGraph) -> Interactions:
+        """Read the rows of a graph's windows from the event table, which `build_snapshots` orders in the same way."""
+        num_rows = sum(snapshot.num_interactions for snapshot in graph.snapshots)
+        inside = pl.col("time").is_between(
+            graph.snapshots[0].start_time, graph.snapshots[-1].end_time, closed="left"
+        )  # rows before the first window are trimmed
+        rows = scan_events(self.layout, self.dataset, self.version).filter(inside)
+        rows = rows.select("source_node", "target_node", "time", "weight", "ingest", "row")
+        # Rows of the last moment may belong to the next step, so the number of rows decides.
+        rows = rows.sort("time", "ingest", "row").drop("ingest", "row").collect().head(num_rows)
+        assert rows.height == num_rows, f"{self.dataset}: {rows.height} rows for {num_rows} interactions"
+        source, target, time, weight = (rows[name].to_numpy() for name in rows.columns)
+        number_V = np.zeros(int(graph.node_N.max(initial=-1)) + 1, dtype=np.int64)
+        number_V[graph.node_N] = np.arange(len(graph.node_N))
+        return place_interactions(graph.snapshots, number_V[source], number_V[target], time, weight)
 
 
 def make_snapshots(dataset: str, version: int | None = None) -> str:

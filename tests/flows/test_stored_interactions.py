@@ -1,0 +1,48 @@
+"""The interactions that are read from the event table are those that `build_snapshots` makes of the same log."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from dyformer.graphs.snapshots import build_snapshots, interactions_of, prefix
+from dyformer.logs.datasets import Window
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import make_snapshots, open_snapshots
+from storage.events import scratch_database
+from storage.events.table import read_events
+from storage.layout import Layout
+
+
+def write_log(path: Path, *, seed: int, num_rows: int = 400) -> str:
+    """Rows in no order of time, many of one moment, with weights and self-loops."""
+    generator = np.random.default_rng(seed)
+    ends = generator.integers(0, 30, (num_rows, 2))
+    times = 1_600_000_000 + generator.integers(0, 20, num_rows) * 43_200
+    weights = generator.integers(0, 5, num_rows) / 4
+    rows = [f"{a},{b},{t},{w}" for (a, b), t, w in zip(ends.tolist(), times, weights, strict=True)]
+    path.write_text("\n".join(["source,target,time,weight", *rows]) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("window", ["36h", "calendar 1w", "2d trim 3d 2d", "7 equal", "5 equal trim 2d 3d"])
+def test_stored_interactions_equal_those_of_the_log(
+    window: str, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.setattr(scratch_database, "is_large", lambda *_: on_disk)
+    for seed in (1, 2):
+        log = write_log(tmp_path / f"{seed}.csv", seed=seed)
+        ingest_log("mine", {"log": [log], "time_unit": "s", "window": window}, show=lambda text: None)
+    opened = open_snapshots(make_snapshots("mine"))
+    ingest_log("mine", {"log": [write_log(tmp_path / "3.csv", seed=3)]}, show=lambda text: None)  # not of this version
+    events = read_events(Layout.from_environment(), "mine", opened.version)
+    graph = build_snapshots(events, Window.parse(window), "s")
+    assert len(set(interactions_of(graph).weight_R.tolist())) == 5
+    for until in range(1, graph.num_steps + 1):
+        found, expected = opened.graph(until, interactions=True), prefix(graph, until)
+        for name, value_R in vars(interactions_of(expected)).items():
+            assert_array_equal(vars(interactions_of(found))[name], value_R, err_msg=name)
+    assert opened.graph(1).interactions is None
