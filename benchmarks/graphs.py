@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.graphs.snapshots import DynamicGraph, Snapshot, place_interactions
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 
@@ -95,5 +95,5 @@ def power_law_graph(name: str, *, num_steps: int = 16, seed: int = 0) -> Dynamic
         snapshots=tuple(snapshots),
         node_N=np.arange(num_nodes),
         side_N=np.zeros(num_nodes, dtype=np.int8),
-        interactions=place_interactions(snapshots, *map(np.concatenate, zip(*rows, strict=True))),
+        interactions=interactions_in(snapshots, *map(np.concatenate, zip(*rows, strict=True))),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dyformer.graphs.interactions import Interactions
-from dyformer.graphs.snapshots import DynamicGraph, Snapshot, place_interactions
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 
 Edges = list[tuple[int, int]]
 MOMENTS = 1000  # moments in the window of a step
@@ -45,7 +45,7 @@ def spread(snapshots: list[Snapshot], rows: Edges) -> Interactions:
         [np.linspace(s.start_time, s.end_time, s.num_interactions, endpoint=False, dtype=np.int64) for s in snapshots]
     )
     source_R, target_R = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    return place_interactions(snapshots, source_R, target_R, time_R, np.ones(len(rows)))
+    return interactions_in(snapshots, source_R, target_R, time_R, np.ones(len(rows)))
 
 
 def random_graph(generator: np.random.Generator, *, num_nodes: int, num_steps: int, num_edges: int) -> DynamicGraph:

@@ -95,11 +95,11 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
         snapshots=tuple(snapshots),
         node_N=node_N,
         side_N=side_N,
-        interactions=place_interactions(snapshots, source_R, target_R, time_R[row_R], weight_R),
+        interactions=interactions_in(snapshots, source_R, target_R, time_R[row_R], weight_R),
     )
 
 
-def place_interactions(
+def interactions_in(
     snapshots: Sequence[Snapshot],
     source_R: NDArray[np.int64],
     target_R: NDArray[np.int64],

@@ -11,7 +11,7 @@ from dyformer.graphs.snapshots import (
     DynamicGraph,
     build_snapshots,
     from_tables,
-    place_interactions,
+    interactions_in,
     prefix,
     summary,
     to_tables,
@@ -98,7 +98,7 @@ class Snapshots:
         source, target, time, weight = (rows[name].to_numpy() for name in rows.columns)
         number_V = np.zeros(int(graph.node_N.max(initial=-1)) + 1, dtype=np.int64)
         number_V[graph.node_N] = np.arange(len(graph.node_N))
-        return place_interactions(graph.snapshots, number_V[source], number_V[target], time, weight)
+        return interactions_in(graph.snapshots, number_V[source], number_V[target], time, weight)
 
 
 def make_snapshots(dataset: str, version: int | None = None) -> str:
