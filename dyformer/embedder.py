@@ -1,6 +1,7 @@
 """The two interfaces of methods: an Embedder gives vectors of nodes, a Scorer gives scores of pairs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -14,6 +15,15 @@ Embed = Callable[[NDArray[np.int64]], NDArray[np.floating]]
 
 Score = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 """Sources `[P]` and targets `[P]` -> scores `[P]`; a higher score means a more probable link."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelledStep:
+    """Labelled pairs of the step after `before.until`: a method is fitted on features of `before` and these labels."""
+
+    before: PreparedGraph  # the steps before the one with the labels
+    examples: LinkExamples
+    weight: float  # of each pair in a fit: 1 for the forecast step, less for older ones
 
 
 @runtime_checkable
@@ -32,6 +42,10 @@ class Embedder(Protocol):
 class Scorer(Protocol):
     """A method that scores pairs without vectors: a frozen dataclass of its hyper-parameters."""
 
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
-        """Return the function from pairs to scores; `labelled` are pairs of the step after `graph.until`."""
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Return the function from pairs to scores of the step after `graph.until`.
+
+        `labelled` begins with the labelled pairs of that step itself, its `before` being `graph`; older steps follow.
+        Every method gets the same ones, and a method without a fit ignores them.
+        """
         ...

@@ -1,26 +1,24 @@
-"""History -> scores of pairs: the simple baselines, three formulas and two classifiers on the pair features.
+"""History -> scores of pairs: the three simple formulas, which need no fit.
 
 N nodes    P pairs    E edges of the union of the history
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
 
-from dyformer.embedder import Score
+from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.sampling.pairs import LinkExamples
-from dyformer.scoring.decoder import fit_decoder, score
+from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.pair_features import (
     UnionEdges,
     edge_degree,
     edge_values,
     path_scores,
-    prepare_pair_features,
     union_edges,
 )
 
@@ -37,7 +35,7 @@ class EdgeBank:
 
     memory: Memory
 
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Read the edges of the history; labels have no effect."""
         edges = union_edges(graph.history)
         return partial(edge_values, edges, _edge_value(edges, self.memory))
@@ -49,7 +47,7 @@ class PreferentialAttachment:
 
     memory: Memory
 
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Sum the degrees over the history; labels have no effect."""
         edges = union_edges(graph.history)
         degree_N = edge_degree(edges, _edge_value(edges, self.memory))
@@ -66,36 +64,10 @@ class NeighbourPaths:
 
     kind: PathKind
 
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Read the union of the history; labels have no effect."""
-        features, index = prepare_pair_features(graph.history), get_args(PathKind).index(self.kind)
+        features, index = pair_features(graph), get_args(PathKind).index(self.kind)
         return lambda source_P, target_P: path_scores(features, source_P, target_P)[index]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogisticRegression:
-    """Score a pair by a logistic regression (C = 1) on its standardised pair features."""
-
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
-        """Fit on the features and labels of the labelled pairs."""
-        features = prepare_pair_features(graph.history)
-        decoder = fit_decoder(features.table(labelled.source_P, labelled.target_P), labelled.positive_P)
-        return lambda source_P, target_P: score(decoder, features.table(source_P, target_P))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoostedTrees:
-    """Score a pair by gradient-boosted trees on its pair features."""
-
-    num_rounds: int = 80
-    max_leaves: int = 8
-
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
-        """Fit on the features and labels of the labelled pairs."""
-        features = prepare_pair_features(graph.history)
-        trees = HistGradientBoostingClassifier(max_iter=self.num_rounds, max_leaf_nodes=self.max_leaves, random_state=0)
-        trees.fit(features.table(labelled.source_P, labelled.target_P), labelled.positive_P)
-        return lambda source_P, target_P: trees.predict_proba(features.table(source_P, target_P))[:, 1]
 
 
 def _edge_value(edges: UnionEdges, memory: Memory) -> NDArray[np.generic]:

@@ -10,15 +10,25 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, Scorer
+from dyformer.embedder import Embedder, LabelledStep, Scorer
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
-from dyformer.sampling.pairs import LinkExamples, LinkSplit, nodes_known_before, paper_examples
+from dyformer.sampling.pairs import (
+    LinkExamples,
+    LinkSplit,
+    evaluated_steps,
+    joined,
+    nodes_known_before,
+    paper_examples,
+)
 from dyformer.scoring.decoder import DecoderKind, LinkDecoder, decoder_inputs, fit_decoder, hadamard, score
+from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 PROTOCOL = "paper"
+NUM_OLDER_STEPS = 4  # steps before the forecast one whose pairs a method may be fitted on
+OLDER_STEP_WEIGHT = 0.5  # a step's pairs weigh this much of those of the next step
 FEATURES_SUFFIX = " + pair features"  # ends the name of a method whose vectors are decoded together with pair features
 
 DecoderInputs = Callable[[LinkExamples], NDArray[np.float64]]
@@ -29,7 +39,7 @@ DecoderInputs = Callable[[LinkExamples], NDArray[np.float64]]
 class Trial:
     """One step to forecast, with the split of one seed: all methods are evaluated on the same pairs.
 
-    A method gets `past`, which holds no later step, and the 20 % of labelled pairs in `split.train`.
+    A method gets `past`, which holds no later step, and the labelled pairs in `labelled`.
     """
 
     graph: DynamicGraph
@@ -48,22 +58,44 @@ class Trial:
         return prepare_graph(self.graph, until=self.step - 1, config=self.config)
 
     @cached_property
+    def labelled(self) -> tuple[LabelledStep, ...]:
+        """The labelled pairs that every method may be fitted on, the forecast step's first.
+
+        Of the forecast step the 40 % in `split.train` and `split.validation`, with weight 1; of up to four older
+        steps all pairs, with weights 0.5, 0.25, and so on. An older step without enough pairs is left out.
+        """
+        history = self.past.history
+        older = [step for step in evaluated_steps(history, first_step=2) if step >= self.step - NUM_OLDER_STEPS]
+        return (
+            LabelledStep(before=self.past, examples=joined(self.split.train, self.split.validation), weight=1.0),
+            *(
+                LabelledStep(
+                    before=prepare_graph(history, until=step - 1, config=self.config),
+                    examples=joined(*vars(paper_examples(history, step, seed=self.seed)).values()),
+                    weight=OLDER_STEP_WEIGHT ** (self.step - step),
+                )
+                for step in reversed(older)
+            ),
+        )
+
+    @property
     def features(self) -> PairFeatures:
         """Pair features of the steps before the forecast one."""
-        return prepare_pair_features(self.past.history)
+        return pair_features(self.past)
 
 
 def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[ScoredPairs]:
     """Fit a method on the past and score the 60 % of the step's pairs that are left for the test.
 
-    A Scorer gets the 20 % of labelled pairs and gives one row. Vectors give two rows: one with the paper's decoder,
-    and one, named with FEATURES_SUFFIX, with the decoder that reads pair features as well. Decoders are fitted on the
-    same 20 %, and another 20 % chooses their regularisation. Raises TooFewLinks for a step without enough pairs, and
-    ValueError for vectors of another shape or that are not finite.
+    A Scorer gets the labelled pairs and gives one row. Vectors give two rows: one with the paper's decoder,
+    and one, named with FEATURES_SUFFIX, with the decoder that reads pair features as well. Decoders are fitted on
+    20 % of the pairs, another 20 % chooses their regularisation, and they are fitted again on both: the labels that a
+    Scorer gets of this step. Raises TooFewLinks for a step without enough pairs, and ValueError for vectors of another
+    shape or that are not finite.
     """
     split = trial.split  # first, because a step with too few pairs needs no training
     if isinstance(method, Scorer):
-        score_pairs = method.fit_pairs(trial.past, split.train)
+        score_pairs = method.fit_pairs(trial.past, trial.labelled)
         return [_scored(name, trial, score_pairs(split.test.source_P, split.test.target_P))]
     vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
     return [
@@ -92,10 +124,10 @@ def forecast_decoder(
 ) -> LinkDecoder:
     """Fit the decoder that forecasts the step after `step`.
 
-    The labelled pairs are those of `step`. The decoder is fitted on 80 % of them, and the other 20 % choose its
-    regularisation. `vectors_ND` must be made from the steps before `step`. If `among_B` is given, only pairs of these
-    nodes are used. Raises TooFewLinks if `step` has too few pairs, and ValueError for vectors of another shape or that
-    are not finite.
+    The labelled pairs are those of `step`. The decoder is fitted on 80 % of them, the other 20 % choose its
+    regularisation, and it is then fitted on all. `vectors_ND` must be made from the steps before `step`. If `among_B`
+    is given, only pairs of these nodes are used. Raises TooFewLinks if `step` has too few pairs, and ValueError for
+    vectors of another shape or that are not finite.
     """
     _check_vectors("the forecast", vectors_ND, nodes_known_before(graph, step), step)
     split = paper_examples(graph, step, seed=seed)

@@ -7,13 +7,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from dyformer.baselines.heuristics import (
-    BoostedTrees,
-    EdgeBank,
-    LogisticRegression,
-    NeighbourPaths,
-    PreferentialAttachment,
-)
+from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
+from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import PreparedGraph

@@ -23,14 +23,21 @@ class Activity:
     second_step_N: NDArray[np.int32]  # the next step with an edge: the first one where `first_step_N` is hidden
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedGraph:
     """A graph as of the step `until`: no later step, and no node that came later, is in it."""
 
     config: GraphConfig
     until: int
     history: DynamicGraph  # steps 1 .. until
-    union: TemporalUnionGraph  # union graph of the newest `history_window` steps
+    extended_union: TemporalUnionGraph | None = None  # `union`, where it was extended from the step before
+
+    @cached_property
+    def union(self) -> TemporalUnionGraph:
+        """The union graph of the newest `history_window` steps, built at the first use: scorers of pairs need none."""
+        if self.extended_union is not None:
+            return self.extended_union
+        return build_union_graph(self.history, until=self.until, window=self.config.history_window)
 
     @cached_property
     def activity(self) -> Activity:
@@ -57,9 +64,7 @@ def count_activity(history: DynamicGraph) -> Activity:
 
 def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
     """Give a graph as of the step `until`. Raises ValueError where there is no such step."""
-    history = prefix(graph, until)
-    union = build_union_graph(history, until=until, window=config.history_window)
-    return PreparedGraph(config=config, until=until, history=history, union=union)
+    return PreparedGraph(config=config, until=until, history=prefix(graph, until))
 
 
 def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
@@ -72,4 +77,4 @@ def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
         return prepare_graph(graph, until=prepared.until + 1, config=prepared.config)
     history = prefix(graph, prepared.until + 1)
     union = extend_union_graph(prepared.union, history.snapshots[-1])
-    return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, union=union)
+    return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, extended_union=union)

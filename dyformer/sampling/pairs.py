@@ -34,11 +34,31 @@ class LinkExamples:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSplit:
-    """The examples of one step: a decoder is fitted on `train`, chosen on `validation` and evaluated on `test`."""
+    """The examples of one step.
+
+    A method is fitted on `train`, chooses its settings on `validation`, is refitted on both, and evaluated on `test`.
+    """
 
     train: LinkExamples
     validation: LinkExamples
     test: LinkExamples
+
+
+def joined(*parts: LinkExamples) -> LinkExamples:
+    """Put examples in one, the positive ones first; within a kind they keep their order."""
+    values = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+    order_P = np.argsort(~values["positive_P"], kind="stable")
+    return LinkExamples(**{name: values_P[order_P] for name, values_P in values.items()})
+
+
+def first_half(positive_P: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the first half of the positive and the first half of the negative pairs.
+
+    Methods fit on this half of the forecast step's labelled pairs and choose a setting on the other one: in the paper's
+    protocol the halves are `train` and `validation` of LinkSplit.
+    """
+    rank_P = np.where(positive_P, np.cumsum(positive_P), np.cumsum(~positive_P))
+    return rank_P <= np.where(positive_P, positive_P.sum() // 2, (~positive_P).sum() // 2)
 
 
 def pair_keys(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from scipy.special import logit as logit_of
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
@@ -60,23 +61,42 @@ def fit_decoder(
     positive_P: NDArray[np.bool_],
     validation: Examples | None = None,
     *,
+    weight_P: NDArray[np.float64] | None = None,
+    strength: float = 1.0,
     kind: DecoderKind = "features",
     num_products: int = 0,
 ) -> LinkDecoder:
-    """Fit a logistic regression on inputs standardised with their own mean and deviation.
+    """Fit a logistic regression on inputs standardised with their own mean and deviation; `strength` is C.
 
-    With `validation`, C is the value of STRENGTHS with the best AUC there; ties go to the strongest regularisation.
-    Without it, C = 1. The first `num_products` inputs share the prior variance of one input, because a hundred
+    With `validation`, C is the value of STRENGTHS with the best AUC there, and the decoder is fitted again on both,
+    validation pairs having the weight 1; ties go to the strongest regularisation.
+    The first `num_products` inputs share the prior variance of one input, because a hundred
     products of vectors would otherwise fit the noise of few pairs. Raises ValueError unless there are pairs
     of both kinds, and for inputs that are not finite.
     """
-    _check(inputs_PF, positive_P)
-    variance_F = np.ones(inputs_PF.shape[1])
-    variance_F[:num_products] = 1 / max(num_products, 1)
-    if validation is None:
-        return next(_fits(inputs_PF, positive_P, (1.0,), kind, variance_F))
-    decoders = _fits(inputs_PF, positive_P, STRENGTHS, kind, variance_F)
-    return max(decoders, key=lambda decoder: auc(validation[1], logit(decoder, validation[0])))
+    if validation is not None:
+        values = strength_scores(inputs_PF, positive_P, validation, weight_P=weight_P, num_products=num_products)
+        strength = max(values, key=lambda strength: values[strength])
+        weight_P = np.ones(len(positive_P)) if weight_P is None else weight_P
+        weight_P = np.concatenate([weight_P, np.ones(len(validation[1]))])
+        inputs_PF = np.concatenate([inputs_PF, validation[0]])
+        positive_P = np.concatenate([positive_P, validation[1]])
+    return next(_fits((inputs_PF, positive_P), weight_P, (strength,), kind, num_products))
+
+
+@threadpool_limits.wrap(limits=1, user_api="blas")
+def strength_scores(
+    inputs_PF: NDArray[np.floating],
+    positive_P: NDArray[np.bool_],
+    validation: Examples,
+    *,
+    weight_P: NDArray[np.float64] | None = None,
+    num_products: int = 0,
+) -> dict[float, float]:
+    """Give the AUC on validation pairs of a fit with each of STRENGTHS. Raises ValueError like fit_decoder."""
+    decoders = _fits((inputs_PF, positive_P), weight_P, STRENGTHS, "features", num_products)
+    values = [auc(validation[1], logit(decoder, validation[0])) for decoder in decoders]
+    return dict(zip(STRENGTHS, values, strict=True))
 
 
 def slopes(decoder: LinkDecoder) -> tuple[NDArray[np.float64], float]:
@@ -99,28 +119,35 @@ def score(decoder: LinkDecoder, inputs_PF: NDArray[np.floating]) -> NDArray[np.f
 
 
 def _fits(
-    inputs_PF: NDArray[np.floating],
-    positive_P: NDArray[np.bool_],
+    examples: Examples,
+    weight_P: NDArray[np.float64] | None,
     strengths: Sequence[float],
     kind: DecoderKind,
-    variance_F: NDArray[np.float64],
+    num_products: int,
 ) -> Iterator[LinkDecoder]:
-    """Fit with each strength in turn, from the previous solution on; the prior variance of inputs is `variance_F`."""
-    mean_F = inputs_PF.mean(axis=0, dtype=np.float64)
-    deviation_F = inputs_PF.std(axis=0, dtype=np.float64)
+    """Fit with each strength in turn, from the previous solution on."""
+    inputs_PF, positive_P = np.asarray(examples[0], dtype=np.float64), examples[1]
+    _check(inputs_PF, positive_P)
+    variance_F = np.ones(inputs_PF.shape[1])
+    variance_F[:num_products] = 1 / max(num_products, 1)
+    mean_F = np.average(inputs_PF, axis=0, weights=weight_P)
+    deviation_F = np.sqrt(np.average((inputs_PF - mean_F) ** 2, axis=0, weights=weight_P))
     # A constant input gets no weight, because rounding may leave it a tiny deviation to divide by.
     constant_F = deviation_F <= 1e-9 * np.abs(mean_F)
     scale_F = np.where(constant_F, 1.0, deviation_F) / np.sqrt(variance_F)
     standard_PF = (inputs_PF - mean_F) / scale_F
     regression = LogisticRegression(solver="newton-cholesky", tol=TOLERANCE, max_iter=200, warm_start=True)
+    coefficient_F, intercept = np.zeros(len(mean_F)), logit_of(np.average(positive_P, weights=weight_P))
     for strength in strengths:
-        regression.set_params(C=strength).fit(standard_PF, positive_P)
+        if not constant_F.all():  # the solver fails on constant inputs, where it would start at the optimum
+            regression.set_params(C=strength).fit(standard_PF, positive_P, sample_weight=weight_P)
+            coefficient_F, intercept = regression.coef_[0], np.ravel(regression.intercept_)[0]
         yield LinkDecoder(
             kind=kind,
             mean_F=mean_F,
             scale_F=scale_F,
-            coefficient_F=np.where(constant_F, 0.0, regression.coef_[0]),
-            intercept=float(np.ravel(regression.intercept_)[0]),
+            coefficient_F=np.where(constant_F, 0.0, coefficient_F),
+            intercept=float(intercept),
         )
 
 

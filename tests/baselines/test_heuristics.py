@@ -1,20 +1,13 @@
 import itertools
-import warnings
 from typing import get_args
 
 import networkx as nx
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression as SklearnRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.baselines.heuristics import (
-    BoostedTrees,
     EdgeBank,
-    LogisticRegression,
     Memory,
     NeighbourPaths,
     PathKind,
@@ -23,8 +16,6 @@ from dyformer.baselines.heuristics import (
 from dyformer.embedder import Scorer
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import LinkExamples
-from dyformer.scoring.pair_features import pair_feature_table
 
 # 0-1 in steps 1, 2 and 3; 1-2 in step 1; 2-3 in step 3
 HISTORY = toy_graph([(0, 1), (1, 2), (3, 4)], [(0, 1)], [(0, 1), (2, 3)])
@@ -37,22 +28,9 @@ FORMULAS: list[Scorer] = [
 ]
 
 
-def pairs(source_P: np.ndarray, target_P: np.ndarray, positive_P: np.ndarray) -> LinkExamples:
-    return LinkExamples(source_P=source_P, target_P=target_P, positive_P=positive_P, new_P=positive_P)
-
-
-UNLABELLED = pairs(np.empty(0, dtype=int), np.empty(0, dtype=int), np.empty(0, dtype=bool))
-
-
-def scores(
-    method: Scorer,
-    history: DynamicGraph,
-    source_P: np.ndarray,
-    target_P: np.ndarray,
-    labelled: LinkExamples = UNLABELLED,
-) -> np.ndarray:
+def scores(method: Scorer, history: DynamicGraph, source_P: np.ndarray, target_P: np.ndarray) -> np.ndarray:
     graph = prepare_graph(history, until=history.num_steps, config=GraphConfig())
-    return method.fit_pairs(graph, labelled)(source_P, target_P)
+    return method.fit_pairs(graph, [])(source_P, target_P)
 
 
 @pytest.mark.parametrize(
@@ -102,31 +80,6 @@ def test_every_formula_scores_a_log_with_an_empty_newest_window():
         assert score_P.shape == (2,), method
         assert np.isfinite(score_P).all(), method
     assert scores(PreferentialAttachment(memory="last"), history, np.array([0]), np.array([1]))[0] == 0
-
-
-def test_classifiers_are_those_of_scikit_learn_with_the_stated_settings():
-    history = random_graph(np.random.default_rng(1), num_nodes=30, num_steps=3, num_edges=40)
-    source_P, target_P = np.array(list(itertools.combinations(range(30), 2))).T
-    table_PF = pair_feature_table(history, source_P, target_P)
-    noise_P = np.random.default_rng(0).normal(size=len(source_P))
-    positive_P = table_PF[:, 6] + noise_P > np.median(table_PF[:, 6])
-    train, test = slice(None, 200), slice(200, None)
-    labelled = pairs(source_P[train], target_P[train], positive_P[train])
-    regression = make_pipeline(StandardScaler(), SklearnRegression(C=1.0, tol=1e-10, max_iter=10_000))
-    trees = HistGradientBoostingClassifier(max_iter=80, max_leaf_nodes=8, random_state=0)
-    for method, oracle in ((LogisticRegression(), regression), (BoostedTrees(), trees)):
-        score_P = scores(method, history, source_P[test], target_P[test], labelled)
-        expected = oracle.fit(table_PF[train], positive_P[train]).predict_proba(table_PF[test])[:, 1]
-        np.testing.assert_allclose(score_P, expected, atol=1e-5, err_msg=repr(method))
-
-
-def test_classifiers_take_two_examples_without_a_warning():
-    source_P, target_P = np.array([0, 0]), np.array([1, 2])
-    labelled = pairs(source_P, target_P, np.array([True, False]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for method in (LogisticRegression(), BoostedTrees()):
-            assert np.isfinite(scores(method, HISTORY, source_P, target_P, labelled)).all(), method
 
 
 def test_relabelling_nodes_relabels_the_scores_and_nothing_else():

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -7,16 +7,16 @@ import pytest
 from published_logs import published_events
 from toy_graphs import random_graph, toy_graph
 
-from dyformer.embedder import Embed, Score, Scorer
+from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.protocols import FEATURES_SUFFIX, Trial, evaluate_method, forecast_decoder
 from dyformer.evaluation.scored_pairs import ScoredPairs, log_metrics, metrics_of
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix
 from dyformer.logs.datasets import DATASETS
-from dyformer.sampling.pairs import LinkExamples, TooFewLinks, evaluated_steps, paper_examples
+from dyformer.sampling.pairs import TooFewLinks, evaluated_steps, first_half, paper_examples
 from dyformer.scoring.metrics import auc
-from dyformer.scoring.pair_features import pair_feature_table
+from dyformer.scoring.pair_features import PairFeatures, pair_feature_table, prepare_pair_features
 
 SCORERS = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
 
@@ -40,7 +40,7 @@ class Formula:
 
     score: Callable[[DynamicGraph, np.ndarray, np.ndarray], np.ndarray]
 
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         return partial(self.score, graph.history)
 
 
@@ -132,23 +132,74 @@ def test_a_planted_rule_is_found_by_methods_that_read_it():
     assert step_auc(decoded(vectors, planted, 4, 0)) > 0.95
 
 
-def test_scorers_get_the_steps_before_and_the_labels_of_a_fifth():
-    graph, given = graph_of(), []
+@dataclass(frozen=True, kw_only=True)
+class Collector:
+    """A scorer that records its arguments."""
 
-    class Watcher:
-        def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
-            given.append((graph, labelled))
-            return lambda source_P, target_P: np.zeros(len(source_P))
+    given: list[tuple[PreparedGraph, Sequence[LabelledStep]]]
 
-    scored_by(Watcher(), graph, 3, 0)
-    past, labelled = given[0]
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        self.given.append((graph, labelled))
+        return lambda source_P, target_P: np.zeros(len(source_P))
+
+
+def test_scorers_get_the_steps_before_and_the_pairs_that_decoders_are_fitted_and_chosen_on():
+    graph, collector = graph_of(), Collector(given=[])
+    trial = Trial(graph=graph, step=3, seed=0)
+    evaluate_method("first", collector, trial)
+    evaluate_method("second", collector, trial)
+    (past, labelled), again = collector.given
+    assert again[0] is past
+    assert again[1] is labelled
     assert (past.until, past.history.num_steps) == (2, 2)
     assert len(past.history.node_N) == graph.snapshots[1].num_nodes
     for before, own in zip(past.history.snapshots, graph.snapshots, strict=False):
         np.testing.assert_array_equal(before.source_E, own.source_E)
-    expected = paper_examples(graph, 3, seed=0).train
-    for name, values_P in vars(expected).items():
-        np.testing.assert_array_equal(getattr(labelled, name), values_P)
+    assert labelled[0].before is past
+    split = paper_examples(graph, 3, seed=0)
+    is_first_P = first_half(labelled[0].examples.positive_P)
+    for part, is_wanted_P in ((split.train, is_first_P), (split.validation, ~is_first_P)):
+        for name, values_P in vars(part).items():
+            np.testing.assert_array_equal(getattr(labelled[0].examples, name)[is_wanted_P], values_P)
+
+
+def test_older_steps_are_labelled_by_their_own_pairs_and_weigh_less():
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=8, num_edges=60)
+    labelled = Trial(graph=graph, step=8, seed=3).labelled
+    assert [step.before.until + 1 for step in labelled] == [8, 7, 6, 5, 4]
+    assert [step.weight for step in labelled] == [1, 0.5, 0.25, 0.125, 0.0625]
+    for step in labelled[1:]:
+        snapshot = graph.snapshots[step.before.until]
+        assert step.before.history.num_steps == snapshot.step - 1
+        edges = set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
+        examples = step.examples
+        found = list(zip(examples.source_P.tolist(), examples.target_P.tolist(), strict=True))
+        assert len(set(found)) == len(found) == 2 * len(edges)
+        assert {pair for pair, positive in zip(found, examples.positive_P, strict=True) if positive} == edges
+    assert [step.before.until + 1 for step in Trial(graph=graph, step=3, seed=0).labelled] == [3, 2]
+    assert len(Trial(graph=graph, step=2, seed=0).labelled) == 1
+
+
+def test_a_scorer_without_a_fit_builds_no_union_graph(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "dyformer.graphs.prepared_graph.build_union_graph", lambda *args, **kwargs: pytest.fail("built")
+    )
+    for title in ("L3", "EdgeBank (ever)", "Logistic regression on pair features"):
+        scored_by(SCORERS[title], graph_of(), 4, 0)
+
+
+def test_pair_features_are_made_once_for_all_methods_of_a_trial(monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    def counted(history: DynamicGraph) -> PairFeatures:
+        made.append(history.num_steps)
+        return prepare_pair_features(history)
+
+    monkeypatch.setattr("dyformer.scoring.labelled_tables.prepare_pair_features", counted)
+    trial = Trial(graph=graph_of(), step=5, seed=0)
+    for title, method in SCORERS.items():
+        evaluate_method(title, method, trial)
+    assert sorted(made) == [1, 2, 3, 4]
 
 
 def test_poison_after_the_evaluated_step_changes_no_score():
@@ -167,9 +218,9 @@ def test_the_evaluated_step_itself_reaches_no_formula():
     graph = graph_of()
     poisoned = with_step(graph, 4, graph_of(8))
     source_P, target_P = np.triu_indices(40, k=1)
-    labelled = paper_examples(graph, 4, seed=0).train
+    trials = [Trial(graph=any_graph, step=4, seed=0) for any_graph in (graph, poisoned)]
+    labelled = trials[0].labelled
     for title, scorer in SCORERS.items():
-        trials = [Trial(graph=any_graph, step=4, seed=0) for any_graph in (graph, poisoned)]
         scores = [scorer.fit_pairs(trial.past, labelled)(source_P, target_P).tobytes() for trial in trials]
         assert scores[0] == scores[1], title
 
@@ -191,7 +242,10 @@ def test_no_label_of_a_test_pair_is_read(monkeypatch: pytest.MonkeyPatch):
         return [*kinds, *baseline_scores(graph, 4, 0)]
 
     honest = evaluated()
-    monkeypatch.setattr("dyformer.evaluation.protocols.paper_examples", lambda *args, **kwargs: lied)
+    monkeypatch.setattr(
+        "dyformer.evaluation.protocols.paper_examples",
+        lambda graph, step, *, seed: lied if step == 4 else paper_examples(graph, step, seed=seed),
+    )
     for before, after in zip(honest, evaluated(), strict=True):
         assert before.score_P.tobytes() == after.score_P.tobytes(), before.method
 
@@ -240,8 +294,8 @@ def test_a_scorer_must_give_one_score_for_each_pair():
 def test_the_forecast_decoder_reads_the_past_of_a_pair_and_not_the_step_of_its_label():
     graph = graph_of()
     split = paper_examples(graph, 5, seed=0)
-    source_P = np.concatenate([split.train.source_P, split.test.source_P])
-    target_P = np.concatenate([split.train.target_P, split.test.target_P])
+    parts = (split.train, split.validation, split.test)
+    source_P, target_P = (np.concatenate([getattr(part, end) for part in parts]) for end in ("source_P", "target_P"))
     vectors = np.random.default_rng(0).normal(size=(40, 3))
     fitted = forecast_decoder(vectors, graph, 5, 0, "features")
     past_PF = pair_feature_table(prefix(graph, 4), source_P, target_P)

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from polars.testing import assert_frame_equal
 
 import dyformer
 from dyformer import Graph
-from dyformer.embedder import Embed, Score
+from dyformer.embedder import Embed, LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows
 from dyformer.logs.synthetic import generated_log
-from dyformer.sampling.pairs import LinkExamples
 
 SMALL = {"model.num_layers": 1, "model.width": 16, "model.num_heads": 2, "pretrain": None, "finetune.epochs": 1}
 
@@ -42,7 +42,7 @@ class Spectrum:
 class Constant:
     """A scorer of the user's own."""
 
-    def fit_pairs(self, graph: PreparedGraph, labelled: LinkExamples) -> Score:
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         return lambda source_P, target_P: np.zeros(len(source_P))
 
 

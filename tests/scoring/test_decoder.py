@@ -41,7 +41,7 @@ def test_scores_are_the_logistic_regression_on_inputs_standardised_with_train_st
     np.testing.assert_allclose(score(decoder, test_PF), plain(inputs_PF, positive_P, test_PF, 1.0), atol=1e-6)
 
 
-def test_regularisation_is_the_one_with_the_best_validation_auc():
+def test_regularisation_is_the_one_with_the_best_validation_auc_and_the_last_fit_is_on_all_pairs():
     inputs_PF, positive_P = examples(0, 60, 40, signal=2.0)
     validation = examples(1, 60, 40, signal=2.0)
     decoder = fit_decoder(inputs_PF, positive_P, validation, kind="paper")
@@ -49,14 +49,30 @@ def test_regularisation_is_the_one_with_the_best_validation_auc():
     best = max(STRENGTHS, key=lambda s: scores[s])
     assert len(set(scores.values())) > 1
     test_PF, _ = examples(2, 30, 40)
-    np.testing.assert_allclose(score(decoder, test_PF), plain(inputs_PF, positive_P, test_PF, best), atol=1e-6)
+    every = np.concatenate([inputs_PF, validation[0]]), np.concatenate([positive_P, validation[1]])
+    np.testing.assert_allclose(score(decoder, test_PF), plain(*every, test_PF, best), atol=1e-6)
+
+
+def test_a_pair_of_weight_two_counts_as_two():
+    inputs_PF, positive_P = examples(0, 80, 6)
+    weight_P = np.random.default_rng(0).integers(1, 4, size=80)
+    weighted = fit_decoder(inputs_PF, positive_P, weight_P=weight_P.astype(float), strength=0.1)
+    repeated = fit_decoder(np.repeat(inputs_PF, weight_P, axis=0), np.repeat(positive_P, weight_P), strength=0.1)
+    for name in ("mean_F", "scale_F", "coefficient_F", "intercept"):
+        np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), atol=1e-6)
+    validation = examples(1, 60, 6)
+    chosen = fit_decoder(inputs_PF, positive_P, validation, weight_P=2 * np.ones(80))
+    doubled = np.repeat(inputs_PF, 2, axis=0), np.repeat(positive_P, 2)
+    np.testing.assert_allclose(chosen.mean_F, np.concatenate([doubled[0], validation[0]]).mean(axis=0))
 
 
 def test_fits_are_at_their_optimum_also_for_correlated_inputs():
     inputs_PF, positive_P = examples(0, 400, 6, signal=3.0)
     inputs_PF[:, 5] = inputs_PF[:, :5].sum(axis=1) + 0.01 * inputs_PF[:, 5]
     for strength, decoder in zip(
-        STRENGTHS, dyformer.scoring.decoder._fits(inputs_PF, positive_P, STRENGTHS, "paper", np.ones(6)), strict=True
+        STRENGTHS,
+        dyformer.scoring.decoder._fits((inputs_PF, positive_P), None, STRENGTHS, "paper", 0),
+        strict=True,
     ):
         standard_PF = (inputs_PF - decoder.mean_F) / decoder.scale_F
         gradient_F = standard_PF.T @ (score(decoder, inputs_PF) - positive_P) + decoder.coefficient_F / strength
@@ -86,8 +102,8 @@ def test_many_products_of_noise_do_not_hide_an_informative_feature():
         return auc(positive_P[test], score(decoder, inputs_PF[test]))
 
     alone = auc(positive_P[test], feature_P1[test, 0])
-    assert auc_with(100) > alone - 0.03
-    assert auc_with(0) < alone - 0.06
+    assert auc_with(100) > alone - 0.05
+    assert auc_with(0) < alone - 0.15
 
 
 def test_a_fit_runs_on_one_blas_thread_and_restores_the_limit(monkeypatch):

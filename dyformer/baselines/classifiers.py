@@ -1,0 +1,81 @@
+"""Labelled pairs of the forecast step and of older ones -> scores of pairs: two classifiers on the pair features.
+
+P pairs
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from dyformer.embedder import LabelledStep, Score
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.decoder import fit_decoder, score, strength_scores
+from dyformer.scoring.labelled_tables import LabelledTable, labelled_tables, pair_features, stacked
+from dyformer.scoring.metrics import auc
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticRegression:
+    """Score a pair by a logistic regression on its standardised pair features."""
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Fit on all labelled pairs.
+
+        The AUC on half of the forecast step's pairs chooses C among STRENGTHS, and whether the older steps are used.
+        """
+        train, validation, older = labelled_tables(labelled)
+        chosen_by = validation.inputs_PF, validation.positive_P
+        choices = [
+            (value, index, strength)
+            for index, table in enumerate(_with_and_without(train, older))
+            for strength, value in strength_scores(
+                table.inputs_PF, table.positive_P, chosen_by, weight_P=table.weight_P
+            ).items()
+        ]
+        _, index, strength = max(choices, key=lambda choice: choice[0])
+        table = _with_and_without(stacked(train, validation), older)[index]
+        decoder = fit_decoder(table.inputs_PF, table.positive_P, weight_P=table.weight_P, strength=strength)
+        features = pair_features(graph)
+        return lambda source_P, target_P: score(decoder, features.table(source_P, target_P))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostedTrees:
+    """Score a pair by gradient-boosted trees on its pair features."""
+
+    num_rounds: int = 80
+    max_leaves: tuple[int, ...] = (4, 8)
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Fit on all labelled pairs.
+
+        The AUC on half of the forecast step's pairs chooses among `max_leaves`, and whether the older steps are used.
+        """
+        train, validation, older = labelled_tables(labelled)
+        choices = [
+            (auc(validation.positive_P, trees.predict_proba(validation.inputs_PF)[:, 1]), index, max_leaves)
+            for index, table in enumerate(_with_and_without(train, older))
+            for max_leaves in self.max_leaves
+            for trees in [self._fitted(table, max_leaves)]
+        ]
+        _, index, max_leaves = max(choices, key=lambda choice: choice[0])
+        trees = self._fitted(_with_and_without(stacked(train, validation), older)[index], max_leaves)
+        features = pair_features(graph)
+        return lambda source_P, target_P: trees.predict_proba(features.table(source_P, target_P))[:, 1]
+
+    def _fitted(self, table: LabelledTable, max_leaves: int) -> HistGradientBoostingClassifier:
+        trees = HistGradientBoostingClassifier(
+            max_iter=self.num_rounds,
+            max_leaf_nodes=max_leaves,
+            # With 20 pairs in a leaf, scikit-learn's default, trees of 40 pairs cannot split and give a constant.
+            min_samples_leaf=min(20, max(1, len(table.positive_P) // 20)),
+            early_stopping=False,  # pyright: ignore[reportArgumentType]  # scikit-learn takes a bool too
+            random_state=0,
+        )
+        return trees.fit(table.inputs_PF, table.positive_P, sample_weight=table.weight_P)
+
+
+def _with_and_without(own: LabelledTable, older: LabelledTable | None) -> list[LabelledTable]:
+    """Give the tables to choose from: with the older steps first, because they win ties."""
+    return [own] if older is None else [stacked(own, older), own]

@@ -1,0 +1,65 @@
+"""Labelled steps -> inputs, labels and weights to fit a classifier of pairs on.
+
+P pairs    F pair features
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dyformer.embedder import LabelledStep
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.sampling.pairs import first_half
+from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
+
+# All methods of a trial read the same graphs and pairs; an entry goes when its graph or labelled step goes.
+_FEATURES: WeakKeyDictionary[PreparedGraph, PairFeatures] = WeakKeyDictionary()
+_INPUTS: WeakKeyDictionary[LabelledStep, NDArray[np.float64]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTable:
+    """Pairs to fit on; a pair of weight 0.5 counts half."""
+
+    inputs_PF: NDArray[np.float64]
+    positive_P: NDArray[np.bool_]
+    weight_P: NDArray[np.float64]
+
+
+def pair_features(graph: PreparedGraph) -> PairFeatures:
+    """Give the pair features of a graph's history, summarised once for all methods that read this graph."""
+    if graph not in _FEATURES:
+        _FEATURES[graph] = prepare_pair_features(graph.history)
+    return _FEATURES[graph]
+
+
+def labelled_tables(labelled: Sequence[LabelledStep]) -> tuple[LabelledTable, LabelledTable, LabelledTable | None]:
+    """Give three tables of pair features: to fit on, to choose a setting on, and of the older steps.
+
+    The first two are the halves of the forecast step's pairs. There is no third one without older steps. Features of
+    a step's pairs are read from the steps before it.
+    """
+    newest, *older = [_table(step) for step in labelled]
+    is_first_P = first_half(newest.positive_P)
+    return _rows(newest, is_first_P), _rows(newest, ~is_first_P), stacked(*older) if older else None
+
+
+def stacked(*tables: LabelledTable) -> LabelledTable:
+    """Put the rows of tables in one."""
+    columns = zip(*(vars(table).values() for table in tables), strict=True)
+    return LabelledTable(**dict(zip(vars(tables[0]), map(np.concatenate, columns), strict=True)))
+
+
+def _table(step: LabelledStep) -> LabelledTable:
+    examples = step.examples
+    if step not in _INPUTS:
+        _INPUTS[step] = pair_features(step.before).table(examples.source_P, examples.target_P)
+    weight_P = np.full(len(examples.positive_P), step.weight)
+    return LabelledTable(inputs_PF=_INPUTS[step], positive_P=examples.positive_P, weight_P=weight_P)
+
+
+def _rows(table: LabelledTable, is_wanted_P: NDArray[np.bool_]) -> LabelledTable:
+    return LabelledTable(**{name: values[is_wanted_P] for name, values in vars(table).items()})
