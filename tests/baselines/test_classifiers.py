@@ -20,7 +20,7 @@ from dyformer.sampling.pairs import LinkExamples, first_half
 from dyformer.scoring.decoder import STRENGTHS
 from dyformer.scoring.pair_features import pair_feature_table
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # inputs, labels, weights
+Rows = tuple[np.ndarray, ...]  # inputs, labels, weights
 
 
 def learnable(history: DynamicGraph, weight: float, *, seed: int, num_pairs: int, sign: int = 1) -> LabelledStep:
@@ -43,8 +43,7 @@ def rows_of(step: LabelledStep) -> Rows:
 
 
 def stacked(*rows: Rows) -> Rows:
-    first, second, third = (np.concatenate(columns) for columns in zip(*rows, strict=True))
-    return first, second, third
+    return tuple(np.concatenate(columns) for columns in zip(*rows, strict=True))
 
 
 def regression_scores(rows: Rows, test_PF: np.ndarray, strength: float) -> np.ndarray:
@@ -54,7 +53,7 @@ def regression_scores(rows: Rows, test_PF: np.ndarray, strength: float) -> np.nd
     return regression.predict_proba(scaler.transform(test_PF))[:, 1]
 
 
-def tree_scores(rows: Rows, test_PF: np.ndarray, max_leaves: int) -> np.ndarray:
+def tree_scores(rows: Rows, test_PF: np.ndarray, max_leaves: float) -> np.ndarray:
     settings: dict[str, Any] = {"max_iter": 80, "early_stopping": False, "random_state": 0}
     settings |= {"max_leaf_nodes": max_leaves, "min_samples_leaf": min(20, len(rows[1]) // 20)}
     return HistGradientBoostingClassifier(**settings).fit(*rows[:2], sample_weight=rows[2]).predict_proba(test_PF)[:, 1]
