@@ -11,7 +11,17 @@ import typer
 
 from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, write_json
 from flows.environment import server_in_use
-from flows.options import AsJson, Changes, JsonFile, Name, Seed, experiment_from, with_reading
+from flows.options import (
+    AsJson,
+    Changes,
+    JsonFile,
+    Name,
+    Seed,
+    check_titles,
+    experiment_from,
+    on_command_line,
+    with_reading,
+)
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
@@ -88,7 +98,7 @@ def ingest(dataset: Name, reading: dict[str, Any]) -> None:
     """Commit the rows of a log; a file that was committed before changes nothing."""
     from flows.tasks.ingest import ingest_log
 
-    print(counts_line(ingest_log(dataset, reading)))
+    print(counts_line(ingest_log(dataset, reading, _print_plan)))
 
 
 @app.command()
@@ -101,7 +111,7 @@ def snapshots(
     """Cut a log into snapshots and count the rows of each; ingests new rows of the log first."""
     from flows.tasks.snapshots import snapshot_counts, weights_and_labels
 
-    address, _ = _ingested(dataset, reading, write=(lambda text: None) if as_json else print)
+    address, _ = _ingested(dataset, reading, lambda num_steps: None, (lambda text: None) if as_json else _print_plan)
     counts = snapshot_counts(address).hstack(weights_and_labels(address))
     print_json(counts.to_dicts()) if as_json else print_frame(counts, f"snapshots of {dataset}")
 
@@ -242,6 +252,7 @@ def benchmark(
 ) -> None:
     """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, baselines, your own."""
     experiment = experiment_from(dataset, changes)  # refused before anything is committed
+    check_titles(methods)
     from dyformer.experiments.tables import score_table
     from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
     from flows.tasks.methods import benchmark_methods
@@ -268,15 +279,19 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments, prog_name="dyformer")
     except (ValueError, OSError) as error:
-        print(f"dyformer: {error}", file=sys.stderr)
+        print(f"dyformer: {on_command_line(str(error))}", file=sys.stderr)
         sys.exit(FAILED)
+
+
+def _print_plan(text: str) -> None:
+    print(on_command_line(text))
 
 
 def _ingested(
     dataset: str,
     reading: dict[str, Any],
     check: Callable[[int], None] | None = None,
-    write: Callable[[str], None] = print,
+    write: Callable[[str], None] = _print_plan,
 ) -> tuple[str, float]:
     """Commit the new rows of a log; return the address of its snapshots and the seconds it took."""
     from flows.tasks.ingest import ingest_log

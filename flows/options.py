@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,6 +63,32 @@ READING_OPTIONS: dict[str, Any] = {
     ],
 }
 DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "max_bad": "1%"}
+
+
+def on_command_line(message: str) -> str:
+    """Write the arguments named in a message, such as `time_unit="s"`, as options: --time-unit s."""
+    return re.sub(r"`(\w+)(?:=([^`]+))?`", _as_option, message)
+
+
+def _as_option(named: re.Match[str]) -> str:
+    name, value = named[1], named[2]
+    if name not in READING_OPTIONS:
+        return named[0]
+    flags = READING_OPTIONS[name].__metadata__[0].default.split("/")  # typer takes the first name for a default
+    if value in (None, "True", "False"):
+        return flags[-1 if value == "False" else 0]
+    text = value.strip('"')
+    return f'{flags[0]} "{text}"' if " " in text else f"{flags[0]} {text}"
+
+
+def check_titles(given: list[str] | None) -> None:
+    """Raise UnknownMethod for a misspelt title; a user's own classes are checked when they are imported."""
+    from dyformer.experiments.titles import full_title, known_titles, split_names
+
+    titles = known_titles()
+    for name in split_names(given):
+        if ":" not in name:
+            full_title(name, titles)
 
 
 def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:

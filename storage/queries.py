@@ -4,6 +4,7 @@ DuckDB reads only Polars frames, so an S3 store needs no DuckDB extension. Its o
 so a statement can read only the views and write nothing.
 """
 
+import re
 from collections.abc import Mapping
 
 import duckdb
@@ -28,6 +29,14 @@ def query(layout: Layout, statement: str) -> pl.DataFrame:
         try:
             result = connection.sql(statement)
             rows = result.pl() if result is not None else None
+        except duckdb.CatalogException as error:
+            missing = re.search(r"Table with name (\S+) does not exist", str(error))
+            if missing is None:
+                raise QueryFailed(f"{error}\nviews: {views}") from error
+            raise QueryFailed(
+                f"there is no view {missing[1]!r}\nviews: {views}\n"
+                "`dyformer run DATASET` adds views such as forecasts and vectors"
+            ) from error
         except duckdb.Error as error:
             raise QueryFailed(f"{error}\nviews: {views}") from error
     if rows is None:

@@ -16,9 +16,10 @@ from scipy.linalg import orthogonal_procrustes
 from dyformer.embedder import Embedder
 from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, forecast_decoder
 from dyformer.evaluation.scored_pairs import metrics_of
-from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, checked_method, full_title
+from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, checked_method
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
+from dyformer.experiments.titles import full_title
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
 from dyformer.logs.datasets import OWN_LOG_WINDOW, TimeUnit, Window
@@ -178,13 +179,14 @@ class Log:
         return Graph(dynamic=dynamic, nodes=nodes[dynamic.node_N], time_unit=self.plan.time_unit)
 
 
-def read_log(
+def read_log(  # noqa: PLR0913 - the declarations that a log may need
     log: "str | Path | Sequence[str | Path] | pl.DataFrame | pd.DataFrame",
     *,
     source: str | int | None = None,
     target: str | int | None = None,
     time: str | int | None = None,
     time_unit: TimeUnit | None = None,
+    separator: str | None = None,
     bipartite: bool | None = None,
     max_bad: float = 0.01,
 ) -> Log:
@@ -199,6 +201,7 @@ def read_log(
         target: column of the target.
         time: column of the time.
         time_unit: "s", "ms", "us", "ns" (since the epoch), "iso", "day-first", "month-first" or "step".
+        separator: the character between the fields of delimited text; " " stands for any number of spaces and tabs.
         bipartite: two id spaces: source 7 and target 7 are different nodes.
         max_bad: fraction of unusable rows that is accepted; they are in `log.quarantine`.
 
@@ -207,7 +210,9 @@ def read_log(
     """
     paths = [log] if isinstance(log, str | Path) else log
     files = [local_file(path) for path in paths] if isinstance(paths, Sequence) else [frame_file(paths)]
-    declared = Declared(source=source, target=target, time=time, time_unit=time_unit, bipartite=bipartite)
+    declared = Declared(
+        source=source, target=target, time=time, time_unit=time_unit, separator=separator, bipartite=bipartite
+    )
     plan = sniff_plan(files, declared)
     result = read_events(files, plan)
     check_bad_rows(result.quarantine, result.num_read, max_bad)
@@ -314,7 +319,11 @@ def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> d
         return {title: checked_method(title, method) for title, method in given.items()}
     named: dict[str, Method] = {}
     for wanted in [methods] if isinstance(methods, str) else methods:
-        name = full_title(wanted) if isinstance(wanted, str) else getattr(wanted, "__name__", type(wanted).__name__)
+        name = (
+            full_title(wanted, METHODS)
+            if isinstance(wanted, str)
+            else getattr(wanted, "__name__", type(wanted).__name__)
+        )
         method = METHODS[name] if isinstance(wanted, str) else checked_method(name, wanted)
         title = next((title for title, known in METHODS.items() if known is method), name)
         if title in named:

@@ -1,16 +1,15 @@
 """METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
 
 import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.titles import UnknownMethod
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig
 from dyformer.training.checkpoint import Weights
@@ -22,10 +21,6 @@ EXPECTED = (
     "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
     "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
 )
-
-
-class UnknownMethod(ValueError):
-    """A name that is neither an entry of METHODS nor a user's own method."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +72,6 @@ METHODS: dict[str, Method] = {
 }
 
 
-def full_title(name: str) -> str:
-    """Complete the title of an entry, in any case and shortened as long as it fits one only. Raises UnknownMethod."""
-    slugs, slug = {_slug(title): title for title in METHODS}, _slug(name)
-    near = [title for known, title in slugs.items() if slug and known.startswith(slug)]
-    if slug in slugs or len(near) == 1:
-        return slugs.get(slug) or near[0]
-    close = get_close_matches(slug, slugs, n=1)
-    hint = f" Did you mean {slugs[close[0]]}?" if close else ""
-    problem = f"{name!r} fits {len(near)} methods." if near else f"no method {name!r}.{hint}"
-    raise UnknownMethod(f"{problem} Allowed: {', '.join(METHODS)}; or a class of your own, package.module:Class")
-
-
 def checked_method(name: str, found: Any) -> Method:
     """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for another kind."""
     method = found
@@ -108,7 +91,3 @@ def checked_method(name: str, found: Any) -> Method:
     except TypeError as error:
         raise UnknownMethod(f"{name}: {EXPECTED}; its arguments differ: {error}") from error
     raise UnknownMethod(f"{name}: {EXPECTED}; found {type(method).__name__} without either")
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")

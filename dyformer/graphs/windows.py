@@ -20,6 +20,9 @@ from dyformer.logs.datasets import IF_SECONDS, TimeUnit, Window, WindowError, fi
 MAX_WINDOWS = 100_000
 """More windows than this are refused, because their length is most likely a mistake."""
 
+USEFUL_WINDOWS = 3
+"""With fewer windows there is no step to evaluate, so no message recommends them."""
+
 BLOCK_ROWS = 1 << 17
 KEY_BITS = 62
 MICROSECOND = timedelta(microseconds=1)
@@ -27,6 +30,10 @@ DAY = 86_400_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_CLOCK_TIME = (datetime(2, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 LAST_CLOCK_TIME = (datetime(9900, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
+
+
+class TooFewRows(WindowError):
+    """Fewer rows than windows of equal count; the log may grow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +132,11 @@ def _trim(text: str | None, time_unit: TimeUnit) -> int:
 
 def _equal_count(time_R: NDArray[np.int64], offset: int, num_windows: int) -> Windows:
     if num_windows > len(time_R):
-        raise WindowError(
+        fewer = len(time_R) // 2
+        remedy = f', or choose fewer windows, as in `window="{fewer} equal"`' if fewer >= USEFUL_WINDOWS else ""
+        raise TooFewRows(
             f"{len(time_R)} interactions cannot fill {num_windows} windows of equal count: add interactions until there"
-            f' are {num_windows}, or choose fewer windows, as in --window "{max(len(time_R) // 2, 1)} equal"'
+            f" are {num_windows}{remedy}"
         )
     length, num_longer = divmod(len(time_R), num_windows)
     index_B = np.arange(num_windows + 1)

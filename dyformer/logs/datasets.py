@@ -26,8 +26,7 @@ CALENDAR_UNITS = ("d", "w", "mo", "y")
 
 
 IF_SECONDS = (
-    "if its times count seconds, ingest it with --time-unit s"
-    " (a dataset that is in the store already: after `dyformer drop NAME`)"
+    'if its times count seconds, read it with `time_unit="s"` (if it is in a store: after `dyformer drop NAME`)'
 )
 """Advice for a clock window on integer steps."""
 
@@ -119,7 +118,7 @@ class Window:
     def __str__(self):
         head = {
             "equal_time": self.length or f"{self.count} equal time",
-            "equal_count": f"{self.count} equal count",
+            "equal_count": f"{self.count} equal",
             "calendar": f"calendar {self.length}",
         }[self.rule]
         zone = "" if self.time_zone == "UTC" else f" in {self.time_zone}"

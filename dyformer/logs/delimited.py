@@ -105,14 +105,14 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
         at = {role: int(column) for role, column in wanted.items()}
         return Positions(at=at, num_fields=range(plan.min_fields, most + 1))
     names = tuple(parsed(first_row, str(plan.separator))[0])
-    known = {role: position(column, plan.names, len(plan.names), file.name) for role, column in wanted.items()}
+    known = {role: position(role, column, plan.names, len(plan.names), file.name) for role, column in wanted.items()}
     is_header = all(column in names for column in wanted.values() if isinstance(column, str))
     if not is_header and known["time"] < len(names):
         texts = pl.Series([names[known["time"]]])
         if read_times(texts, plan.time_unit)["time"][0] is not None:
             return Positions(at=known, num_fields=range(plan.min_fields, most + 1))
     where = f"{file.name}, line {line}"
-    at = {role: position(column, names, len(names), where) for role, column in wanted.items()}
+    at = {role: position(role, column, names, len(names), where) for role, column in wanted.items()}
     more = len(names) - len(plan.names)
     return Positions(at=at, num_fields=range(plan.min_fields + more, most + more + 1), header=first_row.strip())
 

@@ -144,11 +144,11 @@ def check_usable(num_events: int, quarantine: pl.DataFrame, files: Sequence[RawF
     if quarantine["reason"].str.contains("time", literal=True).all():
         raise UnreadableTime(
             f"no time of {names} can be read as {plan.time_unit} ({_reasons(quarantine)}; {where}); name its column"
-            f" with --time and its unit with --time-unit ({', '.join(get_args(TimeUnit))})"
+            f" with `time` and its unit with `time_unit` ({', '.join(get_args(TimeUnit))})"
         )
     raise NoUsableRows(
-        f"none of the {quarantine.height:,} rows of {names} can be used: {_reasons(quarantine)} ({where}); check"
-        " --separator and the columns against the plan that was printed"
+        f"none of the {quarantine.height:,} rows of {names} can be used: {_reasons(quarantine)} ({where}); choose"
+        " the columns with `source`, `target` and `time`, or the separator with `separator`"
     )
 
 
@@ -159,8 +159,8 @@ def check_bad_rows(quarantine: pl.DataFrame, num_read: int, max_fraction: float)
     if quarantine.height > max_fraction * num_read:
         raise TooManyBadRows(
             f"{quarantine.height:,} of {num_read:,} rows ({quarantine.height / num_read:.2%}) cannot be used, more"
-            f" than the {max_fraction:.2%} allowed: {_reasons(quarantine)}. Nothing was stored; repair the log, or"
-            " allow more with --max-bad"
+            f" than the {max_fraction:.2%} allowed: {_reasons(quarantine)}. repair the log, or"
+            " allow more with `max_bad`"
         )
 
 

@@ -86,8 +86,8 @@ def describe(plan: ReadPlan) -> str:
     return "\n".join(lines + [f"guessed  {note}" for note in plan.notes])
 
 
-def position(column: str | int, names: tuple[str, ...], num_fields: int, where: str) -> int:
-    """Find a declared column among those of a file: by its name, else as a position from 0.
+def position(role: str, column: str | int, names: tuple[str, ...], num_fields: int, where: str) -> int:
+    """Find the column declared for a role among those of a file: by its name, else as a position from 0.
 
     Raises ColumnNotFound with the columns found.
     """
@@ -96,10 +96,7 @@ def position(column: str | int, names: tuple[str, ...], num_fields: int, where: 
     if str(column).isdecimal() and int(column) < num_fields:
         return int(column)
     found = ", ".join(names) if names else f"positions 0 to {num_fields - 1} and no header"
-    raise ColumnNotFound(
-        f"{where} has no column {column!r}; found: {found}. Name one of these with --source, --target, --time,"
-        " --weight or --label"
-    )
+    raise ColumnNotFound(f"{where} has no column {column!r}; found: {found}. Name one of these with `{role}`")
 
 
 def _where(column: str | int, names: tuple[str, ...]) -> str:

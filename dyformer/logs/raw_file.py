@@ -54,6 +54,10 @@ class ColumnNotFound(LogError):
     """A declared column that the log does not have."""
 
 
+class SameColumn(LogError):
+    """One column declared for two of source, target and time."""
+
+
 class AmbiguousLog(LogError):
     """More than one reading fits; the user has to choose."""
 

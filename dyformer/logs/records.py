@@ -46,7 +46,7 @@ def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
             table = pq.ParquetFile(stream)
             names = tuple(table.schema_arrow.names)
             columns = plan.columns.by_role().items()
-            roles = {role: names[position(column, names, len(names), file.name)] for role, column in columns}
+            roles = {role: names[position(role, column, names, len(names), file.name)] for role, column in columns}
             for batch in table.iter_batches(BATCH_ROWS, columns=sorted(set(roles.values()))):
                 yield _texts(pl.DataFrame(pa.Table.from_batches([batch])), roles, first_row, file.name)
                 first_row += batch.num_rows

@@ -183,7 +183,7 @@ def _parquet_sample(file: RawFile) -> Sample:
         batch = next(table.iter_batches(SAMPLE_ROWS), None)
         clock = [index for index, column in enumerate(table.schema_arrow) if pa.types.is_temporal(column.type)]
     if batch is None or batch.num_rows == 0:
-        raise EmptyLog(f"{file.name} is a Parquet file with no row")
+        raise EmptyLog(f"{file.name} has columns, but no row")
     columns = [[_text(value) for value in column.to_pylist()] for column in batch.columns]
     return Sample(
         file=file.name,
@@ -211,13 +211,13 @@ def _delimited_table(sample: Sample, declared: Declared) -> Table:
         raise OneColumn(
             f"{sample.file}, line {first} does not split into three columns (source, target, time) by any of"
             f" {', '.join(SEPARATOR_NAMES.values())}: {shortened(sample.lines[first - 1])}; declare the separator with"
-            " --separator, or write the missing columns"
+            " `separator`, or write the missing columns"
         )
     tables = [_table(sample, separator, declared) for separator in fitting]
     timed = [table for table in tables if time_like(table)] or tables
     if len(timed) > 1:
         names = " and ".join(SEPARATOR_NAMES[str(table.separator)] for table in timed)
-        raise AmbiguousLog(f"{timed[0].where}: {names} separate equally well; choose one with --separator")
+        raise AmbiguousLog(f"{timed[0].where}: {names} separate equally well; choose one with `separator`")
     return timed[0]
 
 

@@ -6,14 +6,14 @@ The rules are this project's own, because the sniffers of the csv module and of 
 
 import re
 from dataclasses import fields
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import polars as pl
 
 from dyformer.logs.datasets import Columns, TimeUnit
 from dyformer.logs.plan import Declared, ReadPlan, position
-from dyformer.logs.raw_file import AmbiguousLog, RawFile, UnreadableTime
+from dyformer.logs.raw_file import AmbiguousLog, RawFile, SameColumn, UnreadableTime
 from dyformer.logs.sample import Table, is_number, mostly, sample_table, shortened, time_like
 from dyformer.logs.validation import DAY_PATTERN, read_times, unit_of
 
@@ -67,7 +67,7 @@ def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPl
     """Guess from a log's start how to read it; declared properties are taken unchanged.
 
     Raises a LogError that names file, place and remedy: EmptyLog, OneColumn, WrongSeparator, ColumnNotFound,
-    AmbiguousLog, UnreadableTime, DamagedLog.
+    SameColumn, AmbiguousLog, UnreadableTime, DamagedLog.
     """
     declared = declared or Declared()
     table = sample_table(files, declared)
@@ -86,7 +86,7 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
         bipartite = table.konect.startswith("bip") or _names_two_kinds(named)
         if bipartite:
             notes.append(
-                "two id spaces, from the columns' names or the KONECT header; if they are one, pass --one-space"
+                "two id spaces, from the columns' names or the KONECT header; if they are one, pass `bipartite=False`"
             )
     if declared.time_unit is None:
         notes.append(f"time unit {unit}, from {table.column(roles['time'])[0]!r} in {table.where}")
@@ -111,7 +111,7 @@ def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]
     """Find the position of each role: first as declared, then by the columns' names, then by their values."""
     num_fields = max(table.num_fields, len(table.names))
     given = {
-        field.name: position(getattr(declared, field.name), table.names, num_fields, table.where)
+        field.name: position(field.name, getattr(declared, field.name), table.names, num_fields, table.where)
         for field in fields(Columns)
         if getattr(declared, field.name) is not None
     }
@@ -123,9 +123,22 @@ def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]
     if not table.names and "weight" not in given and table.num_fields == 4 and "label" not in given:
         _add_weight(table, guessed)
     how = "by name" if table.names else "by position and value"
+    _check_distinct(table, guessed)
     guesses = [f"{role} column, {how}" for role in guessed if role not in given]
     roles = {field.name: guessed.get(field.name) for field in fields(Columns)}
     return roles, guesses
+
+
+def _check_distinct(table: Table, roles: dict[str, int]) -> None:
+    """Raise SameColumn if one column would be two of source, target and time."""
+    for one, other in combinations(("source", "target", "time"), 2):
+        if one in roles and roles[one] == roles.get(other):
+            at = roles[one]
+            name = repr(table.names[at]) if at < len(table.names) else f"at position {at}"
+            raise SameColumn(
+                f"{table.where}: the column {name} cannot be both {one} and {other}; choose two columns with `{one}`"
+                f" and `{other}`"
+            )
 
 
 def _add_named(table: Table, roles: dict[str, int]) -> None:
@@ -141,7 +154,7 @@ def _add_named(table: Table, roles: dict[str, int]) -> None:
             found = "; ".join(f"{table.names[source]} and {table.names[target]}" for source, target in sorted(pairs))
             raise AmbiguousLog(
                 f"{table.where}: several pairs of columns could be the ends of an interaction ({found});"
-                " choose with --source and --target"
+                " choose with `source` and `target`"
             )
         roles.update(zip(("source", "target"), next(iter(pairs), ()), strict=False))
     for role, usual in (("time", TIMES), ("weight", WEIGHTS), ("label", LABELS)):
@@ -159,7 +172,7 @@ def _add_one(table: Table, roles: dict[str, int], role: str, columns: list[int])
         return
     if len(free) > 1:
         names = ", ".join(table.names[at] for at in free)
-        raise AmbiguousLog(f"{table.where}: several columns could be the {role} ({names}); choose with --{role}")
+        raise AmbiguousLog(f"{table.where}: several columns could be the {role} ({names}); choose with `{role}`")
     roles[role] = free[0]
 
 
@@ -170,7 +183,7 @@ def _add_ends(table: Table, roles: dict[str, int]) -> None:
     if missing and table.names and len(free) != len(missing):
         raise AmbiguousLog(
             f"{table.where}: the {' and '.join(missing)} column cannot be guessed from the names"
-            f" ({', '.join(table.names)}); choose with {' and '.join('--' + role for role in missing)}"
+            f" ({', '.join(table.names)}); choose with {' and '.join(f'`{role}`' for role in missing)}"
         )
     roles.update(zip(missing, free, strict=False))
 
@@ -199,10 +212,10 @@ def _time_by_value(table: Table, roles: dict[str, int]) -> int:
         example = table.rows[0][-1]
         raise UnreadableTime(
             f"{table.where}: no column holds a time (last column: {shortened(example)}); write ISO 8601, a count since"
-            " the epoch or an integer step, or name the column with --time and its unit with --time-unit"
+            " the epoch or an integer step, or name the column with `time` and its unit with `time_unit`"
         )
     columns = ", ".join(table.names[at] if table.names else str(at) for at in late or like or numbers)
-    raise AmbiguousLog(f"{table.where}: several columns could be the time ({columns}); choose with --time")
+    raise AmbiguousLog(f"{table.where}: several columns could be the time ({columns}); choose with `time`")
 
 
 def _time_unit(table: Table, at: int, declared: Declared) -> TimeUnit:
@@ -219,7 +232,7 @@ def _time_unit(table: Table, at: int, declared: Declared) -> TimeUnit:
     if read_times(pl.Series(texts), "iso")["time"].null_count() == len(texts):
         raise UnreadableTime(
             f"{table.where}: the time {shortened(texts[0])} is neither a number nor a date"
-            " (2024-05-31T10:00:00Z, 31/05/2024 10:00); name another column with --time, or rewrite the times"
+            " (2024-05-31T10:00:00Z, 31/05/2024 10:00); name another column with `time`, or rewrite the times"
         )
     return "iso"
 
@@ -230,7 +243,7 @@ def _first_of_date(dates: list[re.Match[str]], table: Table) -> TimeUnit:
     if is_day_first == is_month_first:
         raise AmbiguousLog(
             f"{table.where}: dates like {dates[0][0]!r} may have the day or the month first; choose with"
-            " --time-unit day-first or --time-unit month-first"
+            ' `time_unit="day-first"` or `time_unit="month-first"`'
         )
     return "day-first" if is_day_first else "month-first"
 

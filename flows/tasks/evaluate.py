@@ -11,7 +11,7 @@ from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, log_metric
 from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
-from flows.tasks.methods import chosen_methods, record_of, title_of
+from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import device, open_model, was_trained_on
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import is_current, read_table, write_artifact
@@ -75,7 +75,10 @@ def _evaluated(
     if is_current(address, lineage):
         return address
     posed = Trial(graph=opened.graph(step), **trial)
-    scored = [pairs for title, method in methods.items() for pairs in evaluate_method(title, method, posed)]
+    scored: list[ScoredPairs] = []
+    for title, method in methods.items():
+        with own_errors(title, method):
+            scored += evaluate_method(title, method, posed)
     return write_artifact(address, {"pairs": to_table(scored)}, lineage)
 
 

@@ -1,21 +1,21 @@
 """A raw log -> committed events: unusable rows go to quarantine, and every row is counted."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.graphs.windows import split_windows
-from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
+from dyformer.graphs.windows import TooFewRows, split_windows
+from dyformer.logs.datasets import DATASETS, Window
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
-from dyformer.logs.plan import Declared, ReadPlan, declared_by, describe
+from dyformer.logs.plan import ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
+from flows.tasks.reading import FIXED, check_duplicates, check_unread, declared_log, fraction
 from storage.events import scratch_database
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
@@ -27,13 +27,7 @@ from storage.raw.log_files import Content, content_of, find_logs
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-FIXED = ("time_unit", "bipartite")  # the committed rows depend on these
-SEPARATORS = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|", "space": " ", "spaces": " "}
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
-
-
-class UnknownReading(ValueError):
-    """An option for reading a log that does not exist or does not fit."""
 
 
 def ingest_log(
@@ -59,14 +53,16 @@ def ingest_log(
     """
     layout, reading = Layout.from_environment(), reading or {}
     declared, window = declared_log(layout, dataset, reading)
-    known = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
-    num_stored = sum(row["num_accepted"] for row in known)
-    fresh: dict[Content, RawFile] = {}
-    if "log" in reading or not known:
+    fraction(reading.get("max_bad", "1%"))  # also checked if no row is read
+    stored = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
+    num_stored = sum(row["num_accepted"] for row in stored)
+    found: dict[Content, RawFile] = {}
+    if "log" in reading or not stored:
         found = {content_of(file): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
-        known = [row for row in known if row["batch"] in {content.sha256 for content in found}]
-        batches = {row["batch"] for row in known}
-        fresh = {content: file for content, file in found.items() if content.sha256 not in batches}
+    known, fresh = _known_and_fresh(stored, found)
+    if stored and not fresh:
+        check_unread(layout, dataset, reading, list(found.values()))
+        check_duplicates(dataset, reading, known)
     results: dict[str, ReadResult | SpilledRows] = {}
     with _database_if_large(layout, sum(content.num_bytes for content in fresh), num_stored) as database:
         if fresh:
@@ -75,10 +71,8 @@ def ingest_log(
             results = read_files(fresh, plan, reading, database)
             declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
         time_R = _sorted_times(layout, dataset, results, database)
-        if check is None and "window" not in reading and len(time_R) < _least_rows(window):
-            show(f"no snapshots yet: {window} needs at least {window.count} rows, but the log has {len(time_R)}")
-        else:
-            _check_window(time_R, window, declared.time_unit, check)
+        may_be_short = check is None and "window" not in reading
+        _check_window(time_R, window, declared.time_unit, check, show if may_be_short else None)
         with _committing(layout, dataset, was_there=num_stored > 0):
             declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
             made = [
@@ -89,6 +83,18 @@ def ingest_log(
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
     changed = any(ingest.changed for ingest in made)
     return {"dataset": dataset, "version": newest_version(layout, dataset), "changed": changed, **counts}
+
+
+def _known_and_fresh(
+    stored: list[dict[str, Any]], found: dict[Content, RawFile]
+) -> tuple[list[dict[str, Any]], dict[Content, RawFile]]:
+    """Return the ingests of the found files (of all files if none was looked for), and the files without one."""
+    if not found:
+        return stored, {}
+    digests = {content.sha256 for content in found}
+    known = [row for row in stored if row["batch"] in digests]
+    batches = {row["batch"] for row in known}
+    return known, {content: file for content, file in found.items() if content.sha256 not in batches}
 
 
 def read_files(
@@ -136,15 +142,24 @@ def _sorted_times(
     return pl.concat([*(rows.collect() for rows in stored), *new])["time"].sort().to_numpy()
 
 
-def _least_rows(window: Window) -> int:
-    return window.count or 0 if window.rule == "equal_count" else 0
-
-
 def _check_window(
-    time_R: NDArray[np.int64], window: Window, time_unit: Any, check: Callable[[int], None] | None
+    time_R: NDArray[np.int64],
+    window: Window,
+    time_unit: Any,
+    check: Callable[[int], None] | None,
+    show_short: Callable[[str], None] | None,
 ) -> None:
-    """Raise WindowError if the window does not fit the log; pass the number of snapshots to `check`."""
-    windows = split_windows(time_R, window, time_unit)
+    """Raise WindowError if the window does not fit the log; pass the number of snapshots to `check`.
+
+    With `show_short`, a log with fewer rows than windows only gets a message, because it may grow.
+    """
+    try:
+        windows = split_windows(time_R, window, time_unit)
+    except TooFewRows as error:
+        if show_short is None:
+            raise
+        show_short(f"no snapshots yet: {error}")
+        return
     if check is not None:
         check(len(windows.start_time_T))
 
@@ -176,36 +191,3 @@ def known_and_ingested() -> list[dict[str, Any]]:
         if name not in DATASETS
     ]
     return [{**row, "ingested": row["name"] in ingested} for row in known + own]
-
-
-def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
-    """Declare a log: by the built-in record, then the remembered one, then the options of this call."""
-    known = DATASETS.get(dataset)
-    record = declaration(layout, dataset) or {}
-    if known is None and not record and "log" not in reading:
-        dataset_named(dataset)
-    names = {field.name for field in fields(Declared)}
-    base = declared_by(known) if known else Declared()
-    base = replace(base, **{name: value for name, value in record.items() if name in names})
-    given = {name: _plain(name, value) for name, value in reading.items() if name in names}
-    window = reading.get("window") or record.get("window") or (known.window if known else OWN_LOG_WINDOW)
-    return replace(base, **given), Window.parse(str(window))
-
-
-def fraction(text: str | float) -> float:
-    """Read "5%" or "0.05" as a fraction of the rows.
-
-    Raises:
-        UnknownReading: it is neither, or not between 0 and 100 %.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", str(text))
-    value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
-    if not 0 <= value <= 1:
-        raise UnknownReading(f"--max-bad {text!r}: expected a fraction such as 5% or 0.05, from 0 to 100%")
-    return value
-
-
-def _plain(name: str, value: Any) -> Any:
-    if name == "time_unit" and value not in get_args(TimeUnit):
-        raise UnknownReading(f"--time-unit {value!r}: expected one of {', '.join(get_args(TimeUnit))}")
-    return SEPARATORS.get(value, value) if name == "separator" else value

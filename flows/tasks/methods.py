@@ -4,11 +4,18 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 
-from dyformer.experiments.methods import METHODS, Method, UnknownMethod, checked_method, full_title
+from dyformer.experiments.methods import METHODS, Method, checked_method
+from dyformer.experiments.titles import UnknownMethod, full_title, split_names
+
+
+class MethodFailed(ValueError):
+    """A user's own method raised an error."""
 
 
 def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
@@ -19,7 +26,7 @@ def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
     """
     if names is None:
         return dict(METHODS)
-    chosen = [name if ":" in name else full_title(name) for name in names]
+    chosen = [name if ":" in name else full_title(name, METHODS) for name in names]
     titles = [title_of(name) for name in dict.fromkeys(chosen)]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
@@ -32,7 +39,7 @@ def benchmark_methods(given: Sequence[str] | None) -> list[str]:
 
     Without any title, the result includes all of METHODS. Raises UnknownMethod.
     """
-    names = [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
+    names = split_names(given)
     built_in = [] if any(":" not in name for name in names) else list(METHODS)
     return list(chosen_methods([*built_in, *names]))
 
@@ -62,10 +69,27 @@ def own_method(address: str) -> Method:
     return checked_method(address, getattr(module, name))
 
 
+@contextmanager
+def own_errors(title: str, method: Method) -> Iterator[None]:
+    """Turn any error raised by a user's own method into MethodFailed, with the line of the user's file."""
+    try:
+        yield
+    except Exception as error:
+        file = inspect.getfile(type(method))
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if _is_built_in(method) or not lines:
+            raise
+        raise MethodFailed(f"{title}: {type(error).__name__}: {error} ({file}, line {lines[-1]})") from error
+
+
+def _is_built_in(method: Method) -> bool:
+    return type(method).__module__.startswith("dyformer.")
+
+
 def record_of(method: Method) -> str:
     """Describe a method for the lineage of its scores: hyper-parameters, and a digest of a user's own module."""
     kind = type(method)
     text = repr(method) if is_dataclass(method) else kind.__qualname__
-    if kind.__module__.startswith("dyformer."):
+    if _is_built_in(method):
         return text
     return f"{text} {hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()}"

@@ -253,3 +253,29 @@ def test_log_graph_and_model_are_one_line_each(frame: pl.DataFrame, graph: Graph
     assert repr(dyformer.read_log(frame)) == f"Log of {len(frame):,} rows, 0 more in quarantine"
     assert repr(graph) == f"Graph of {graph.num_steps} steps and {len(graph.nodes):,} nodes"
     assert repr(dyformer.fit(graph, Spectrum())) == f"Model of {graph!r}, width 4"
+
+
+@pytest.mark.parametrize(
+    ("columns", "reading", "says"),
+    [
+        ({"a": [1, 2], "b": [2, 3], "t": [5, 6]}, {"time_unit": "iso"}, "name its column with `time` and its unit"),
+        ({"a": [1, 2], "b": [2, 3], "t": [5, 6]}, {"source": "c"}, "found: a, b, t. Name one of these with `source`"),
+        ({"a": [1], "b": [2], "c": [3], "t": [5]}, {"time": "t"}, "choose with `source` and `target`"),
+        ({"a": ["x"], "b": ["y"], "t": ["1/2/2024"]}, {}, 'choose with `time_unit="day-first"`'),
+        ({"a": ["x"], "b": ["y"], "t": [None]}, {"time": "t"}, "`time`"),
+        ({"a": [1, 2], "b": [2, 3], "t": [5, 6]}, {"source": "a", "target": "a"}, "cannot be both source and target"),
+        ({"a": [], "b": [], "t": []}, {}, "no row"),
+    ],
+)
+def test_messages_name_arguments_and_the_frame(columns: dict[str, list[Any]], reading: dict[str, Any], says: str):
+    with pytest.raises(LogError) as error:
+        dyformer.read_log(pl.DataFrame(columns, strict=False), **reading)
+    assert says in str(error.value)
+    assert "--" not in str(error.value)
+    assert "Parquet" not in str(error.value)
+
+
+def test_a_separator_can_be_declared(tmp_path: Path):
+    (tmp_path / "log.txt").write_text("a;b,1;5\nc;d,2;6\n")
+    log = dyformer.read_log(tmp_path / "log.txt", separator=";", time_unit="step")
+    assert log.events["target"].to_list() == ["b,1", "d,2"]

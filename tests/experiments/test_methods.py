@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,15 @@ from dyformer.evaluation.protocols import Trial, evaluate_method
 from dyformer.experiments.methods import METHODS, Variation
 from dyformer.experiments.settings import Experiment
 from dyformer.training.stages import DyFormerEmbedder
-from flows.tasks.methods import UnknownMethod, benchmark_methods, chosen_methods, own_method, record_of
+from flows.tasks.methods import (
+    MethodFailed,
+    UnknownMethod,
+    benchmark_methods,
+    chosen_methods,
+    own_errors,
+    own_method,
+    record_of,
+)
 
 TINY = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16} | {
     f"{stage}.{name}": 1 for stage in ("pretrain", "finetune") for name in ("epochs", "batches_per_epoch")
@@ -159,3 +168,28 @@ def test_the_record_of_a_method_changes_with_its_hyper_parameters_and_its_source
     own_module.write_text(MODULE + "\n# other\n")
     assert record_of(mine) != before
     assert record_of(METHODS["EdgeBank (last)"]) == "EdgeBank(memory='last')"
+
+
+BROKEN = """
+class Broken:
+    def fit(self, graph, *, seed):
+        return self.vectors_of({})
+
+    def vectors_of(self, table):
+        return table["missing"]
+"""
+
+
+def test_an_error_of_a_users_method_is_one_message_with_its_line(own_module: Path):
+    own_module.write_text(BROKEN)
+    method: Any = own_method("own_methods:Broken")
+    with pytest.raises(MethodFailed) as failed, own_errors("Broken", method):
+        method.fit(None, seed=0)
+    assert str(failed.value) == f"Broken: KeyError: 'missing' ({own_module}, line 7)"
+
+
+def test_an_error_that_is_not_of_the_users_method_is_raised_unchanged(own_module: Path):
+    with pytest.raises(KeyError), own_errors("Mine", own_method("own_methods:Mine")):
+        raise KeyError("ours")
+    with pytest.raises(ValueError, match="ours"), own_errors("L3", METHODS["L3"]):
+        raise ValueError("ours")

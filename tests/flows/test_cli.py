@@ -75,8 +75,9 @@ def contents(store: Path) -> dict[str, bytes | None]:
         (("--version",), 0, f"dyformer {version('dyformer')}"),
         (("run", "uci", "--set", "model.num_layer=3"), 1, "Did you mean model.num_layers?"),
         (("run", "uci", "--set", "model.width=none"), 1, "model.width: expected int"),
+        (("benchmark", "uci", "--methods", "l3,adamic-ader"), 1, "Did you mean Adamic-Adar?"),
     ],
-    ids=["help", "version", "misspelt setting", "mistyped setting"],
+    ids=["help", "version", "misspelt setting", "mistyped setting", "misspelt method"],
 )
 def test_an_output_that_needs_no_data_takes_less_than_a_second(arguments: tuple[str, ...], code: int, text: str):
     def cpu_seconds() -> float:
@@ -185,7 +186,8 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "time unit": (("ingest", *OWN, "good.csv", "--time-unit", "h"), ("--time-unit", "'h'", "iso")),
     "storage": (("--storage", "ftp://host/x", "datasets"), ("ftp", "s3://bucket")),
     "unknown dataset to drop": (("drop", "ucy", "--yes"), ("'ucy'", "it has: ")),
-    "statement": (("sql", "select * from nothing"), ("nothing", "views")),
+    "statement": (("sql", "select * from nothing"), ("no view 'nothing'", "views: ", "dyformer run")),
+    "misspelt method": (("benchmark", *OWN, "good.csv", "--methods", "l4"), ("'l4'", "L3")),
 }
 
 

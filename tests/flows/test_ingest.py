@@ -9,6 +9,7 @@ import pytest
 import flows.cli
 
 HEADER = "source,target,time"
+TOO_FEW = "2 interactions cannot fill 12 windows of equal count: add interactions until there are 12"
 ROWS = [f"u{number % 5},v{number % 3},2024-01-{number + 1:02}T00:00:00Z" for number in range(14)]
 
 
@@ -34,11 +35,8 @@ def test_a_first_file_of_two_rows_is_ingested_and_may_grow(dyformer: Callable[..
     code, output = dyformer("ingest", "mine", "--log", "first.csv")
     assert code == 0
     assert "2 accepted" in output
-    assert "no snapshots yet: 12 equal count needs at least 12 rows, but the log has 2" in output
-    code, output = dyformer("snapshots", "mine")
-    assert code == 1
-    assert "2 interactions cannot fill 12 windows" in output
-    assert '--window "1 equal"' in output
+    assert f"no snapshots yet: {TOO_FEW}" in output
+    assert dyformer("snapshots", "mine") == (1, f"dyformer: {TOO_FEW}\n")
     Path("second.csv").write_text("\n".join([HEADER, *ROWS[2:]]))
     code, output = dyformer("ingest", "mine", "--log", "second.csv")
     assert code == 0
@@ -51,7 +49,7 @@ def test_two_rows_are_too_few_where_windows_are_wanted(dyformer: Callable[..., t
     for command in (("ingest", "--window", "12 equal"), ("run",), ("prepare",)):
         code, output = dyformer(command[0], "mine", "--log", "log.csv", *command[1:])
         assert code == 1
-        assert "2 interactions cannot fill 12 windows" in output
+        assert f"dyformer: {TOO_FEW}\n" in output
     assert "mine" not in dyformer("datasets")[1]
 
 
@@ -69,3 +67,64 @@ def test_a_log_without_weights_and_labels_has_no_column_of_them(dyformer: Callab
     Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
     steps = json.loads(dyformer("snapshots", "mine", "--log", "log.csv", "--json")[1])
     assert not {"weight", "positive_labels"} & steps[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--source", "nope"), "source = (guessed), but now source = 'nope'"),
+        (("--source", "target", "--target", "source"), "leave out --source and --target, name a new file with --log"),
+        (("--log", "log.csv", "--source", "nope"), "no column 'nope'; found: source, target, time"),
+        (("--log", "log.csv", "--source", "target", "--target", "source"), "but now source = 'target'"),
+        (("--separator", "tab"), r"but now separator = '\t'"),
+        (("--undirected",), "directed = (guessed), but now directed = False"),
+        (("--drop-duplicates",), "was ingested with 2 exact duplicates"),
+        (("--max-bad", "many"), "--max-bad 'many': expected a fraction"),
+    ],
+)
+def test_options_that_would_read_committed_rows_otherwise_are_refused(
+    options: tuple[str, ...], says: str, dyformer: Callable[..., tuple[int, str]]
+):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS, *ROWS[:2]]))
+    assert dyformer("ingest", "mine", "--log", "log.csv")[0] == 0
+    declared = Path("store/2_events/dataset=mine/declaration.json").read_bytes()
+    code, output = dyformer("ingest", "mine", *options)
+    assert code == 1
+    assert output.startswith("dyformer: ")
+    assert says in output
+    assert Path("store/2_events/dataset=mine/declaration.json").read_bytes() == declared
+
+
+def test_options_that_name_the_guessed_reading_are_accepted_again(dyformer: Callable[..., tuple[int, str]]):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    assert dyformer("ingest", "mine", "--log", "log.csv")[0] == 0
+    again = ("--log", "log.csv", "--source", "source", "--target", "1", "--separator", "comma", "--header")
+    for options in (again, ("--max-bad", "5%"), ("--drop-duplicates",), ("--source", "source")):
+        code, output = dyformer("ingest", "mine", *options)
+        assert code == 0, output
+        assert "no new rows" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "both"),
+    [
+        (("--source", "source", "--target", "source"), "'source' cannot be both source and target"),
+        (("--source", "time", "--target", "target", "--time", "2"), "'time' cannot be both source and time"),
+        (("--source", "source", "--target", "2", "--time", "time"), "'time' cannot be both target and time"),
+    ],
+)
+def test_one_column_cannot_have_two_roles(
+    options: tuple[str, ...], both: str, dyformer: Callable[..., tuple[int, str]]
+):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    code, output = dyformer("ingest", "mine", "--log", "log.csv", *options)
+    assert code == 1
+    assert both in output
+    assert not Path("store/2_events/dataset=mine").exists()
+
+
+def test_windows_are_listed_as_the_user_writes_them(dyformer: Callable[..., tuple[int, str]]):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    assert dyformer("ingest", "mine", "--log", "log.csv", "--window", "4 equal")[0] == 0
+    windows = {row["name"]: row["window"] for row in json.loads(dyformer("datasets", "--json")[1])}
+    assert (windows["mine"], windows["rds"]) == ("4 equal", "100 equal")

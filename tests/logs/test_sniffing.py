@@ -66,7 +66,7 @@ def test_usual_names_of_the_two_ends_are_found_in_any_spelling(header):
 
 
 def test_names_that_are_spelt_alike_are_both_offered():
-    with pytest.raises(AmbiguousLog, match=r"user_id and item; userId and item.*--source"):
+    with pytest.raises(AmbiguousLog, match=r"user_id and item; userId and item.*`source`"):
         read(f"user_id,userId,item,time\n1,2,3,{EPOCH}\n")
 
 
@@ -121,7 +121,7 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
         ("", {}, EmptyLog, r"part-0.log: the log is empty"),
         ("\n\n% only\n# comments\n", {}, EmptyLog, r"the log is empty"),
         ("source,target,time\n", {}, EmptyLog, r"only a header in line 1"),
-        ("a\nb\nc\n", {}, OneColumn, r"part-0.log, line 1 does not split into three columns .*--separator"),
+        ("a\nb\nc\n", {}, OneColumn, r"part-0.log, line 1 does not split into three columns .*`separator`"),
         (GOOD, {"separator": ";"}, WrongSeparator, r"'semicolon' finds 1 column.*did you mean comma\?"),
         (GOOD, {"separator": "::"}, WrongSeparator, r"'::' is not a single ASCII character: choose one of comma"),
         ("a\nb\n", {"separator": ","}, WrongSeparator, r"no separator fits"),
@@ -131,20 +131,20 @@ def test_the_unit_of_counts_follows_from_their_magnitude(unit, factor):
             f"source,target,time\na,b,{EPOCH}\n",
             {"source": "user"},
             ColumnNotFound,
-            "found: source, target, time.*--source",
+            "found: source, target, time.*`source`",
         ),
         ("a,b,soon\nc,d,later\n", {"time": 2}, UnreadableTime, r"the time 'soon' is neither"),
-        ("a,b,c\nd,e,f\n", {"has_header": False}, UnreadableTime, r"no column holds a time.*--time"),
-        (GOOD, {"time_unit": "iso"}, UnreadableTime, r"no time of part-0.log can be read as iso.*--time-unit"),
+        ("a,b,c\nd,e,f\n", {"has_header": False}, UnreadableTime, r"no column holds a time.*`time`"),
+        (GOOD, {"time_unit": "iso"}, UnreadableTime, r"no time of part-0.log can be read as iso.*`time_unit`"),
         (
             f",b,{EPOCH}\nc,,{EPOCH}\n",
             {},
             NoUsableRows,
             r"none of the 2 rows .*2 x empty id \(as in part-0.log, line 1\)",
         ),
-        (f"x,y,z,t\n1,2,3,{EPOCH}\n", {}, AmbiguousLog, r"choose with --source and --target"),
+        (f"x,y,z,t\n1,2,3,{EPOCH}\n", {}, AmbiguousLog, r"choose with `source` and `target`"),
         (f"source,target,user,item,t\n1,2,3,4,{EPOCH}\n", {}, AmbiguousLog, r"source and target; user and item"),
-        (f"source,target,time,date\n1,2,{EPOCH},2024-01-01\n", {}, AmbiguousLog, r"could be the time .*--time"),
+        (f"source,target,time,date\n1,2,{EPOCH},2024-01-01\n", {}, AmbiguousLog, r"could be the time .*`time`"),
         ("1 2 3 4\n5 6 7 8\n", {}, AmbiguousLog, r"several columns could be the time \(2, 3\)"),
         ("1,2;3,4;5,6\n" * 3, {}, AmbiguousLog, r"comma and semicolon separate equally well"),
         ("a,b,c\n".encode("utf-16"), {}, DamagedLog, r"part-0.log is UTF-16"),
