@@ -53,8 +53,9 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start one Prefect server for the session and return its address; flows of this process run on it."""
-    from prefect_server import prefect_server
+    """Start one Prefect server for all processes of the session and return its address; flows run on it."""
+    from prefect_server import shared_server
 
-    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
+    folder = tmp_path_factory.getbasetemp()
+    with shared_server((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prefect") as address:
         yield address

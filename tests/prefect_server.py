@@ -1,5 +1,6 @@
 """A real Prefect server with its own database, as its own process group."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -7,17 +8,35 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from filelock import FileLock
+
+
+@contextmanager
+def shared_server(home: Path) -> Iterator[str]:
+    """Send this process's flows to the server of `home`; the first process starts it, and stops it after the last."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    home.mkdir(exist_ok=True)
+    address = home / "address"
+    with (home / "users.lock").open("w") as users, ExitStack() as stack:
+        with FileLock(home / "start.lock"):
+            fcntl.flock(users, fcntl.LOCK_SH)
+            if not address.exists():
+                address.write_text(stack.enter_context(prefect_server(home)))
+                stack.callback(address.unlink)
+                stack.callback(fcntl.flock, users, fcntl.LOCK_EX)  # waits for the other processes
+        with temporary_settings({PREFECT_API_URL: address.read_text(), PREFECT_HOME: home}):
+            yield address.read_text()
+
 
 @contextmanager
 def prefect_server(home: Path) -> Iterator[str]:
-    """Start a server, send this process's flows to it, and return its address."""
-    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
-
+    """Start a server and return its address."""
     port = free_port()
     environment = {
         **os.environ,
@@ -33,8 +52,7 @@ def prefect_server(home: Path) -> Iterator[str]:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
         try:
             wait_for(f"http://127.0.0.1:{port}/api/health", process, log)
-            with temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"], PREFECT_HOME: home}):
-                yield environment["PREFECT_API_URL"]
+            yield environment["PREFECT_API_URL"]
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)

@@ -5,14 +5,16 @@ P pairs
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from sklearn.ensemble import HistGradientBoostingClassifier
+from typing import TYPE_CHECKING
 
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.decoder import fit_decoder, score, strength_scores
 from dyformer.scoring.labelled_tables import LabelledTable, labelled_tables, pair_features, stacked
 from dyformer.scoring.metrics import auc
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingClassifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,9 @@ class BoostedTrees:
         features = pair_features(graph)
         return lambda source_P, target_P: trees.predict_proba(features.table(source_P, target_P))[:, 1]
 
-    def _fitted(self, table: LabelledTable, max_leaves: int) -> HistGradientBoostingClassifier:
+    def _fitted(self, table: LabelledTable, max_leaves: int) -> "HistGradientBoostingClassifier":
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
         trees = HistGradientBoostingClassifier(
             max_iter=self.num_rounds,
             max_leaf_nodes=max_leaves,

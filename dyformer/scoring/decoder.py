@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.special import logit as logit_of
-from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from dyformer.scoring.metrics import auc
@@ -126,6 +125,8 @@ def _fits(
     num_products: int,
 ) -> Iterator[LinkDecoder]:
     """Fit with each strength in turn, from the previous solution on."""
+    from sklearn.linear_model import LogisticRegression
+
     inputs_PF, positive_P = np.asarray(examples[0], dtype=np.float64), examples[1]
     _check(inputs_PF, positive_P)
     variance_F = np.ones(inputs_PF.shape[1])

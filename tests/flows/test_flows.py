@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from own_log import own_log
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 import flows.cli
 from storage.artifacts.artifact import read_table
@@ -137,9 +138,12 @@ def files(store: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
 
 
+OF_MYLOG = FlowRunFilter(name=FlowRunFilterName(like_="mylog"))  # other tests run other flows on the same server
+
+
 def num_flow_runs() -> int:
     with get_client(sync_client=True) as client:
-        return len(client.read_flow_runs())
+        return len(client.read_flow_runs(flow_run_filter=OF_MYLOG))
 
 
 @pytest.mark.parametrize(("name", "code"), [("run", 0), ("retrain", 3)])
@@ -154,8 +158,8 @@ def test_second_run_changes_nothing(name: str, code: int, run: Run, store: Path,
 def test_flows_write_their_table_and_summary_to_prefect(run: Run):
     with get_client(sync_client=True) as client:
         keys = {artifact.key for artifact in client.read_artifacts()}
-        names = {flow_run.name for flow_run in client.read_flow_runs()}
-        tasks = [task_run.name for task_run in client.read_task_runs()]
+        names = {flow_run.name for flow_run in client.read_flow_runs(flow_run_filter=OF_MYLOG)}
+        tasks = [task_run.name for task_run in client.read_task_runs(flow_run_filter=OF_MYLOG)]
     assert {"scores-mylog", "summary-mylog"} <= keys
     assert "retrain mylog" in names
     once = ("ingest mylog", "snapshots of mylog", "train until step 11", "DyFormer on step 12", "vectors", "forecasts")

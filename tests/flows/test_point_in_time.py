@@ -29,7 +29,7 @@ from storage.artifacts.artifact import Lineage, manifest, names, read_bytes
 from storage.events.table import node_dictionary
 
 DAY = 86_400
-UNTIL = 4
+UNTIL = 3
 VECTORS = "vectors/vectors.parquet"
 TINY = {
     "model.width": 16,

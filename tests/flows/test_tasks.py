@@ -1,13 +1,10 @@
 """Tasks as plain functions: a rerun continues after a crash and does not repeat finished work."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from unittest.mock import patch
 
-import polars as pl
 import pytest
 from own_log import own_log
 
@@ -32,26 +29,6 @@ CHANGES = {
 }
 EXPERIMENT = Experiment().changed(CHANGES)
 UNTIL = 8
-# A training that saves every epoch and pauses after a given number, so that the test can kill it.
-TRAINING = """
-import sys, time
-import flows.tasks.train as steps
-from dyformer.experiments.settings import Experiment
-
-steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-save, saved = steps.save_checkpoint, 0
-
-def save_and_wait(*arguments):
-    global saved
-    save(*arguments)
-    saved += 1
-    if saved == {epochs}:
-        print("saved", flush=True)
-        time.sleep(600)
-
-steps.save_checkpoint = save_and_wait
-steps.train_model({snapshots!r}, {until}, Experiment().changed({changes!r}))
-"""
 
 
 def snapshots_in(store: Path, log: Path) -> str:
@@ -60,37 +37,13 @@ def snapshots_in(store: Path, log: Path) -> str:
         return make_snapshots("mylog", ingest_log("mylog", reading, show=lambda text: None)["version"])
 
 
-def trained(store: Path, snapshots: str) -> tuple[bytes, bytes]:
+def trained(store: Path, snapshots: str, seed: int = 0) -> tuple[bytes, bytes]:
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(store)}):
-        model = Path(train_model(snapshots, UNTIL, EXPERIMENT))
-    return (model / WEIGHTS).read_bytes(), (model / "losses.parquet").read_bytes()
+        return trained_files(train_model(snapshots, UNTIL, EXPERIMENT, seed))
 
 
-@pytest.mark.parametrize("epochs", [3, 8], ids=["in pre-training", "in fine-tuning"])
-def test_killed_training_goes_on_to_the_same_weights(epochs: int, tmp_path: Path):
-    log = own_log(tmp_path / "mylog.csv")
-    store = tmp_path / "killed"
-    snapshots = snapshots_in(store, log)
-    code = TRAINING.format(epochs=epochs, snapshots=snapshots, until=UNTIL, changes=CHANGES)
-    environment = {**os.environ, "DYFORMER_STORAGE": str(store)}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process.stdout:
-        assert "saved" in process.stdout.readline()
-        process.kill()
-    assert process.wait(30) == -9
-    stages = {path.parts[-6] for path in store.rglob("5_checkpoints/*/*/*/*/*/*") if path.is_dir()}
-    assert stages == ({"pretrain"} if epochs == 3 else {"pretrain", "finetune"})
-    resumed = trained(store, snapshots)
-    whole = tmp_path / "whole"
-    assert resumed == trained(whole, snapshots_in(whole, log))
-    (times,) = (pl.read_parquet(path) for path in store.rglob("times.parquet"))
-    for name in ("seconds", "waiting_fraction"):
-        rows = times.filter(time=name)
-        assert rows["stage"].to_list() == ["pretrain"] * 6 + ["finetune"] * 6
-        assert rows["epoch"].to_list() == [*range(1, 7), *range(1, 7)]
-    assert rows["value"].is_between(0, 1).all()
-    assert not [path for path in store.rglob("*") if "pretrain" in path.parts and path.is_file()]
+def trained_files(model: str) -> tuple[bytes, bytes]:
+    return Path(model, WEIGHTS).read_bytes(), Path(model, "losses.parquet").read_bytes()
 
 
 def test_finished_training_is_not_repeated(tmp_path: Path):

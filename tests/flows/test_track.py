@@ -1,13 +1,16 @@
-"""A training is tracked while it runs, each epoch once, even if its process is killed."""
+"""A training is tracked while it runs; if its process is killed, it ends with the same weights and epochs."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
 import pytest
 from own_log import own_log
-from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in
+from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in, trained, trained_files
 
 import storage.tracking.runs
 from flows.tasks.models import model_losses
@@ -17,7 +20,7 @@ from storage.artifacts.artifact import Lineage
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
-# A training that is killed two epochs after its last checkpoint.
+# A training that pauses two epochs after its last checkpoint, so that the test can kill it.
 TRAINING = """
 import time
 import flows.tasks.train as steps
@@ -32,9 +35,9 @@ save, calls = steps.save_checkpoint, 0
 def save_at_first(*arguments):
     global calls
     calls += 1
-    if calls <= 2:
+    if calls <= {saved}:
         save(*arguments)
-    if calls == 5:
+    if calls == {saved} + 3:
         print("tracked", flush=True)
         time.sleep(600)
 
@@ -91,22 +94,66 @@ def train_tracked(snapshots: str, seed: int) -> str:
         return train_model(snapshots, UNTIL, EXPERIMENT, seed, on_epoch)
 
 
-@pytest.mark.parametrize(("seed", "flush_seconds"), [(1, 0), (2, 600)], ids=["sent", "not yet sent"])
-def test_every_epoch_of_a_killed_training_is_tracked_once(seed: int, flush_seconds: int, snapshots: str):
-    code = TRAINING.format(flush_seconds=flush_seconds, snapshots=snapshots, until=UNTIL, changes=CHANGES, seed=seed)
-    process = subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ), stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process.stdout:
-        assert "tracked" in process.stdout.readline()
-        process.kill()
-    assert process.wait(30) == -9
-    assert tracked_points("pretrain/link", seed)[0] == "RUNNING"
-    losses = model_losses(train_tracked(snapshots, seed))
+@dataclass(frozen=True, kw_only=True)
+class Killed:
+    """A training that was killed and then finished, and what the kill had left."""
+
+    snapshots: str
+    seed: int
+    status: str
+    stages: set[str]
+    model: str
+
+    @property
+    def store(self) -> Path:
+        return Path(os.environ["DYFORMER_STORAGE"])
+
+
+@pytest.fixture(
+    scope="module", params=[(1, 2, 0), (2, 7, 600)], ids=["in pre-training, sent", "in fine-tuning, not yet sent"]
+)
+def killed(request: pytest.FixtureRequest, database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    seed, saved, flush_seconds = request.param
+    folder = tmp_path_factory.mktemp("killed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", database)
+        patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        snapshots = snapshots_in(folder / "store", own_log(folder / "mylog.csv"))
+        values = {"snapshots": snapshots, "until": UNTIL, "changes": CHANGES, "seed": seed}
+        code = TRAINING.format(flush_seconds=flush_seconds, saved=saved, **values)
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert "tracked\n" in process.stdout  # after lines of progress, where the machine is slow
+            process.kill()
+        assert process.returncode == -9
+        status = tracked_points("pretrain/link", seed)[0]
+        checkpoints = (folder / "store").rglob("5_checkpoints/*/*/*/*/*/*")
+        stages = {path.parts[-6] for path in checkpoints if path.is_dir()}
+        model = train_tracked(snapshots, seed)
+        yield Killed(snapshots=snapshots, seed=seed, status=status, stages=stages, model=model)
+
+
+def test_every_epoch_of_a_killed_training_is_tracked_once(killed: Killed):
+    assert killed.status == "RUNNING"
+    losses = model_losses(killed.model)
     for stage, name in losses.select("stage", "loss").unique().iter_rows():
         values = losses.filter(stage=stage, loss=name)["value"].to_list()
-        assert tracked_points(f"{stage}/{name}", seed) == ("FINISHED", list(enumerate(values, start=1)))
+        assert tracked_points(f"{stage}/{name}", killed.seed) == ("FINISHED", list(enumerate(values, start=1)))
     for name in ("pretrain/seconds", "finetune/waiting_fraction"):
-        assert [step for step, _ in tracked_points(name, seed)[1]] == [1, 2, 3, 4, 5, 6]
+        assert [step for step, _ in tracked_points(name, killed.seed)[1]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_killed_training_goes_on_to_the_same_weights(killed: Killed, tmp_path: Path):
+    assert killed.stages == ({"pretrain"} if killed.seed == 1 else {"pretrain", "finetune"})
+    whole = snapshots_in(tmp_path / "whole", own_log(tmp_path / "mylog.csv"))
+    assert trained_files(killed.model) == trained(tmp_path / "whole", whole, killed.seed)
+    (times,) = (pl.read_parquet(path) for path in killed.store.rglob("times.parquet"))
+    for name in ("seconds", "waiting_fraction"):
+        rows = times.filter(time=name)
+        assert rows["stage"].to_list() == ["pretrain"] * 6 + ["finetune"] * 6
+        assert rows["epoch"].to_list() == [*range(1, 7), *range(1, 7)]
+    assert rows["value"].is_between(0, 1).all()
+    assert not [path for path in killed.store.rglob("*") if "pretrain" in path.parts and path.is_file()]
 
 
 def test_finished_training_is_not_tracked_again(snapshots: str):
