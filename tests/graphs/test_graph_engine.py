@@ -186,7 +186,7 @@ def check_context(
     seed_N = np.bincount(target_G, minlength=len(linked_NN)) / len(target_G)
     system_NN = np.eye(len(linked_NN)) - (1 - view.teleport) * walk_NN
     score_N = np.linalg.solve(system_NN, view.teleport * seed_N)
-    reached_N = connected_NN[target_G].any(axis=0)
+    reached_N = np.array(connected_NN[target_G].any(axis=0))
     reached_N[target_G] = False
     num_context = int(case.generator.integers(0, len(linked_NN) + 3))
     found = joint_context(view.union, target_G, num_context=num_context, teleport=view.teleport)
