@@ -27,7 +27,7 @@ class Strict(BaseModel):
 
 
 class WorkPool(Strict):
-    name: Literal["dyformer-cpu", "dyformer-gpu"]
+    name: Literal["dyformer-cpu"]
     work_queue_name: Literal["train"] | None = None
 
 
@@ -180,10 +180,13 @@ def test_mlflow_of_the_compose_file_allows_its_host_name(compose: dict[str, Any]
     assert compose["services"]["worker-cpu"]["environment"]["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
 
 
-def test_gpu_is_requested_only_in_its_profile(compose: dict[str, Any]) -> None:
-    with_gpu = [name for name, service in compose["services"].items() if "nvidia" in str(service.get("deploy"))]
-    assert with_gpu == ["worker-gpu"]
-    assert compose["services"]["worker-gpu"]["profiles"] == ["gpu"]
+def test_every_worker_polls_a_pool_that_is_created_and_used(
+    compose: dict[str, Any], deployments: list[Deployment]
+) -> None:
+    commands = {name: str(service.get("command")) for name, service in compose["services"].items()}
+    polled = {pool for command in commands.values() for pool in re.findall(r"'--pool', '([\w-]+)'", command)}
+    created = set(re.findall(r"work-pool create ([\w-]+)", commands["deploy"]))
+    assert polled == created == {deployment.work_pool.name for deployment in deployments}
 
 
 def test_image_carries_every_package_and_installs_torch_first() -> None:
