@@ -152,7 +152,8 @@ def integer_rows(
     if any(mark in block for mark in marks):
         return None
     fields = _fields(block, separator, len(first), frozenset(numbers.values()))
-    if fields.to_series(-1).null_count():  # in the count of bytes, a longer line could make up for a short one
+    # A line with too few fields is found here, because in the count of bytes below a longer line could make up for it.
+    if fields.to_series(-1).null_count():
         return None
     num_bytes = fields.height * len(first) - (not block.endswith(b"\n"))
     for column in fields:

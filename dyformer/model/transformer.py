@@ -75,7 +75,7 @@ class TwoTowerLayer(nn.Module):
             nn.GELU(),
             nn.Linear(config.feed_forward_width, config.width),
         )
-        for linear in (self.value, self.out):  # torch's default is a third of this, with which messages hardly count
+        for linear in (self.value, self.out):  # with torch's default, a third of this, messages have little effect
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
     def forward(self, row_BD: Tensor, biases: Sequence[Tensor]) -> Tensor:

@@ -201,7 +201,9 @@ class PairSource:
         return source_E[edge_P], target_E[edge_P]
 
     def _find_positive_edges(self, key: tuple[LinkTask, bool]) -> NDArray[np.int64]:
-        """Give the numbers of the predicted step's edges to train on (or held out), between known nodes.
+        """Give the numbers of the edges of the step to predict: those to train on, or those held out.
+
+        Both ends of an edge are known nodes.
 
         A node whose first edge lies in the hidden step is not known. Only such nodes have no visible edge, so their
         link would be certain and not predicted.

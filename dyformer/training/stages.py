@@ -167,7 +167,7 @@ def id_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Te
 
 
 def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: PretrainConfig) -> Tensor:
-    """Give L_view of the vectors as in the paper, or of unit vectors."""
+    """Give the loss L_view of two views: as in the paper, or with all vectors scaled to length 1."""
     if config.view == "plain":
         return view_loss(first_GD, second_GD)
     return normalised_view_loss(first_GD, second_GD, model.view(second_GD), model.view(first_GD))

@@ -106,7 +106,8 @@ def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
     """Return side and id, as the user writes them, of the graph's nodes in their order."""
     dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
     nodes = pl.DataFrame({"node": graph.node_N}).join(dictionary, on="node", how="left", maintain_order="left")
-    kind = pl.Int64 if ids_are_integers(nodes) else pl.String  # these nodes only: a later one changes no export
+    # Only this graph's nodes decide, so that nodes which come later change no earlier export.
+    kind = pl.Int64 if ids_are_integers(nodes) else pl.String
     return nodes.select("side", pl.col("id").cast(kind))
 
 

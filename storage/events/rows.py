@@ -2,7 +2,8 @@
 
 Node numbers are permanent and append-only, by first appearance: commit, time, file, line, source before target. No
 later event of a source changes the number of a node that appeared before it. The numbers are committed with the
-events. The dictionary, a Delta table of its own, only saves reading all events; every append updates it.
+events. Every append also adds them to the dictionary, another Delta table, because reading it is faster than reading
+all events.
 
 R rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
 """

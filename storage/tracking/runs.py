@@ -1,7 +1,7 @@
 """Runs, metrics, plots and models -> MLflow, or a local spool while MLflow is unreachable, replayed once.
 
-Everything that is tracked is a record. MLflow gets it at once; from MLflow's first failure on, all records of the run
-go to the spool. A tracker that is down therefore costs a training only a few seconds.
+Everything that is tracked is a record. It is sent to MLflow at once. From MLflow's first failure on, all records of
+the run go to the spool. A tracker that is down therefore costs a training only a few seconds.
 """
 
 import os
