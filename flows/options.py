@@ -59,7 +59,12 @@ READING_OPTIONS: dict[str, Any] = {
         bool, typer.Option("--drop-duplicates", help="drop exact repeats of a row", rich_help_panel=READING_PANEL)
     ],
     "max_bad": Annotated[
-        str, typer.Option("--max-bad", help="stop if more rows are bad (5% or 0.05)", rich_help_panel=READING_PANEL)
+        str,
+        typer.Option(
+            "--max-bad",
+            help="stop if a larger part of the rows is unusable (5% or 0.05)",
+            rich_help_panel=READING_PANEL,
+        ),
     ],
 }
 DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "max_bad": "1%"}

@@ -25,7 +25,10 @@ class OptionsWithoutEffect(ValueError):
 
 
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
-    """Declare a log: by the built-in record, then the remembered one, then the options of this call."""
+    """Give the declarations of a log, and its window.
+
+    The options of this call come first, then the stored declaration, then the known dataset of this name.
+    """
     known = DATASETS.get(dataset)
     record = declaration(layout, dataset) or {}
     if known is None and not record and "log" not in reading:

@@ -156,9 +156,11 @@ def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
     """Raise StepOutOfRange unless all steps lie from `first` to `last`."""
     wrong = [step for step in steps if not first <= step <= last]
     if wrong:
-        has = f"{dataset} is cut into {last} snapshots"
+        has = f"{dataset} has {last} snapshots"
         remedy = (
-            f"choose from {first} to {last}" if first <= last else f"at least {first} are needed: cut finer (--window)"
+            f"choose from {first} to {last}"
+            if first <= last
+            else f"at least {first} are needed: choose shorter windows (`window`)"
         )
         raise StepOutOfRange(f"step {', '.join(map(str, wrong))} is out of range: {has}; {remedy}")
 
