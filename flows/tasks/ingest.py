@@ -62,7 +62,7 @@ def ingest_log(
     known, fresh = _known_and_fresh(stored, found)
     if stored and not fresh:
         check_unread(layout, dataset, reading, list(found.values()))
-        check_duplicates(dataset, reading, known)
+        check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in known))
     results: dict[str, ReadResult | SpilledRows] = {}
     with _database_if_large(layout, sum(content.num_bytes for content in fresh), num_stored) as database:
         if fresh:
@@ -74,7 +74,8 @@ def ingest_log(
         may_be_short = check is None and "window" not in reading
         _check_window(time_R, window, declared.time_unit, check, show if may_be_short else None)
         with _committing(layout, dataset, was_there=num_stored > 0):
-            declare(layout, dataset, {**asdict(declared), "window": str(window)}, fixed=FIXED)
+            record = (declaration(layout, dataset) or {}) | asdict(declared) | {"window": str(window)}
+            declare(layout, dataset, record | ({"drop_duplicates": _drops(reading)} if fresh else {}), fixed=FIXED)
             made = [
                 append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
                 for digest, result in results.items()

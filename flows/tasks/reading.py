@@ -63,13 +63,14 @@ def check_unread(layout: Layout, dataset: str, reading: dict[str, Any], old_file
     )
 
 
-def check_duplicates(dataset: str, reading: dict[str, Any], ingests: Sequence[dict[str, Any]]) -> None:
-    """Raise OptionsWithoutEffect if repeats are to be dropped, but were committed by earlier ingests."""
-    num_stored = sum(max(row["num_duplicates"] - row["num_dropped"], 0) for row in ingests)
-    if reading.get("drop_duplicates") and num_stored:
+def check_duplicates(layout: Layout, dataset: str, reading: dict[str, Any], num_duplicates: int) -> None:
+    """Raise OptionsWithoutEffect if repeats are to be dropped, but the newest rows were committed with theirs."""
+    were_dropped = (declaration(layout, dataset) or {}).get("drop_duplicates")  # None in a store of an earlier version
+    if reading.get("drop_duplicates") and were_dropped is False and num_duplicates:
         raise OptionsWithoutEffect(
-            f"dataset {dataset!r} was ingested with {num_stored:,} exact duplicates, and there is no new row to read:"
-            f" leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it again"
+            f"dataset {dataset!r} was ingested with {num_duplicates:,} exact duplicates, and there is no new row to"
+            f" read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it"
+            " again"
         )
 
 

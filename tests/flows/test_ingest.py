@@ -128,3 +128,16 @@ def test_windows_are_listed_as_the_user_writes_them(dyformer: Callable[..., tupl
     assert dyformer("ingest", "mine", "--log", "log.csv", "--window", "4 equal")[0] == 0
     windows = {row["name"]: row["window"] for row in json.loads(dyformer("datasets", "--json")[1])}
     assert (windows["mine"], windows["rds"]) == ("4 equal", "100 equal")
+
+
+def test_a_new_file_may_drop_the_duplicates_that_an_earlier_one_has(dyformer: Callable[..., tuple[int, str]]):
+    Path("logs").mkdir()
+    Path("logs/a.csv").write_text("\n".join([HEADER, *ROWS, ROWS[0]]))
+    assert dyformer("ingest", "mine", "--log", "logs")[0] == 0
+    options = ("mine", "--log", "logs", "--drop-duplicates", "--source", "source")
+    assert dyformer("ingest", *options)[0] == 1
+    Path("logs/b.csv").write_text(f"{HEADER}\nu9,v9,2024-02-01T00:00:00Z")
+    assert dyformer("ingest", *options)[0] == 0
+    code, output = dyformer("ingest", *options)  # as a run does in its flow
+    assert code == 0
+    assert "no new rows" in output

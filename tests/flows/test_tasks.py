@@ -90,5 +90,5 @@ def test_steps_in_range_are_allowed_and_others_refused(steps: list[int], allowed
     if allowed:
         check_range("mylog", steps, 3, 12)
     else:
-        with pytest.raises(StepOutOfRange, match=r"mylog is cut into 12 snapshots; choose from 3 to 12"):
+        with pytest.raises(StepOutOfRange, match=r"mylog has 12 snapshots; choose from 3 to 12"):
             check_range("mylog", steps, 3, 12)
