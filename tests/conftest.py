@@ -1,5 +1,6 @@
 """Fixtures that several test modules share."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,11 @@ FILES = {
     "snap-wikipedia": "snap-wikipedia/wikipedia.csv.gz",
     "reference": "reference_snapshots.json",
 }
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the imported modules and collected tests, which stay for the whole session."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

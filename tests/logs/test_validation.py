@@ -80,7 +80,7 @@ def test_a_date_without_a_time_of_day_is_its_midnight():
 
 def test_dates_that_leave_the_day_or_the_month_open_are_refused():
     text = "a,b,03/04/2024 11:00\nb,c,04/05/2024 11:00\n"
-    with pytest.raises(AmbiguousLog, match=r"line 1: dates like '03/04/2024 11:00'.*day-first or .*month-first"):
+    with pytest.raises(AmbiguousLog, match=r"line 1: dates like '03/04/2024 11:00'.*day-first.* or .*month-first"):
         read(text)
     april, march = (int(datetime(2024, *day, 11, tzinfo=UTC).timestamp()) * SECOND for day in ((4, 3), (3, 4)))
     assert read(text, time_unit="day-first").events["time"][0] == april
