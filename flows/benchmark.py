@@ -44,7 +44,7 @@ def benchmark(
             scores.append(methods_task(snapshots, scorers, step, seed=seed))
         for name, method in others.items():
             if isinstance(method, Variation):  # trained with checkpoints
-                model = train_task(snapshots, step - 1, experiment.changed(method.changes), seed)
+                model = train_task(snapshots, step - 1, method.changed(experiment), seed)
                 scores.append(evaluate_task(snapshots, model, step, name, seed))
             else:
                 scores.append(methods_task(snapshots, [name], step, experiment, seed))

@@ -8,6 +8,7 @@ from typing import Any
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.embedder import Embed, Embedder, Scorer
+from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.graphs.prepared_graph import PreparedGraph
@@ -30,13 +31,18 @@ class Variation:
     changes: Mapping[str, Any] = field(default_factory=dict)
     experiment: Experiment = field(default_factory=Experiment)
 
+    def changed(self, experiment: Experiment) -> Experiment:
+        """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none."""
+        is_back = experiment.pretrain is None and any(name.startswith("pretrain.") for name in self.changes)
+        return experiment.changed({**({"pretrain": "default"} if is_back else {}), **self.changes})
+
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
         return self.trained(graph, seed=seed).fit(graph, seed=seed)
 
     def trained(self, graph: PreparedGraph, *, seed: int) -> "TrainedDyFormer":
         """Train from scratch; the result embeds this graph, and the graph of a later step too."""
-        changed = self.experiment.changed(self.changes)
+        changed = self.changed(self.experiment)
         method = DyFormerEmbedder(model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune)
         return TrainedDyFormer(weights=method.train(graph, seed=seed), model=changed.model)
 
@@ -69,6 +75,7 @@ METHODS: dict[str, Method] = {
     "Boosted trees on pair features": BoostedTrees(),
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),
+    "DyFormer (as published)": Variation(changes=PUBLISHED),
 }
 
 

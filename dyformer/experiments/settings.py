@@ -33,12 +33,6 @@ RENAMED_SETTINGS = {
     "finetune.own_learning_rate": "finetune.id_learning_rate",
     "finetune.validation_share": "finetune.validation_fraction",
 }
-REMOVED_SETTINGS = {
-    f"{stage}.patience": "training runs all its epochs and takes the weights of the best one: set "
-    f"{stage}.epochs instead"
-    for stage in ("pretrain", "finetune")
-}
-
 Part = TypeVar("Part")
 _WORDS = {"none": None, "null": None, "true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -205,8 +199,6 @@ def _replaced(owner: Part, prefix: str, values: dict[str, Any]) -> Part:
 def _unknown(name: str) -> UnknownSetting:
     if name in RENAMED_SETTINGS:
         return UnknownSetting(f"the setting {name} is now called {RENAMED_SETTINGS[name]}")
-    if name in REMOVED_SETTINGS:
-        return UnknownSetting(f"there is no setting {name} any more: {REMOVED_SETTINGS[name]}")
     near = get_close_matches(name, _names(), n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]}?" if near else ""
     return UnknownSetting(f"there is no setting {name!r}.{hint} Allowed: {', '.join(_names())}")

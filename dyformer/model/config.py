@@ -1,11 +1,14 @@
 """Settings of the model (paper, section 3)."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 Inputs = Literal["id+structure", "id", "structure"]
+Output = Literal["norm+id", "plain"]
+PairScore = Literal["weighted", "plain"]
+InitialWeights = Literal["scaled", "plain"]
 Precision = Literal["bfloat16", "float32"]
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -37,8 +40,33 @@ class ModelConfig:
     inputs: Inputs = Field(
         default="id+structure", description="inputs of a node: id embedding, structural features, or both"
     )
+    id_fraction: float = Field(
+        default=0.25,
+        ge=0,
+        le=1,
+        description="fraction of the width that holds a node's id embedding, if `inputs` has it",
+    )
+    output: Output = Field(
+        default="norm+id",
+        description="a node's vector: the last layer's output normalised, with the id embedding instead of its last "
+        "columns (norm+id), or that output as it is, as in the paper (plain)",
+    )
+    pair_score: PairScore = Field(
+        default="weighted",
+        description="score of a pair in training: inner product with weights or signs and an offset (weighted), or "
+        "the inner product alone, as in the paper (plain)",
+    )
+    # The paper names no initial weights.
+    initial_weights: InitialWeights = Field(
+        default="scaled",
+        description="weights before training: with larger messages and a preference for near nodes (scaled), or "
+        "torch's defaults (plain)",
+    )
     num_targets: int = Field(default=1024, ge=1, description="target nodes of a batch, where vectors are computed")
-    num_context: int = Field(default=256, ge=1, description="context nodes of a batch at most (K)")
+    num_context: Annotated[int, Field(ge=1)] | None = Field(
+        default=256,
+        description="context nodes of a batch at most (K); none: as many as it has targets, as in the paper",
+    )
     gpu_precision: Precision = Field(
         default="bfloat16", description="precision of a layer's products on a GPU; without a GPU it is float32"
     )
@@ -46,7 +74,17 @@ class ModelConfig:
     @property
     def id_width(self) -> int:
         """O, the part of the width that holds a node's id embedding."""
-        return self.width // 4 if "id" in self.inputs else 0
+        return int(self.width * self.id_fraction) if "id" in self.inputs else 0
+
+    @model_validator(mode="after")
+    def check_id_width(self) -> "ModelConfig":
+        """Raise ValueError for id embeddings of the whole width that leave none to other parts of a vector."""
+        if self.id_width == self.width and (self.inputs, self.output) != ("id", "plain"):
+            raise ValueError(
+                f"model.id_fraction={self.id_fraction} leaves no width for structural features or the layers' output: "
+                f"set model.inputs=id and model.output=plain, or a smaller fraction"
+            )
+        return self
 
     @model_validator(mode="after")
     def check_heads(self) -> "ModelConfig":

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dyformer.model.config import InitialWeights
+
 
 class TemporalConnectionEncoding(nn.Module):
     """Attention bias from the lags at which two nodes are connected (paper, eq. of A^TC).
@@ -17,11 +19,12 @@ class TemporalConnectionEncoding(nn.Module):
     bias is one constant plus, for each lag with an edge, a difference.
     """
 
-    def __init__(self, num_lags: int, width: int, num_heads: int) -> None:
+    def __init__(self, num_lags: int, width: int, num_heads: int, initial: InitialWeights = "scaled") -> None:
         super().__init__()
-        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. All lags start from the same rows, because only the
-        # longest prefixes of a history train the oldest lags: random rows would stay noise there.
-        self.table = nn.Parameter(torch.randn(2, width).repeat(num_lags, 1))
+        # E^TC: row 2l for no edge at lag l, row 2l + 1 for an edge. If scaled, all lags start from the same rows,
+        # because only the longest prefixes of a history train the oldest lags: random rows would stay noise there.
+        num_repeats = num_lags if initial == "scaled" else 1
+        self.table = nn.Parameter(torch.randn(2 * num_lags // num_repeats, width).repeat(num_repeats, 1))
         self.aggregation_T = nn.Parameter(torch.zeros(num_lags))
         self.project = nn.Linear(width, num_heads)
 
@@ -39,10 +42,12 @@ class TemporalConnectionEncoding(nn.Module):
 class SpatialDistanceEncoding(nn.Module):
     """Attention bias from the capped shortest-path distance of two nodes (paper, eq. of A^SD)."""
 
-    def __init__(self, max_distance: int, width: int, num_heads: int) -> None:
+    def __init__(self, max_distance: int, width: int, num_heads: int, initial: InitialWeights = "scaled") -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(max_distance + 1, width))  # E^SD: row 0 for the node itself
         self.project = nn.Linear(width, num_heads)
+        if initial == "plain":
+            return
         with torch.no_grad():  # the bias starts near -2 x distance, so that untrained attention prefers near nodes
             self.table[:, 0] = -torch.arange(max_distance + 1)
             self.project.weight[:, 0] = 2.0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dyformer.model.attention import attention
-from dyformer.model.config import ModelConfig, Precision
+from dyformer.model.config import InitialWeights, ModelConfig, PairScore, Precision
 from dyformer.model.dropout import add_dropped
 from dyformer.model.encodings import (
     SpatialDistanceEncoding,
@@ -43,8 +43,9 @@ class AttentionBias(nn.Module):
 
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
-        self.temporal = TemporalConnectionEncoding(sizes.num_lags, config.width, config.num_heads)
-        self.spatial = SpatialDistanceEncoding(sizes.max_distance, config.width, config.num_heads)
+        width, num_heads, initial = config.width, config.num_heads, config.initial_weights
+        self.temporal = TemporalConnectionEncoding(sizes.num_lags, width, num_heads, initial)
+        self.spatial = SpatialDistanceEncoding(sizes.max_distance, width, num_heads, initial)
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
         """Give the bias `[H, G, C]`."""
@@ -75,6 +76,8 @@ class TwoTowerLayer(nn.Module):
             nn.GELU(),
             nn.Linear(config.feed_forward_width, config.width),
         )
+        if config.initial_weights == "plain":
+            return
         for linear in (self.value, self.out):  # with torch's default, a third of this, messages have little effect
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
@@ -105,9 +108,10 @@ class TwoTowerLayer(nn.Module):
 
 
 class NodeInput(nn.Module):
-    """A node's input: its id embedding beside its structural features, a quarter and three quarters of the width.
+    """A node's input: its id embedding beside its structural features, by default a quarter and the rest of the width.
 
-    A node whose id embedding was never trained has zeros instead, and `id_dropout` trains the model for such nodes.
+    With id embeddings alone, of the whole width, this is the paper's linear map of one-hot vectors. A node whose id
+    embedding was never trained has zeros instead, and `id_dropout` trains the model for such nodes.
     """
 
     trained_N: Tensor
@@ -118,7 +122,7 @@ class NodeInput(nn.Module):
         self.structure_width = config.width - config.id_width
         self.has_structure = "structure" in config.inputs
         if self.id_width:
-            self.id_NO = nn.Parameter(ID_DEVIATION * torch.randn(sizes.num_nodes, self.id_width))
+            self.id_NO = nn.Parameter(_initial_ids(sizes.num_nodes, self.id_width, config.initial_weights))
             self.register_buffer("trained_N", torch.zeros(sizes.num_nodes, dtype=torch.bool))
         if self.has_structure:
             self.linear_structure = nn.Linear(sizes.num_features, self.structure_width)
@@ -153,6 +157,12 @@ class NodeInput(nn.Module):
         return self.linear_structure(feature_BF) + self.combined_structure(feature_BF)
 
 
+def _initial_ids(num_nodes: int, width: int, initial: InitialWeights) -> Tensor:
+    if initial == "scaled":
+        return ID_DEVIATION * torch.randn(num_nodes, width)
+    return num_nodes**-0.5 * (2 * torch.rand(num_nodes, width) - 1)  # as of torch's linear map of one-hot vectors
+
+
 def pair_scores(vector_GD: Tensor, weight_D: Tensor, first_P: Tensor, second_P: Tensor) -> Tensor:
     """Give weighted inner products `[P]` of the vectors at two lists of positions (paper, LinkPredLoss)."""
     # index_select, because its backward pass adds in a fixed order and that of indexing does not.
@@ -168,10 +178,17 @@ def signs(width: int) -> Tensor:
 
 
 class LinkScore(nn.Module):
-    """Weighted inner product plus an offset: the score of a link in fine-tuning, of the paper's form."""
+    """The score of a link: a weighted inner product plus an offset, or the inner product alone as in the paper."""
 
-    def __init__(self, width: int) -> None:
+    weight_D: Tensor
+    offset: Tensor
+
+    def __init__(self, width: int, kind: PairScore) -> None:
         super().__init__()
+        if kind == "plain":
+            self.register_buffer("weight_D", torch.ones(width), persistent=False)
+            self.register_buffer("offset", torch.zeros(()), persistent=False)
+            return
         self.weight_D = nn.Parameter(LINK_SCALE * signs(width))
         self.offset = nn.Parameter(torch.tensor(LINK_OFFSET))
 
@@ -183,26 +200,36 @@ class LinkScore(nn.Module):
 class TemporalDecoder(nn.Module):
     """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) score links at that lag (paper, L_recon).
 
-    Signs and an offset per lag are not in the paper.
+    The signs and the offset per lag of weighted scores are not in the paper.
     """
 
     sign_D: Tensor
+    offset_T: Tensor
 
-    def __init__(self, num_lags: int, width: int) -> None:
+    def __init__(self, num_lags: int, config: ModelConfig) -> None:
         super().__init__()
-        self.lags = nn.ModuleList(self._near_identity(width) for _ in range(num_lags))
-        self.offset_T = nn.Parameter(torch.full((num_lags,), LINK_OFFSET))
-        self.register_buffer("sign_D", signs(width), persistent=False)
+        new = self._near_identity if config.initial_weights == "scaled" else _square
+        self.lags = nn.ModuleList(new(config.width) for _ in range(num_lags))
+        is_plain = config.pair_score == "plain"
+        self.register_buffer("sign_D", torch.ones(config.width) if is_plain else signs(config.width), persistent=False)
+        if is_plain:
+            self.register_buffer("offset_T", torch.zeros(num_lags), persistent=False)
+        else:
+            self.offset_T = nn.Parameter(torch.full((num_lags,), LINK_OFFSET))
 
     def forward(self, vector_GD: Tensor, first_P: Tensor, second_P: Tensor, lag: int) -> Tensor:
         """Give scores `[P]` of pairs of positions at one lag."""
         return pair_scores(self.lags[lag](vector_GD), self.sign_D, first_P, second_P) + self.offset_T[lag]
 
     def _near_identity(self, width: int) -> nn.Linear:
-        linear = nn.Linear(width, width)
+        linear = _square(width)
         with torch.no_grad():
             linear.weight.add_(LINK_SCALE**0.5 * torch.eye(width))
         return linear
+
+
+def _square(width: int) -> nn.Linear:
+    return nn.Linear(width, width)
 
 
 def mixed_precision(device: torch.device, precision: Precision) -> torch.autocast:
@@ -222,11 +249,12 @@ class DyFormer(nn.Module):
         self.inputs = NodeInput(config, sizes)
         self.bias = AttentionBias(config, sizes)
         self.layers = nn.ModuleList(TwoTowerLayer(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.width - config.id_width)
-        nn.init.constant_(self.norm.weight, config.width**-0.5)  # vectors of about unit length
-        self.link = LinkScore(config.width)
-        self.id_link = LinkScore(config.id_width)
-        self.temporal = TemporalDecoder(sizes.num_lags, config.width)
+        self.norm = None if config.output == "plain" else nn.LayerNorm(config.width - config.id_width)
+        if self.norm is not None:
+            nn.init.constant_(self.norm.weight, config.width**-0.5)  # vectors of about unit length
+        self.link = LinkScore(config.width, config.pair_score)
+        self.id_link = LinkScore(config.id_width, config.pair_score)
+        self.temporal = TemporalDecoder(sizes.num_lags, config)
         self.view = nn.Linear(config.width, config.width)  # predicts one view from the other, for normalised views
 
     def forward(self, batch: SubgraphBatch) -> Tensor:
@@ -234,10 +262,10 @@ class DyFormer(nn.Module):
         return self.views([batch])[0]
 
     def views(self, batches: Sequence[SubgraphBatch]) -> tuple[Tensor, ...]:
-        """Give the vectors `[G, D]` of each batch's targets: H_tgt of the last layer, normalised, and id embeddings.
+        """Give the vectors `[G, D]` of each batch's targets: H_tgt of the last layer, plain or normalised.
 
-        The id embedding replaces the last O columns of H_tgt, because pre-training fits it to the node's links. Batches
-        do not depend on each other; all have a context, or none has.
+        In a normalised one the id embedding replaces the last O columns of H_tgt, because pre-training fits it to the
+        node's links. Batches do not depend on each other; all have a context, or none has.
         """
         assert len({len(batch.context_C) > 0 for batch in batches}) == 1
         sizes = [len(batch.target_G) for batch in batches]
@@ -252,5 +280,7 @@ class DyFormer(nn.Module):
                 row_BD = layer(row_BD, biases)
             assert isinstance(last, TwoTowerLayer)
             target_GD = last.targets(row_BD, biases)  # no later layer reads the context
+        if self.norm is None:
+            return target_GD.split(sizes)
         vector_GD = torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), id_BO[: len(target_GD)]], dim=1)
         return vector_GD.split(sizes)

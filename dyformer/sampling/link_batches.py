@@ -56,7 +56,7 @@ class PairSizes:
     num_positives: int
     num_negatives: int  # for each positive pair
     num_targets: int  # at most half of the nodes, because targets cannot be context
-    num_context: int
+    num_context: int | None  # None: as many as targets
     num_history_links: int = 0  # links of all steps, for the loss of the id embeddings
     half_life: float = 4.0  # steps of age that halve the probability of drawing a history link
 

@@ -143,22 +143,27 @@ def node_features(graph: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.flo
     return feature_BF
 
 
-def make_batch(graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int) -> SubgraphBatch:
+def make_batch(graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int | None) -> SubgraphBatch:
     """Choose the context of distinct targets, and look up the features, distances and edges of both.
 
-    The context is the top `num_context` of the joint PageRank. It may be shorter, and empty where the targets have no
-    neighbour.
+    The context is the top `num_context` of the joint PageRank, by default as many as targets. It may be shorter, and
+    empty where the targets have no neighbour.
     """
+    num_context = len(target_G) if num_context is None else num_context
     context_C = joint_context(graph.union, target_G, num_context=num_context, teleport=graph.teleport)
     return _subgraph(graph, target_G, context_C, _distances(graph, target_G, context_C))
 
 
 def make_two_views(
-    graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int, generator: np.random.Generator
+    graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int | None, generator: np.random.Generator
 ) -> tuple[SubgraphBatch, SubgraphBatch]:
     """Make the batch of `make_batch`, and one whose context is drawn in proportion to the joint PageRank."""
     contexts = two_joint_contexts(
-        graph.union, target_G, num_context=num_context, teleport=graph.teleport, generator=generator
+        graph.union,
+        target_G,
+        num_context=len(target_G) if num_context is None else num_context,
+        teleport=graph.teleport,
+        generator=generator,
     )
     either_U = np.union1d(*contexts)
     distance_GU = _distances(graph, target_G, either_U)  # one search for both contexts

@@ -20,7 +20,22 @@ LearningRate = Annotated[float, Field(ge=0, le=1, description="learning rate of 
 IdLearningRate = Annotated[float, Field(ge=0, description="learning rate of the nodes' id embeddings")]
 WeightDecay = Annotated[float, Field(ge=0, le=1, description="weight decay of the weight matrices")]
 ClipNorm = Annotated[float, Field(ge=1e-6, description="norm to which larger gradients are scaled down")]
-StepHalfLife = Annotated[float, Field(ge=1e-3, description="steps of age that halve the probability of drawing a step")]
+StepHalfLife = Annotated[float, Field(ge=1e-3)] | None
+STEP_HALF_LIFE = Field(
+    default=4.0,
+    description="steps of age that halve the probability of drawing a step; none: all alike, as in the paper",
+)
+Patience = Annotated[int, Field(ge=1)] | None
+PATIENCE = Field(
+    default=None, description="epochs without a better one after which a stage ends; none: it runs them all"
+)
+OptimizerKind = Annotated[
+    Literal["by-kind", "plain"],
+    Field(
+        description="Adam with a learning rate for each kind of weight, and decay of matrices alone (by-kind), or with "
+        "`learning_rate` and decay of all weights, as in the paper (plain)"
+    ),
+]
 NumPositives = Annotated[int, Field(ge=1, description="positive pairs of a batch at most")]
 NumNegatives = Annotated[int, Field(ge=1, description="negative pairs for each positive pair")]
 NumTargets = Annotated[int, Field(ge=1, description="target nodes of a batch, at most half of all nodes")]
@@ -35,13 +50,15 @@ class PretrainConfig:
     """Reconstruction of hidden steps and agreement of two views (paper, section 4.1)."""
 
     epochs: Epochs = 20
+    patience: Patience = PATIENCE
     batches_per_epoch: BatchesPerEpoch = 10
     validation_batches: ValidationBatches = 16
+    optimizer: OptimizerKind = "by-kind"
     learning_rate: LearningRate = 1e-3
     id_learning_rate: IdLearningRate = 0.02  # above `learning_rate`, because a given node is in few batches
     weight_decay: WeightDecay = 5e-4
     clip_norm: ClipNorm = 1.0
-    step_half_life: StepHalfLife = 4.0
+    step_half_life: StepHalfLife = STEP_HALF_LIFE
     num_positives: NumPositives = 128
     num_negatives: NumNegatives = 10
     num_targets: NumTargets = 256
@@ -53,6 +70,9 @@ class PretrainConfig:
     )
     view: Literal["plain", "normalised"] = Field(
         default="plain", description="distance of two views: of the vectors, or of unit vectors with a linear predictor"
+    )
+    reconstructed_views: Literal["both", "first"] = Field(
+        default="both", description="views of which the links are reconstructed: both, or the first as in the paper"
     )
     id_weight: float = Field(
         default=1.0, ge=0, description="weight of the reconstruction of history links from id embeddings alone"
@@ -68,13 +88,15 @@ class FinetuneConfig:
     """Forecasts of each next step of the history (paper, section 4.2)."""
 
     epochs: Epochs = 12
+    patience: Patience = PATIENCE
     batches_per_epoch: BatchesPerEpoch = 10
     validation_batches: ValidationBatches = 16
+    optimizer: OptimizerKind = "by-kind"
     learning_rate: LearningRate = 1e-3
     id_learning_rate: IdLearningRate = 1e-3
     weight_decay: WeightDecay = 5e-4
     clip_norm: ClipNorm = 1.0
-    step_half_life: StepHalfLife = 4.0
+    step_half_life: StepHalfLife = STEP_HALF_LIFE
     num_positives: NumPositives = 128
     num_negatives: NumNegatives = 10
     num_targets: NumTargets = 256

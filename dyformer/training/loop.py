@@ -3,6 +3,7 @@
 K tasks
 """
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -58,15 +59,20 @@ class TrainingState:
 
     def __init__(self, model: DyFormer, optimizer: Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
-        self.epoch, self.best_loss = 0, float("inf")
+        self.epoch, self.best_epoch, self.best_loss = 0, 0, float("inf")
         self.best: Weights = copied(model.state_dict())
 
     def end_epoch(self, loss: float) -> None:
         """End an epoch; copy its weights if its loss is the best so far."""
         self.epoch += 1
         if loss < self.best_loss:
-            self.best_loss = loss
+            self.best_loss, self.best_epoch = loss, self.epoch
             self.best = copied(self.model.state_dict())
+
+    def is_over(self, config: StageConfig) -> bool:
+        """Check whether all epochs are done, or `patience` epochs in a row were not better."""
+        is_stalled = config.patience is not None and self.epoch - self.best_epoch >= config.patience
+        return self.epoch >= config.epochs or is_stalled
 
     def checkpoint(self, stage: Stage) -> Checkpoint:
         """Copy the state."""
@@ -76,7 +82,12 @@ class TrainingState:
                 **{f"best/{name}": tensor for name, tensor in copied(self.best).items()},
                 **{f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()},
             },
-            record={**identity(stage), "epoch": self.epoch, "best_loss": self.best_loss if self.epoch else None},
+            record={
+                **identity(stage),
+                "epoch": self.epoch,
+                "best_epoch": self.best_epoch,
+                "best_loss": self.best_loss if self.epoch else None,
+            },
         )
 
     def restore(self, checkpoint: Checkpoint, stage: Stage) -> None:
@@ -90,7 +101,7 @@ class TrainingState:
         self.model.load_state_dict(named(tensors, "model/"))
         self.optimizer.restore(named(tensors, "optimizer/"))
         self.best = copied(checkpoint.weights())
-        self.epoch = record["epoch"]
+        self.epoch, self.best_epoch = record["epoch"], record["best_epoch"]
         self.best_loss = float("inf") if record["best_loss"] is None else record["best_loss"]
 
 
@@ -106,18 +117,18 @@ def copied(weights: Weights) -> Weights:
 
 
 def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:
-    """Train until `epochs` epochs are done, and yield the report of each."""
+    """Train until `epochs` epochs are done or the patience is, and yield the report of each."""
     state = TrainingState(model.to(stage.device), Optimizer(model, stage.config))
     if resume is not None:
         state.restore(resume, stage)
-    epochs = range(state.epoch + 1, stage.config.epochs + 1)
-    if not epochs:
+    if state.is_over(stage.config):
         return
+    epochs = range(state.epoch + 1, stage.config.epochs + 1)
     held_out = held_out_jobs(stage)
     jobs = chain(held_out, *(epoch_jobs(stage, epoch) for epoch in epochs))
     with closing(loaded(jobs, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
         validation = [next(batches).to(stage.device) for _ in held_out]
-        for _ in epochs:
+        while not state.is_over(stage.config):
             yield one_epoch(stage, state, batches, validation)
 
 
@@ -136,13 +147,13 @@ def one_epoch(
         losses=losses,
         seconds=time.perf_counter() - started,
         seconds_waiting=seconds_waiting,
-        is_last=state.epoch == stage.config.epochs,
+        is_last=state.is_over(stage.config),
         checkpoint=lambda: state.checkpoint(stage),
     )
 
 
 def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[LinkTask]:
-    """Draw tasks that have links; a step is half as likely as a step newer by `step_half_life`.
+    """Draw tasks that have links; a step is half as likely as a step newer by `step_half_life`, if there is one.
 
     Where not all AsOfGraphs fit the cache, several batches in a row are drawn from each.
     """
@@ -151,7 +162,7 @@ def draw_tasks(stage: Stage, epoch: int, num: int, *, held_out: bool) -> list[Li
         return []
     in_a_row = 1 if stage.source.graphs_fit_cache(tasks) else BATCHES_PER_GRAPH
     age_K = np.array([stage.source.graph.until - task.step for task in tasks])
-    weight_K = 0.5 ** (age_K / stage.config.step_half_life)
+    weight_K = 0.5 ** (age_K / (stage.config.step_half_life or math.inf))
     indices = stage.generator(epoch, TASKS).choice(len(tasks), size=-(-num // in_a_row), p=weight_K / weight_K.sum())
     return [tasks[index] for index in np.repeat(indices, in_a_row)[:num]]
 

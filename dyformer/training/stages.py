@@ -4,6 +4,7 @@ N nodes    D width    B requested nodes    G targets of a batch
 P, M positive and negative pairs    A ends of all pairs    U distinct nodes among these    O width of an id embedding
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -105,27 +106,31 @@ def pair_source(
     graph: PreparedGraph, model_config: ModelConfig, config: PretrainConfig | FinetuneConfig, seed: int
 ) -> PairSource:
     """Give the source of a stage's batches; both stages hold out the same edges."""
-    num_history_links = config.num_history_links if isinstance(config, PretrainConfig) and model_config.id_width else 0
+    has_id_loss = isinstance(config, PretrainConfig) and config.id_weight > 0 and model_config.id_width > 0
     sizes = PairSizes(
         num_positives=config.num_positives,
         num_negatives=config.num_negatives,
         num_targets=config.num_targets,
         num_context=model_config.num_context,
-        num_history_links=num_history_links,
-        half_life=config.step_half_life,
+        num_history_links=config.num_history_links if has_id_loss else 0,
+        half_life=config.step_half_life or math.inf,
     )
     return PairSource(graph, sizes, validation_fraction=config.validation_fraction, seed=seed)
 
 
 def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) -> dict[str, Tensor]:
-    """L_recon + gamma x L_view (paper, section 4.1); without a second view, L_recon of the first."""
+    """L_recon + gamma x L_view (paper, section 4.1), and the loss of the id embeddings, if it has a weight.
+
+    L_recon is the mean over both views by default; without a second view it is that of the first.
+    """
     losses: dict[str, Tensor] = {}
     if batch.second_view is None:
         link = loss = reconstruction_loss(model, batch, model(batch.subgraph), config)
     else:
         first_GD, second_GD = model.views([batch.subgraph, batch.second_view])
-        links = [reconstruction_loss(model, batch, vector_GD, config) for vector_GD in (first_GD, second_GD)]
-        link = (links[0] + links[1]) / 2
+        reconstructed = (first_GD,) if config.reconstructed_views == "first" else (first_GD, second_GD)
+        links = [reconstruction_loss(model, batch, vector_GD, config) for vector_GD in reconstructed]
+        link = torch.stack(links).mean()
         losses["view"] = two_view_loss(model, first_GD, second_GD, config)
         loss = link + config.view_weight * losses["view"]
     if batch.history is not None:

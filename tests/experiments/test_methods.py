@@ -37,7 +37,7 @@ def test_every_method_is_an_embedder_or_a_scorer_and_no_title_looks_like_an_addr
 
 def test_every_variation_fits_every_change():
     variations = [method for method in METHODS.values() if isinstance(method, Variation)]
-    assert len(variations) == 2
+    assert len(variations) == 3
     for variation in variations:
         assert Experiment().changed({**TINY, **variation.changes}).finetune.epochs == 1
 
@@ -58,6 +58,7 @@ def test_a_variation_is_dyformer_with_its_changed_settings():
         ("DyFormer", "DyFormer"),
         ("dyformer", "DyFormer"),
         ("dyformer_without_pre_training", "DyFormer without pre-training"),
+        ("dyformer_as_published", "DyFormer (as published)"),
         ("l3", "L3"),
         ("adamic-adar", "Adamic-Adar"),
         ("EDGEBANK (LAST)", "EdgeBank (last)"),

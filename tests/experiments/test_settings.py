@@ -36,6 +36,10 @@ def value_of(experiment: Experiment, name: str) -> Any:
         ("graph.history_window", None, None),
         ("graph.history_window", "none", None),
         ("graph.history_window", " 7 ", 7),
+        ("model.num_context", "none", None),
+        ("pretrain.step_half_life", "none", None),
+        ("pretrain.patience", "5", 5),
+        ("model.output", "plain", "plain"),
         ("graph.teleport", "0.1", 0.1),
         ("graph.teleport", 0.2, 0.2),
         ("finetune.learning_rate", "1e-4", 1e-4),
@@ -74,6 +78,9 @@ def test_value_is_read_as_its_own_kind(name: str, given: object, expected: objec
         ("model.residual_dropout", 1.0, "at most 0.99"),
         ("finetune.learning_rate", "-1", "finetune.learning_rate: expected at least"),
         ("graph.max_distance", 256, "graph.max_distance"),
+        ("model.num_context", 0, "model.num_context: expected at least 1, got 0"),
+        ("pretrain.step_half_life", 0.0, "pretrain.step_half_life: expected at least 0.001, got 0.0"),
+        ("model.id_fraction", 1.0, "leaves no width for structural features"),
     ],
 )
 def test_value_that_does_not_fit_is_refused(name: str, given: object, message: str) -> None:
@@ -93,12 +100,6 @@ def test_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
     assert new in (setting.name for setting in settings_table())
     with pytest.raises(UnknownSetting, match=f"the setting {old} is now called {new}"):
         Experiment().changed({old: 3})
-
-
-@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
-def test_patience_is_refused_with_the_setting_to_use(stage: str) -> None:
-    with pytest.raises(UnknownSetting, match=f"set {stage}.epochs instead"):
-        Experiment().changed({f"{stage}.patience": 5})
 
 
 def test_near_name_is_proposed() -> None:

@@ -247,6 +247,27 @@ def test_hidden_lag_leaves_no_trace_in_the_encoding():
         assert not torch.equal(model(visible), before)
 
 
+def test_plain_initial_weights_are_torch_s():
+    config = replace(CONFIG, inputs="id", initial_weights="plain", id_fraction=0.5)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        found = TwoTowerLayer(config)
+        torch.manual_seed(3)
+        expected = [torch.nn.Linear(6, 6) for _ in range(4)]
+    for linear, plain in zip((found.query, found.key, found.value, found.out), expected, strict=True):
+        assert torch.equal(linear.weight, plain.weight)
+    model = DyFormer(config, replace(SIZES, num_nodes=400))
+    id_NO = model.inputs.id_NO
+    assert id_NO.shape == (400, 3)
+    assert 0.9 / 20 < float(id_NO.abs().max()) <= 1 / 20
+    assert abs(float(id_NO.mean())) < 0.01
+    assert model.bias.temporal.table.shape == (6, 6)
+    assert len(set(model.bias.temporal.table.flatten().tolist())) == 36  # no two lags alike
+    assert model.bias.spatial.table.abs().max() < 4  # none of the distances up to 4
+    assert model.bias.spatial.project.weight.abs().max() < 1
+    assert all(linear.weight.diagonal().max() < 1 for linear in model.temporal.lags)
+
+
 def test_untrained_attention_prefers_near_nodes():
     bias_SH = AttentionBias(replace(CONFIG, width=128), SIZES).spatial()
     assert (bias_SH.diff(dim=0).mean(dim=1) < 0).all()
@@ -320,6 +341,17 @@ def test_scores_are_symmetric_inner_products():
     assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
 
 
+def test_plain_scores_are_inner_products_without_weights():
+    model = DyFormer(replace(CONFIG, pair_score="plain"), SIZES)
+    vector_GD, (first_P, second_P) = torch.randn(4, 6), torch.tensor([[0, 1, 3], [2, 0, 1]])
+    expected = [float(vector_GD[i] @ vector_GD[j]) for i, j in zip(first_P, second_P, strict=True)]
+    assert model.link(vector_GD, first_P, second_P).tolist() == pytest.approx(expected)
+    decoded = model.temporal.lags[1](vector_GD)
+    expected = [float(decoded[i] @ decoded[j]) for i, j in zip(first_P, second_P, strict=True)]
+    assert model.temporal(vector_GD, first_P, second_P, 1).tolist() == pytest.approx(expected)
+    assert not any(name.startswith(("link", "id_link", "temporal.offset")) for name in model.state_dict())
+
+
 def test_rows_of_a_layer_are_float32_where_its_products_are_bfloat16():
     # With a dropout above 0, attention uses the code path of a GPU; this one drops no weight.
     layer = TwoTowerLayer(replace(CONFIG, width=16, attention_dropout=1e-12)).float()
@@ -375,5 +407,9 @@ def test_shape_that_cannot_be_built_is_refused():
         ModelConfig(num_layers=0)
     with pytest.raises(ValueError, match=r"gpu_precision\n.* 'bfloat16' or 'float32' .*input_value='half'"):
         ModelConfig(gpu_precision="half")  # pyright: ignore[reportArgumentType]
+    for inputs, output in (("id", "norm+id"), ("id+structure", "plain")):
+        with pytest.raises(ValueError, match=r"model\.id_fraction=1\.0 leaves no width"):
+            ModelConfig(inputs=inputs, output=output, id_fraction=1.0)
+    assert ModelConfig(inputs="id", output="plain", id_fraction=1.0).id_width == 128
     with pytest.raises(ValueError, match="degree"):
         ModelConfig(inputs="degree")  # pyright: ignore[reportArgumentType]

@@ -40,6 +40,16 @@ def same(one: SubgraphBatch, other: SubgraphBatch) -> bool:
     return all(torch.equal(tensor, vars(other)[name]) for name, tensor in vars(one).items())
 
 
+def test_context_is_as_large_as_the_targets_unless_its_size_is_given():
+    graph = random_graph(np.random.default_rng(0), num_nodes=60, num_steps=3, num_edges=90)
+    as_of = as_of_graph(prepared(graph), until=3)
+    targets, generator = np.arange(7), np.random.default_rng(0)
+    assert len(make_batch(as_of, targets, num_context=None).context_C) == 7
+    assert len(make_batch(as_of, targets, num_context=11).context_C) == 11
+    views = make_two_views(as_of, targets, num_context=None, generator=generator)
+    assert [len(batch.context_C) for batch in views] == [7, 7]
+
+
 def test_a_batch_lists_the_edges_of_each_pair_lag_by_lag():
     graph = toy_graph(*STEPS)
     batch = batch_of(prepared(graph), [1, 3])

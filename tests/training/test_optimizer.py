@@ -1,5 +1,8 @@
 """One step of every weight, against the equations of Adam (Kingma and Ba 2015, algorithm 1)."""
 
+from dataclasses import replace
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +61,22 @@ def test_every_kind_of_weight_steps_at_its_rate_and_only_matrices_decay():
         np.testing.assert_allclose(weight.detach().numpy() - before[name], adam(found[name], rates[name]), rtol=1e-3)
 
 
+@pytest.mark.parametrize("clip_norm", [0.5, 1e9])
+def test_plain_optimizer_is_torch_s_adam_on_dense_gradients(clip_norm: float):
+    config = replace(CONFIG, optimizer="plain", clip_norm=clip_norm)
+    model, other = toy(), toy()
+    optimizer = Optimizer(model, config)
+    plain = torch.optim.Adam(other.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    for node_B in torch.tensor([[0, 1], [1, 1], [5, 2]]):
+        optimizer.step(model(node_B))
+        plain.zero_grad()
+        ((other.linear(other.id_NO[node_B]) ** 2).sum() + other.offset**2).backward()
+        nn.utils.clip_grad_norm_(other.parameters(), clip_norm)
+        plain.step()
+    for weight, expected in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected)
+
+
 def test_a_node_that_is_not_in_the_batch_does_not_move():
     model = toy()
     optimizer = Optimizer(model, CONFIG)
@@ -86,16 +105,18 @@ def test_gradients_of_all_weights_and_both_views_have_one_norm(clip_norm: float)
         torch.testing.assert_close(state[f"{second[name]}/exp_avg_sq"].reshape(expected.shape), expected)
 
 
+@pytest.mark.parametrize("kind", ["by-kind", "plain"])
 @pytest.mark.parametrize("num_before", [1, 7])
-def test_restored_state_goes_on_bit_for_bit(num_before: int):
+def test_restored_state_goes_on_bit_for_bit(num_before: int, kind: Literal["by-kind", "plain"]):
+    config = replace(CONFIG, optimizer=kind)
     batches = torch.from_numpy(np.random.default_rng(0).integers(6, size=(12, 2)))
     model = toy()
-    optimizer = Optimizer(model, CONFIG)
+    optimizer = Optimizer(model, config)
     for node_B in batches[:num_before]:
         optimizer.step(model(node_B))
     other = Toy()
     other.load_state_dict(model.state_dict())
-    restored = Optimizer(other, CONFIG)
+    restored = Optimizer(other, config)
     restored.restore(optimizer.state())
     for node_B in batches[num_before:]:
         optimizer.step(model(node_B))

@@ -261,8 +261,8 @@ def test_weights_of_another_version_are_refused():
     tensors = {name.replace("id_NO", "own_NO"): tensor for name, tensor in checkpoint.tensors.items()}
     with pytest.raises(WeightsDoNotFit, match=r"inputs\.own_NO: .*: train again"):
         next(stage("finetune", graph, resume=replace(checkpoint, tensors=tensors)))
-    record = {**checkpoint.record, "settings": {**checkpoint.record["settings"], "patience": 20}}
-    with pytest.raises(ValueError, match=r"the checkpoint belongs to .*patience.*: train again"):
+    record = {**checkpoint.record, "settings": {**checkpoint.record["settings"], "num_linked": 20}}
+    with pytest.raises(ValueError, match=r"the checkpoint belongs to .*num_linked.*: train again"):
         next(stage("finetune", graph, resume=replace(checkpoint, record=record)))
 
 
@@ -293,6 +293,22 @@ def test_weights_of_a_stage_are_those_of_the_epoch_with_the_least_held_out_loss(
     states = [progress.checkpoint() for progress in stage("finetune", graph, **changes)]
     expected = {name[6:]: value for name, value in states[best].tensors.items() if name.startswith("model/")}
     assert same_tensors(states[-1].weights(), expected)
+
+
+def test_patience_ends_a_stage_after_so_many_epochs_in_a_row_that_are_not_better():
+    graph, changes = prepared(example_graph()), {"epochs": 30, "learning_rate": 0.05}
+    losses = [progress.losses["validation"] for progress in stage("finetune", graph, **changes)]
+    best_N = np.minimum.accumulate(losses)
+    expected = next(n for n in range(4, 30) if best_N[n - 1] == best_N[n - 4])
+    assert expected < 30
+    epochs = list(stage("finetune", graph, **changes, patience=3))
+    assert [progress.is_last for progress in epochs] == [False] * (expected - 1) + [True]
+    assert [progress.losses["validation"] for progress in epochs] == losses[:expected]
+    middle = next(stage("finetune", graph, **changes, patience=3)).checkpoint()
+    resumed = [progress.checkpoint() for progress in stage("finetune", graph, **changes, patience=3, resume=middle)]
+    assert resumed[-1].record == epochs[-1].checkpoint().record
+    assert len(resumed) == expected - 1
+    assert list(stage("finetune", graph, **changes, patience=3, resume=resumed[-1])) == []
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -365,6 +381,18 @@ def test_loss_of_two_views_is_their_mean_plus_their_distance_and_the_loss_of_id_
     assert found == pytest.approx({name: float(value.detach()) for name, value in expected.items()}, rel=1e-5)
 
 
+def test_links_of_the_first_view_alone_are_reconstructed_as_in_the_paper():
+    graph, config = prepared(example_graph()), replace(PRETRAIN, reconstructed_views="first", id_weight=0.0)
+    source = pair_source(graph, MODEL, config, seed=0)
+    task = reconstruction_tasks(4, 3, hidden=True)[-1]
+    batch = source.batch(task, np.random.default_rng(0), held_out=False, two_views=True)
+    assert batch.history is None
+    model = started_model(graph, MODEL, None, seed=0).eval()
+    first = reconstruction_loss(model, batch, model(batch.subgraph), config)
+    found = pretraining_loss(model, batch, config)["link"]
+    assert float(found.detach()) == pytest.approx(float(first.detach()), rel=1e-5)
+
+
 def test_normalised_loss_of_two_views_predicts_each_from_the_other():
     model = DyFormer(MODEL, ModelSizes(num_nodes=6, num_features=1, num_lags=1, max_distance=2))
     first_GD, second_GD = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
@@ -378,6 +406,7 @@ def test_id_weight_scales_the_loss_of_id_embeddings_alone():
     weights, without = (last_weights(stage("pretrain", prepared(example_graph()), id_weight=w)) for w in (1.0, 0.0))
     started = started_model(prepared(example_graph()), MODEL, None, seed=0).state_dict()
     assert torch.equal(without["id_link.weight_D"], started["id_link.weight_D"])
+    assert "id" not in run("pretrain", epochs=1, id_weight=0.0)[0].losses
     assert not torch.equal(weights["id_link.weight_D"], started["id_link.weight_D"])
 
 
@@ -389,6 +418,9 @@ def test_id_weight_scales_the_loss_of_id_embeddings_alone():
         {"view": "normalised"},
         {"validation_fraction": 0.0},
         {"negative_weight": 0.1},
+        {"reconstructed_views": "first"},
+        {"step_half_life": None},
+        {"optimizer": "plain"},
     ],
 )
 def test_pretraining_runs_with_each_option(changes):

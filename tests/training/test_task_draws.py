@@ -19,7 +19,7 @@ GRAPH = prepare_graph(
 )
 
 
-def stage(tasks: list[LinkTask], half_life: float) -> Stage:
+def stage(tasks: list[LinkTask], half_life: float | None) -> Stage:
     config = PretrainConfig(step_half_life=half_life)
     return Stage(
         name="pretrain",
@@ -42,9 +42,9 @@ def test_a_step_is_drawn_half_as_often_as_one_a_half_life_newer():
     )
 
 
-@pytest.mark.parametrize("half_life", [0.5, 2.0, 4.0])
-def test_tasks_are_drawn_with_exactly_the_probabilities_of_the_half_life(half_life: float):
+@pytest.mark.parametrize("half_life", [0.5, 2.0, 4.0, None])
+def test_tasks_are_drawn_with_exactly_the_probabilities_of_the_half_life(half_life: float | None):
     tasks = reconstruction_tasks(5, 5, hidden=False)
-    weights = [2 ** (-(5 - task.step) / half_life) for task in tasks]
+    weights = [1 if half_life is None else 2 ** (-(5 - task.step) / half_life) for task in tasks]
     choice = np.random.default_rng([7, 1, 3, TASKS]).choice(len(tasks), size=200, p=np.array(weights) / sum(weights))
     assert draw_tasks(stage(tasks, half_life), 3, 200, held_out=False) == [tasks[index] for index in choice]
