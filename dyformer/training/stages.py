@@ -106,13 +106,15 @@ def pair_source(
     graph: PreparedGraph, model_config: ModelConfig, config: PretrainConfig | FinetuneConfig, seed: int
 ) -> PairSource:
     """Give the source of a stage's batches; both stages hold out the same edges."""
-    has_id_loss = isinstance(config, PretrainConfig) and config.id_weight > 0 and model_config.id_width > 0
+    num_history_links = 0
+    if isinstance(config, PretrainConfig) and config.id_weight > 0 and model_config.id_width > 0:
+        num_history_links = config.num_history_links
     sizes = PairSizes(
         num_positives=config.num_positives,
         num_negatives=config.num_negatives,
         num_targets=config.num_targets,
         num_context=model_config.num_context,
-        num_history_links=config.num_history_links if has_id_loss else 0,
+        num_history_links=num_history_links,
         half_life=config.step_half_life or math.inf,
     )
     return PairSource(graph, sizes, validation_fraction=config.validation_fraction, seed=seed)
