@@ -4,8 +4,10 @@ G targets    C context    D width    N nodes    P pairs
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -278,6 +280,15 @@ def test_every_setting_but_the_length_of_training_is_named():
     length = {f"{stage}.{name}" for stage in ("pretrain", "finetune") for name in LENGTH}
     names = {setting.name for setting in settings_table() if not setting.name.startswith("graph.")}
     assert set(PUBLISHED) == names - {"pretrain"} - length
+
+
+def test_page_lists_every_departure_from_the_default():
+    page = (Path(__file__).parents[2] / "docs" / "published.md").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| (\S+) \| (\S+) \|", page, re.MULTILINE)
+    texts = {name: str(value).lower() if value in (None, True) else str(value) for name, value in PUBLISHED.items()}
+    defaults = {setting.name: setting.default for setting in settings_table()}
+    assert set(rows) == {(n, defaults[n], text) for n, text in texts.items() if text != defaults[n]}
+    assert len(rows) == len(set(rows))
 
 
 def test_the_method_trains_and_gives_two_rows():
