@@ -2,10 +2,12 @@
 
 Q queries    C candidates of a query    N nodes known one step before    R rows to draw from, with repeats
 L links of the step    X entries of lists    K pair keys    D candidates drawn already    U nodes to choose from
+S distinct pairs
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +18,27 @@ from dyformer.sampling.pairs import Pairs, distinct, is_among, nodes_known_befor
 FAMILIES = ("random", "typed", "active", "historical", "inductive")
 TRAINING_FAMILIES = ("typed", "active", "historical")
 NUM_PER_FAMILY = 20
+MAX_QUERIES = 5_000
+"""A step with more links between known nodes has so many of them as queries, chosen at random."""
 
 DRAWING_ORDER = ("inductive", "historical", "active", "typed", "random")
 """Small pools first. `inductive` reads later steps, so the other families ignore its draws."""
 
+COIN, CHOICE = len(FAMILIES), len(FAMILIES) + 1
+"""Seeds of the two other random choices, beside those of the families."""
+
 BLOCK_ENTRIES = 4_000_000
 """Entries of lists and of tables that are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryPairs:
+    """The distinct ordered pairs of queries, sorted: a method scores each of them once."""
+
+    source_S: NDArray[np.int64]
+    target_S: NDArray[np.int64]
+    position_Q: NDArray[np.int64]  # of the true pair
+    position_QC: NDArray[np.int64]  # of the candidates' pairs; that of the true pair where the candidate is padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +54,24 @@ class RankingQueries:
     new_Q: NDArray[np.bool_]  # in no earlier step, in neither direction
     candidate_QC: NDArray[np.int64]
     family_QC: NDArray[np.int8]  # index into FAMILIES
-    num_links_3: tuple[int, int, int]  # links of the step with 0, 1 and 2 ends not known before; the first are queries
+    num_links_3: tuple[
+        int, int, int
+    ]  # links of the step with 0, 1, 2 ends not known before; only the first can be queries
+
+    @cached_property
+    def pairs(self) -> "QueryPairs":
+        """The distinct pairs to score, and the position of each query's and candidate's pair among them."""
+        valid_QC = self.candidate_QC >= 0
+        size = 1 + max((int(node.max(initial=0)) for node in (self.target_Q, self.candidate_QC)), default=0)
+        key_QC = self.source_Q[:, None] * size + np.where(valid_QC, self.candidate_QC, self.target_Q[:, None])
+        key_Q = self.source_Q * size + self.target_Q
+        key_S = distinct(np.concatenate([key_Q, key_QC.ravel()]))
+        return QueryPairs(
+            source_S=key_S // size,
+            target_S=key_S % size,
+            position_Q=np.searchsorted(key_S, key_Q),
+            position_QC=np.searchsorted(key_S, key_QC),
+        )
 
     @property
     def coverage(self) -> float:
@@ -51,9 +85,9 @@ class _Step:
 
     num_nodes: int  # known one step before
     side_N: NDArray[np.int8]
-    directed: bool
     source_Q: NDArray[np.int64]
     target_Q: NDArray[np.int64]
+    end_R: NDArray[np.int64]  # targets of all links between known nodes; both ends of undirected ones
     positive_key_K: NDArray[np.int64]  # sorted keys source * num_nodes + target; both directions of an undirected link
     linked_key_K: NDArray[np.int64]  # sorted undirected keys of the pairs with an interaction in the step
     past_key_K: NDArray[np.int64]  # the same of all earlier steps
@@ -67,6 +101,7 @@ def ranking_queries(
     seed: int,
     num_per_family: int = NUM_PER_FAMILY,
     families: Sequence[str] = FAMILIES,
+    max_queries: int = MAX_QUERIES,
 ) -> RankingQueries:
     """Give the queries of `step`: its distinct links between known, different nodes, with negative targets.
 
@@ -77,28 +112,27 @@ def ranking_queries(
     - random: uniform over known nodes.
     - typed: uniform over possible partners. On a bipartite log these are the nodes of the other side, else those that
       were a target at this step or earlier (in an undirected graph: either end).
-    - active: drawn like the targets of this step's queries, so that popularity does not help. On a bipartite log they
-      lie on the other side.
+    - active: drawn like the targets of this step's links between known nodes, so that popularity does not help. On a
+      bipartite log they lie on the other side.
     - historical: uniform over the past partners of the source, in either direction, that have no interaction with it
       in this step.
     - inductive: uniform over the known nodes to which the source links for the first time after this step. The graph
       must hold later steps; the family is for evaluation, never for training.
 
     A node that one family has drawn is left out of the next, in DRAWING_ORDER; `inductive` stands by itself. Each
-    family has `num_per_family` columns. The result depends on the graph up to `step`, the step and the arguments alone,
-    except for `inductive`.
+    family has `num_per_family` columns. Of more than `max_queries` links, so many are chosen at random. The result
+    depends on the graph up to `step`, the step and the arguments alone, except for `inductive`.
 
     Raises ValueError for a step out of range, an unknown family, and a graph without interactions.
     """
     _check(num_per_family, families)
     links, num_links_3 = _known_links(graph, step, seed)
-    state = _read_step(graph, step, links)
-    shape = (len(links[0]), num_per_family)
+    state = _read_step(graph, step, links, _chosen(len(links[0]), max_queries, seed=[seed, step, CHOICE]))
     candidate_of: dict[str, NDArray[np.int64]] = {}
-    drawn_QD = np.empty((shape[0], 0), dtype=np.int64)
+    drawn_QD = np.empty((len(state.source_Q), 0), dtype=np.int64)
     for family in (name for name in DRAWING_ORDER if name in families):
         generator = np.random.default_rng([seed, step, FAMILIES.index(family)])
-        candidate_QC = candidate_of[family] = np.full(shape, -1)
+        candidate_QC = candidate_of[family] = np.full((len(state.source_Q), num_per_family), -1)
         if family == "inductive":
             _choose_of_lists(candidate_QC, state, _future_targets(graph, step, state), generator)
             continue
@@ -108,18 +142,28 @@ def ranking_queries(
             for row_Q, pool_R in _pools(state, family):
                 candidate_QC[row_Q] = _choose_of_pool(row_Q, pool_R, num_per_family, drawn_QD, state, generator)
         drawn_QD = np.hstack([drawn_QD, candidate_QC])
-    ordered = [name for name in FAMILIES if name in families]
-    family_QC = np.tile(np.repeat([FAMILIES.index(name) for name in ordered], num_per_family), (shape[0], 1))
-    candidate_QC = np.concatenate([candidate_of[name] for name in ordered], axis=1)
+    return _queries(step, state, candidate_of, num_links_3)
+
+
+def _queries(
+    step: int, state: _Step, candidate_of: dict[str, NDArray[np.int64]], num_links_3: tuple[int, int, int]
+) -> RankingQueries:
+    ordered = [name for name in FAMILIES if name in candidate_of]
+    candidate_QC = np.hstack([candidate_of[name] for name in ordered])
+    family_C = np.repeat([FAMILIES.index(name) for name in ordered], [candidate_of[name].shape[1] for name in ordered])
     return RankingQueries(
         step=step,
         source_Q=state.source_Q,
         target_Q=state.target_Q,
-        new_Q=~is_among(pair_keys(state.num_nodes, *links), state.past_key_K),
+        new_Q=~is_among(pair_keys(state.num_nodes, state.source_Q, state.target_Q), state.past_key_K),
         candidate_QC=candidate_QC,
-        family_QC=np.where(candidate_QC < 0, -1, family_QC).astype(np.int8),
+        family_QC=np.where(candidate_QC < 0, -1, family_C).astype(np.int8),
         num_links_3=num_links_3,
     )
+
+
+def _chosen(num_links: int, max_queries: int, *, seed: list[int]) -> NDArray[np.int64]:
+    return np.sort(np.random.default_rng(seed).permutation(num_links)[:max_queries])
 
 
 def _check(num_per_family: int, families: Sequence[str]) -> None:
@@ -151,14 +195,14 @@ def _known_links(graph: DynamicGraph, step: int, seed: int) -> tuple[Pairs, tupl
     counts = np.bincount(num_unknown_L, minlength=3)
     source_L, target_L = source_L[num_unknown_L == 0], target_L[num_unknown_L == 0]
     if not graph.directed:
-        swapped_L = np.random.default_rng([seed, step, len(FAMILIES)]).random(len(source_L)) < 0.5
+        swapped_L = np.random.default_rng([seed, step, COIN]).random(len(source_L)) < 0.5
         source_L, target_L = np.where(swapped_L, target_L, source_L), np.where(swapped_L, source_L, target_L)
         order_L = np.lexsort((target_L, source_L))
         source_L, target_L = source_L[order_L], target_L[order_L]
     return (source_L, target_L), (int(counts[0]), int(counts[1]), int(counts[2]))
 
 
-def _read_step(graph: DynamicGraph, step: int, links: Pairs) -> _Step:
+def _read_step(graph: DynamicGraph, step: int, links: Pairs, chosen_Q: NDArray[np.int64]) -> _Step:
     num_nodes = nodes_known_before(graph, step)
     until = sum(snapshot.num_interactions for snapshot in graph.snapshots[:step])
     num_past = until - graph.snapshots[step - 1].num_interactions
@@ -177,9 +221,9 @@ def _read_step(graph: DynamicGraph, step: int, links: Pairs) -> _Step:
     return _Step(
         num_nodes=num_nodes,
         side_N=graph.side_N[:num_nodes],
-        directed=graph.directed,
-        source_Q=links[0],
-        target_Q=links[1],
+        source_Q=links[0][chosen_Q],
+        target_Q=links[1][chosen_Q],
+        end_R=links[1] if graph.directed else np.concatenate(links),
         positive_key_K=distinct(np.concatenate(positive_key_K)),
         linked_key_K=distinct(pair_keys(num_nodes, *here)),
         past_key_K=distinct(pair_keys(num_nodes, *past)),
@@ -198,11 +242,7 @@ def _pools(state: _Step, family: str) -> Iterator[tuple[NDArray[np.int64], NDArr
     if family == "random":
         yield row_Q, np.arange(state.num_nodes)
         return
-    if family == "active":
-        ends = [state.target_Q] if state.directed else [state.source_Q, state.target_Q]
-        pool_R = np.sort(np.concatenate(ends))
-    else:
-        pool_R = np.flatnonzero(state.received_N)
+    pool_R = np.sort(state.end_R) if family == "active" else np.flatnonzero(state.received_N)
     if not state.side_N.any():
         yield row_Q, pool_R
         return

@@ -194,6 +194,39 @@ def test_same_seed_gives_the_same_candidates_and_another_seed_others():
     assert (first != other).any()
 
 
+def test_a_large_step_has_a_sample_of_its_links_as_queries():
+    graph = LOGS["one side"]
+    whole = ranking_queries(graph, STEP, seed=0)
+    few = ranking_queries(graph, STEP, seed=0, max_queries=9)
+    pairs = list(zip(few.source_Q.tolist(), few.target_Q.tolist(), strict=True))
+    assert len(pairs) == 9
+    assert pairs == sorted(pairs)
+    assert set(pairs) < set(zip(whole.source_Q.tolist(), whole.target_Q.tolist(), strict=True))
+    assert few.num_links_3 == whole.num_links_3
+    links = set(rows_of(graph, STEP, STEP))
+    found = {(s, c) for s, row in zip(few.source_Q.tolist(), few.candidate_QC.tolist(), strict=True) for c in row}
+    assert not found & links  # links that are no query are no negatives either
+    other = ranking_queries(graph, STEP, seed=1, max_queries=9)
+    assert few.source_Q.tolist() != other.source_Q.tolist()
+
+
+def test_pairs_are_distinct_and_lead_back_to_queries_and_candidates():
+    queries = ranking_queries(LOGS["two sides"], STEP, seed=0)
+    pairs = queries.pairs
+    found = list(zip(pairs.source_S.tolist(), pairs.target_S.tolist(), strict=True))
+    assert found == sorted(set(found))
+    np.testing.assert_array_equal(pairs.target_S[pairs.position_Q], queries.target_Q)
+    np.testing.assert_array_equal(pairs.source_S[pairs.position_Q], queries.source_Q)
+    valid_QC = queries.candidate_QC >= 0
+    np.testing.assert_array_equal(pairs.target_S[pairs.position_QC][valid_QC], queries.candidate_QC[valid_QC])
+    assert (pairs.source_S[pairs.position_QC] == queries.source_Q[:, None]).all()
+    assert set(found) == {
+        (source, target)
+        for source, true, row in zip(queries.source_Q, queries.target_Q, queries.candidate_QC, strict=True)
+        for target in [true, *row[row >= 0]]
+    }
+
+
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     from dyformer.sampling import ranking_queries as module
 
