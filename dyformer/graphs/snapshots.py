@@ -48,6 +48,7 @@ class DynamicGraph:
     node_N: NDArray[np.int64]  # permanent number of each node in the storage's node dictionary
     side_N: NDArray[np.int8]  # 0 and 1 on a bipartite log, all 0 otherwise
     interactions: Interactions | None = None  # None where the graph was read from its tables alone
+    directed: bool = True  # whether an interaction's source and target have different roles; snapshots drop it
 
     @property
     def num_steps(self) -> int:
@@ -187,6 +188,7 @@ def prefix(graph: DynamicGraph, until: int) -> DynamicGraph:
         node_N=graph.node_N[:num_nodes],
         side_N=graph.side_N[:num_nodes],
         interactions=interactions and interactions.head(sum(s.num_interactions for s in snapshots)),
+        directed=graph.directed,
     )
 
 

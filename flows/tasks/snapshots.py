@@ -45,6 +45,7 @@ class Snapshots:
     version: int
     window: str
     steps: pl.DataFrame  # one row for each step: step, start_time, end_time, ...
+    directed: bool  # as declared for the log
 
     @property
     def num_steps(self) -> int:
@@ -81,7 +82,7 @@ class Snapshots:
         """
         self.check(until)
         tables = {name: read_table(self.address, name) for name in TABLES}
-        graph = prefix(from_tables(tables), until)
+        graph = replace(prefix(from_tables(tables), until), directed=self.directed)
         return replace(graph, interactions=self._interactions(graph)) if interactions else graph
 
     def _interactions(self, graph: DynamicGraph) -> Interactions:
@@ -149,6 +150,7 @@ def open_snapshots(address: str) -> Snapshots:
         version=lineage.table_version,
         window=lineage.settings["window"],
         steps=read_table(address, "steps"),
+        directed=(declaration(layout, lineage.dataset) or {}).get("directed") is not False,  # None: not declared
     )
 
 

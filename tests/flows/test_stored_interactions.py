@@ -46,3 +46,17 @@ def test_stored_interactions_equal_those_of_the_log(
         for name, value_R in vars(interactions_of(expected)).items():
             assert_array_equal(vars(interactions_of(found))[name], value_R, err_msg=name)
     assert opened.graph(1).interactions is None
+
+
+@pytest.mark.parametrize(
+    ("declared", "directed"), [({}, True), ({"directed": True}, True), ({"directed": False}, False)]
+)
+def test_graphs_are_directed_unless_declared_otherwise(
+    declared: dict, directed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    log = write_log(tmp_path / "log.csv", seed=1)
+    ingest_log("mine", {"log": [log], "time_unit": "s", "window": "5 equal", **declared}, show=lambda text: None)
+    graph = open_snapshots(make_snapshots("mine")).graph(3)
+    assert graph.directed is directed
+    assert prefix(graph, 2).directed is directed
