@@ -148,8 +148,8 @@ def test_active_candidates_are_drawn_as_often_as_they_receive_links(num: int):
         drawn.update(candidates(queries, 0, "active"))  # node 0 comes first; its own target, 1, is left out
         expected.update(generator.choice([8, 9, 10, 11], size=num, replace=False, p=[0.1, 0.2, 0.3, 0.4]).tolist())
     assert set(drawn) == {8, 9, 10, 11}
-    shares = [drawn[node] / 3000 for node in (8, 9, 10, 11)]
-    np.testing.assert_allclose(shares, [expected[node] / 3000 for node in (8, 9, 10, 11)], atol=0.05)
+    fractions = [drawn[node] / 3000 for node in (8, 9, 10, 11)]
+    np.testing.assert_allclose(fractions, [expected[node] / 3000 for node in (8, 9, 10, 11)], atol=0.05)
 
 
 def test_exact_draws_have_the_distribution_of_the_rejected_ones(monkeypatch: pytest.MonkeyPatch):
@@ -179,12 +179,12 @@ def test_other_families_are_uniform(family: str):
 
 def test_later_steps_change_the_inductive_family_alone():
     graph = LOGS["one side"]
-    whole, shown = (ranking_queries(each, STEP, seed=3) for each in (graph, prefix(graph, STEP)))
-    kept = whole.family_QC != FAMILIES.index("inductive")
-    assert kept.any()
-    np.testing.assert_array_equal(whole.candidate_QC[kept], shown.candidate_QC[kept])
-    np.testing.assert_array_equal(whole.target_Q, shown.target_Q)
-    assert (shown.family_QC != FAMILIES.index("inductive")).all()
+    whole, past = (ranking_queries(each, STEP, seed=3) for each in (graph, prefix(graph, STEP)))
+    others_QC = whole.family_QC != FAMILIES.index("inductive")
+    assert others_QC.any()
+    np.testing.assert_array_equal(whole.candidate_QC[others_QC], past.candidate_QC[others_QC])
+    np.testing.assert_array_equal(whole.target_Q, past.target_Q)
+    assert (past.family_QC != FAMILIES.index("inductive")).all()
     assert (whole.family_QC == FAMILIES.index("inductive")).any()
 
 
