@@ -78,10 +78,9 @@ class PairFeatures:
 
         Raises ValueError for a node that is not in the history.
         """
+        edge_P = find_edges(self.edges, source_P, target_P)
         paths = path_scores(self, source_P, target_P)
-        return np.column_stack(
-            [*_contact_features(self, source_P, target_P, paths), *_end_features(self, source_P, target_P)]
-        )
+        return np.column_stack(feature_columns(self, source_P, target_P, edge_P, paths))
 
     def block(self, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> NDArray[np.float64]:
         """Give the features [F, S, C] of every row node with every column node: `table` for whole rows, faster.
@@ -89,10 +88,10 @@ class PairFeatures:
         The pair of a node with itself has no meaning here. Raises ValueError for a node that is not in the history.
         """
         source_P, target_P = np.repeat(row_S, len(column_C)), np.tile(column_C, len(row_S))
-        check_known(self.edges.num_nodes, source_P, target_P)
+        edge_P = find_edges(self.edges, source_P, target_P)
         paths = _path_block(self, row_S, column_C)
-        parts = [*_contact_features(self, source_P, target_P, paths), *_end_features(self, source_P, target_P)]
-        return np.stack(parts).reshape(len(FEATURE_NAMES), len(row_S), len(column_C))
+        columns = feature_columns(self, source_P, target_P, edge_P, paths)
+        return np.stack(columns).reshape(len(FEATURE_NAMES), len(row_S), len(column_C))
 
 
 def union_edges(history: DynamicGraph) -> UnionEdges:
@@ -119,12 +118,23 @@ def edge_values(
     edges: UnionEdges, value_E: NDArray[np.generic], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Look up the value [P] of each pair among the union's edges; 0 where a pair was never linked."""
+    return _values_at(find_edges(edges, source_P, target_P), value_E)
+
+
+def find_edges(edges: UnionEdges, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find the union's edge of each pair, [P]; -1 where a pair was never linked."""
     check_known(edges.num_nodes, source_P, target_P)
     key_P = pair_keys(edges.num_nodes, source_P, target_P)
     if not len(edges.key_E):
-        return np.zeros(len(key_P))
-    position_P = np.minimum(np.searchsorted(edges.key_E, key_P), len(edges.key_E) - 1)
-    return np.where(edges.key_E[position_P] == key_P, value_E[position_P], 0).astype(np.float64)
+        return np.full(len(key_P), -1)
+    edge_P = np.minimum(np.searchsorted(edges.key_E, key_P), len(edges.key_E) - 1)
+    return np.where(edges.key_E[edge_P] == key_P, edge_P, -1)
+
+
+def _values_at(edge_P: NDArray[np.int64], value_E: NDArray[np.generic]) -> NDArray[np.float64]:
+    if not len(value_E):
+        return np.zeros(len(edge_P))
+    return np.where(edge_P >= 0, value_E[edge_P], 0).astype(np.float64)
 
 
 def check_known(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> None:
@@ -192,7 +202,7 @@ def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: N
     degree_N, union = features.degree_N, features.union
     scores_3P = np.empty((3, len(order_P)))
     scores_3P[:, order_P] = path_sums(
-        union.indptr, union.indices, degree_N, _adamic_adar_weight(degree_N), many_P, few_P
+        union.indptr, union.indices, degree_N, adamic_adar_weight(degree_N), many_P, few_P
     )
     # A node without neighbours has no walks, so its zeros are divided by 1.
     scores_3P[2, order_P] /= np.sqrt(np.maximum(degree_N[many_P] * degree_N[few_P], 1))
@@ -201,7 +211,7 @@ def path_scores(features: PairFeatures, source_P: NDArray[np.int64], target_P: N
 
 def _path_block(features: PairFeatures, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> PathScores:
     union_SN = features.union[row_S]
-    weighted_SN = union_SN.multiply(_adamic_adar_weight(features.degree_N)).tocsr()
+    weighted_SN = union_SN.multiply(adamic_adar_weight(features.degree_N)).tocsr()
     products = (
         union_SN @ features.union,
         weighted_SN @ features.union,
@@ -211,25 +221,32 @@ def _path_block(features: PairFeatures, row_S: NDArray[np.int64], column_C: NDAr
     return common_P, adamic_P, l3_P
 
 
-def _adamic_adar_weight(degree_N: NDArray[np.float64]) -> NDArray[np.float64]:
+def adamic_adar_weight(degree_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give the weight of a common neighbour by its degree."""
     # A node between two others has at least two neighbours.
     return 1 / np.log(np.maximum(degree_N, 2))
 
 
-def _contact_features(
-    features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64], paths: PathScores
+def feature_columns(
+    features: PairFeatures,
+    source_P: NDArray[np.int64],
+    target_P: NDArray[np.int64],
+    edge_P: NDArray[np.int64],
+    paths: PathScores,
 ) -> list[NDArray[np.float64]]:
+    """Give the columns [P] of FEATURE_NAMES from the edges (`find_edges`) and the paths (`path_scores`) of pairs."""
     edges = features.edges
     common_P, adamic_P, l3_P = paths
-    last_step_P = edge_values(edges, edges.last_step_E, source_P, target_P)
-    seen_P = (last_step_P > 0).astype(np.float64)
+    last_step_P = _values_at(edge_P, edges.last_step_E)
+    seen_P = (edge_P >= 0).astype(np.float64)
     return [
         seen_P,
-        edge_values(edges, edges.count_E, source_P, target_P),
+        _values_at(edge_P, edges.count_E),
         seen_P / (edges.num_steps + 1 - last_step_P),
         np.log1p(common_P),
         adamic_P,
         np.log1p(1e4 * l3_P),
+        *_end_features(features, source_P, target_P),
     ]
 
 

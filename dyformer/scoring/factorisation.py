@@ -1,0 +1,51 @@
+"""A sparse matrix of directed contacts -> its best factors of low rank.
+
+N nodes    K rank
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import svds
+
+RANK = 32
+SHORTEST = 1e-6
+DENSE_NODES = 2 * RANK  # up to this size the exact decomposition of the dense matrix is as fast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factors:
+    """Truncated singular value decomposition: `left_NK @ right_NK.T` is the nearest matrix of rank K.
+
+    Singular values are divided evenly between both sides. The signs and the order of the columns mean nothing alone,
+    but products and cosines of a left row and a right row do not depend on them. A row shorter than SHORTEST of the
+    longest one is 0: it holds rounding errors, of which cosines would be noise.
+    """
+
+    left_NK: NDArray[np.float32]
+    right_NK: NDArray[np.float32]
+
+
+def factorise(matrix: sparse.csr_array) -> Factors:
+    """Factorise a matrix [N, N] to rank RANK, or less on a graph of few nodes; equal matrices give equal factors."""
+    num_nodes = len(matrix.indptr) - 1
+    if not matrix.data.any():  # the iteration below cannot start from zeros
+        nothing_NK = np.zeros((num_nodes, 1), dtype=np.float32)
+        return Factors(left_NK=nothing_NK, right_NK=nothing_NK)
+    if num_nodes <= DENSE_NODES:
+        left_NK, value_K, right_KN = np.linalg.svd(matrix.toarray())
+    else:
+        start_N = np.random.default_rng(0).random(num_nodes)
+        left_NK, value_K, right_KN = map(np.asarray, svds(matrix, k=RANK, v0=start_N))
+    largest = np.argsort(-value_K)[:RANK]
+    root_K = np.sqrt(value_K[largest])
+    return Factors(
+        left_NK=_without_noise(left_NK[:, largest] * root_K), right_NK=_without_noise(right_KN[largest].T * root_K)
+    )
+
+
+def _without_noise(factor_NK: NDArray[np.float64]) -> NDArray[np.float32]:
+    length_N = np.linalg.norm(factor_NK, axis=1)
+    return np.where((length_N > SHORTEST * length_N.max())[:, None], factor_NK, 0).astype(np.float32)

@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dyformer.scoring.factorisation import RANK, factorise
+
+
+def matrix_of(num_nodes: int, num_values: int, *, seed: int = 0) -> sparse.csr_array:
+    generator = np.random.default_rng(seed)
+    ends = generator.integers(num_nodes, size=(2, num_values))
+    return sparse.csr_array((generator.random(num_values), (ends[0], ends[1])), shape=(num_nodes, num_nodes))
+
+
+def nearest(matrix: sparse.csr_array, rank: int) -> np.ndarray:
+    """The best approximation by numpy's dense decomposition (Eckart and Young)."""
+    left, value, right = np.linalg.svd(matrix.toarray())
+    return (left[:, :rank] * value[:rank]) @ right[:rank]
+
+
+@pytest.mark.parametrize("num_nodes", [5, 33, 64, 65, 150])
+def test_products_are_the_nearest_matrix_of_the_rank(num_nodes: int):
+    matrix = matrix_of(num_nodes, 6 * num_nodes)
+    factors = factorise(matrix)
+    assert factors.left_NK.shape == (num_nodes, min(RANK, num_nodes))
+    np.testing.assert_allclose(factors.left_NK @ factors.right_NK.T, nearest(matrix, RANK), atol=1e-5)
+    # Both sides have an even part of the singular values.
+    np.testing.assert_allclose(np.sum(factors.left_NK**2, axis=0), np.sum(factors.right_NK**2, axis=0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_nodes", [40, 200])
+def test_a_matrix_of_lower_rank_is_met_exactly(num_nodes: int):
+    matrix = sparse.csr_array(([2.0, 1.0, 3.0], ([0, 0, 7], [1, 2, 30])), shape=(num_nodes, num_nodes))
+    factors = factorise(matrix)
+    assert np.isfinite(factors.left_NK).all()
+    np.testing.assert_allclose(factors.left_NK @ factors.right_NK.T, matrix.toarray(), atol=1e-5)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3, 100])
+def test_a_matrix_of_zeros_has_zero_factors(num_nodes: int):
+    factors = factorise(sparse.csr_array((num_nodes, num_nodes)))
+    assert not factors.left_NK.any()
+    assert len(factors.right_NK) == num_nodes
+
+
+def test_equal_matrices_have_equal_factors():
+    one, other = factorise(matrix_of(150, 900)), factorise(matrix_of(150, 900))
+    np.testing.assert_array_equal(one.left_NK, other.left_NK)
+    np.testing.assert_array_equal(one.right_NK, other.right_NK)
+
+
+@pytest.mark.parametrize("num_nodes", [50, 300])
+def test_rows_outside_the_factors_are_zero_and_no_rounding_errors(num_nodes: int):
+    #  40 strong pairs; weaker ones are outside the 32 factors, and other nodes have no value at all
+    ends = np.arange(0, 40)
+    matrix = sparse.csr_array((100.0 - ends, (ends, (ends + 1) % 40)), shape=(num_nodes, num_nodes))
+    factors = factorise(matrix)
+    has_left_N, has_right_N = factors.left_NK.any(axis=1), factors.right_NK.any(axis=1)
+    assert np.flatnonzero(has_left_N).tolist() == list(range(32))
+    assert np.flatnonzero(has_right_N).tolist() == list(range(1, 33))
