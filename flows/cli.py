@@ -306,13 +306,14 @@ def _ingested(
 
 def _finished(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> tuple[str | None, float]:
     """Commit the new rows; return the seconds taken and, if there were none, the earlier run's report."""
-    from flows.tasks.report import finished_report
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
     newest = [FIRST_EVALUATED_STEP]
     address, seconds = _ingested(
         dataset, reading, lambda num_steps: check_range(dataset, newest, FIRST_EVALUATED_STEP, num_steps)
     )
+    from flows.tasks.report import finished_report  # after the rows, because it loads what trains and evaluates
+
     return finished_report(address, experiment, seed), seconds
 
 
