@@ -1,8 +1,15 @@
 """Titles of methods, known before any method is imported."""
 
+import pytest
+
 from dyformer.experiments.methods import METHODS
-from dyformer.experiments.titles import known_titles
+from dyformer.experiments.titles import known_titles, written_titles
 
 
 def test_the_titles_read_from_the_source_are_those_of_the_methods():
-    assert known_titles() == list(METHODS)
+    assert written_titles() == list(METHODS)
+
+
+def test_a_title_that_a_program_adds_is_known(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(METHODS, "Toy", METHODS["L3"])
+    assert known_titles() == [*written_titles(), "Toy"]
