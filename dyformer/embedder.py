@@ -24,6 +24,7 @@ class LabelledStep:
     before: PreparedGraph  # the steps before the one with the labels
     examples: LinkExamples
     weight: float  # of each pair in a fit: 1 for the forecast step, less for older ones
+    directed: bool = False  # whether a pair means source -> target; otherwise both orders are the same pair
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 P pairs    F pair features
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -20,13 +20,18 @@ _FEATURES: WeakKeyDictionary[PreparedGraph, PairFeatures] = WeakKeyDictionary()
 _INPUTS: WeakKeyDictionary[LabelledStep, NDArray[np.float64]] = WeakKeyDictionary()
 
 
+Inputs = Callable[[LabelledStep], NDArray[np.floating]]
+"""A labelled step -> the inputs `[P, F]` of its pairs, from the steps before it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelledTable:
     """Pairs to fit on; a pair of weight 0.5 counts half."""
 
-    inputs_PF: NDArray[np.float64]
+    inputs_PF: NDArray[np.floating]
     positive_P: NDArray[np.bool_]
     weight_P: NDArray[np.float64]
+    group_P: NDArray[np.int64]  # equal for the pairs of one source in one step
 
 
 def pair_features(graph: PreparedGraph) -> PairFeatures:
@@ -36,13 +41,15 @@ def pair_features(graph: PreparedGraph) -> PairFeatures:
     return _FEATURES[graph]
 
 
-def labelled_tables(labelled: Sequence[LabelledStep]) -> tuple[LabelledTable, LabelledTable, LabelledTable | None]:
-    """Give three tables of pair features: to fit on, to choose a setting on, and of the older steps.
+def labelled_tables(
+    labelled: Sequence[LabelledStep], inputs_of: Inputs | None = None
+) -> tuple[LabelledTable, LabelledTable, LabelledTable | None]:
+    """Give three tables of inputs: to fit on, to choose a setting on, and of the older steps.
 
-    The first two are the halves of the forecast step's pairs. There is no third one without older steps. Features of
-    a step's pairs are read from the steps before it.
+    The first two are the halves of the newest step's pairs. There is no third one without older steps. The inputs are
+    by default the pair features of the steps before the labelled one.
     """
-    newest, *older = [_table(step) for step in labelled]
+    newest, *older = [_table(step, inputs_of or _pair_features_of) for step in labelled]
     is_first_P = first_half(newest.positive_P)
     return _rows(newest, is_first_P), _rows(newest, ~is_first_P), stacked(*older) if older else None
 
@@ -53,12 +60,20 @@ def stacked(*tables: LabelledTable) -> LabelledTable:
     return LabelledTable(**dict(zip(vars(tables[0]), map(np.concatenate, columns), strict=True)))
 
 
-def _table(step: LabelledStep) -> LabelledTable:
-    examples = step.examples
+def _table(step: LabelledStep, inputs_of: Inputs) -> LabelledTable:
+    examples, graph = step.examples, step.before
+    return LabelledTable(
+        inputs_PF=inputs_of(step),
+        positive_P=examples.positive_P,
+        weight_P=np.full(len(examples.positive_P), step.weight),
+        group_P=examples.source_P + graph.until * len(graph.history.node_N),
+    )
+
+
+def _pair_features_of(step: LabelledStep) -> NDArray[np.float64]:
     if step not in _INPUTS:
-        _INPUTS[step] = pair_features(step.before).table(examples.source_P, examples.target_P)
-    weight_P = np.full(len(examples.positive_P), step.weight)
-    return LabelledTable(inputs_PF=_INPUTS[step], positive_P=examples.positive_P, weight_P=weight_P)
+        _INPUTS[step] = pair_features(step.before).table(step.examples.source_P, step.examples.target_P)
+    return _INPUTS[step]
 
 
 def _rows(table: LabelledTable, is_wanted_P: NDArray[np.bool_]) -> LabelledTable:

@@ -1,0 +1,163 @@
+"""Labelled pairs of past steps -> the forecaster: the mean of several heads on link features and scores of vectors.
+
+P pairs    F inputs    N nodes    D width of a vector    S scores of a pair of vectors
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from dyformer.embedder import LabelledStep, Score
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.heads import Head, HeadKind, fit_head
+from dyformer.scoring.labelled_tables import LabelledTable, labelled_tables, stacked
+from dyformer.scoring.link_features import LinkFeatures, prepare_link_features
+from dyformer.scoring.metrics import auc, grouped_reciprocal_rank
+
+VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
+"""A graph as of a step -> vectors `[N, D]` of a model trained on no later step; None where there is no such model."""
+
+KINDS: dict[bool, tuple[HeadKind, ...]] = {False: ("linear", "trees"), True: ("linear", "trees", "ranking")}
+"""Heads for unordered and for ordered pairs; only ordered pairs come as a source with its candidates, to be ranked."""
+
+NUM_PARTS = 4  # equal parts of a vector that have a score each, because DyFormer's id embedding is one of them
+NUM_VECTOR_SCORES = NUM_PARTS + 2
+
+_FEATURES: WeakKeyDictionary[PreparedGraph, LinkFeatures] = WeakKeyDictionary()
+_TABLES: WeakKeyDictionary[LabelledStep, NDArray[np.floating]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedForecaster:
+    """Heads and the factor of each, which brings its output to the spread of log-odds."""
+
+    heads: tuple[Head, ...]
+    scales: tuple[float, ...]
+    directed: bool
+
+    def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Give the log-odds [P] of pairs from their inputs."""
+        logits = [scale * head.logits(inputs_PF) for head, scale in zip(self.heads, self.scales, strict=True)]
+        return np.mean(logits, axis=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecaster:
+    """Score pairs by the mean log-odds of several heads on link features and, if given, scores of vectors.
+
+    The heads are fitted on the labelled pairs. The newest of these choose the heads to average, after fits on the
+    others: half of the forecast step's pairs in the paper's protocol, else the pairs of the newest past step. The
+    chosen heads are then fitted again on all.
+    """
+
+    vectors_of: VectorsOf | None = None
+    seed: int = 0
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Fit on the labelled pairs and return the scores of pairs for the step after `graph.until`.
+
+        Raises ValueError where the labelled pairs are all of one kind.
+        """
+        fitted = self.fitted(labelled)
+        return lambda source_P, target_P: expit(
+            fitted.logits(self.inputs(graph, source_P, target_P, directed=fitted.directed))
+        )
+
+    def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
+        """Choose and fit the heads. Raises ValueError like `fit_pairs`."""
+        directed = labelled[0].directed
+        train, choice = _fit_and_choice(labelled, self._labelled_inputs)
+        if train is None:
+            return FittedForecaster(
+                heads=(fit_head("linear", choice, seed=self.seed),), scales=(1.0,), directed=directed
+            )
+        heads = {kind: fit_head(kind, train, seed=self.seed) for kind in KINDS[directed]}
+        logits = {kind: head.logits(choice.inputs_PF) for kind, head in heads.items()}
+        scales = dict.fromkeys(logits, 1.0)
+        if directed:
+            scales["ranking"] = float(logits["trees"].std() / max(logits["ranking"].std(), 1e-12))
+        chosen = _best_heads({kind: scales[kind] * logits[kind] for kind in logits}, choice, directed=directed)
+        every = stacked(choice, train)
+        return FittedForecaster(
+            heads=tuple(fit_head(kind, every, seed=self.seed) for kind in chosen),
+            scales=tuple(scales[kind] for kind in chosen),
+            directed=directed,
+        )
+
+    def inputs(
+        self, graph: PreparedGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
+    ) -> NDArray[np.floating]:
+        """Give the inputs [P, F] of pairs as of `graph.until`; scores of vectors are NaN where there is no model."""
+        features = _link_features(graph)
+        table_PF = (features.directed if directed else features.undirected)(source_P, target_P)
+        return self._with_vectors(table_PF, graph, source_P, target_P)
+
+    def _labelled_inputs(self, step: LabelledStep) -> NDArray[np.floating]:
+        source_P, target_P = step.examples.source_P, step.examples.target_P
+        if step not in _TABLES:
+            features = _link_features(step.before)
+            _TABLES[step] = (features.directed if step.directed else features.undirected)(source_P, target_P)
+        return self._with_vectors(_TABLES[step], step.before, source_P, target_P)
+
+    def _with_vectors(
+        self,
+        table_PF: NDArray[np.floating],
+        graph: PreparedGraph,
+        source_P: NDArray[np.int64],
+        target_P: NDArray[np.int64],
+    ) -> NDArray[np.floating]:
+        if self.vectors_of is None:
+            return table_PF
+        vectors_ND = self.vectors_of(graph)
+        if vectors_ND is None:
+            return np.hstack([table_PF, np.full((len(source_P), NUM_VECTOR_SCORES), np.nan, dtype=np.float32)])
+        return np.hstack([table_PF, vector_scores(vectors_ND, source_P, target_P)])
+
+
+def vector_scores(
+    vectors_ND: NDArray[np.floating], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Give the inner products of NUM_PARTS parts of two vectors, their sum, and the cosine, [P, S]."""
+    length_N = np.linalg.norm(vectors_ND, axis=1)
+    score_PS = np.empty((len(source_P), NUM_VECTOR_SCORES), dtype=np.float32)
+    for part, part_ND in enumerate(np.array_split(vectors_ND, NUM_PARTS, axis=1)):
+        score_PS[:, part] = np.einsum("pd,pd->p", part_ND[source_P], part_ND[target_P])
+    score_PS[:, -2] = score_PS[:, :NUM_PARTS].sum(axis=1)
+    score_PS[:, -1] = score_PS[:, -2] / np.maximum(length_N[source_P] * length_N[target_P], 1e-12)
+    return score_PS
+
+
+def _link_features(graph: PreparedGraph) -> LinkFeatures:
+    if graph not in _FEATURES:
+        _FEATURES[graph] = prepare_link_features(graph.history)
+    return _FEATURES[graph]
+
+
+def _fit_and_choice(
+    labelled: Sequence[LabelledStep], inputs_of: Callable[[LabelledStep], NDArray[np.floating]]
+) -> tuple[LabelledTable | None, LabelledTable]:
+    """Give the pairs to fit on first, and the newest ones, which choose the heads."""
+    train, choice, older = labelled_tables(labelled, inputs_of)
+    if labelled[0].directed:  # a source stays together with its candidates
+        return older, stacked(train, choice)
+    return (train if older is None else stacked(train, older)), choice
+
+
+def _best_heads(
+    logit_of: dict[HeadKind, NDArray[np.float64]], choice: LabelledTable, *, directed: bool
+) -> tuple[HeadKind, ...]:
+    """Give the heads whose mean orders the pairs best; more heads win a tie."""
+
+    def value(kinds: tuple[HeadKind, ...]) -> float:
+        logit_P = np.mean([logit_of[kind] for kind in kinds], axis=0)
+        if directed:
+            return grouped_reciprocal_rank(choice.positive_P, logit_P, choice.group_P)
+        return auc(choice.positive_P, logit_P)
+
+    subsets = [kinds for size in range(len(logit_of), 0, -1) for kinds in combinations(logit_of, size)]
+    return max(subsets, key=value)

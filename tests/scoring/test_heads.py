@@ -1,0 +1,108 @@
+"""Heads: an independent fit, missing inputs, groups, and the same numbers from the stored text."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from dyformer.scoring.heads import TreesHead, fit_head
+from dyformer.scoring.labelled_tables import LabelledTable
+from dyformer.scoring.metrics import auc, grouped_reciprocal_rank
+
+
+def labelled_table(num_pairs=600, seed=0):
+    generator = np.random.default_rng(seed)
+    inputs_PF = generator.standard_normal((num_pairs, 4)).astype(np.float32)
+    logit_P = 2 * inputs_PF[:, 0] - inputs_PF[:, 1]
+    return LabelledTable(
+        inputs_PF=inputs_PF,
+        positive_P=generator.random(num_pairs) < 1 / (1 + np.exp(-logit_P)),
+        weight_P=generator.choice([0.25, 1.0], num_pairs),
+        group_P=generator.integers(40, size=num_pairs),
+    )
+
+
+def test_linear_head_is_scikit_learns_regression_on_standardised_inputs():
+    table = labelled_table()
+    weight_P = table.weight_P
+    mean_F = np.average(table.inputs_PF, axis=0, weights=weight_P)
+    scale_F = np.sqrt(np.average((table.inputs_PF - mean_F) ** 2, axis=0, weights=weight_P))
+    expected = LogisticRegression(C=1.0, tol=1e-8).fit(
+        (table.inputs_PF - mean_F) / scale_F, table.positive_P, sample_weight=weight_P
+    )
+    logit_P = fit_head("linear", table, seed=0).logits(table.inputs_PF)
+    assert np.allclose(logit_P, expected.decision_function((table.inputs_PF - mean_F) / scale_F), atol=2e-3)
+
+
+def test_missing_input_counts_as_the_mean_of_the_known_ones():
+    table = labelled_table()
+    table.inputs_PF[::3, 2] = np.nan
+    head = fit_head("linear", table, seed=0)
+    row_1F = table.inputs_PF[:1].copy()
+    row_1F[0, 2] = np.average(
+        table.inputs_PF[:, 2][~np.isnan(table.inputs_PF[:, 2])],
+        weights=table.weight_P[~np.isnan(table.inputs_PF[:, 2])],
+    )
+    assert head.logits(table.inputs_PF[:1]) == pytest.approx(head.logits(row_1F), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["linear", "trees", "ranking"])
+def test_head_orders_pairs_that_it_was_not_fitted_on(kind):
+    other = labelled_table(seed=1)
+    score_P = fit_head(kind, labelled_table(), seed=0).logits(other.inputs_PF)
+    best = auc(other.positive_P, 2 * other.inputs_PF[:, 0] - other.inputs_PF[:, 1])
+    assert auc(other.positive_P, score_P) > best - 0.06
+
+
+def test_missing_inputs_are_a_value_of_their_own_for_trees():
+    table = labelled_table()
+    table.inputs_PF[table.positive_P, 3] = np.nan
+    assert auc(table.positive_P, fit_head("trees", table, seed=0).logits(table.inputs_PF)) > 0.99
+
+
+def test_ranking_ignores_an_offset_of_each_group_in_the_labels():
+    # A group's first pair is positive whatever its inputs, so only the order within groups can be fitted.
+    generator = np.random.default_rng(0)
+    inputs_PF = generator.standard_normal((900, 2))
+    group_P = np.repeat(np.arange(90), 10)
+    best_P = inputs_PF[:, 0].reshape(90, 10).argmax(axis=1)
+    positive_P = (np.arange(10) == best_P[:, None]).ravel()
+    order_P = generator.permutation(900)
+    table = LabelledTable(
+        inputs_PF=inputs_PF[order_P], positive_P=positive_P[order_P], weight_P=np.ones(900), group_P=group_P[order_P]
+    )
+    head = fit_head("ranking", table, seed=0)
+    assert grouped_reciprocal_rank(positive_P, head.logits(inputs_PF), group_P) > 0.95
+
+
+def test_stored_text_gives_the_same_numbers():
+    table = labelled_table()
+    head = fit_head("trees", table, seed=0)
+    assert np.array_equal(TreesHead(text=head.text).logits(table.inputs_PF), head.logits(table.inputs_PF))
+
+
+def test_same_seed_gives_the_same_head_and_another_seed_another():
+    table = labelled_table()
+    first, again, other = (fit_head("trees", table, seed=seed).logits(table.inputs_PF) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_grouped_reciprocal_rank_is_its_definition():
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        positive_P, group_P = generator.random(30) < 0.3, generator.integers(5, size=30)
+        positive_P[:2] = True, False
+        score_P = generator.integers(6, size=30).astype(float)
+        expected = [
+            1
+            / (
+                1
+                + sum(
+                    score_P[other] >= score_P[pair]
+                    for other in range(30)
+                    if group_P[other] == group_P[pair] and not positive_P[other]
+                )
+            )
+            for pair in np.flatnonzero(positive_P)
+        ]
+        assert grouped_reciprocal_rank(positive_P, score_P, group_P) == pytest.approx(np.mean(expected))
