@@ -17,6 +17,10 @@ Score = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 """Sources `[P]` and targets `[P]` -> scores `[P]`; a higher score means a more probable link."""
 
 
+class NoVectors(ValueError):
+    """A method with stored weights has none that were trained on the steps of a graph alone."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledStep:
     """Labelled pairs of the step after `before.until`: a method is fitted on features of `before` and these labels."""

@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow, task
 
 from dyformer.embedder import Scorer
+from dyformer.evaluation.protocols import MIN_TRAINED_STEPS
 from dyformer.experiments.methods import METHODS, Variation
 from flows.artifacts import show_table
 from flows.console import tracked
@@ -44,8 +45,10 @@ def benchmark(
             scores.append(methods_task(snapshots, scorers, step, seed=seed))
         for name, method in others.items():
             if isinstance(method, Variation):  # trained with checkpoints
-                model = train_task(snapshots, step - 1, method.changed(experiment), seed)
-                scores.append(evaluate_task(snapshots, model, step, name, seed))
+                untils = [until for until in (step - 2, step - 1) if until >= MIN_TRAINED_STEPS]
+                changed = method.changed(experiment)
+                *older, model = [train_task(snapshots, until, changed, seed) for until in untils]
+                scores.append(evaluate_task(snapshots, model, step, name, seed, tuple(older)))
             else:
                 scores.append(methods_task(snapshots, [name], step, experiment, seed))
     show_table(dataset, metrics(scores, snapshots))

@@ -1,5 +1,7 @@
 """Small graphs that tests write down literally, and random ones."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from dyformer.graphs.interactions import Interactions
@@ -37,6 +39,16 @@ def toy_graph(*steps: Edges, sides: list[int] | None = None) -> DynamicGraph:
     return DynamicGraph(
         snapshots=tuple(snapshots), node_N=np.arange(num_nodes), side_N=side_N, interactions=interactions
     )
+
+
+def with_snapshots(graph: DynamicGraph, *snapshots: Snapshot) -> DynamicGraph:
+    """Give the graph other snapshots, and interactions that agree with them: each edge as often as it weighs."""
+    ends = [
+        np.repeat(np.stack([s.source_E, s.target_E], axis=1), s.weight_E.astype(int), axis=0).tolist()
+        for s in snapshots
+    ]
+    rows = [(source, target) for step in ends for source, target in step]
+    return replace(graph, snapshots=snapshots, interactions=spread(list(snapshots), rows))
 
 
 def spread(snapshots: list[Snapshot], rows: Edges) -> Interactions:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, LabelledStep, Scorer
+from dyformer.embedder import Embedder, LabelledStep, NoVectors, Scorer
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
@@ -23,13 +23,17 @@ from dyformer.sampling.pairs import (
     paper_examples,
 )
 from dyformer.scoring.decoder import DecoderKind, LinkDecoder, decoder_inputs, fit_decoder, hadamard, score
-from dyformer.scoring.labelled_tables import pair_features
+from dyformer.scoring.forecaster import Forecaster
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 PROTOCOL = "paper"
+NUM_OLDER_VECTORS = (
+    1  # older labelled steps for which a method is fitted, so that the forecaster learns to read vectors
+)
+MIN_TRAINED_STEPS = 2  # training needs so many steps
 NUM_OLDER_STEPS = 4  # steps before the forecast one whose pairs a method may be fitted on
 OLDER_STEP_WEIGHT = 0.5  # a step's pairs weigh this much of those of the next step
-FEATURES_SUFFIX = " + pair features"  # ends the name of a method whose vectors are decoded together with pair features
+FORECASTER_WITH = "Forecaster with "  # before the name of the method whose vectors the forecaster reads
 
 DecoderInputs = Callable[[LinkExamples], NDArray[np.float64]]
 """Pairs -> inputs of a decoder `[P, F]`."""
@@ -78,30 +82,36 @@ class Trial:
             ),
         )
 
-    @property
-    def features(self) -> PairFeatures:
-        """Pair features of the steps before the forecast one."""
-        return pair_features(self.past)
-
 
 def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[ScoredPairs]:
     """Fit a method on the past and score the 60 % of the step's pairs that are left for the test.
 
-    A Scorer gets the labelled pairs and gives one row. Vectors give two rows: one with the paper's decoder,
-    and one, named with FEATURES_SUFFIX, with the decoder that reads pair features as well. Decoders are fitted on
-    20 % of the pairs, another 20 % chooses their regularisation, and they are fitted again on both: the labels that a
-    Scorer gets of this step. Raises TooFewLinks for a step without enough pairs, and ValueError for vectors of another
-    shape or that are not finite.
+    A Scorer gets the labelled pairs and gives one row. Vectors give two rows: one with the paper's decoder, and one,
+    named with FORECASTER_WITH, of the forecaster that reads them. The paper's decoder is fitted on 20 % of the pairs,
+    another 20 % chooses its regularisation, and it is fitted again on both: the labels that a Scorer gets of this step.
+    Raises TooFewLinks for a step without enough pairs, and ValueError for vectors of another shape or that are not
+    finite.
     """
     split = trial.split  # first, because a step with too few pairs needs no training
     if isinstance(method, Scorer):
         score_pairs = method.fit_pairs(trial.past, trial.labelled)
         return [_scored(name, trial, score_pairs(split.test.source_P, split.test.target_P))]
     vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
+    vectors_of = {trial.past: vectors_ND, **_older_vectors(name, method, trial)}
+    score_pairs = Forecaster(vectors_of=vectors_of.get, seed=trial.seed).fit_pairs(trial.past, trial.labelled)
     return [
-        _scored(name, trial, _decoded(vectors_ND, trial, "paper")),
-        _scored(name + FEATURES_SUFFIX, trial, _decoded(vectors_ND, trial, "features")),
+        _scored(name, trial, _decoded(vectors_ND, trial)),
+        _scored(FORECASTER_WITH + name, trial, score_pairs(split.test.source_P, split.test.target_P)),
     ]
+
+
+def _older_vectors(name: str, method: Embedder, trial: Trial) -> dict[PreparedGraph, NDArray[np.floating]]:
+    """Give the vectors before the newest older labelled steps; none where the method has no weights for them."""
+    older = [step.before for step in trial.labelled[1:] if step.before.until >= MIN_TRAINED_STEPS]
+    try:
+        return {graph: fitted_vectors(name, method, graph, trial.seed) for graph in older[:NUM_OLDER_VECTORS]}
+    except NoVectors:
+        return {}
 
 
 def fitted_vectors(name: str, method: Embedder, graph: PreparedGraph, seed: int) -> NDArray[np.floating]:
@@ -143,16 +153,14 @@ def forecast_decoder(
     )
 
 
-def _decoded(vectors_ND: NDArray[np.floating], trial: Trial, decoder: DecoderKind) -> NDArray[np.float64]:
-    """Fit a decoder on the labelled pairs and score the test pairs [P]."""
-    split, features = trial.split, trial.features if decoder == "features" else None
-    inputs_of = _decoder_inputs(vectors_ND, features)
+def _decoded(vectors_ND: NDArray[np.floating], trial: Trial) -> NDArray[np.float64]:
+    """Fit the paper's decoder on the labelled pairs and score the test pairs [P]."""
+    split, inputs_of = trial.split, _decoder_inputs(vectors_ND, None)
     fitted = fit_decoder(
         inputs_of(split.train),
         split.train.positive_P,
         (inputs_of(split.validation), split.validation.positive_P),
-        kind=decoder,
-        num_products=0 if features is None else vectors_ND.shape[1],
+        kind="paper",
     )
     return score(fitted, inputs_of(split.test))
 

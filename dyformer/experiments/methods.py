@@ -7,12 +7,13 @@ from typing import Any
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
-from dyformer.embedder import Embed, Embedder, Scorer
+from dyformer.embedder import Embed, Embedder, NoVectors, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig
+from dyformer.scoring.forecaster import Forecaster
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import DyFormerEmbedder, embed
 
@@ -44,20 +45,26 @@ class Variation:
         """Train from scratch; the result embeds this graph, and the graph of a later step too."""
         changed = self.changed(self.experiment)
         method = DyFormerEmbedder(model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune)
-        return TrainedDyFormer(weights=method.train(graph, seed=seed), model=changed.model)
+        return TrainedDyFormer(weights={graph.until: method.train(graph, seed=seed)}, model=changed.model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedDyFormer:
-    """DyFormer with stored weights: the graph is embedded, and nothing is trained."""
+    """DyFormer with stored weights: nothing is trained.
 
-    weights: Weights
+    A graph is embedded with the newest weights that were trained on no step after `graph.until`.
+    """
+
+    weights: Mapping[int, Weights]  # by the last step of their training
     model: ModelConfig
     device: str = "cpu"
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
-        """Embed all nodes known at `graph.until`; the seed has no effect."""
-        vector_ND = embed(graph, self.weights, self.model, device=self.device)
+        """Embed all nodes known at `graph.until`; the seed has no effect. Raises NoVectors."""
+        until = max((until for until in self.weights if until <= graph.until), default=None)
+        if until is None:
+            raise NoVectors(f"weights trained until step {min(self.weights)}: expected some of step {graph.until}")
+        vector_ND = embed(graph, self.weights[until], self.model, device=self.device)
         return lambda node_N: vector_ND[node_N]
 
 
@@ -73,6 +80,7 @@ METHODS: dict[str, Method] = {
     "L3": NeighbourPaths(kind="l3"),
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
+    "Forecaster without vectors": Forecaster(),
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),
     "DyFormer (as published)": Variation(changes=PUBLISHED),

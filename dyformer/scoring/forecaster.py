@@ -77,7 +77,9 @@ class Forecaster:
                 heads=(fit_head("linear", choice, seed=self.seed),), scales=(1.0,), directed=directed
             )
         heads = {kind: fit_head(kind, train, seed=self.seed) for kind in KINDS[directed]}
-        logits = {kind: head.logits(choice.inputs_PF) for kind, head in heads.items()}
+        logits: dict[HeadKind, NDArray[np.float64]] = {
+            kind: head.logits(choice.inputs_PF) for kind, head in heads.items()
+        }
         scales = dict.fromkeys(logits, 1.0)
         if directed:
             scales["ranking"] = float(logits["trees"].std() / max(logits["ranking"].std(), 1e-12))

@@ -17,19 +17,23 @@ from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRang
 from storage.artifacts.artifact import is_current, read_table, write_artifact
 
 
-def evaluate_model(snapshots: str, model: str, step: int, method: str = "DyFormer", seed: int = 0) -> str:
+def evaluate_model(
+    snapshots: str, model: str, step: int, method: str = "DyFormer", seed: int = 0, older: tuple[str, ...] = ()
+) -> str:
     """Evaluate stored weights, under the title `method`, on a step after their training; return the scores' address.
 
-    Raises StepOutOfRange for a step that the weights were trained on.
+    `older` are models of the same settings, trained until earlier steps: the forecaster learns from their vectors how
+    to read those of `model`. Raises StepOutOfRange for a step that the weights were trained on.
     """
     opened = open_snapshots(snapshots)
-    weights, experiment, trained = open_model(model)
+    _, experiment, trained = open_model(model)
     if was_trained_on(trained, opened, step):
         raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
     trial = {"step": step, "seed": seed, "config": experiment.graph}
     settings = {"method": method, "model": trained.settings_hash}
-    method_of = {method: TrainedDyFormer(weights=weights, model=experiment.model, device=device())}
-    return _evaluated(opened, method_of, trial, settings, inputs=(model,))
+    weights_of = {lineage.until or 0: weights for weights, _, lineage in map(open_model, (*older, model))}
+    method_of = {method: TrainedDyFormer(weights=weights_of, model=experiment.model, device=device())}
+    return _evaluated(opened, method_of, trial, settings, inputs=(model, *older))
 
 
 def evaluate_methods(
@@ -74,7 +78,7 @@ def _evaluated(
     address = scores_address(opened, step, lineage.settings_hash, seed)
     if is_current(address, lineage):
         return address
-    posed = Trial(graph=opened.graph(step), **trial)
+    posed = Trial(graph=opened.graph(step, interactions=True), **trial)
     scored: list[ScoredPairs] = []
     for title, method in methods.items():
         with own_errors(title, method):

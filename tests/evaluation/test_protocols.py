@@ -5,16 +5,17 @@ from functools import partial
 import numpy as np
 import pytest
 from published_logs import published_events
-from toy_graphs import random_graph, toy_graph
+from toy_graphs import random_graph, toy_graph, with_snapshots
 
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
-from dyformer.evaluation.protocols import FEATURES_SUFFIX, Trial, evaluate_method, forecast_decoder
+from dyformer.evaluation.protocols import FORECASTER_WITH, Trial, evaluate_method, forecast_decoder
 from dyformer.evaluation.scored_pairs import ScoredPairs, log_metrics, metrics_of
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix
 from dyformer.logs.datasets import DATASETS
 from dyformer.sampling.pairs import TooFewLinks, evaluated_steps, first_half, paper_examples
+from dyformer.scoring.forecaster import Forecaster
 from dyformer.scoring.metrics import auc
 from dyformer.scoring.pair_features import PairFeatures, pair_feature_table, prepare_pair_features
 
@@ -45,9 +46,9 @@ class Formula:
 
 
 def decoded(vectors_ND: np.ndarray, graph: DynamicGraph, step: int, seed: int, kind: str = "paper") -> ScoredPairs:
-    """Evaluate vectors with one of the two decoders."""
-    paper, features = evaluate_method("mine", Given(vectors_ND=vectors_ND), Trial(graph=graph, step=step, seed=seed))
-    return features if kind == "features" else paper
+    """Evaluate vectors with the paper's decoder or the forecaster."""
+    paper, forecaster = evaluate_method("mine", Given(vectors_ND=vectors_ND), Trial(graph=graph, step=step, seed=seed))
+    return forecaster if kind == "forecaster" else paper
 
 
 def scored_by(method: Scorer, graph: DynamicGraph, step: int, seed: int, name: str = "mine") -> ScoredPairs:
@@ -66,7 +67,7 @@ def graph_of(seed: int = 0, num_nodes: int = 40, num_edges: int = 60) -> Dynamic
 def with_step(graph: DynamicGraph, step: int, other: DynamicGraph) -> DynamicGraph:
     snapshots = list(graph.snapshots)
     snapshots[step - 1] = replace(other.snapshots[step - 1], num_nodes=snapshots[step - 1].num_nodes)
-    return replace(graph, snapshots=tuple(snapshots))
+    return with_snapshots(graph, *snapshots)
 
 
 def skewed_graph(generator: np.random.Generator, num_nodes: int = 200) -> DynamicGraph:
@@ -85,8 +86,8 @@ def step_auc(pairs: ScoredPairs) -> float:
 def test_every_method_is_evaluated_on_the_same_test_pairs():
     baselines = baseline_scores(graph_of(), 4, 7)
     test = paper_examples(graph_of(), 4, seed=7).test
-    assert len({baseline.method for baseline in baselines}) == len(baselines) == 11
-    vectors = [decoded(np.ones((40, 3)), graph_of(), 4, 7, kind) for kind in ("paper", "features")]
+    assert len({baseline.method for baseline in baselines}) == len(baselines) == 12
+    vectors = [decoded(np.ones((40, 3)), graph_of(), 4, 7, kind) for kind in ("paper", "forecaster")]
     for baseline in [*baselines, *vectors]:
         np.testing.assert_array_equal(baseline.source_P, test.source_P)
         np.testing.assert_array_equal(baseline.target_P, test.target_P)
@@ -113,7 +114,7 @@ def test_auc_of_constant_scores_is_chance_of_an_oracle_one_and_of_its_reverse_ze
 def test_every_method_is_at_chance_when_the_future_is_random():
     graph = skewed_graph(np.random.default_rng(0))
     vectors = np.random.default_rng(1).normal(size=(200, 16))
-    both = [decoded(vectors, graph, 4, 0, kind) for kind in ("paper", "features")]
+    both = [decoded(vectors, graph, 4, 0, kind) for kind in ("paper", "forecaster")]
     for pairs in [*baseline_scores(graph, 4, 0), *both]:
         assert step_auc(pairs) == pytest.approx(0.5, abs=0.06), pairs.method
 
@@ -121,13 +122,13 @@ def test_every_method_is_at_chance_when_the_future_is_random():
 def test_a_planted_rule_is_found_by_methods_that_read_it():
     graph = skewed_graph(np.random.default_rng(0))
     repeated = replace(graph.snapshots[2], step=4)
-    graph = replace(graph, snapshots=(*graph.snapshots[:3], repeated))
+    graph = with_snapshots(graph, *graph.snapshots[:3], repeated)
     metrics = {pairs.method: step_auc(pairs) for pairs in baseline_scores(graph, 4, 0)}
     for method in ("EdgeBank (last)", "Logistic regression on pair features", "Boosted trees on pair features"):
         assert metrics[method] > 0.98, method
     side_N = np.arange(200) % 2
     same_side = [(a, b) for a in range(60) for b in range(a + 2, 60, 8)]
-    planted = replace(graph, snapshots=(*graph.snapshots[:3], toy_graph([], [], [], same_side).snapshots[3]))
+    planted = with_snapshots(graph, *graph.snapshots[:3], toy_graph([], [], [], same_side).snapshots[3])
     vectors = np.stack([np.where(side_N, 1.0, -1.0), np.where(np.arange(200) < 60, 1.0, 0.0)], axis=1)
     assert step_auc(decoded(vectors, planted, 4, 0)) > 0.95
 
@@ -203,19 +204,19 @@ def test_pair_features_are_made_once_for_all_methods_of_a_trial(monkeypatch: pyt
 
 
 def test_poison_after_the_evaluated_step_changes_no_score():
-    graph = graph_of(num_edges=250)
+    graph = with_step(graph_of(num_edges=250), 5, graph_of(num_edges=250))
     poisoned = with_step(with_step(graph, 5, graph_of(9, num_edges=300)), 4, graph_of(8, num_edges=300))
     vectors = np.random.default_rng(0).normal(size=(40, 4))
 
     def evaluated(any_graph: DynamicGraph) -> list[ScoredPairs]:
-        return [*baseline_scores(any_graph, 3, 0), decoded(vectors, any_graph, 3, 0, "features")]
+        return [*baseline_scores(any_graph, 3, 0), decoded(vectors, any_graph, 3, 0, "forecaster")]
 
     for clean, dirty in zip(evaluated(graph), evaluated(poisoned), strict=True):
         assert clean.score_P.tobytes() == dirty.score_P.tobytes(), clean.method
 
 
 def test_the_evaluated_step_itself_reaches_no_formula():
-    graph = graph_of()
+    graph = with_step(graph_of(), 4, graph_of())  # its interactions made of its snapshots, as those of the other one
     poisoned = with_step(graph, 4, graph_of(8))
     source_P, target_P = np.triu_indices(40, k=1)
     trials = [Trial(graph=any_graph, step=4, seed=0) for any_graph in (graph, poisoned)]
@@ -238,7 +239,7 @@ def test_no_label_of_a_test_pair_is_read(monkeypatch: pytest.MonkeyPatch):
     lied = replace(split, test=replace(split.test, positive_P=~split.test.positive_P, new_P=~split.test.new_P))
 
     def evaluated() -> list[ScoredPairs]:
-        kinds = [decoded(vectors, graph, 4, 0, kind) for kind in ("paper", "features")]
+        kinds = [decoded(vectors, graph, 4, 0, kind) for kind in ("paper", "forecaster")]
         return [*kinds, *baseline_scores(graph, 4, 0)]
 
     honest = evaluated()
@@ -250,11 +251,11 @@ def test_no_label_of_a_test_pair_is_read(monkeypatch: pytest.MonkeyPatch):
         assert before.score_P.tobytes() == after.score_P.tobytes(), before.method
 
 
-def test_the_features_decoder_reads_the_pair_features():
+def test_the_forecaster_reads_the_link_features():
     graph = skewed_graph(np.random.default_rng(0))
-    graph = replace(graph, snapshots=(*graph.snapshots[:3], replace(graph.snapshots[2], step=4)))
+    graph = with_snapshots(graph, *graph.snapshots[:3], replace(graph.snapshots[2], step=4))
     noise = np.random.default_rng(1).normal(size=(200, 4))
-    assert step_auc(decoded(noise, graph, 4, 0, "features")) > 0.98
+    assert step_auc(decoded(noise, graph, 4, 0, "forecaster")) > 0.98
     assert step_auc(decoded(noise, graph, 4, 0)) < 0.9
 
 
@@ -266,7 +267,7 @@ def test_wide_vectors_of_noise_hardly_harm_the_pair_features():
     graph = toy_graph([*pairs[:500], (0, 199)], pairs[300:800], pairs[500:1000], pairs[1000:1400])
     noise = generator.normal(size=(200, 128))
     features_alone = scored_by(SCORERS["Logistic regression on pair features"], graph, 4, 0)
-    assert step_auc(decoded(noise, graph, 4, 0, "features")) > step_auc(features_alone) - 0.01
+    assert step_auc(decoded(noise, graph, 4, 0, "forecaster")) > step_auc(features_alone) - 0.01
 
 
 def test_vectors_must_cover_exactly_the_nodes_known_before():
@@ -340,15 +341,18 @@ class Watcher:
 def test_an_embedder_is_trained_on_the_steps_before_and_evaluated_by_its_vectors():
     graph, watcher = graph_of(), Watcher(seen=[])
     trial = Trial(graph=graph, step=4, seed=1, config=GraphConfig(history_window=2))
-    paper, features = evaluate_method("watcher", watcher, trial)
-    assert (paper.method, features.method) == ("watcher", "watcher" + FEATURES_SUFFIX)
-    assert [(prepared.until, prepared.history.num_steps) for prepared in watcher.seen] == [(3, 3)]
-    assert watcher.seen[0].union.first_step == 2
+    paper, forecaster = evaluate_method("watcher", watcher, trial)
+    assert (paper.method, forecaster.method) == ("watcher", FORECASTER_WITH + "watcher")
+    assert [(prepared.until, prepared.history.num_steps) for prepared in watcher.seen] == [(3, 3), (2, 2)]
+    assert [prepared.union.first_step for prepared in watcher.seen] == [2, 1]
     newest = graph.snapshots[2]
     degree_N = np.bincount([*newest.source_E, *newest.target_E], minlength=40) + 1
-    for kind, pairs in (("paper", paper), ("features", features)):
-        own = decoded(np.sqrt(degree_N[:, None]).astype(np.float32), graph, 4, 1, kind)
-        np.testing.assert_array_equal(pairs.score_P, own.score_P)
+    own = decoded(np.sqrt(degree_N[:, None]).astype(np.float32), graph, 4, 1)
+    np.testing.assert_array_equal(paper.score_P, own.score_P)
+    given = {before: watcher.fit(before, seed=1)(np.arange(40)) for before in watcher.seen[:2]}
+    by_hand = Forecaster(vectors_of=given.get, seed=1).fit_pairs(trial.past, trial.labelled)
+    test = trial.split.test
+    np.testing.assert_array_equal(forecaster.score_P, by_hand(test.source_P, test.target_P))
 
 
 MEASURED = {  # micro and macro AUC over all edges; over new edges too, where measured

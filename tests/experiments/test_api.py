@@ -115,7 +115,7 @@ def test_own_method_is_compared_with_the_baselines_on_the_same_pairs(graph: Grap
     table = dyformer.evaluate(graph, [Spectrum(), Constant(), "L3", "Logistic regression on pair features"], steps=[12])
     assert set(table["method"]) == {
         "Spectrum",
-        "Spectrum + pair features",
+        "Forecaster with Spectrum",
         "Constant",
         "L3",
         "Logistic regression on pair features",

@@ -12,11 +12,11 @@ from toy_walks import Walks
 
 import flows.cli
 import flows.tasks.track
-from dyformer.evaluation.protocols import FEATURES_SUFFIX
+from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.experiments.methods import METHODS
 
 TOY, OWN, BASELINE = "Toy node2vec", "Walks", "EdgeBank (last)"
-ROWS = {TOY, TOY + FEATURES_SUFFIX, OWN, OWN + FEATURES_SUFFIX, BASELINE}
+ROWS = {TOY, FORECASTER_WITH + TOY, OWN, FORECASTER_WITH + OWN, BASELINE}
 
 
 @pytest.fixture(scope="module")
