@@ -14,7 +14,6 @@ from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.scoring.pair_features import UnionEdges, edge_degree, find_edges
 
 HALF_LIVES = (0.25, 1.0, 4.0)  # in windows
-LONGEST_AGE = 1000.0  # windows; older contacts, and those that never were, get this age
 NUM_RECENT_STEPS = 4
 
 SIDES = (
@@ -47,7 +46,9 @@ class Contacts:
     """Decayed contacts of each edge and each node, as of the end of a history."""
 
     decayed_HED: NDArray[np.float64]  # d_h of both directions of each edge
-    age_ED: NDArray[np.float64]  # age of the newest contact in windows; LONGEST_AGE where there is none
+    age_ED: NDArray[
+        np.float64
+    ]  # age of the newest contact in windows; one window more than the history where there is none
     sent_HN: NDArray[np.float64]  # d_h from a node to all nodes, itself included
     received_HN: NDArray[np.float64]  # d_h from all nodes to a node, itself included
     age_3N: NDArray[np.float64]  # age of the newest sent and the newest received interaction, and of the first one
@@ -62,14 +63,15 @@ def count_contacts(history: DynamicGraph, edges: UnionEdges) -> Contacts:
     decayed_HR = np.log2(1 + rows.weight_R) * 0.5 ** (age_R / np.array(HALF_LIVES)[:, None])
     cell_R = _cells(rows, edges)
     between_R = cell_R >= 0
+    never = history.num_steps + 1.0
     return Contacts(
         decayed_HED=_sums(cell_R[between_R], decayed_HR[:, between_R], 2 * num_edges).reshape(
             len(HALF_LIVES), num_edges, 2
         ),
-        age_ED=_newest(cell_R[between_R], age_R[between_R], 2 * num_edges).reshape(num_edges, 2),
+        age_ED=_newest(cell_R[between_R], age_R[between_R], 2 * num_edges, never).reshape(num_edges, 2),
         sent_HN=_sums(rows.source_R, decayed_HR, num_nodes),
         received_HN=_sums(rows.target_R, decayed_HR, num_nodes),
-        age_3N=_end_ages(rows, age_R, num_nodes),
+        age_3N=_end_ages(rows, age_R, num_nodes, never),
     )
 
 
@@ -86,20 +88,21 @@ def _sums(index_R: NDArray[np.int64], value_HR: NDArray[np.float64], num_values:
     return np.stack([np.bincount(index_R, value_R, num_values) for value_R in value_HR]).astype(np.float64)
 
 
-def _newest(index_R: NDArray[np.int64], age_R: NDArray[np.float64], num_values: int) -> NDArray[np.float64]:
-    age_V = np.full(num_values, LONGEST_AGE)
-    # Rows are in order of time, and of several assignments the last one stays.
-    age_V[index_R] = np.minimum(age_R, LONGEST_AGE)
+def _newest(
+    index_R: NDArray[np.int64], age_R: NDArray[np.float64], num_values: int, never: float
+) -> NDArray[np.float64]:
+    age_V = np.full(num_values, never)
+    age_V[index_R] = age_R  # rows are in order of time, and of several assignments the last one stays
     return age_V
 
 
-def _end_ages(rows: Interactions, age_R: NDArray[np.float64], num_nodes: int) -> NDArray[np.float64]:
+def _end_ages(rows: Interactions, age_R: NDArray[np.float64], num_nodes: int, never: float) -> NDArray[np.float64]:
     end_2R = np.concatenate([rows.source_R, rows.target_R])
     age_2R = np.concatenate([age_R, age_R])
     first_N = np.zeros(num_nodes)
-    np.maximum.at(first_N, end_2R, np.minimum(age_2R, LONGEST_AGE))
-    first_N[np.bincount(end_2R, minlength=num_nodes) == 0] = LONGEST_AGE
-    newest = (_newest(end_R, age_R, num_nodes) for end_R in (rows.source_R, rows.target_R))
+    np.maximum.at(first_N, end_2R, age_2R)
+    first_N[np.bincount(end_2R, minlength=num_nodes) == 0] = never
+    newest = (_newest(end_R, age_R, num_nodes, never) for end_R in (rows.source_R, rows.target_R))
     return np.stack([*newest, first_N])
 
 

@@ -18,8 +18,8 @@ Each feature reads the history alone, of which `until` is the last step. Ages ar
 | the names of `contact_features.SIDES` | as there, of one end |
 
 d_h(i, j) sums w x 0.5^(age / h) over the interactions from i to j; w is log1p(weight in the log) / log(2), so that a
-weight of 1 counts 1, as do interactions of a log without weights. Ages above 1,000 windows, and those of contacts that
-never were, are 1,000. All values are finite.
+weight of 1 counts 1, as do interactions of a log without weights. The age of a contact that never was is one
+window more than the history has. All values are finite.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.scoring.contact_features import LONGEST_AGE, SIDES, Contacts, count_contacts, end_table
+from dyformer.scoring.contact_features import SIDES, Contacts, count_contacts, end_table
 from dyformer.scoring.factorisation import Factors, factorise
 from dyformer.scoring.pair_features import (
     FEATURE_NAMES,
@@ -194,7 +194,7 @@ def _contact_table(pairs: PairFeatures, contacts: Contacts) -> NDArray[np.float3
     decayed_ED = contacts.decayed_HED[-1]
     fraction_ED = np.divide(decayed_ED, sent_ED, out=np.zeros_like(decayed_ED), where=sent_ED > 0)
     columns = [*np.log1p(contacts.decayed_HED), np.log1p(contacts.age_ED), fraction_ED]
-    never_D2 = np.tile([0, 0, 0, np.log1p(LONGEST_AGE), 0], (2, 1))
+    never_D2 = np.tile([0, 0, 0, np.log1p(pairs.edges.num_steps + 1), 0], (2, 1))
     # An edge of -1 finds the last two rows.
     return np.concatenate([np.stack(columns, axis=-1).reshape(-1, len(CONTACTS)), never_D2]).astype(np.float32)
 

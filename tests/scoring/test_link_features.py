@@ -43,6 +43,7 @@ class Plain:
         first = min(time for *_, time, _ in rows)
         end = history.num_steps * LENGTH + first
         self.rows = [(number[a], number[b], (end - t) / LENGTH, w) for a, b, t, w in rows if t < end]
+        self.never = history.num_steps + 1
         self.decayed = {h: defaultdict(float) for h in (0.25, 1, 4)}
         for (a, b, age, weight), h in itertools.product(self.rows, self.decayed):
             self.decayed[h][a, b] += math.log1p(weight) / math.log(2) * 0.5 ** (age / h)
@@ -60,13 +61,13 @@ class Plain:
         self.ends = [self.end(node) for node in self.nodes]
 
     def age(self, source: set[int], target: set[int], choose=min) -> float:
-        return choose((age for a, b, age, _ in self.rows if a in source and b in target), default=1000)
+        return choose((age for a, b, age, _ in self.rows if a in source and b in target), default=self.never)
 
     def end(self, node: int) -> list[float]:
         mine, all_nodes = {node}, set(self.nodes)
         sent = [sum(self.decayed[h][node, other] for other in self.nodes) for h in self.decayed]
         received = [sum(self.decayed[h][other, node] for other in self.nodes) for h in self.decayed]
-        first = max((age for a, b, age, _ in self.rows if node in (a, b)), default=1000)
+        first = max((age for a, b, age, _ in self.rows if node in (a, b)), default=self.never)
         ages = [self.age(mine, all_nodes), self.age(all_nodes, mine), first]
         near = {other for step in self.links for link in step if node in link for other in link - mine}
         recent = range(max(len(self.links) - 4, 0), len(self.links))
@@ -169,7 +170,7 @@ def test_features_of_a_pair_by_hand():
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
     never = dict(zip(names(directed=True), features.directed(np.array([2]), np.array([0]))[0].tolist(), strict=True))
-    assert never["log_since_contact"] == never["log_since_sent"] == pytest.approx(math.log1p(1000))
+    assert never["log_since_contact"] == never["log_since_sent"] == pytest.approx(math.log1p(3))
     assert never["log_contacts_4"] == never["fraction_of_source"] == 0
 
 
@@ -244,7 +245,7 @@ def test_histories_without_contacts_have_finite_features(rows: list[Row]):
     assert np.isfinite(directed).all()
     assert np.isfinite(features.undirected(*pairs)).all()
     ages = [index for index, name in enumerate(names(directed=True)) if "since_" in name and "log" in name]
-    assert directed[:, ages].max(initial=0) <= np.float32(math.log1p(1000))
+    assert directed[:, ages].max(initial=0) <= np.float32(math.log1p(history.num_steps + 1))
     assert features.directed(*np.empty((2, 0), dtype=np.int64)).shape == (0, len(names(directed=True)))
 
 
