@@ -280,7 +280,7 @@ def evaluate(
     """Compare methods on the same pairs, as `dyformer benchmark` does: AUC in percent, the best macro first.
 
     Every method is fitted on the steps before a forecast one. Columns: method, micro, macro, new_micro, new_macro,
-    num_seeds. A method with vectors has two rows: the paper's decoder, and the one that reads pair features as well.
+    num_seeds. A method with vectors has two rows: the paper's decoder, and the forecaster that reads them.
 
     Args:
         graph: snapshots of a log.
