@@ -76,10 +76,8 @@ class Forecaster:
             return FittedForecaster(
                 heads=(fit_head("linear", choice, seed=self.seed),), scales=(1.0,), directed=directed
             )
-        heads = {kind: fit_head(kind, train, seed=self.seed) for kind in KINDS[directed]}
-        logits: dict[HeadKind, NDArray[np.float64]] = {
-            kind: head.logits(choice.inputs_PF) for kind, head in heads.items()
-        }
+        heads: dict[HeadKind, Head] = {kind: fit_head(kind, train, seed=self.seed) for kind in KINDS[directed]}
+        logits = {kind: head.logits(choice.inputs_PF) for kind, head in heads.items()}
         scales = dict.fromkeys(logits, 1.0)
         if directed:
             scales["ranking"] = float(logits["trees"].std() / max(logits["ranking"].std(), 1e-12))

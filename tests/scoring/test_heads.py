@@ -77,6 +77,7 @@ def test_ranking_ignores_an_offset_of_each_group_in_the_labels():
 def test_stored_text_gives_the_same_numbers():
     table = labelled_table()
     head = fit_head("trees", table, seed=0)
+    assert isinstance(head, TreesHead)
     assert np.array_equal(TreesHead(text=head.text).logits(table.inputs_PF), head.logits(table.inputs_PF))
 
 
