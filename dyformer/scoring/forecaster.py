@@ -81,7 +81,8 @@ class Forecaster:
         scales = dict.fromkeys(logits, 1.0)
         if directed:
             scales["ranking"] = float(logits["trees"].std() / max(logits["ranking"].std(), 1e-12))
-        chosen = _best_heads({kind: scales[kind] * logits[kind] for kind in logits}, choice, directed=directed)
+        scaled: dict[HeadKind, NDArray[np.float64]] = {kind: scales[kind] * logits[kind] for kind in heads}
+        chosen = _best_heads(scaled, choice, directed=directed)
         every = stacked(choice, train)
         return FittedForecaster(
             heads=tuple(fit_head(kind, every, seed=self.seed) for kind in chosen),
