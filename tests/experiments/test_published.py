@@ -302,7 +302,7 @@ def test_the_method_trains_and_gives_two_rows():
     assert isinstance(method, Variation)
     method = replace(method, changes={**method.changes, **TINY, **length})
     rows = evaluate_method("mine", method, Trial(graph=graph, step=4, seed=0))
-    assert [pairs.method for pairs in rows] == ["mine", "mine + pair features"]
+    assert [pairs.method for pairs in rows] == ["mine", "Forecaster with mine"]
     assert all(np.isfinite(pairs.score_P).all() and len(set(pairs.score_P.tolist())) > 5 for pairs in rows)
 
 
