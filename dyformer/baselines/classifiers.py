@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.decoder import fit_decoder, score, strength_scores
@@ -77,7 +79,9 @@ class BoostedTrees:
             early_stopping=False,  # pyright: ignore[reportArgumentType]  # scikit-learn takes a bool too
             random_state=0,
         )
-        return trees.fit(table.inputs_PF, table.positive_P, sample_weight=table.weight_P)
+        # Weights make scikit-learn's binning several times as slow; equal ones change no tree.
+        weight_P = table.weight_P if np.ptp(table.weight_P) else None
+        return trees.fit(table.inputs_PF, table.positive_P, sample_weight=weight_P)
 
 
 def _with_and_without(own: LabelledTable, older: LabelledTable | None) -> list[LabelledTable]:
