@@ -6,42 +6,45 @@ import polars as pl
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
-from dyformer.experiments.tables import score_table
+from dyformer.experiments.tables import PrintedTable, printed_tables
 from flows.tasks.report import read_report
 
 
 def show_table(dataset: str, metrics: pl.DataFrame) -> None:
-    """Show the table of scores."""
+    """Show the tables of scores, of all pairs and of the new ones."""
     if FlowRunContext.get() is not None:
-        rows = score_table(metrics, dataset).to_dicts()
-        create_table_artifact(table=rows, key=_key("scores", dataset), description=f"AUC in percent, {dataset}")
+        for kind, table in zip(("scores", "new-scores"), printed_tables(metrics, dataset), strict=False):
+            text = "\n\n".join([table.title, *table.sentences])
+            create_table_artifact(table=table.frame.to_dicts(), key=_key(kind, dataset), description=text)
 
 
 def show_report(report: str) -> None:
     """Show the counts, the scores and the seconds of a report."""
     if FlowRunContext.get() is not None:
         metrics, summary = read_report(report)
-        table = score_table(metrics, summary["dataset"])
-        create_markdown_artifact(markdown=as_markdown(table, summary), key=_key("summary", summary["dataset"]))
+        tables = printed_tables(metrics, summary["dataset"])
+        create_markdown_artifact(markdown=as_markdown(tables, summary), key=_key("summary", summary["dataset"]))
 
 
-def as_markdown(scores: pl.DataFrame, summary: dict) -> str:
+def as_markdown(tables: list[PrintedTable], summary: dict) -> str:
     """Format the counts, scores and seconds of a report as Markdown."""
     counts = summary["counts"]
-    rows = ["| " + " | ".join("" if value is None else str(value) for value in row) + " |" for row in scores.rows()]
     became = "{num_accepted:,} of {num_read:,} rows accepted, {num_quarantined:,} quarantined, {num_dropped:,} dropped."
     return "\n".join(
         [
             f"## {summary['dataset']}, event table version {counts['version']}",
             became.format(**counts),
-            "",
-            "| " + " | ".join(scores.columns) + " |",
-            "|" + " --- |" * scores.width,
-            *rows,
+            *(line for table in tables for line in _table_lines(table)),
             "",
             *(f"- {stage}: {seconds:.1f} s" for stage, seconds in summary["seconds"].items()),
         ]
     )
+
+
+def _table_lines(table: PrintedTable) -> list[str]:
+    rows = ["| " + " | ".join(value or "" for value in row) + " |" for row in table.frame.rows()]
+    header = ["| " + " | ".join(table.frame.columns) + " |", "|" + " --- |" * table.frame.width]
+    return ["", table.title, "", *header, *rows, "", *(f"- {sentence}" for sentence in table.sentences)]
 
 
 def _key(kind: str, dataset: str) -> str:

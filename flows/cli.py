@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, write_json
+from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, print_scores, write_json
 from flows.environment import server_in_use
 from flows.options import (
     AsJson,
@@ -253,7 +253,6 @@ def benchmark(
     """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, baselines, your own."""
     experiment = experiment_from(dataset, changes)  # refused before anything is committed
     check_titles(methods)
-    from dyformer.experiments.tables import score_table
     from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
     from flows.tasks.methods import benchmark_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
@@ -269,7 +268,7 @@ def benchmark(
 
     made = flow(dataset, reading, steps, seeds, experiment, names)
     rows = metrics(made["scores"], made["snapshots"])
-    print_frame(score_table(rows, dataset), f"{dataset}: AUC in percent, the paper's protocol")
+    print_scores(rows, dataset)
     if json_file is not None:
         write_json(json_file, plain_steps(rows))
 

@@ -37,6 +37,15 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     console.print(table)
 
 
+def print_scores(metrics: "pl.DataFrame", dataset: str) -> None:
+    """Print the tables of all and of new pairs, with intervals, and the tests over steps and seeds below each."""
+    from dyformer.experiments.tables import printed_tables
+
+    for table in printed_tables(metrics, dataset):
+        print_frame(table.frame, table.title)
+        print(*table.sentences, sep="\n", end="\n" if table.sentences else "")
+
+
 def counts_line(counts: dict[str, Any]) -> str:
     """Format the number of rows read from a log, and the number that became events."""
     read, accepted, quarantined, dropped, duplicates = (f"{counts[name]:,}" for name in COUNTS)
@@ -56,11 +65,8 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
         options: `--set` and `--seed` of the run, without which `predict` would train another model.
         storage: the value of `--storage`, None where the environment sets it.
     """
-    from dyformer.experiments.tables import PAPER_METRICS, score_table
-
     dataset, tracking = summary["dataset"], summary["tracking"]
-    paper = " (the paper's AUC: over all its steps)" if dataset in PAPER_METRICS else ""
-    print_frame(score_table(metrics, dataset), f"{dataset}: AUC in percent on the newest step{paper}")
+    print_scores(metrics, dataset)
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")

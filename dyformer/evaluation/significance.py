@@ -1,23 +1,31 @@
-"""Scores of the same pairs by two methods -> the difference of their AUC, with its interval.
+"""Scores of the same pairs, or metrics of the same steps, by two methods -> whether one is better.
 
-P pairs    S source nodes    T groups of tied scores    B resamples
+P pairs    B resamples    T metrics of steps and seeds
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+from scipy.stats import wilcoxon
 
-from dyformer.evaluation.scored_pairs import ScoredPairs
+from dyformer.evaluation.bootstrap import interval, node_resamples, resampled_metrics
+from dyformer.evaluation.scored_pairs import ScoredPairs, check_same_pairs, slice_of
 
-CONFIDENCE = 0.95
+MIN_DIFFERENCES = 6
 
-WeightedAuc = Callable[[NDArray[np.float64]], float]
-
-
-class NotTheSamePairs(ValueError):
-    """Two methods were evaluated on different pairs, so they cannot be compared pair by pair."""
+TESTS_SCHEMA = pl.Schema(
+    {
+        "method": pl.String(),
+        "baseline": pl.String(),
+        "num_differences": pl.Int64(),  # steps x seeds
+        "num_above": pl.Int64(),  # of them, those in which the method is above the baseline, and below it
+        "num_below": pl.Int64(),
+        "p": pl.Float64(),
+        "p_holm": pl.Float64(),
+    }
+)
 
 
 def paired_difference(
@@ -25,72 +33,73 @@ def paired_difference(
 ) -> tuple[float, float, float]:
     """Give low end, mean and high end of the 95 % interval of the challenger's AUC less the champion's.
 
-    A paired bootstrap over source nodes, because pairs of one source are not independent. A resample draws as many
-    sources as there are, with replacement; both methods are evaluated on all their pairs. Percentile interval
-    (Efron and Tibshirani, 1993, sections 13.3 and 8.4). A resample without pairs of both kinds is left out.
-    Raises NotTheSamePairs, and ValueError where no resample has pairs of both kinds.
+    A paired two-way bootstrap: both methods are evaluated on the same resamples of the nodes, as NodeResamples
+    explains. A resample without pairs of both kinds is left out. Raises NotTheSamePairs, and ValueError where no
+    resample has pairs of both kinds.
     """
-    _check_same_pairs(challenger, champion)
-    source_S, source_P = np.unique(challenger.source_P, return_inverse=True)
-    positive_P = challenger.positive_P
-    first, second = (weighted_auc(positive_P, pairs.score_P) for pairs in (challenger, champion))
-    differences = []
-    for _ in range(num_resamples):
-        drawn_S = np.bincount(generator.integers(len(source_S), size=len(source_S)), minlength=len(source_S))
-        weight_P = drawn_S[source_P].astype(np.float64)
-        if weight_P[positive_P].any() and weight_P[~positive_P].any():
-            differences.append(first(weight_P) - second(weight_P))
-    if not differences:
+    check_same_pairs(challenger, champion)
+    ends = challenger.source_P, challenger.target_P
+    resamples = node_resamples(ends, num_resamples=num_resamples, generator=generator)
+    first_B, second_B = (
+        resampled_metrics(resamples, pairs.source_P, pairs.target_P, pairs.positive_P, pairs.score_P)[0]
+        for pairs in (challenger, champion)
+    )
+    difference_B = (first_B - second_B)[np.isfinite(first_B)]
+    if not len(difference_B):
         raise ValueError(
-            f"step {challenger.step}: {len(positive_P)} pairs of {len(source_S)} source nodes, and no resample of "
+            f"step {challenger.step}: {len(ends[0])} pairs of {len(resamples.node_S)} nodes, and no resample of "
             f"{num_resamples} holds a positive and a negative pair; evaluate a step with more of both"
         )
-    low, high = np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(np.mean(differences)), float(high)
+    low, high = interval(difference_B)
+    return low, float(difference_B.mean()), high
 
 
-def weighted_auc(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> WeightedAuc:
-    """Give the AUC of scores as a function of the weights of their pairs; a pair of weight 2 counts as two.
+def wilcoxon_tests(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> pl.DataFrame:
+    """Test each method against each baseline over all steps and seeds; columns as in TESTS_SCHEMA.
 
-    Scikit-learn's AUC with sample weights sorts the scores at every call, a thousand times for one interval.
+    The two-sided signed-rank test (Wilcoxon, 1945) of the differences in a metric, for at least 6 of them: fewer can
+    never reach p < 0.05. The tests of one method are one family, corrected by Holm (1979), as Demsar (2006) advises
+    for the comparison of one method with several others. Seeds of one step share its links, so that with many seeds
+    the p-values are too small: the interval of the difference is stricter there. `metrics` has the columns of
+    METRICS_SCHEMA.
     """
-    order_P = np.argsort(score_P, kind="stable")
-    positive_P, score_P = positive_P[order_P], score_P[order_P]
-    first_T = np.flatnonzero(np.diff(score_P, prepend=-np.inf))
+    wanted = (pl.col("metric") == metric) & (pl.col("slice") == slice_name) & pl.col("seed").is_not_null()
+    rows = metrics.filter(wanted & ~pl.col("step").is_in(["micro", "macro"])).select(
+        "method", "seed", "step", "value", "is_baseline"
+    )
+    compared = rows.filter(~pl.col("is_baseline")).join(
+        rows.filter("is_baseline"), on=["seed", "step"], suffix="_baseline", maintain_order="left_right"
+    )
+    tests = []
+    for (method,), own in compared.group_by("method", maintain_order=True):
+        differences = {
+            name: (group["value"] - group["value_baseline"]).to_numpy()
+            for (name,), group in own.group_by("method_baseline", maintain_order=True)
+            if len(group) >= MIN_DIFFERENCES
+        }
+        p_values = [_signed_rank(difference_T) for difference_T in differences.values()]
+        for (name, difference_T), p, corrected in zip(differences.items(), p_values, holm(p_values), strict=True):
+            num_above, num_below = int((difference_T > 0).sum()), int((difference_T < 0).sum())
+            tests.append((method, name, len(difference_T), num_above, num_below, p, corrected))
+    return pl.DataFrame(tests, schema=TESTS_SCHEMA, orient="row")
 
-    def weighted(weight_P: NDArray[np.float64]) -> float:
-        weight_P = weight_P[order_P]
-        positive_T = np.add.reduceat(weight_P * positive_P, first_T)
-        negative_T = np.add.reduceat(weight_P * ~positive_P, first_T)
-        below_T = np.cumsum(negative_T) - negative_T / 2  # ties count half
-        return float(positive_T @ below_T / (positive_T.sum() * negative_T.sum()))
 
-    return weighted
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number, so that one false discovery among all is improbable (Holm, 1979)."""
+    p_T = np.array(p_values, dtype=np.float64)
+    order_T = np.argsort(p_T, kind="stable")
+    corrected_T = np.empty(len(p_T))
+    corrected_T[order_T] = np.maximum.accumulate(p_T[order_T] * np.arange(len(p_T), 0, -1))
+    return np.minimum(corrected_T, 1).tolist()
+
+
+def _signed_rank(difference_T: NDArray[np.float64]) -> float:
+    if not difference_T.any():  # the test is not defined without a difference
+        return 1.0
+    return float(wilcoxon(difference_T).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def new_pairs(pairs: ScoredPairs) -> ScoredPairs | None:
     """Give the pairs that no earlier snapshot linked, or None unless positive and negative ones are among them."""
-    new_P = pairs.new_P
-    if not (pairs.positive_P[new_P].any() and (~pairs.positive_P[new_P]).any()):
-        return None
-    names = ("source_P", "target_P", "positive_P", "new_P", "score_P")
-    return replace(pairs, **{name: getattr(pairs, name)[new_P] for name in names})
-
-
-def _check_same_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> None:
-    for name in ("step", "seed", "family"):
-        found, expected = getattr(challenger, name), getattr(champion, name)
-        if found != expected:
-            raise NotTheSamePairs(
-                f"{challenger.method} was evaluated on {name} {found}, {champion.method} on {name} {expected}: "
-                f"evaluate both on the same pairs"
-            )
-    for name in ("source_P", "target_P", "positive_P"):
-        if not np.array_equal(getattr(challenger, name), getattr(champion, name)):
-            raise NotTheSamePairs(
-                f"{challenger.method} and {champion.method} were evaluated on different pairs of step "
-                f"{challenger.step} ({name} differs): evaluate both on one version of the snapshots"
-            )
-    for pairs in (challenger, champion):
-        if not np.isfinite(pairs.score_P).all():
-            raise ValueError(f"{pairs.method}: some scores of step {pairs.step} are not finite; train again")
+    new = slice_of(pairs, "new")
+    return new if new.positive_P.any() and not new.positive_P.all() else None

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
 from dyformer.embedder import Embedder
+from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, forecast_decoder
-from dyformer.evaluation.scored_pairs import metrics_of
-from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer, Variation, checked_method
+from dyformer.experiments.methods import BASELINES, METHODS, Method, TrainedDyFormer, Variation, checked_method
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.experiments.titles import full_title
@@ -279,8 +279,10 @@ def evaluate(
 ) -> pl.DataFrame:
     """Compare methods on the same pairs, as `dyformer benchmark` does: AUC in percent, the best macro first.
 
-    Every method is fitted on the steps before a forecast one. Columns: method, micro, macro, new_micro, new_macro,
-    num_seeds. A method with vectors has two rows: the paper's decoder, and the forecaster that reads them.
+    Every method is fitted on the steps before a forecast one. Columns: method; micro (null for one step) and macro;
+    num_pairs; low and high, the 95 % interval of macro; difference, difference_low and difference_high, macro less that
+    of the best of the built-in baselines in the table, with its interval; the same on new pairs as new_...; num_seeds.
+    A method with vectors has two rows: the paper's decoder, and the forecaster that reads them.
 
     Args:
         graph: snapshots of a log.
@@ -310,7 +312,7 @@ def evaluate(
         for name, method in chosen.items()
         for pairs in evaluate_method(name, method, trial)
     ]
-    return score_table(metrics_of(scored, "log"), "log")
+    return score_table(metrics_of(scored, "log", baselines=BASELINES), "log")
 
 
 def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:

@@ -87,6 +87,10 @@ METHODS: dict[str, Method] = {
 }
 
 
+BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, Variation | Forecaster))
+"""Titles, in a table of scores, of the methods that ours are compared with."""
+
+
 def checked_method(name: str, found: Any) -> Method:
     """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for another kind."""
     method = found

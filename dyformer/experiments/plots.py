@@ -3,6 +3,8 @@
 The frame of metrics has the columns of METRICS_SCHEMA, with step a number, "micro" or "macro".
 """
 
+from typing import Any
+
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -10,70 +12,74 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 METRIC_TITLES = {"auc": "AUC", "average_precision": "average precision"}
-MARKERS = "osD^vPX*<>"
+QUIET = 2  # the layer of a plot on which baselines are
+GREY = "#9A9A9A"
 # These colours remain distinguishable for colour-blind readers too (Okabe and Ito, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
 
 def step_curve(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
-    """Draw a metric per step, one line a method: mean over seeds, with a band of one standard deviation (Fig. 5).
+    """Draw a metric per step, one line a method: mean over seeds, with a band of the 95 % interval (Fig. 5).
 
+    Our methods are in colour, in front; baselines are grey lines, the best one dark, with a band of its own.
     Raises ValueError when the frame has no per-step value of this metric and slice.
     """
     rows = _rows(metrics, metric, slice_name).filter(~pl.col("step").is_in(["micro", "macro"]))
     rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
     figure, axes = _empty(8.5, 4.8)
-    for index, method in enumerate(_ranked(rows)):
+    styles = _styles(rows)
+    for method in reversed(_ranked(rows)):
         line = _over_seeds(rows.filter(pl.col("method") == method), "step").sort("step")
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        axes.plot(line["step"], 100 * line["mean"], label=method, color=colour, marker=marker, linewidth=1.6)
-        axes.fill_between(
-            line["step"].to_list(),
-            (100 * (line["mean"] - line["deviation"])).to_list(),
-            (100 * (line["mean"] + line["deviation"])).to_list(),
-            color=colour,
-            alpha=0.15,
-            linewidth=0,
-        )
+        style = styles[method]
+        axes.plot(line["step"], line["value"], marker="o", markersize=4, **style)
+        if style["zorder"] > QUIET:
+            low, high = (line[end].to_list() for end in ("low", "high"))
+            axes.fill_between(line["step"].to_list(), low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("predicted step")
-    axes.set_ylabel(f"{METRIC_TITLES.get(metric, metric)} (%)")
-    axes.set_title(_title(rows, slice_name), loc="left")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
+    _finish(axes, rows, metric, slice_name)
     return figure
 
 
 def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
-    """Draw Micro and Macro of every method as bars, the best macro on top; whiskers are one standard deviation.
+    """Draw Micro and Macro of every method as points with 95 % intervals, the best macro on top; on one step one point.
 
+    Points, because the length of a bar on a cut axis misleads. Our methods are in colour, baselines grey.
     Raises ValueError when the frame has neither a micro nor a macro value of this metric and slice.
     """
-    rows = _rows(metrics, metric, slice_name).filter(pl.col("step").is_in(["micro", "macro"]))
-    rows = _not_empty(rows, metrics, metric, slice_name)
-    ranked = _ranked(rows)[::-1]  # bars grow upwards
-    figure, axes = _empty(8.5, 1.4 + 0.5 * len(ranked))
-    for name, colour, shift in (("macro", COLOURS[0], 0.2), ("micro", COLOURS[5], -0.2)):
-        table = _over_seeds(rows.filter(pl.col("step") == name), "method")
-        _bars(axes, table, ranked, colour=colour, shift=shift, label=name)
+    every = _rows(metrics, metric, slice_name)
+    rows = _not_empty(every.filter(pl.col("step").is_in(["micro", "macro"])), metrics, metric, slice_name)
+    is_single = every["step"].n_unique() == 3
+    ranked = _ranked(rows)[::-1]  # rows are drawn upwards
+    figure, axes = _empty(8.5, 1.4 + 0.36 * len(ranked))
+    styles, markers = _styles(rows), {"macro": "o"} if is_single else {"macro": "o", "micro": "D"}
+    for name, marker in markers.items():
+        shift = 0.0 if is_single else 0.15 if name == "macro" else -0.15
+        values = {row["method"]: row for row in _over_seeds(rows.filter(step=name), "method").iter_rows(named=True)}
+        for place, method in enumerate(ranked):
+            if method in values:
+                _point(axes, values[method], place + shift, marker, styles[method]["color"])
+        axes.plot([], [], linestyle="none", marker=marker, color=GREY, label=metric_title(metric, name, is_single))
     axes.set_yticks(range(len(ranked)), ranked)
-    low = 100 * float(rows["value"].min())  # pyright: ignore[reportArgumentType]
-    axes.set_xlim(max(0.0, 5 * (low // 5) - 5), 103)
-    axes.set_xlabel(f"{METRIC_TITLES.get(metric, metric)} (%)")
-    axes.set_title(_title(rows, slice_name), loc="left")
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
+    axes.set_xlabel(f"{METRIC_TITLES.get(metric, metric)} (%), with 95 % interval")
+    _finish(axes, rows, metric, slice_name)
+    axes.set_ylabel("")
     return figure
 
 
-def _bars(axes: Axes, table: pl.DataFrame, ranked: list[str], *, colour: str, shift: float, label: str) -> None:
-    values = {row["method"]: (100 * row["mean"], 100 * row["deviation"]) for row in table.iter_rows(named=True)}
-    drawn = [(index + shift, *values[method]) for index, method in enumerate(ranked) if method in values]
-    position, length, whisker = ([bar[column] for bar in drawn] for column in range(3))
-    axes.barh(position, length, height=0.38, color=colour, label=label, xerr=whisker, error_kw={"linewidth": 1})
-    for position, mean, deviation in drawn:
-        axes.text(mean + deviation + 0.3, position, f"{mean:.1f}", va="center", fontsize=8)
+def metric_title(metric: str, name: str, is_single: bool) -> str:
+    """Name a metric over steps: "macro" and "micro", or "AUC" where one step was evaluated."""
+    return METRIC_TITLES.get(metric, metric) if is_single else name
+
+
+def _point(axes: Axes, row: dict[str, float], place: float, marker: str, colour: str) -> None:
+    value, low, high = row["value"], row["low"], row["high"]
+    known = low is not None
+    whisker = [[max(value - low, 0)], [max(high - value, 0)]] if known else None
+    axes.errorbar(value, place, xerr=whisker, fmt=marker, color=colour, markersize=6, linewidth=1.4, capsize=3)
+    axes.annotate(
+        f"{value:.1f}", (high if known else value, place), (5, 0), textcoords="offset points", va="center", fontsize=8
+    )
 
 
 def loss_curve(losses: pl.DataFrame) -> Figure:
@@ -125,8 +131,28 @@ def _ranked(rows: pl.DataFrame) -> list[str]:
 
 
 def _over_seeds(rows: pl.DataFrame, key: str) -> pl.DataFrame:
-    mean, deviation = pl.col("value").mean(), pl.col("value").std(ddof=0)
-    return rows.group_by(key).agg(mean=mean, deviation=deviation)
+    """Average value and interval over seeds, in percent."""
+    return rows.group_by(key).agg(pl.col("value", "low", "high").mean() * 100)
+
+
+def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Give each method its line: ours in colour and in front, baselines grey, the best of them dark."""
+    ranked, best = _ranked(rows), rows["best_baseline"].drop_nulls().first()
+    baselines = set(rows.filter(pl.col("is_baseline"))["method"])
+    ours = [method for method in ranked if method not in baselines]
+    styles: dict[str, dict[str, Any]] = {}
+    for method in ranked:
+        if method in ours:
+            style = {"color": COLOURS[ours.index(method) % len(COLOURS)], "linewidth": 2.2, "zorder": QUIET + 2}
+        elif method == best:
+            style = {"color": "#404040", "linewidth": 1.8, "zorder": QUIET + 1}
+        else:
+            style = {"color": GREY, "linewidth": 0.8, "zorder": QUIET}
+        styles[method] = {**style, "label": method if style["zorder"] > QUIET else None}
+    quiet = [style for style in styles.values() if style["zorder"] == QUIET]
+    for style in quiet[-1:]:  # one entry of the legend for all of them
+        style["label"] = "other baselines"
+    return styles
 
 
 def _empty(width: float, height: float) -> tuple[Figure, Axes]:
@@ -135,8 +161,19 @@ def _empty(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def _finish(axes: Axes, rows: pl.DataFrame, metric: str, slice_name: str) -> None:
+    axes.set_ylabel(f"{METRIC_TITLES.get(metric, metric)} (%)")
+    axes.set_title(_title(rows, slice_name), loc="left", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
+
+
 def _title(rows: pl.DataFrame, slice_name: str) -> str:
     datasets, protocols = rows["dataset"].unique().sort(), rows["protocol"].unique().sort()
     which = "all links" if slice_name == "all" else f"{slice_name} links only"
-    num_seeds = rows["seed"].n_unique()
-    return f"{', '.join(datasets)}, {', '.join(protocols)} protocol, {which}, {num_seeds} seed{'s' * (num_seeds > 1)}"
+    num_seeds, num_pairs = rows["seed"].n_unique(), rows["num_pairs"].max()
+    per_step = " a step at most" if rows["step"].dtype == pl.Int64 else ""
+    pairs = "" if num_pairs is None else f"{num_pairs:,} pairs{per_step}, "
+    where = f"{', '.join(datasets)}, {', '.join(protocols)} protocol, {which}"
+    return f"{where}, {pairs}{num_seeds} seed{'s' * (num_seeds > 1)}"

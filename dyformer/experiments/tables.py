@@ -1,6 +1,12 @@
-"""Metrics of a benchmark -> the table that is printed, with the published metrics below ours."""
+"""Metrics of a benchmark -> the tables and sentences that are printed, with the published metrics below ours."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import polars as pl
+
+from dyformer.evaluation.metric_rows import SLICES
+from dyformer.evaluation.significance import TESTS_SCHEMA, wilcoxon_tests
 
 PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "rds": {
@@ -42,36 +48,160 @@ PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
 }
 """AUC in percent: micro, macro, and both over new edges only (paper, tables of section 5.2), per dataset and method."""
 
+COLUMNS = ("micro", "macro", "num_pairs", "low", "high", "difference", "difference_low", "difference_high")
+"""Columns of one slice; `low` and `high` belong to macro, the difference is in macro to the best baseline."""
+
 TABLE_SCHEMA = pl.Schema(
     {
         "method": pl.String(),
-        "micro": pl.Float64(),
-        "macro": pl.Float64(),
-        "new_micro": pl.Float64(),
-        "new_macro": pl.Float64(),
+        **{
+            prefix + name: pl.Int64() if name == "num_pairs" else pl.Float64()
+            for prefix in ("", "new_")
+            for name in COLUMNS
+        },
         "num_seeds": pl.Int64(),
     }
 )
+
+SIGNIFICANT = 0.05
+
+
+class PrintedTable(NamedTuple):
+    """A table of one slice, as text, with its title and the sentences below it."""
+
+    title: str
+    frame: pl.DataFrame
+    sentences: list[str]
 
 
 def score_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     """Give one row per method with its AUC in percent, two decimals, averaged over seeds.
 
-    Columns as in TABLE_SCHEMA. Our methods come first, the best macro on top, then the published ones as
-    "DyFormer (paper)" and so on, without a number of seeds. A metric without a value is null.
+    Columns as in TABLE_SCHEMA: `new_...` for the pairs that no earlier step linked. Ends of intervals are averaged
+    over seeds too, which makes the interval of a mean rather too wide than too narrow. Our methods come first, the
+    best macro on top, then the published ones as "DyFormer (paper)" and so on, without a number of seeds. A metric
+    without a value is null, as is micro where only one step was evaluated, because it is the same as macro there.
     """
-    wanted = pl.col("step").is_in(["micro", "macro"]) & (pl.col("metric") == "auc") & (pl.col("dataset") == dataset)
-    column = pl.when(pl.col("slice") == "new").then("new_" + pl.col("step")).otherwise(pl.col("step"))
-    evaluated = metrics.filter(wanted & (pl.col("protocol") == "paper")).with_columns(column=column)
-    names = [name for name in TABLE_SCHEMA.names() if name not in ("method", "num_seeds")]
-    table = evaluated.group_by("method").agg(
-        *((100 * pl.col("value").filter(pl.col("column") == name).mean()).round(2).alias(name) for name in names),
-        num_seeds=pl.col("seed").n_unique().cast(pl.Int64),
-    )
+    rows = _auc(metrics, dataset)
+    parts = [_one_slice(rows.filter(slice=part), "" if part == "all" else "new_") for part in SLICES]
+    seeds = rows.group_by("method").agg(num_seeds=pl.col("seed").n_unique().cast(pl.Int64))
+    table = seeds.join(parts[0], on="method", how="left").join(parts[1], on="method", how="left")
     order = {"by": ["macro", "method"], "descending": [True, False], "nulls_last": True}
-    return pl.concat([table.cast(TABLE_SCHEMA).sort(**order), _published(dataset).sort(**order)])
+    published = _published(dataset).sort(**order)
+    return pl.concat([table.select(TABLE_SCHEMA.names()).cast(TABLE_SCHEMA).sort(**order), published])
+
+
+def printed_tables(metrics: pl.DataFrame, dataset: str) -> list[PrintedTable]:
+    """Give a table of all test pairs and one of the new ones, as text for a terminal of 120 columns.
+
+    A cell is "value [low, high]", in percent. Where one step was evaluated there is one column of AUC. The title has
+    the number of pairs and the baseline of the differences; the sentences are those of `significance`.
+    """
+    table, rows = score_table(metrics, dataset), _auc(metrics, dataset)
+    return [
+        _printed(table, rows.filter(slice=part), dataset, "" if part == "all" else "new_")
+        for part in SLICES
+        if len(rows.filter(slice=part))
+    ]
+
+
+def significance(rows: pl.DataFrame, slice_name: str = "all") -> list[str]:
+    """Give a sentence for each method, on its signed-rank tests against the baselines over all steps and seeds."""
+    tests = wilcoxon_tests(rows, slice_name=slice_name)
+    sentences = []
+    for (method,), own in tests.group_by("method", maintain_order=True):
+        is_significant = pl.col("p_holm") < SIGNIFICANT
+        above = own.filter(is_significant & (pl.col("num_above") > pl.col("num_below")))
+        below = own.filter(is_significant & (pl.col("num_above") < pl.col("num_below")))
+        sentence = (
+            f"{method}: above {len(above)} of {len(own)} baselines, below {len(below)} (p < {SIGNIFICANT} after Holm)"
+        )
+        best = own.filter(baseline=rows["best_baseline"].drop_nulls().first())
+        sentences += [sentence + "".join(_against(test) for test in best.to_dicts())]
+    return sentences
+
+
+def significance_table(metrics: pl.DataFrame) -> pl.DataFrame:
+    """Give the signed-rank tests of both slices: slice, and the columns of TESTS_SCHEMA."""
+    tests = [
+        wilcoxon_tests(metrics, slice_name=part).select(pl.lit(part).alias("slice"), *TESTS_SCHEMA) for part in SLICES
+    ]
+    return pl.concat(tests)
+
+
+def _against(test: dict) -> str:
+    return (
+        f"; {test['baseline']}: above in {test['num_above']} and below in {test['num_below']} of "
+        f"{test['num_differences']} steps and seeds (p = {test['p_holm']:.2g} after Holm)"
+    )
+
+
+def _auc(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
+    wanted = {"metric": "auc", "dataset": dataset, "protocol": "paper"}
+    return metrics.filter(pl.col("seed").is_not_null(), **wanted)
+
+
+def _one_slice(rows: pl.DataFrame, prefix: str) -> pl.DataFrame:
+    """Give a row per method with the columns of one slice, averaged over seeds."""
+    is_single = rows.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique() == 1
+    is_macro = pl.col("step") == "macro"
+
+    def percent(name: str, where: pl.Expr) -> pl.Expr:
+        return (100 * pl.col(name).filter(where).mean()).round(2)
+
+    return rows.group_by("method").agg(
+        percent("value", (pl.col("step") == "micro") & ~pl.lit(is_single)).alias(prefix + "micro"),
+        percent("value", is_macro).alias(prefix + "macro"),
+        pl.col("num_pairs").filter(is_macro).max().alias(prefix + "num_pairs"),
+        *(percent(name, is_macro).alias(prefix + name) for name in COLUMNS[3:]),
+    )
+
+
+def _printed(table: pl.DataFrame, rows: pl.DataFrame, dataset: str, prefix: str) -> PrintedTable:
+    own = table.filter(pl.col(prefix + "macro").is_not_null())
+    own = own.sort(
+        pl.col("num_seeds").is_null(), pl.col(prefix + "macro"), descending=[False, True], maintain_order=True
+    )
+    steps = rows.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].unique().to_list()
+    macro = "AUC" if len(steps) == 1 else "Macro AUC"
+    columns = {
+        "method": own["method"],
+        **(
+            {} if len(steps) == 1 else {"Micro AUC": own[prefix + "micro"].map_elements(_plain, return_dtype=pl.String)}
+        ),
+        macro: _with_interval(own, prefix, ("macro", "low", "high"), "{:.2f}"),
+    }
+    best = rows["best_baseline"].drop_nulls().first()
+    if best is not None:
+        columns["difference"] = _with_interval(own, prefix, COLUMNS[5:], "{:+.2f}")
+    pairs, seeds = f"{own[prefix + 'num_pairs'].max():,}", rows["seed"].n_unique()
+    which = f"{pairs} test pairs" if not prefix else f"{pairs} test pairs that no earlier step linked"
+    where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
+    title = (
+        f"{dataset}, paper protocol: AUC in percent [95 % interval]; {which}, {where}, {seeds} seed{'s' * (seeds > 1)}"
+    )
+    title += "" if best is None else f"; difference to the best baseline, {best}"
+    return PrintedTable(title, pl.DataFrame(columns), significance(rows, rows["slice"][0]))
+
+
+def _with_interval(table: pl.DataFrame, prefix: str, names: Sequence[str], form: str) -> pl.Series:
+    texts = [
+        None
+        if value is None
+        else form.format(value) + ("" if start is None else f" [{form.format(start)}, {form.format(end)}]")
+        for value, start, end in table.select(prefix + name for name in names).iter_rows()
+    ]
+    return pl.Series(names[0], texts, dtype=pl.String)
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def _published(dataset: str) -> pl.DataFrame:
-    rows = [(f"{method} (paper)", *values, None) for method, values in PAPER_METRICS.get(dataset, {}).items()]
-    return pl.DataFrame(rows, schema=TABLE_SCHEMA, orient="row")
+    names = ("micro", "macro", "new_micro", "new_macro")
+    rows = [
+        {"method": f"{method} (paper)", **dict(zip(names, values, strict=True))}
+        for method, values in PAPER_METRICS.get(dataset, {}).items()
+    ]
+    return pl.DataFrame(rows, schema=TABLE_SCHEMA)

@@ -1,20 +1,22 @@
 """A method, fitted or with stored weights -> the scored pairs of a step, evaluated in the paper's protocol."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
 
 from dyformer.embedder import Scorer
+from dyformer.evaluation.metric_rows import log_metrics, metrics_of
 from dyformer.evaluation.protocols import PROTOCOL, Trial, evaluate_method
-from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, log_metrics, metrics_of, to_table
-from dyformer.experiments.methods import METHODS, Method, TrainedDyFormer
+from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
+from dyformer.experiments.methods import BASELINES, METHODS, Method, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import device, open_model, was_trained_on
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
-from storage.artifacts.artifact import is_current, read_table, write_artifact
+from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
 
 
 def evaluate_model(
@@ -113,12 +115,20 @@ def wanted_steps(text: str) -> list[int]:
 
 
 def metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
-    """Return the metrics of scores artifacts as rows of METRICS_SCHEMA: per step, micro and macro."""
+    """Return the metrics of scores artifacts as rows of METRICS_SCHEMA: per step, micro and macro.
+
+    The methods of BASELINES among them are those that all are compared with.
+    """
+    return _metrics(tuple((address, digest(address)) for address in scores), snapshots)
+
+
+@lru_cache(maxsize=16)  # a flow shows, tracks and prints the same metrics, and resampling takes seconds
+def _metrics(scores: tuple[tuple[str, str], ...], snapshots: str) -> pl.DataFrame:
     opened = open_snapshots(snapshots)
-    scored = [pairs for address in scores for pairs in read_scores(address)]
+    scored = [pairs for address, _ in scores for pairs in read_scores(address)]
     steps = sorted({pairs.step for pairs in scored})
     log = log_metrics(opened.graph(max(steps)), steps, opened.dataset)
-    return pl.concat([metrics_of(scored, opened.dataset, PROTOCOL), log])
+    return pl.concat([metrics_of(scored, opened.dataset, PROTOCOL, baselines=BASELINES), log])
 
 
 def _range(text: str) -> list[int]:

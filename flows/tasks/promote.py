@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dyformer.evaluation.scored_pairs import METRICS, ScoredPairs
+from dyformer.evaluation.metric_rows import METRICS
+from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.evaluation.significance import new_pairs, paired_difference
 from dyformer.experiments.settings import OldSettings
 from dyformer.training.checkpoint import WeightsDoNotFit

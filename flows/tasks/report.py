@@ -5,6 +5,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.evaluate import metrics
 from flows.tasks.snapshots import open_snapshots
@@ -32,11 +33,12 @@ def write_report(
 
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the metrics and the summary of a report. Raises ArtifactMissing for one of an earlier version."""
-    if "metrics.parquet" not in names(address):
+    rows = read_table(address, "metrics") if "metrics.parquet" in names(address) else pl.DataFrame()
+    if rows.columns != METRICS_SCHEMA.names():
         raise ArtifactMissing(
             f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
         )
-    return read_table(address, "metrics"), json.loads(read_bytes(address, SUMMARY))
+    return rows, json.loads(read_bytes(address, SUMMARY))
 
 
 def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> str | None:

@@ -14,7 +14,7 @@ import polars as pl
 
 from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
-from dyformer.experiments.tables import score_table
+from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.evaluate import metrics
 from flows.tasks.models import model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
@@ -25,6 +25,7 @@ from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
 METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
+BESIDE = ("low", "high", "num_pairs", "difference", "difference_low", "difference_high")
 
 
 @contextmanager
@@ -85,7 +86,7 @@ def track_run(
         _track_figures(run, table.filter(pl.col("method") == "DyFormer"))
         _draw(run, table, pl.concat([table, *(metrics([address], snapshots) for address in earlier)]))
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
-        run.table("scores.csv", score_table(table, opened.dataset))
+        _track_tables(run, table, opened.dataset)
         _attach(run, made)
         version = _register(run, opened, model, made, is_champion)
     return _outcome(tracker, run, version)
@@ -104,8 +105,7 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
         _track_data(run, opened)
         _draw(run, table, table)
-        run.table("scores.csv", score_table(table, opened.dataset))
-        run.table("metrics.csv", table)
+        _track_tables(run, table, opened.dataset)
     return _outcome(tracker, run, None)
 
 
@@ -124,7 +124,7 @@ def _training_tags(opened: Snapshots, trained: Lineage, stage: str) -> dict[str,
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:
     evaluated = table.filter(pl.col("seed").is_not_null())
     for (method, seed), rows in evaluated.group_by("method", "seed", maintain_order=True):
-        own = {**tags, "method": method, "seed": seed, "sweep": key[:12]}
+        own = {**tags, "method": method, "seed": seed, "sweep": key[:12], **_best_baseline(rows)}
         with tracker.run(
             dataset=opened.dataset, name=str(method), tags=own, key=_key(key, str(method), str(seed))
         ) as run:
@@ -132,13 +132,31 @@ def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tag
 
 
 def _track_figures(run: TrackedRun, rows: pl.DataFrame) -> None:
-    """Track the steps' metrics as curves, micro and macro as numbers: test/auc, test/auc_new, test/macro_auc, ..."""
+    """Track the steps' metrics as curves, micro and macro as numbers: test/auc, test/auc_new, test/macro_auc, ...
+
+    Beside each are the ends of its interval (test/auc_low, test/auc_high); beside micro and macro also the number of
+    pairs (test/macro_auc_num_pairs) and the difference to the best baseline with its interval (..._difference,
+    ..._difference_low, ..._difference_high).
+    """
     for row in rows.filter(pl.col("metric").is_in(list(METRIC_NAMES))).iter_rows(named=True):
         name = METRIC_NAMES[row["metric"]] + ("" if row["slice"] == "all" else f"_{row['slice']}")
-        if row["step"].isdecimal():
-            run.metrics({f"test/{name}": row["value"]}, step=int(row["step"]))
-        else:
-            run.metrics({f"test/{row['step']}_{name}": row["value"]})
+        is_step = row["step"].isdecimal()
+        name = f"test/{name}" if is_step else f"test/{row['step']}_{name}"
+        keys = BESIDE[:2] if is_step else BESIDE
+        beside = {f"{name}_{key}": row[key] for key in keys if row[key] is not None}
+        run.metrics({name: row["value"], **beside}, step=int(row["step"]) if is_step else 0)
+
+
+def _best_baseline(rows: pl.DataFrame) -> dict[str, str]:
+    """Name the baseline of the differences in AUC over all pairs."""
+    best = rows.filter(metric="auc", slice="all")["best_baseline"].drop_nulls()
+    return {} if best.is_empty() else {"best_baseline": best[0]}
+
+
+def _track_tables(run: TrackedRun, table: pl.DataFrame, dataset: str) -> None:
+    run.table("scores.csv", score_table(table, dataset))
+    run.table("metrics.csv", table)
+    run.table("significance.csv", significance_table(table))
 
 
 def _track_data(run: TrackedRun, opened: Snapshots) -> None:

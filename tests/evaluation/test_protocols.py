@@ -8,8 +8,9 @@ from published_logs import published_events
 from toy_graphs import random_graph, toy_graph, with_snapshots
 
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
+from dyformer.evaluation.metric_rows import log_metrics, metrics_of
 from dyformer.evaluation.protocols import FORECASTER_WITH, Trial, evaluate_method, forecast_decoder
-from dyformer.evaluation.scored_pairs import ScoredPairs, log_metrics, metrics_of
+from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix

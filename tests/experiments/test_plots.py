@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
+from dyformer.experiments.plots import COLOURS, GREY, comparison_chart, loss_curve, step_curve
 
-AUC = {"EdgeBank": (0.70, 0.72), "DyFormer": (0.88, 0.90), "L3": (0.80, 0.95)}
+AUC = {"EdgeBank": (0.70, 0.72), "DyFormer": (0.88, 0.90), "L3": (0.80, 0.95), "Popularity": (0.60, 0.65)}
 
 
 def metric_rows(num_seeds: int = 2) -> pl.DataFrame:
@@ -20,6 +20,9 @@ def metric_rows(num_seeds: int = 2) -> pl.DataFrame:
             "seed": seed,
             "step": step,
             "value": value + seed / 50,
+            "low": value + seed / 50 - 0.02,
+            "high": value + seed / 50 + 0.01,
+            "is_baseline": method != "DyFormer",
         }
         for method, (micro, macro) in AUC.items()
         for seed in range(num_seeds)
@@ -31,7 +34,18 @@ def metric_rows(num_seeds: int = 2) -> pl.DataFrame:
             "macro": macro - 0.1,
         }.items()
     ]
-    return pl.DataFrame(rows).with_columns(metric=pl.lit("auc"), family=pl.lit("random"), slice=pl.lit("all"))
+    return pl.DataFrame(rows).with_columns(
+        metric=pl.lit("auc"),
+        family=pl.lit("random"),
+        slice=pl.lit("all"),
+        best_baseline=pl.lit("L3"),
+        num_pairs=pl.when(pl.col("step").is_in(["micro", "macro"])).then(1200).otherwise(400),
+    )
+
+
+def colour_of(figure: Figure, name: str) -> str:
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    return str(dict(zip(names, handles, strict=True))[name].get_color())  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def labels(figure: Figure) -> list[str]:
@@ -49,28 +63,57 @@ def assert_draws(figure: Figure) -> None:
 def test_step_curve_has_a_line_a_method_over_steps_in_order() -> None:
     figure = step_curve(metric_rows())
     assert_draws(figure)
-    assert labels(figure) == ["L3", "DyFormer", "EdgeBank"]  # sorted, best first
-    line = figure.axes[0].get_lines()[0]
-    assert list(line.get_xdata()) == [3, 4, 10]  # pyright: ignore[reportArgumentType]
-    assert list(line.get_ydata()) == pytest.approx([86, 96, 86])  # pyright: ignore[reportArgumentType]
-    assert "2 seeds" in figure.axes[0].get_title(loc="left")
+    lines = {str(line.get_label()): line for line in figure.axes[0].get_lines()}
+    assert list(lines["L3"].get_xdata()) == [3, 4, 10]  # pyright: ignore[reportArgumentType]
+    assert list(lines["L3"].get_ydata()) == pytest.approx([86, 96, 86])  # pyright: ignore[reportArgumentType]
+    title = figure.axes[0].get_title(loc="left")
+    assert "2 seeds" in title
+    assert "400 pairs a step at most" in title
 
 
-def test_comparison_has_two_bars_a_method_sorted_by_macro() -> None:
+def test_ours_are_in_front_and_in_colour_and_baselines_but_the_best_have_one_grey_entry() -> None:
+    figure = step_curve(metric_rows())
+    assert sorted(labels(figure)) == ["DyFormer", "L3", "other baselines"]
+    assert len(figure.axes[0].get_lines()) == 4
+    assert (colour_of(figure, "DyFormer"), colour_of(figure, "other baselines")) == (COLOURS[0], GREY)
+    layers = {str(line.get_label()): line.get_zorder() for line in figure.axes[0].get_lines()}
+    assert layers["DyFormer"] > layers["L3"] > layers["other baselines"]
+    assert len(figure.axes[0].collections) == 2  # bands of ours and of the best baseline alone
+    low_high = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData)
+    assert (low_high.y0, low_high.y1) == pytest.approx((79, 92))  # DyFormer's interval, averaged over two seeds
+
+
+def test_comparison_has_two_points_a_method_sorted_by_macro() -> None:
     figure = comparison_chart(metric_rows())
     assert_draws(figure)
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert names == ["EdgeBank", "DyFormer", "L3"]  # bars are listed from the bottom, so the best is last
+    assert names == ["Popularity", "EdgeBank", "DyFormer", "L3"]  # from below, so the best is last
     texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts == ["63.0", "81.0", "86.0", "71.0", "89.0", "81.0"]  # macro, then micro
+    assert texts == ["56.0", "63.0", "81.0", "86.0", "61.0", "71.0", "89.0", "81.0"]  # macro, then micro
     assert labels(figure) == ["macro", "micro"]
+    assert "1,200 pairs" in figure.axes[0].get_title(loc="left")
+    whisker = figure.axes[0].containers[2].lines[2][0].get_segments()[0]  # pyright: ignore[reportAttributeAccessIssue]
+    assert whisker[:, 0].tolist() == pytest.approx([79, 82])  # DyFormer's macro value is 81
+
+
+def test_one_step_has_one_point_a_method() -> None:
+    rows = metric_rows(num_seeds=1).filter(pl.col("step").is_in(["4", "micro", "macro"]))
+    figure = comparison_chart(rows)
+    assert_draws(figure)
+    assert len(figure.axes[0].texts) == 4
+    assert labels(figure) == ["AUC"]
 
 
 def test_method_without_a_macro_still_has_its_bar() -> None:
     rows = metric_rows().filter((pl.col("method") != "L3") | (pl.col("step") != "macro"))
     figure = comparison_chart(rows)
     assert_draws(figure)
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["L3", "EdgeBank", "DyFormer"]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == [
+        "L3",
+        "Popularity",
+        "EdgeBank",
+        "DyFormer",
+    ]
 
 
 def test_one_seed_and_one_step_are_enough() -> None:

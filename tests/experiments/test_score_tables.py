@@ -1,15 +1,29 @@
 import polars as pl
 import pytest
 
-from dyformer.evaluation.scored_pairs import METRICS_SCHEMA
-from dyformer.experiments.tables import PAPER_METRICS, TABLE_SCHEMA, score_table
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.experiments.tables import (
+    PAPER_METRICS,
+    TABLE_SCHEMA,
+    printed_tables,
+    score_table,
+    significance,
+    significance_table,
+)
 
 
-def metrics(*rows: tuple[str, int, str, str, float], dataset: str = "uci") -> pl.DataFrame:
+def metrics(*rows: tuple[str, int, str, str, float], dataset: str = "uci", **others) -> pl.DataFrame:
     full = [
         (dataset, "paper", method, seed, step, "auc", "random", part, value) for method, seed, step, part, value in rows
     ]
-    return pl.DataFrame(full, schema=METRICS_SCHEMA, orient="row")
+    names = METRICS_SCHEMA.names()[:9]
+    frame = pl.DataFrame(full, schema=pl.Schema({name: METRICS_SCHEMA[name] for name in names}), orient="row")
+    frame = frame.with_columns(num_pairs=100, low=pl.col("value") - 0.02, high=pl.col("value") + 0.01)
+    frame = frame.with_columns(**others).with_columns(is_baseline=pl.col("method") == "L3")
+    return pl.concat([pl.DataFrame(schema=METRICS_SCHEMA), frame], how="diagonal_relaxed")
+
+
+TWO_STEPS = [("DyFormer", 0, step, "all", 0.2) for step in ("7", "8")]
 
 
 def test_table_averages_seeds_in_percent_and_puts_the_best_first():
@@ -23,13 +37,82 @@ def test_table_averages_seeds_in_percent_and_puts_the_best_first():
             ("DyFormer", 1, "macro", "all", 0.94),
             ("DyFormer", 0, "macro", "new", 0.87654),
             ("DyFormer", 1, "macro", "new", 0.87654),
-            ("DyFormer", 0, "7", "all", 0.2),
+            *TWO_STEPS,
             dataset="mine",
         ),
         "mine",
     )
     assert table.schema == TABLE_SCHEMA
-    assert table.rows() == [("DyFormer", 90.5, 93.5, None, 87.65, 2), ("L3", 90.31, 91.92, None, None, 1)]
+    names = ["method", "micro", "macro", "new_micro", "new_macro", "num_seeds"]
+    assert table.select(names).rows() == [
+        ("DyFormer", 90.5, 93.5, None, 87.65, 2),
+        ("L3", 90.31, 91.92, None, None, 1),
+    ]
+    assert table.select("low", "high", "num_pairs", "new_low").rows() == [
+        (91.5, 94.5, 100, 85.65),
+        (89.92, 92.92, 100, None),
+    ]
+
+
+def test_on_one_step_there_is_no_micro_beside_macro():
+    rows = [("L3", 0, step, "all", 0.9) for step in ("7", "micro", "macro")]
+    assert score_table(metrics(*rows, dataset="mine"), "mine").select("micro", "macro").rows() == [(None, 90.0)]
+    (printed,) = printed_tables(metrics(*rows, dataset="mine"), "mine")
+    assert printed.frame.columns == ["method", "AUC"]
+    assert "100 test pairs, step 7, 1 seed" in printed.title
+
+
+def test_printed_tables_have_intervals_pairs_and_the_difference_to_the_best_baseline():
+    rows = metrics(
+        *(
+            (method, 0, step, part, 0.9)
+            for method in ("L3", "DyFormer")
+            for step in ("7", "8", "micro", "macro")
+            for part in ("all", "new")
+        ),
+        dataset="mine",
+        best_baseline=pl.lit("L3"),
+        difference=pl.when(pl.col("method") == "DyFormer").then(0.0123),
+        difference_low=pl.when(pl.col("method") == "DyFormer").then(-0.001),
+        difference_high=pl.when(pl.col("method") == "DyFormer").then(0.02),
+    )
+    every, new = printed_tables(rows, "mine")
+    assert every.frame.columns == ["method", "Micro AUC", "Macro AUC", "difference"]
+    assert every.frame.rows() == [
+        ("DyFormer", "90.00", "90.00 [88.00, 91.00]", "+1.23 [-0.10, +2.00]"),
+        ("L3", "90.00", "90.00 [88.00, 91.00]", None),
+    ]
+    assert every.title.endswith("100 test pairs, 2 steps, 1 seed; difference to the best baseline, L3")
+    assert "100 test pairs that no earlier step linked" in new.title
+    assert every.sentences == new.sentences == []  # two steps are too few for a test
+
+
+def test_a_known_log_has_the_published_metrics_below_without_intervals():
+    rows = metrics(*(("L3", 0, step, "all", 0.9) for step in ("7", "8", "micro", "macro")))
+    (printed,) = printed_tables(rows, "uci")
+    assert printed.frame.row(1) == ("DyFormer (paper)", "87.91", "88.49")
+    assert printed.frame.row(0) == ("L3", "90.00", "90.00 [88.00, 91.00]")
+
+
+def test_a_sentence_a_method_counts_the_baselines_that_it_is_significantly_above_and_names_the_best():
+    steps = [str(step) for step in range(3, 14)]
+    values = {"ours": 0.9, "L3": 0.8}
+    rows = metrics(
+        *(
+            (method, 0, step, "all", value + int(step) / 1000 * value)
+            for method, value in values.items()
+            for step in steps
+        ),
+        best_baseline=pl.lit("L3"),
+    )
+    (sentence,) = significance(rows)
+    assert sentence == (
+        "ours: above 1 of 1 baselines, below 0 (p < 0.05 after Holm); L3: above in 11 and below in 0 of 11 steps and "
+        "seeds (p = 0.00098 after Holm)"
+    )
+    tests = significance_table(rows)
+    assert tests.columns == ["slice", "method", "baseline", "num_differences", "num_above", "num_below", "p", "p_holm"]
+    assert tests.select("slice", "method", "num_above").rows() == [("all", "ours", 11)]
 
 
 def test_the_table_holds_only_the_auc_of_the_paper_protocol_and_of_the_dataset():
@@ -47,7 +130,8 @@ def test_the_table_holds_only_the_auc_of_the_paper_protocol_and_of_the_dataset()
 def test_published_metrics_follow_ours_best_first_and_are_marked():
     table = score_table(metrics(("L3", 0, "macro", "all", 0.1)), "uci")
     assert table["method"].to_list()[:3] == ["L3", "DyFormer (paper)", "DySAT (paper)"]
-    assert table.row(1) == ("DyFormer (paper)", 87.91, 88.49, 85.78, 86.21, None)
+    names = ["method", "micro", "macro", "new_micro", "new_macro", "num_seeds", "low", "num_pairs"]
+    assert table.select(names).row(1) == ("DyFormer (paper)", 87.91, 88.49, 85.78, 86.21, None, None, None)
     assert len(table) == 1 + len(PAPER_METRICS["uci"])
 
 

@@ -1,0 +1,166 @@
+"""Metrics of scored pairs per step, pooled and averaged, with their intervals and differences."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from scored_cases import evaluated_pairs, pairs_at
+from toy_graphs import toy_graph
+
+from dyformer.evaluation.bootstrap import node_resamples, resampled_metrics
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA, log_metrics, metrics_of
+from dyformer.evaluation.scored_pairs import NotTheSamePairs, ScoredPairs, from_table, to_table
+from dyformer.scoring.metrics import auc, average_precision
+
+
+def value(metrics: pl.DataFrame, step: str, part: str = "all", metric: str = "auc") -> float:
+    """Return NaN if there is no such value; raise if there are several."""
+    rows = metrics.filter(step=step, slice=part, metric=metric)
+    return rows["value"].item() if len(rows) else np.nan
+
+
+def test_micro_pools_the_steps_and_macro_averages_them():
+    third = pairs_at(3, [1, 0, 1, 0], [1, 1, 0, 1], [0.9, 0.1, 0.2, 0.3])
+    fourth = pairs_at(4, [1, 0], [0, 1], [0.05, 0.01])
+    metrics = metrics_of([fourth, third], "toy")
+    assert metrics.schema == METRICS_SCHEMA
+    assert value(metrics, "3") == 0.75
+    assert value(metrics, "4") == 1
+    assert value(metrics, "macro") == 0.875
+    pooled = (np.array([1, 0, 1, 0, 1, 0], dtype=bool), np.array([0.9, 0.1, 0.2, 0.3, 0.05, 0.01]))
+    assert value(metrics, "micro") == auc(*pooled) == pytest.approx(6 / 9)
+    assert value(metrics, "micro", metric="average_precision") == average_precision(*pooled)
+    assert metrics["step"].to_list()[:4] == ["3", "4", "micro", "macro"]
+    row = metrics.row(0, named=True)
+    assert (row["dataset"], row["protocol"], row["method"], row["seed"], row["family"]) == (
+        "toy",
+        "paper",
+        "mine",
+        0,
+        "random",
+    )
+
+
+def test_the_slice_new_holds_the_new_pairs_of_both_kinds():
+    third = pairs_at(3, [1, 1, 0, 0], [1, 0, 1, 0], [0.2, 0.9, 0.4, 0.1])
+    metrics = metrics_of([third], "toy")
+    assert value(metrics, "3") == 0.75
+    assert value(metrics, "3", "new") == value(metrics, "micro", "new") == 0
+
+
+def test_a_step_without_new_links_has_no_new_metric_and_is_left_out_of_macro():
+    third = pairs_at(3, [1, 0, 0], [1, 1, 1], [0.2, 0.9, 0.1])
+    fourth = pairs_at(4, [1, 0], [0, 1], [0.9, 0.1])
+    metrics = metrics_of([third, fourth], "toy")
+    assert np.isnan(value(metrics, "4", "new"))
+    assert value(metrics, "macro", "new") == value(metrics, "3", "new") == 0.5
+    assert value(metrics, "macro") == 0.75
+    none = metrics_of([fourth], "toy")
+    assert none.filter(slice="new").is_empty()
+
+
+def test_one_batch_equals_many():
+    whole = evaluated_pairs()
+    table = pl.concat([to_table([pairs]) for pairs in reversed(whole)])
+    key = ["method", "seed", "step", "metric", "slice"]
+    assert metrics_of(from_table(table), "toy").sort(key).equals(metrics_of(whole, "toy").sort(key))
+
+
+def test_a_step_evaluated_twice_or_for_some_methods_only_is_refused():
+    third, fourth = pairs_at(3, [1, 0], [1, 1], [0.2, 0.1]), pairs_at(4, [1, 0], [1, 1], [0.2, 0.1])
+    with pytest.raises(ValueError, match="mine, seed 0: a step is evaluated twice"):
+        metrics_of([third, third], "toy")
+    with pytest.raises(ValueError, match=r"other, seed 0: evaluated on steps \[3\], others on \[3, 4\]"):
+        metrics_of([third, fourth, replace(third, method="other")], "toy")
+
+
+def test_coverage_and_repeat_rate_are_fractions_of_the_edges():
+    graph = toy_graph([(0, 1), (1, 2)], [(0, 1), (0, 2), (2, 3), (4, 5)], [(0, 2), (5, 0)], [])
+    metrics = log_metrics(graph, [2, 3, 4], "toy")
+    assert metrics.schema == METRICS_SCHEMA
+    assert value(metrics, "2", metric="coverage") == 0.5
+    assert value(metrics, "2", metric="repeat_rate") == 0.25
+    assert value(metrics, "3", metric="coverage") == 1
+    assert value(metrics, "3", metric="repeat_rate") == 0.5
+    assert value(metrics, "micro", metric="coverage") == pytest.approx(4 / 6)
+    assert value(metrics, "macro", metric="coverage") == 0.75
+    assert np.isnan(value(metrics, "4", metric="coverage"))
+    assert set(metrics["method"]) == {"-"}
+
+
+def test_no_pairs_give_no_rows():
+    assert metrics_of([], "toy").schema == METRICS_SCHEMA
+
+
+def many_pairs(step: int, method: str, edge: float, seed: int = 0) -> ScoredPairs:
+    """400 pairs of 60 nodes; the scores of all methods share their noise, and `edge` parts the two kinds."""
+    generator = np.random.default_rng([step, seed])
+    source_P, target_P = generator.integers(60, size=(2, 400))
+    positive_P = generator.random(400) < 0.5
+    return ScoredPairs(
+        method=method,
+        seed=seed,
+        step=step,
+        family="random",
+        source_P=source_P,
+        target_P=target_P,
+        positive_P=positive_P,
+        new_P=generator.random(400) < 0.7,
+        score_P=generator.normal(size=400) + edge * positive_P,
+    )
+
+
+def test_every_value_has_its_pairs_and_an_interval_of_its_own_resamples():
+    steps = [many_pairs(step, "mine", 1.0) for step in (3, 4)]
+    metrics = metrics_of(steps, "toy")
+    assert metrics["low"].is_not_null().all()
+    assert (metrics["low"] < metrics["value"]).all()
+    assert (metrics["value"] < metrics["high"]).all()
+    counts = dict(metrics.filter(metric="auc", slice="all").select("step", "num_pairs").iter_rows())
+    assert counts == {"3": 400, "4": 400, "micro": 800, "macro": 800}
+    assert metrics.filter(step="3", metric="auc", slice="new")["num_pairs"].item() == steps[0].new_P.sum()
+    assert metrics.select("best_baseline", "difference").null_count().row(0) == (len(metrics), len(metrics))
+    # macro: the mean over steps in one resample of the nodes of both, not the mean of two intervals
+    ends = [end_P for pairs in steps for end_P in (pairs.source_P, pairs.target_P)]
+    resamples = node_resamples(ends, generator=np.random.default_rng(0))
+    auc_TB = [resampled_metrics(resamples, p.source_P, p.target_P, p.positive_P, p.score_P)[0] for p in steps]
+    low, high = np.quantile(np.mean(auc_TB, axis=0), [0.025, 0.975])
+    row = metrics.row(
+        by_predicate=(pl.col("step") == "macro") & (pl.col("metric") == "auc") & (pl.col("slice") == "all"), named=True
+    )
+    assert (row["low"], row["high"]) == pytest.approx((low, high), abs=1e-12)
+    assert (
+        row["high"] - row["low"]
+        < metrics.filter(step="3", metric="auc", slice="all").select(pl.col("high") - pl.col("low")).item()
+    )
+
+
+def test_all_methods_are_compared_with_the_baseline_of_the_best_macro_value():
+    scored = [
+        many_pairs(step, method, edge, seed)
+        for step in (3, 4)
+        for seed in (0, 1)
+        for method, edge in (("weak", 0.2), ("good", 1.0), ("ours", 1.5))
+    ]
+    metrics = metrics_of(scored, "toy", baselines={"weak", "good", "not evaluated"})
+    assert set(metrics["best_baseline"]) == {"good"}
+    assert set(metrics.filter("is_baseline")["method"]) == {"weak", "good"}
+    assert metrics.filter(method="good")["difference"].null_count() == metrics.filter(method="good").height
+    key = ["seed", "step", "metric", "slice"]
+    ours = metrics.filter(method="ours").join(metrics.filter(method="good"), on=key, suffix="_good")
+    np.testing.assert_allclose(ours["difference"], ours["value"] - ours["value_good"])
+    assert (ours["difference_low"] < ours["difference"]).all()
+    assert (ours["difference"] < ours["difference_high"]).all()
+    assert (ours.filter(step="macro")["difference_low"] > 0).all()
+    assert (metrics.filter(method="weak", step="macro")["difference_high"] < 0).all()
+    # the methods share their noise, so a paired interval is narrower than that of either value
+    narrower = (ours["difference_high"] - ours["difference_low"]) < (ours["high"] - ours["low"])
+    assert narrower.mean() > 0.9
+
+
+def test_methods_of_other_pairs_are_refused():
+    mine = pairs_at(3, [1, 0, 1, 0], [1, 1, 1, 1], [0.9, 0.1, 0.2, 0.3])
+    other = replace(mine, method="other", target_P=mine.target_P + 1)
+    with pytest.raises(NotTheSamePairs, match=r"other and mine .* different pairs of step 3 \(target_P differs\)"):
+        metrics_of([mine, other], "toy")
