@@ -37,14 +37,14 @@ def step_curve(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = 
             axes.fill_between(line["step"].to_list(), low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("predicted step")
-    _finish(axes, rows, metric, slice_name)
+    _finish(axes, rows, metric, slice_name, reverse=True)  # the best line is drawn last
     return figure
 
 
 def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
     """Draw Micro and Macro of every method as points with 95 % intervals, the best macro on top; on one step one point.
 
-    Points, because the length of a bar on a cut axis misleads. Our methods are in colour, baselines grey.
+    Points, because the length of a bar misleads on an axis that does not begin at 0. Ours have colours, baselines grey.
     Raises ValueError when the frame has neither a micro nor a macro value of this metric and slice.
     """
     every = _rows(metrics, metric, slice_name)
@@ -56,9 +56,9 @@ def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: 
     for name, marker in markers.items():
         shift = 0.0 if is_single else 0.15 if name == "macro" else -0.15
         values = {row["method"]: row for row in _over_seeds(rows.filter(step=name), "method").iter_rows(named=True)}
-        for place, method in enumerate(ranked):
+        for position, method in enumerate(ranked):
             if method in values:
-                _point(axes, values[method], place + shift, marker, styles[method]["color"])
+                _point(axes, values[method], position + shift, marker, styles[method]["color"])
         axes.plot([], [], linestyle="none", marker=marker, color=GREY, label=metric_title(metric, name, is_single))
     axes.set_yticks(range(len(ranked)), ranked)
     axes.set_xlabel(f"{METRIC_TITLES.get(metric, metric)} (%), with 95 % interval")
@@ -72,13 +72,18 @@ def metric_title(metric: str, name: str, is_single: bool) -> str:
     return METRIC_TITLES.get(metric, metric) if is_single else name
 
 
-def _point(axes: Axes, row: dict[str, float], place: float, marker: str, colour: str) -> None:
+def _point(axes: Axes, row: dict[str, float], position: float, marker: str, colour: str) -> None:
     value, low, high = row["value"], row["low"], row["high"]
     known = low is not None
     whisker = [[max(value - low, 0)], [max(high - value, 0)]] if known else None
-    axes.errorbar(value, place, xerr=whisker, fmt=marker, color=colour, markersize=6, linewidth=1.4, capsize=3)
+    axes.errorbar(value, position, xerr=whisker, fmt=marker, color=colour, markersize=6, linewidth=1.4, capsize=3)
     axes.annotate(
-        f"{value:.1f}", (high if known else value, place), (5, 0), textcoords="offset points", va="center", fontsize=8
+        f"{value:.1f}",
+        (high if known else value, position),
+        (5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
     )
 
 
@@ -161,12 +166,12 @@ def _empty(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _finish(axes: Axes, rows: pl.DataFrame, metric: str, slice_name: str) -> None:
+def _finish(axes: Axes, rows: pl.DataFrame, metric: str, slice_name: str, *, reverse: bool = False) -> None:
     axes.set_ylabel(f"{METRIC_TITLES.get(metric, metric)} (%)")
     axes.set_title(_title(rows, slice_name), loc="left", fontsize=10)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, reverse=reverse)
 
 
 def _title(rows: pl.DataFrame, slice_name: str) -> str:

@@ -1,7 +1,7 @@
 """Metrics of a benchmark -> the tables and sentences that are printed, with the published metrics below ours."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -64,6 +64,8 @@ TABLE_SCHEMA = pl.Schema(
 )
 
 SIGNIFICANT = 0.05
+IS_ABOVE = pl.col("num_above") > pl.col("num_below")
+TESTS_TITLE = f"Signed-rank tests over steps and seeds, p < {SIGNIFICANT} after Holm's correction:"
 
 
 class PrintedTable(NamedTuple):
@@ -106,19 +108,17 @@ def printed_tables(metrics: pl.DataFrame, dataset: str) -> list[PrintedTable]:
 
 
 def significance(rows: pl.DataFrame, slice_name: str = "all") -> list[str]:
-    """Give a sentence for each method, on its signed-rank tests against the baselines over all steps and seeds."""
-    tests = wilcoxon_tests(rows, slice_name=slice_name)
+    """Give a sentence for each method, the best first, on its tests against the baselines; none for too few steps."""
+    tests, best = wilcoxon_tests(rows, slice_name=slice_name), rows["best_baseline"].drop_nulls().first()
+    values = dict(rows.filter(step="macro").group_by("method").agg(pl.col("value").mean()).iter_rows())
     sentences = []
-    for (method,), own in tests.group_by("method", maintain_order=True):
-        is_significant = pl.col("p_holm") < SIGNIFICANT
-        above = own.filter(is_significant & (pl.col("num_above") > pl.col("num_below")))
-        below = own.filter(is_significant & (pl.col("num_above") < pl.col("num_below")))
-        sentence = (
-            f"{method}: above {len(above)} of {len(own)} baselines, below {len(below)} (p < {SIGNIFICANT} after Holm)"
-        )
-        best = own.filter(baseline=rows["best_baseline"].drop_nulls().first())
-        sentences += [sentence + "".join(_against(test) for test in best.to_dicts())]
-    return sentences
+    for method in sorted(tests["method"].unique(), key=lambda method: (-values.get(method, 0), method)):
+        own = tests.filter(method=method)
+        significant = own.filter(pl.col("p_holm") < SIGNIFICANT)
+        num_above, num_below = (len(significant.filter(condition)) for condition in (IS_ABOVE, ~IS_ABOVE))
+        sentence = f"{method}: above {num_above} of {len(own)} baselines, below {num_below}"
+        sentences += [sentence + _against(test) for test in own.filter(baseline=best).to_dicts()] or [sentence]
+    return [TESTS_TITLE, *sentences] if sentences else []
 
 
 def significance_table(metrics: pl.DataFrame) -> pl.DataFrame:
@@ -129,11 +129,9 @@ def significance_table(metrics: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(tests)
 
 
-def _against(test: dict) -> str:
-    return (
-        f"; {test['baseline']}: above in {test['num_above']} and below in {test['num_below']} of "
-        f"{test['num_differences']} steps and seeds (p = {test['p_holm']:.2g} after Holm)"
-    )
+def _against(test: dict[str, Any]) -> str:
+    p = f"{test['p_holm']:.2g}"
+    return f"; above {test['baseline']} in {test['num_above']} of {test['num_differences']} (p = {p})"
 
 
 def _auc(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:

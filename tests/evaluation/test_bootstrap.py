@@ -61,17 +61,17 @@ def equal_methods(seed: int) -> tuple[np.ndarray, ...]:
     generator = np.random.default_rng(seed)
     popularity_T = 1 / np.arange(1, NUM_TARGETS + 1) ** 0.7
     source_P = generator.integers(NUM_SOURCES, size=NUM_PAIRS)
-    place_P = generator.choice(NUM_TARGETS, size=NUM_PAIRS, p=popularity_T / popularity_T.sum())
+    index_P = generator.choice(NUM_TARGETS, size=NUM_PAIRS, p=popularity_T / popularity_T.sum())
     positive_P = generator.random(NUM_PAIRS) < 0.5
 
     def scores() -> np.ndarray:
-        skill_P = 1 + generator.normal(size=NUM_TARGETS)[place_P] + 0.5 * generator.normal(size=NUM_SOURCES)[source_P]
+        skill_P = 1 + generator.normal(size=NUM_TARGETS)[index_P] + 0.5 * generator.normal(size=NUM_SOURCES)[source_P]
         return generator.normal(size=NUM_PAIRS) + skill_P * positive_P
 
-    return source_P, NUM_SOURCES + place_P, positive_P, scores(), scores()
+    return source_P, NUM_SOURCES + index_P, positive_P, scores(), scores()
 
 
-def test_the_interval_covers_no_difference_where_pairs_share_targets_and_resampling_sources_alone_does_not():
+def test_the_interval_covers_no_difference_where_pairs_have_common_targets_and_resampling_sources_alone_does_not():
     covered = {"both ends": 0, "sources alone": 0}
     for seed in range(120):
         source_P, target_P, positive_P, first_P, second_P = equal_methods(seed)

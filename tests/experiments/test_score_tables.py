@@ -105,11 +105,9 @@ def test_a_sentence_a_method_counts_the_baselines_that_it_is_significantly_above
         ),
         best_baseline=pl.lit("L3"),
     )
-    (sentence,) = significance(rows)
-    assert sentence == (
-        "ours: above 1 of 1 baselines, below 0 (p < 0.05 after Holm); L3: above in 11 and below in 0 of 11 steps and "
-        "seeds (p = 0.00098 after Holm)"
-    )
+    title, sentence = significance(rows)
+    assert title == "Signed-rank tests over steps and seeds, p < 0.05 after Holm's correction:"
+    assert sentence == "ours: above 1 of 1 baselines, below 0; above L3 in 11 of 11 (p = 0.00098)"
     tests = significance_table(rows)
     assert tests.columns == ["slice", "method", "baseline", "num_differences", "num_above", "num_below", "p", "p_holm"]
     assert tests.select("slice", "method", "num_above").rows() == [("all", "ours", 11)]
