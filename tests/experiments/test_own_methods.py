@@ -37,6 +37,7 @@ def benchmark(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(folder / "store")}), pytest.MonkeyPatch.context() as monkey:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         monkey.setitem(METHODS, TOY, Walks(width=4))
+        monkey.setattr("dyformer.experiments.titles.known_titles", lambda: list(METHODS))  # else read from the source
         for name in ("step_curve", "comparison_chart"):
             monkey.setattr(flows.tasks.track, name, recorded(name))
         arguments = ["--methods", "toy_node2vec,edgebank_last", "--method", "toy_walks:Walks"]
