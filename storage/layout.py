@@ -111,6 +111,18 @@ class Layout:
         """Artifact with the evaluated pairs and metrics of step `until + 1`."""
         return self._join(FORECASTS, "scores", _run(dataset, version, until, settings, seed))
 
+    def queries(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the ranking queries and candidates of step `until + 1`."""
+        return self._join(FORECASTS, "queries", _run(dataset, version, until, settings, seed))
+
+    def rankings(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the methods' scores of the queries of step `until + 1`."""
+        return self._join(FORECASTS, "rankings", _run(dataset, version, until, settings, seed))
+
+    def ranks(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the ranks of held-out links of the weeks up to the end of step `until`."""
+        return self._join(FORECASTS, "ranks", _run(dataset, version, until, settings, seed))
+
     def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the metrics and the summary of a finished run."""
         return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))
@@ -202,5 +214,5 @@ def _normal_root(root: str) -> str:
 
 
 def _absolute(folder: str) -> str:
-    # The path is made absolute at once, because a later change of the working directory must not move the store.
+    # Absolute from the start, because a later change of the working directory must not move the store.
     return str(Path(folder).expanduser().resolve())

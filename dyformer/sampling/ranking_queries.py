@@ -1,18 +1,19 @@
 """DynamicGraph -> the links of one step as ranking queries, each with negative targets of several families.
 
 Q queries    C candidates of a query    N nodes known one step before    R rows to draw from, with repeats
-L links of the step    X entries of lists    K pair keys    D candidates drawn already    U nodes to choose from
-S distinct pairs
+L links of the step    X entries of lists    K pair keys    D candidates drawn already    S distinct pairs
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
+from dyformer.sampling.candidates import Lists, Positives, choose_of_lists, choose_of_pool, lists_of
 from dyformer.sampling.pairs import Pairs, distinct, is_among, nodes_known_before, pair_keys
 
 FAMILIES = ("random", "typed", "active", "historical", "inductive")
@@ -24,11 +25,20 @@ MAX_QUERIES = 5_000
 DRAWING_ORDER = ("inductive", "historical", "active", "typed", "random")
 """Small pools first. `inductive` reads later steps, so the other families ignore its draws."""
 
+QUERIES_SCHEMA = pl.Schema(
+    {
+        "step": pl.Int64(),
+        "source": pl.Int64(),
+        "target": pl.Int64(),
+        "new": pl.Boolean(),
+        "candidates": pl.List(pl.Int64()),
+        "families": pl.List(pl.Int8()),
+    }
+)
+LINKS_SCHEMA = pl.Schema({"step": pl.Int64(), "num_unseen_ends": pl.Int64(), "num_links": pl.Int64()})
+
 COIN, CHOICE = len(FAMILIES), len(FAMILIES) + 1
 """Seeds of the two other random choices, beside those of the families."""
-
-BLOCK_ENTRIES = 4_000_000
-"""Entries of lists and of tables that are held at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +98,7 @@ class _Step:
     source_Q: NDArray[np.int64]
     target_Q: NDArray[np.int64]
     end_R: NDArray[np.int64]  # targets of all links between known nodes; both ends of undirected ones
-    positive_key_K: NDArray[np.int64]  # sorted keys source * num_nodes + target; both directions of an undirected link
+    positives: Positives  # both directions of an undirected link
     linked_key_K: NDArray[np.int64]  # sorted undirected keys of the pairs with an interaction in the step
     past_key_K: NDArray[np.int64]  # the same of all earlier steps
     received_N: NDArray[np.bool_]  # was a target at this step or earlier
@@ -132,15 +142,19 @@ def ranking_queries(
     drawn_QD = np.empty((len(state.source_Q), 0), dtype=np.int64)
     for family in (name for name in DRAWING_ORDER if name in families):
         generator = np.random.default_rng([seed, step, FAMILIES.index(family)])
-        candidate_QC = candidate_of[family] = np.full((len(state.source_Q), num_per_family), -1)
         if family == "inductive":
-            _choose_of_lists(candidate_QC, state, _future_targets(graph, step, state), generator)
+            lists = _future_targets(graph, step, state)
+            candidate_of[family] = choose_of_lists(state.source_Q, lists, num_per_family, generator)
             continue
         if family == "historical":
-            _choose_of_lists(candidate_QC, state, _past_partners(state), generator)
+            candidate_QC = choose_of_lists(state.source_Q, _past_partners(state), num_per_family, generator)
         else:
+            candidate_QC = np.full((len(state.source_Q), num_per_family), -1)
             for row_Q, pool_R in _pools(state, family):
-                candidate_QC[row_Q] = _choose_of_pool(row_Q, pool_R, num_per_family, drawn_QD, state, generator)
+                candidate_QC[row_Q] = choose_of_pool(
+                    state.source_Q[row_Q], pool_R, num_per_family, drawn_QD[row_Q], state.positives, generator
+                )
+        candidate_of[family] = candidate_QC
         drawn_QD = np.hstack([drawn_QD, candidate_QC])
     return _queries(step, state, candidate_of, num_links_3)
 
@@ -224,7 +238,7 @@ def _read_step(graph: DynamicGraph, step: int, links: Pairs, chosen_Q: NDArray[n
         source_Q=links[0][chosen_Q],
         target_Q=links[1][chosen_Q],
         end_R=links[1] if graph.directed else np.concatenate(links),
-        positive_key_K=distinct(np.concatenate(positive_key_K)),
+        positives=Positives(num_nodes=num_nodes, key_K=distinct(np.concatenate(positive_key_K))),
         linked_key_K=distinct(pair_keys(num_nodes, *here)),
         past_key_K=distinct(pair_keys(num_nodes, *past)),
         received_N=received_N,
@@ -252,84 +266,10 @@ def _pools(state: _Step, family: str) -> Iterator[tuple[NDArray[np.int64], NDArr
         yield row_Q[state.side_N[state.source_Q] == side], pool_R[state.side_N[pool_R] != side]
 
 
-def _choose_of_pool(
-    row_Q: NDArray[np.int64],
-    pool_R: NDArray[np.int64],
-    num: int,
-    drawn_QD: NDArray[np.int64],
-    state: _Step,
-    generator: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Draw `num` different nodes of the pool for each query: one after the other, without those drawn before."""
-    source_Q, drawn_QD = state.source_Q[row_Q], drawn_QD[row_Q]
-    candidate_QC = np.full((len(row_Q), num), -1)
-    if not len(row_Q) or not len(pool_R):
-        return candidate_QC
-    draw_QR = pool_R[generator.integers(len(pool_R), size=(len(row_Q), 2 * num + 10))]
-    wanted_QR = _first_of_row(np.concatenate([drawn_QD, draw_QR], axis=1))[:, drawn_QD.shape[1] :]
-    key_QR = source_Q[:, None] * state.num_nodes + draw_QR
-    wanted_QR &= ~is_among(key_QR.ravel(), state.positive_key_K).reshape(key_QR.shape) & (draw_QR != source_Q[:, None])
-    number_QR = np.cumsum(wanted_QR, axis=1) - 1
-    row_X, column_X = np.nonzero(wanted_QR & (number_QR < num))
-    candidate_QC[row_X, number_QR[row_X, column_X]] = draw_QR[row_X, column_X]
-    # Few queries are still short: all nodes that are left get a key, whose order is that of drawing on.
-    rest_Q = np.flatnonzero(candidate_QC[:, -1] < 0)
-    node_U, count_U = np.unique(pool_R, return_counts=True)
-    for short_Q in _blocks(rest_Q, np.full(len(rest_Q), state.num_nodes)):
-        left_QN = _left_over(source_Q[short_Q], np.hstack([drawn_QD[short_Q], candidate_QC[short_Q]]), state)
-        key_QU = generator.exponential(size=(len(short_Q), len(node_U))) / count_U
-        key_QU[~left_QN[:, node_U]] = np.inf
-        candidate_QC[short_Q] = _filled(candidate_QC[short_Q], node_U, key_QU)
-    return candidate_QC
-
-
-def _first_of_row(node_QX: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark the first of equal nodes in each row."""
-    order_QX = np.argsort(node_QX, axis=1, kind="stable")
-    sorted_QX = np.take_along_axis(node_QX, order_QX, axis=1)
-    first_QX = np.ones(node_QX.shape, dtype=np.bool_)
-    first_QX[:, 1:] = sorted_QX[:, 1:] != sorted_QX[:, :-1]
-    marked_QX = np.empty_like(first_QX)
-    np.put_along_axis(marked_QX, order_QX, first_QX, axis=1)
-    return marked_QX
-
-
-def _left_over(source_Q: NDArray[np.int64], drawn_QD: NDArray[np.int64], state: _Step) -> NDArray[np.bool_]:
-    """Mark the nodes [Q, N] that a query may still draw."""
-    left_QN = np.ones((len(source_Q), state.num_nodes + 1), dtype=np.bool_)  # padding, -1, marks the last column
-    np.put_along_axis(left_QN, drawn_QD, values=False, axis=1)
-    left_QN[np.arange(len(source_Q)), source_Q] = False
-    row_X, target_X = _expanded(source_Q, _lists(state.positive_key_K, state.num_nodes))
-    left_QN[row_X, target_X] = False
-    return left_QN[:, :-1]
-
-
-def _filled(
-    candidate_QC: NDArray[np.int64], node_U: NDArray[np.int64], key_QU: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Put the nodes of the smallest finite keys behind the candidates of each query."""
-    num = min(candidate_QC.shape[1], len(node_U))
-    best_QC = np.argpartition(key_QU, num - 1, axis=1)[:, :num]
-    best_QC = np.take_along_axis(best_QC, np.argsort(np.take_along_axis(key_QU, best_QC, axis=1), axis=1), axis=1)
-    more_QC = np.where(np.isfinite(np.take_along_axis(key_QU, best_QC, axis=1)), node_U[best_QC], -1)
-    both_QX = np.hstack([candidate_QC, more_QC])
-    order_QX = np.argsort(both_QX < 0, axis=1, kind="stable")  # padding goes to the end
-    return np.take_along_axis(both_QX, order_QX, axis=1)[:, : candidate_QC.shape[1]]
-
-
-Lists = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Start of each node's list `[N + 1]`, and the lists' entries `[X]`."""
-
-
-def _lists(key_K: NDArray[np.int64], num_nodes: int) -> Lists:
-    """Read sorted keys source * num_nodes + target as the list of targets of each source."""
-    return np.searchsorted(key_K, np.arange(num_nodes + 1) * num_nodes), key_K % num_nodes
-
-
 def _past_partners(state: _Step) -> Lists:
     key_K = state.past_key_K[~is_among(state.past_key_K, state.linked_key_K)]
     source_K, target_K = np.divmod(key_K, state.num_nodes)
-    return _lists(np.sort(np.concatenate([key_K, target_K * state.num_nodes + source_K])), state.num_nodes)
+    return lists_of(np.sort(np.concatenate([key_K, target_K * state.num_nodes + source_K])), state.num_nodes)
 
 
 def _future_targets(graph: DynamicGraph, step: int, state: _Step) -> Lists:
@@ -340,32 +280,29 @@ def _future_targets(graph: DynamicGraph, step: int, state: _Step) -> Lists:
         source_X, target_X = np.concatenate([source_X, target_X]), np.concatenate([target_X, source_X])
     pair_X = pair_keys(num_nodes, source_X, target_X)
     first_X = ~is_among(pair_X, state.past_key_K) & ~is_among(pair_X, state.linked_key_K)
-    return _lists(distinct((source_X * num_nodes + target_X)[first_X]), num_nodes)
+    return lists_of(distinct((source_X * num_nodes + target_X)[first_X]), num_nodes)
 
 
-def _expanded(source_Q: NDArray[np.int64], lists: Lists) -> Pairs:
-    """Give the entries of the lists of these sources: the position of the source, and the entry."""
-    start_N, entry_X = lists
-    size_Q = start_N[source_Q + 1] - start_N[source_Q]
-    row_X = np.repeat(np.arange(len(source_Q)), size_Q)
-    offset_X = np.arange(len(row_X)) - np.repeat(np.cumsum(size_Q) - size_Q, size_Q)
-    return row_X, entry_X[start_N[source_Q][row_X] + offset_X]
+def queries_to_tables(queries: RankingQueries) -> dict[str, pl.DataFrame]:
+    """Give queries as the tables queries (a row each, candidates as lists) and links (numbers of the step's links)."""
+    drawn = {"candidates": queries.candidate_QC.tolist(), "families": queries.family_QC.tolist()}
+    about = {"source": queries.source_Q, "target": queries.target_Q, "new": queries.new_Q}
+    rows = pl.DataFrame({"step": np.full(len(queries.source_Q), queries.step), **about, **drawn}, schema=QUERIES_SCHEMA)
+    links = {"step": [queries.step] * 3, "num_unseen_ends": range(3), "num_links": queries.num_links_3}
+    return {"queries": rows, "links": pl.DataFrame(links, schema=LINKS_SCHEMA)}
 
 
-def _choose_of_lists(
-    candidate_QC: NDArray[np.int64], state: _Step, lists: Lists, generator: np.random.Generator
-) -> None:
-    """Fill each query with different nodes of its source's list, all equally likely."""
-    size_Q = lists[0][state.source_Q + 1] - lists[0][state.source_Q]
-    for block_Q in _blocks(np.arange(len(candidate_QC)), size_Q):
-        row_X, node_X = _expanded(state.source_Q[block_Q], lists)
-        node_X = node_X[np.lexsort((generator.random(len(row_X)), row_X))]
-        number_X = np.arange(len(row_X)) - np.searchsorted(row_X, row_X)
-        chosen_X = number_X < candidate_QC.shape[1]
-        candidate_QC[block_Q[row_X[chosen_X]], number_X[chosen_X]] = node_X[chosen_X]
-
-
-def _blocks(row_Q: NDArray[np.int64], size_Q: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Split rows into blocks of about BLOCK_ENTRIES entries."""
-    block_Q = np.cumsum(size_Q) // BLOCK_ENTRIES
-    return iter(np.split(row_Q, np.flatnonzero(np.diff(block_Q)) + 1)) if len(row_Q) else iter(())
+def queries_from_tables(tables: Mapping[str, pl.DataFrame]) -> RankingQueries:
+    """Read the tables of queries_to_tables."""
+    rows, links = tables["queries"], tables["links"].sort("num_unseen_ends")
+    none, one, two = links["num_links"].to_list()
+    shape = (rows.height, rows["candidates"].list.len().max() or 0)
+    return RankingQueries(
+        step=links["step"][0],
+        source_Q=rows["source"].to_numpy(),
+        target_Q=rows["target"].to_numpy(),
+        new_Q=rows["new"].to_numpy(),
+        candidate_QC=rows["candidates"].explode().to_numpy().reshape(shape) if rows.height else np.empty((0, 0), int),
+        family_QC=rows["families"].explode().to_numpy().reshape(shape) if rows.height else np.empty((0, 0), np.int8),
+        num_links_3=(none, one, two),
+    )

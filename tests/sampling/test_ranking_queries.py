@@ -2,14 +2,19 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import pytest
+from ranked_logs import growing_log
 from scipy.stats import chisquare
 from toy_graphs import toy_graph
 
-from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix
-from dyformer.logs.datasets import Window
-from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries
+from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.sampling.ranking_queries import (
+    FAMILIES,
+    RankingQueries,
+    queries_from_tables,
+    queries_to_tables,
+    ranking_queries,
+)
 
 NUM_STEPS, STEP = 5, 3
 DRAWN_BEFORE = {
@@ -19,24 +24,6 @@ DRAWN_BEFORE = {
     "random": ("historical", "active", "typed"),
     "inductive": (),
 }
-
-
-def growing_log(*, bipartite: bool = False, directed: bool = True, seed: int = 0, num_nodes: int = 40) -> DynamicGraph:
-    """New nodes come at every step, busy nodes receive more, and some rows are self-loops and repeats."""
-    generator = np.random.default_rng(seed)
-    source, target, times = [], [], []
-    for step in range(NUM_STEPS):
-        known = num_nodes * (step + 2) // (NUM_STEPS + 1)
-        rows = (generator.random((2, 70)) ** [[1.0], [2.0]] * known).astype(int)
-        source += rows[0].tolist()
-        target += rows[1].tolist()
-        times += [step] * 70
-    events = {"source": np.array(source), "target": np.array(target), "time": np.array(times)}
-    if bipartite:
-        events["target"] += num_nodes
-        events |= {"source_side": np.zeros(len(times), np.int8), "target_side": np.ones(len(times), np.int8)}
-    graph = build_snapshots(pl.DataFrame(events), Window(rule="equal_time", length="1"), "step")
-    return replace(graph, directed=directed)
 
 
 def rows_of(graph: DynamicGraph, first: int, last: int) -> list[tuple[int, int]]:
@@ -153,7 +140,7 @@ def test_active_candidates_are_drawn_as_often_as_they_receive_links(num: int):
 
 
 def test_exact_draws_have_the_distribution_of_the_rejected_ones(monkeypatch: pytest.MonkeyPatch):
-    from dyformer.sampling import ranking_queries as module
+    from dyformer.sampling import candidates as module
 
     graph, drawn = hub_graph(), Counter()
     monkeypatch.setattr(module, "_first_of_row", lambda node_QX: np.zeros(node_QX.shape, dtype=np.bool_))
@@ -227,8 +214,18 @@ def test_pairs_are_distinct_and_lead_back_to_queries_and_candidates():
     }
 
 
+@pytest.mark.parametrize("step", [2, STEP])
+def test_queries_survive_their_tables(step: int):
+    queries = ranking_queries(LOGS["undirected"], step, seed=0)
+    back = queries_from_tables(queries_to_tables(queries))
+    for name, value in vars(queries).items():
+        np.testing.assert_array_equal(vars(back)[name], value, err_msg=name)
+    empty = queries_to_tables(ranking_queries(toy_graph([(0, 1), (1, 2)], []), 2, seed=0))
+    assert len(queries_from_tables(empty).source_Q) == 0
+
+
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    from dyformer.sampling import ranking_queries as module
+    from dyformer.sampling import candidates as module
 
     whole = ranking_queries(LOGS["one side"], STEP, seed=0, num_per_family=30)
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 50)

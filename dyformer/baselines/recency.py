@@ -1,0 +1,91 @@
+"""Interactions of a history -> scores of pairs from their age in continuous time.
+
+N nodes    P pairs    R interactions    K distinct ordered pairs
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dyformer.embedder import LabelledStep, Score
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.graphs.snapshots import interactions_of
+from dyformer.sampling.pairs import distinct
+from dyformer.scoring.labelled_tables import pair_features
+from dyformer.scoring.pair_features import path_scores
+
+HALF_LIFE = 1.0  # windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecayedContacts:
+    """Interactions of nodes that differ, each worth 0.5^(age / half-life); the age is measured in windows."""
+
+    num_nodes: int
+    key_K: NDArray[np.int64]  # source * num_nodes + target, sorted
+    contact_K: NDArray[np.float64]  # decayed number of interactions from the source to the target
+    activity_N: NDArray[np.float64]  # decayed number of interactions of a node, in either direction
+
+    def sent(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the decayed number of interactions from each source to its target, [P]."""
+        if not len(self.key_K):
+            return np.zeros(len(source_P))
+        key_P = source_P * self.num_nodes + target_P
+        position_P = np.minimum(np.searchsorted(self.key_K, key_P), len(self.key_K) - 1)
+        return np.where(self.key_K[position_P] == key_P, self.contact_K[position_P], 0)
+
+
+def decayed_contacts(graph: PreparedGraph, half_life: float = HALF_LIFE) -> DecayedContacts:
+    """Count the interactions of a history, the newer ones more. Raises ValueError for a graph without interactions."""
+    interactions, num_nodes = interactions_of(graph.history), len(graph.history.node_N)
+    differs_R = interactions.source_R != interactions.target_R
+    source_R, target_R = interactions.source_R[differs_R], interactions.target_R[differs_R]
+    value_R = 0.5 ** ((graph.until - interactions.position_R[differs_R]) / half_life)
+    key_R = source_R * num_nodes + target_R
+    key_K = distinct(key_R)
+    activity_N = np.bincount(source_R, value_R, num_nodes) + np.bincount(target_R, value_R, num_nodes)
+    contact_K = np.bincount(np.searchsorted(key_K, key_R), value_R, len(key_K))
+    return DecayedContacts(num_nodes=num_nodes, key_K=key_K, contact_K=contact_K, activity_N=activity_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContactRecency:
+    """Score a pair by its decayed contacts: sent + 0.7 received + 1e-5 times the target's activity.
+
+    The activity orders the targets that had no contact with the source. In an undirected graph a received contact
+    counts as much as a sent one.
+    """
+
+    half_life: float = HALF_LIFE
+    received_weight: float = 0.7
+    activity_weight: float = 1e-5
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Count the contacts of the history; labels have no effect."""
+        contacts = decayed_contacts(graph, self.half_life)
+        received_weight = self.received_weight if graph.history.directed else 1.0
+
+        def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+            received_P = received_weight * contacts.sent(target_P, source_P)
+            return contacts.sent(source_P, target_P) + received_P + self.activity_weight * contacts.activity_N[target_P]
+
+        return score_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveAdamicAdar:
+    """Score a pair by its Adamic-Adar score times the decayed activity of both ends."""
+
+    half_life: float = HALF_LIFE
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Read the union of the history and count its contacts; labels have no effect."""
+        activity_N = decayed_contacts(graph, self.half_life).activity_N
+        features = pair_features(graph)
+
+        def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+            return path_scores(features, source_P, target_P)[1] * activity_N[source_P] * activity_N[target_P]
+
+        return score_pairs

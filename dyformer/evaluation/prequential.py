@@ -1,0 +1,212 @@
+"""A method and the ranking queries of a step -> their scores, in the prequential protocol.
+
+At step t a method has the snapshots up to t, and forecasts t + 1; then t + 1 becomes training data.
+
+N nodes known one step before    D width of a vector    P labelled pairs    F inputs of a decoder
+Q queries    C candidates of a query    S distinct pairs of the queries
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.embedder import Embedder, LabelledStep, Score, Scorer, TrainedEmbedder
+from dyformer.evaluation.protocols import FEATURES_SUFFIX, NUM_OLDER_STEPS, OLDER_STEP_WEIGHT, fitted_vectors
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import LinkExamples, TooFewLinks, first_half, is_among, pair_keys, past_pair_keys
+from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries
+from dyformer.scoring.decoder import DecoderKind, decoder_inputs, fit_decoder, hadamard, score
+from dyformer.scoring.labelled_tables import pair_features
+
+PROTOCOL = "prequential"
+TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluation is trained on
+TRAINING_PER_FAMILY = 5
+
+Vectors = Callable[[PreparedGraph], NDArray[np.floating]]
+"""A graph -> the vectors [N, D] of its nodes."""
+
+SCORES_SCHEMA = pl.Schema(
+    {"method": pl.String(), "seed": pl.Int64(), "step": pl.Int64(), "score": pl.List(pl.Float64())}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingTrial:
+    """One step to forecast, with its queries: all methods get the same past and labels, and score the same pairs.
+
+    `graph` may hold later steps: only `past` and `labelled` reach a method.
+    """
+
+    graph: DynamicGraph
+    queries: RankingQueries
+    seed: int
+    config: GraphConfig = field(default_factory=GraphConfig)
+
+    @cached_property
+    def past(self) -> PreparedGraph:
+        """The steps before the forecast one."""
+        return prepare_graph(self.graph, until=self.queries.step - 1, config=self.config)
+
+    @cached_property
+    def labelled(self) -> tuple[LabelledStep, ...]:
+        """The labelled pairs of up to four steps before the forecast one, the newest step first. Raises TooFewLinks."""
+        return labelled_steps(self.past, seed=self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredQueries:
+    """The queries of one step with the scores of one method: a score for each of their distinct pairs."""
+
+    method: str
+    seed: int
+    queries: RankingQueries
+    score_S: NDArray[np.float64]
+
+    @property
+    def score_Q(self) -> NDArray[np.float64]:
+        """Scores of the true pairs."""
+        return self.score_S[self.queries.pairs.position_Q]
+
+    @property
+    def score_QC(self) -> NDArray[np.float64]:
+        """Scores of the candidates; padding has that of the true pair."""
+        return self.score_S[self.queries.pairs.position_QC]
+
+
+def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]:
+    """Give labelled pairs of up to four newest steps of a history, with weights 1, 1/2, 1/4 and 1/8.
+
+    Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
+    from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. A step without both kinds is left out.
+    Raises TooFewLinks where no step is left.
+    """
+    labelled = []
+    for age in range(min(NUM_OLDER_STEPS, past.until - 1)):
+        before = prepare_graph(past.history, until=past.until - 1 - age, config=past.config)
+        examples = ranking_examples(past.history, before.until + 1, seed=seed)
+        if examples.positive_P.any() and not examples.positive_P.all():
+            labelled.append(LabelledStep(before=before, examples=examples, weight=OLDER_STEP_WEIGHT**age))
+    if not labelled:
+        raise TooFewLinks(
+            f"no step up to {past.until} has a link between nodes known before it: there are no labelled pairs to "
+            f"learn from; evaluate a later step, or choose longer windows"
+        )
+    return tuple(labelled)
+
+
+def ranking_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExamples:
+    """Give the distinct ordered pairs of a step's training queries, in random order."""
+    queries = ranking_queries(
+        graph, step, seed=seed + TRAINING_SEED, num_per_family=TRAINING_PER_FAMILY, families=TRAINING_FAMILIES
+    )
+    pairs, num_nodes = queries.pairs, graph.snapshots[step - 2].num_nodes
+    positive_P = np.zeros(len(pairs.source_S), dtype=np.bool_)
+    positive_P[pairs.position_Q] = True
+    past_K = past_pair_keys(graph.snapshots[: step - 1], num_nodes)
+    # Methods choose settings on half of the pairs by their order, and the distinct pairs are sorted by source.
+    order_P = np.random.default_rng([seed, step]).permutation(len(positive_P))
+    source_P, target_P = pairs.source_S[order_P], pairs.target_S[order_P]
+    return LinkExamples(
+        source_P=source_P,
+        target_P=target_P,
+        positive_P=positive_P[order_P],
+        new_P=~is_among(pair_keys(num_nodes, source_P, target_P), past_K),
+    )
+
+
+def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) -> list[ScoredQueries]:
+    """Fit a method on the past and score each distinct pair of the queries once, source before target.
+
+    A Scorer gets the labelled steps. Vectors give two rows, as in the paper's protocol: one with the paper's decoder,
+    and one, named with FEATURES_SUFFIX, with the decoder that reads pair features as well. Both are fitted on the same
+    labelled steps. Raises TooFewLinks without labelled pairs, and ValueError for scores or vectors of another shape, or
+    that are not finite.
+    """
+    if isinstance(method, Scorer):
+        return [scored_queries(name, trial, method.fit_pairs(trial.past, trial.labelled))]
+    vectors_of = _vectors(name, method, trial)
+    return [
+        scored_queries(name, trial, _decoded(vectors_of, trial, "paper")),
+        scored_queries(name + FEATURES_SUFFIX, trial, _decoded(vectors_of, trial, "features")),
+    ]
+
+
+def scored_queries(name: str, trial: RankingTrial, score_pairs: Score) -> ScoredQueries:
+    """Score the distinct pairs of a trial's queries. Raises ValueError for a wrong number, and numbers not finite."""
+    pairs = trial.queries.pairs
+    score_S = np.asarray(score_pairs(pairs.source_S, pairs.target_S), dtype=np.float64)
+    if score_S.shape != pairs.source_S.shape:
+        raise ValueError(f"{name}: found scores of shape {score_S.shape}: expected {len(pairs.source_S)} scores")
+    if not np.isfinite(score_S).all():
+        num_broken = int((~np.isfinite(score_S)).sum())
+        raise ValueError(f"{name}: {num_broken} of {len(score_S)} scores of step {trial.queries.step} are not finite")
+    return ScoredQueries(method=name, seed=trial.seed, queries=trial.queries, score_S=score_S)
+
+
+def to_table(scored: Sequence[ScoredQueries]) -> pl.DataFrame:
+    """Put scored queries in one table with the columns of SCORES_SCHEMA, without the queries."""
+    rows = [(each.method, each.seed, each.queries.step, each.score_S.tolist()) for each in scored]
+    return pl.DataFrame(rows, schema=SCORES_SCHEMA, orient="row")
+
+
+def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueries]:
+    """Give the scored queries of a table of to_table. Raises ValueError where the scores are of other queries."""
+    num_pairs, rows = len(queries.pairs.source_S), []
+    for method, seed, step, values in table.iter_rows():
+        if (step, len(values)) != (queries.step, num_pairs):
+            raise ValueError(
+                f"{method}: {len(values)} scores of step {step}, expected {num_pairs} of step {queries.step}: they are "
+                f"of other queries; evaluate again"
+            )
+        rows.append(ScoredQueries(method=method, seed=seed, queries=queries, score_S=np.array(values)))
+    return rows
+
+
+def _vectors(name: str, method: Embedder, trial: RankingTrial) -> Vectors:
+    """Give the function from the trial's graphs to vectors of one space."""
+    if isinstance(method, TrainedEmbedder):
+        return cache(lambda graph: fitted_vectors(name, method, graph, trial.seed))
+    # Another training would give vectors of another space: the vectors of the newest step serve for all.
+    vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
+    return lambda graph: vectors_ND[: len(graph.history.node_N)]
+
+
+def _decoded(vectors_of: Vectors, trial: RankingTrial, kind: DecoderKind) -> Score:
+    """Fit a decoder on the labelled steps; half of the newest step's pairs chooses the regularisation."""
+    tables = [
+        _inputs(vectors_of, kind, step.before)(step.examples.source_P, step.examples.target_P)
+        for step in trial.labelled
+    ]
+    newest, inputs_PF = trial.labelled[0].examples, np.concatenate(tables)
+    positive_P = np.concatenate([step.examples.positive_P for step in trial.labelled])
+    weight_P = np.concatenate([np.full(len(step.examples.positive_P), step.weight) for step in trial.labelled])
+    is_fitted_P = np.ones(len(positive_P), dtype=np.bool_)
+    is_fitted_P[: len(newest.positive_P)] = first_half(newest.positive_P)
+    decoder = fit_decoder(
+        inputs_PF[is_fitted_P],
+        positive_P[is_fitted_P],
+        (inputs_PF[~is_fitted_P], positive_P[~is_fitted_P]),
+        weight_P=weight_P[is_fitted_P],
+        kind=kind,
+        num_products=0 if kind == "paper" else vectors_of(trial.past).shape[1],
+    )
+    inputs_of = _inputs(vectors_of, kind, trial.past)
+    return lambda source_P, target_P: score(decoder, inputs_of(source_P, target_P))
+
+
+def _inputs(
+    vectors_of: Vectors, kind: DecoderKind, graph: PreparedGraph
+) -> Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]:
+    vectors_ND = vectors_of(graph)
+
+    def inputs_of(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        features_PF = pair_features(graph).table(source_P, target_P) if kind == "features" else None
+        return decoder_inputs(hadamard(vectors_ND, source_P, target_P), features_PF)
+
+    return inputs_of

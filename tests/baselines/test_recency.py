@@ -1,0 +1,95 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ranked_logs import growing_log
+from toy_graphs import toy_graph
+
+from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency, decayed_contacts
+from dyformer.embedder import Scorer
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, interactions_of
+
+GRAPH = growing_log()
+NODES = np.arange(25)
+SOURCE_P, TARGET_P = (end_P.ravel() for end_P in np.meshgrid(NODES, NODES))
+
+
+def prepared(graph: DynamicGraph = GRAPH, until: int = 4) -> PreparedGraph:
+    return prepare_graph(graph, until=until, config=GraphConfig())
+
+
+def scores_of(method: Scorer, graph: PreparedGraph) -> np.ndarray:
+    return method.fit_pairs(graph, ())(SOURCE_P, TARGET_P)
+
+
+def contacts_of(graph: DynamicGraph, until: int) -> dict[tuple[int, int], float]:
+    """The decayed contacts of ordered pairs, from the rows; one row of these logs lies at the start of its window."""
+    rows, found = interactions_of(graph), {}
+    for source, target, time in zip(rows.source_R.tolist(), rows.target_R.tolist(), rows.time_R.tolist(), strict=True):
+        if source != target and time < until:
+            found[source, target] = found.get((source, target), 0.0) + 0.5 ** (until - time)
+    return found
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_contact_recency_is_its_formula(directed: bool):
+    contact, until = contacts_of(GRAPH, 4), 4
+    assert sum(value > 0.5 for value in contact.values()) > 5
+    activity = {node: sum(value for pair, value in contact.items() if node in pair) for node in NODES.tolist()}
+    received = 0.7 if directed else 1.0
+    expected = [
+        contact.get((s, t), 0) + received * contact.get((t, s), 0) + 1e-5 * activity[t]
+        for s, t in zip(SOURCE_P.tolist(), TARGET_P.tolist(), strict=True)
+    ]
+    found = scores_of(ContactRecency(), prepared(replace(GRAPH, directed=directed), until))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_contact_halves_in_one_window_and_within_it():
+    graph = toy_graph([(0, 1), (1, 2), (2, 3), (3, 4)], [(4, 0)])
+    score = ContactRecency(activity_weight=0.0).fit_pairs(prepared(graph, 2), ())
+    first, second, third, fourth, newest = score(np.array([0, 1, 2, 3, 4]), np.array([1, 2, 3, 4, 0]))
+    assert newest / first == pytest.approx(2)
+    for earlier, later in ((first, second), (second, third), (third, fourth)):
+        assert later / earlier == pytest.approx(2**0.25)
+    assert first == pytest.approx(0.25)
+
+
+def test_reversed_contacts_count_less_and_strangers_by_activity():
+    score = ContactRecency().fit_pairs(prepared(toy_graph([(0, 1), (2, 3), (2, 4), (2, 5), (0, 3)]), 1), ())
+    sent, received, busy, quiet = score(np.array([0, 1, 1, 1]), np.array([1, 0, 2, 4]))
+    assert sent > received > busy > quiet > 0
+
+
+def test_adamic_adar_is_multiplied_by_the_activity_of_both_ends():
+    until, contact = 3, contacts_of(GRAPH, 3)
+    graph = prepared(until=until)
+    neighbours = {node: {a + b - node for a, b in contact if node in (a, b)} for node in range(40)}
+    activity = {node: sum(value for pair, value in contact.items() if node in pair) for node in range(40)}
+    num_nodes = len(graph.history.node_N)
+    known = (num_nodes > SOURCE_P) & (num_nodes > TARGET_P) & (SOURCE_P != TARGET_P)
+    pairs = list(zip(SOURCE_P[known].tolist(), TARGET_P[known].tolist(), strict=True))
+    expected = [
+        activity[s] * activity[t] * sum(1 / math.log(len(neighbours[k])) for k in neighbours[s] & neighbours[t])
+        for s, t in pairs
+    ]
+    found = ActiveAdamicAdar().fit_pairs(graph, ())(*np.array(pairs).T)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert (found > 0).any()
+    assert (found == 0).any()
+
+
+def test_self_loops_and_later_rows_are_no_contacts():
+    contacts = decayed_contacts(prepared(until=2))
+    assert not contacts.sent(NODES[:5], NODES[:5]).any()
+    rows = interactions_of(GRAPH)
+    assert ((rows.source_R == rows.target_R) & (rows.time_R < 2)).any()
+    assert contacts.contact_K.sum() == pytest.approx(sum(contacts_of(GRAPH, 2).values()))
+
+
+def test_a_graph_without_interactions_is_refused():
+    with pytest.raises(ValueError, match="interactions"):
+        ContactRecency().fit_pairs(prepared(replace(GRAPH, interactions=None)), ())

@@ -1,0 +1,198 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from ranked_logs import growing_log
+
+from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.prequential import (
+    RankingTrial,
+    evaluate_queries,
+    from_table,
+    labelled_steps,
+    ranking_examples,
+    to_table,
+)
+from dyformer.evaluation.protocols import FEATURES_SUFFIX
+from dyformer.experiments.methods import METHODS
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.sampling.pairs import TooFewLinks
+from dyformer.sampling.ranking_queries import ranking_queries
+
+GRAPH, STEP = growing_log(num_steps=7), 6
+SCORERS = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
+
+
+def trial_of(graph: DynamicGraph = GRAPH, step: int = STEP, seed: int = 0) -> RankingTrial:
+    queries = ranking_queries(graph, step, seed=seed, num_per_family=6)
+    return RankingTrial(graph=graph, queries=queries, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A scorer that keeps what it is given."""
+
+    given: list
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        self.given.append((graph, labelled))
+
+        def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+            self.given.append((source_P, target_P))
+            return source_P * 1000.0 + target_P
+
+        return score_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random:
+    """Vectors drawn anew for each graph, as another training would make them."""
+
+    is_fixed: bool = False
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        seeds = [seed] if self.is_fixed else [seed, graph.until]
+        vectors_ND = np.random.default_rng(seeds).normal(size=(len(graph.history.node_N), 4))
+        return lambda node_N: vectors_ND[node_N]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Random):
+    """Random vectors under the name of a finished training."""
+
+    @property
+    def is_trained(self) -> bool:
+        return True
+
+
+def test_each_distinct_pair_is_scored_once_and_keeps_its_direction():
+    given: list = []
+    trial = trial_of()
+    scored = evaluate_queries("recorded", Recorded(given=given), trial)[0]
+    (graph, labelled), (source_P, target_P) = given
+    assert graph is trial.past
+    assert labelled is trial.labelled
+    assert len(set(zip(source_P.tolist(), target_P.tolist(), strict=True))) == len(source_P)
+    queries = trial.queries
+    np.testing.assert_array_equal(scored.score_Q, queries.source_Q * 1000 + queries.target_Q)
+    valid_QC = queries.candidate_QC >= 0
+    expected_QC = queries.source_Q[:, None] * 1000 + queries.candidate_QC
+    np.testing.assert_array_equal(scored.score_QC[valid_QC], expected_QC[valid_QC])
+
+
+def test_labelled_steps_are_the_four_before_and_read_only_their_own_past():
+    labelled = labelled_steps(trial_of().past, seed=0)
+    assert [step.before.until + 1 for step in labelled] == [5, 4, 3, 2]
+    assert [step.weight for step in labelled] == [1, 0.5, 0.25, 0.125]
+    for step in labelled:
+        number = step.before.until + 1
+        num_known = GRAPH.snapshots[number - 2].num_nodes
+        assert len(step.before.history.node_N) == num_known
+        rows, first = GRAPH.interactions, number - 1
+        assert rows is not None
+        inside = (rows.time_R >= first) & (rows.time_R < first + 1) & (rows.source_R != rows.target_R)
+        links = set(zip(rows.source_R[inside].tolist(), rows.target_R[inside].tolist(), strict=True))
+        examples = step.examples
+        pairs = list(zip(examples.source_P.tolist(), examples.target_P.tolist(), strict=True))
+        assert len(set(pairs)) == len(pairs)
+        positive = {pair for pair, label in zip(pairs, examples.positive_P, strict=True) if label}
+        assert positive == {pair for pair in links if max(pair) < num_known}
+        assert not {pair for pair, label in zip(pairs, examples.positive_P, strict=True) if not label} & links
+        assert pairs != sorted(pairs)
+
+
+def test_training_pairs_are_drawn_with_other_seeds_than_those_of_evaluations():
+    negatives = []
+    for examples in (ranking_examples(GRAPH, 5, seed=0), ranking_examples(GRAPH, 5, seed=1)):
+        kind = ~examples.positive_P
+        negatives.append(set(zip(examples.source_P[kind].tolist(), examples.target_P[kind].tolist(), strict=True)))
+    assert negatives[0] != negatives[1]
+    queries = ranking_queries(GRAPH, 5, seed=0, num_per_family=5, families=("typed", "active", "historical"))
+    drawn = {
+        (s, c) for s, row in zip(queries.source_Q.tolist(), queries.candidate_QC.tolist(), strict=True) for c in row
+    }
+    assert negatives[0] != {pair for pair in drawn if pair[1] >= 0}
+
+
+def test_no_scorer_reads_the_forecast_step_or_a_later_one():
+    """The queries are kept, and everything from their step on is replaced by another log's rows."""
+    trial = trial_of()
+    other = growing_log(num_steps=7, seed=9, num_rows=140)
+    past, rows = prefix(GRAPH, STEP - 1), other.interactions
+    assert past.interactions is not None
+    assert rows is not None
+    late = rows.position_R >= STEP - 1
+    poisoned = replace(
+        GRAPH,
+        snapshots=(*past.snapshots, *other.snapshots[STEP - 1 :]),
+        interactions=replace(
+            past.interactions,
+            **{
+                name: np.concatenate([value_R, vars(rows)[name][late]])
+                for name, value_R in vars(past.interactions).items()
+            },
+        ),
+    )
+    for title, method in {**SCORERS, "random": Random(), "trained": Trained()}.items():
+        for clean, dirty in zip(
+            evaluate_queries(title, method, trial),
+            evaluate_queries(title, method, replace(trial, graph=poisoned)),
+            strict=True,
+        ):
+            assert clean.score_S.tobytes() == dirty.score_S.tobytes(), title
+
+
+def test_the_past_does_reach_every_scorer():
+    trial = trial_of()
+    changed = replace(trial, graph=replace(growing_log(num_steps=7, seed=5), node_N=GRAPH.node_N, side_N=GRAPH.side_N))
+    for title, method in SCORERS.items():
+        clean, other = (evaluate_queries(title, method, each)[0] for each in (trial, changed))
+        assert clean.score_S.tobytes() != other.score_S.tobytes(), title
+
+
+def test_vectors_give_a_row_with_and_one_without_pair_features():
+    scored = evaluate_queries("random", Random(), trial_of())
+    assert [each.method for each in scored] == ["random", "random" + FEATURES_SUFFIX]
+    assert scored[0].score_S.tobytes() != scored[1].score_S.tobytes()
+
+
+def test_a_trained_method_embeds_each_labelled_step_and_another_only_the_newest_graph():
+    assert isinstance(Trained(), Embedder)
+    fixed, anew = (evaluate_queries("x", Trained(is_fixed=kind), trial_of())[0].score_S for kind in (True, False))
+    assert fixed.tobytes() != anew.tobytes()
+    once = [evaluate_queries("x", Random(), trial_of())[0].score_S for _ in range(2)]
+    assert once[0].tobytes() == once[1].tobytes()
+    assert once[0].tobytes() != anew.tobytes()
+
+
+def test_scores_of_another_shape_or_not_finite_are_refused():
+    @dataclass(frozen=True)
+    class Broken:
+        value: float
+        num: int
+
+        def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+            return lambda source_P, target_P: np.full(len(source_P) - self.num, self.value)
+
+    with pytest.raises(ValueError, match="broken: found scores of shape"):
+        evaluate_queries("broken", Broken(0.0, 1), trial_of())
+    with pytest.raises(ValueError, match=r"broken: .* scores of step 6 are not finite"):
+        evaluate_queries("broken", Broken(np.nan, 0), trial_of())
+
+
+def test_a_graph_without_labelled_steps_is_refused_by_name():
+    with pytest.raises(TooFewLinks, match="no step up to 1"):
+        labelled_steps(trial_of(step=2).past, seed=0)
+
+
+def test_scores_survive_their_table_and_those_of_other_queries_are_refused():
+    trial = trial_of()
+    scored = evaluate_queries("L3", SCORERS["L3"], trial)
+    back = from_table(to_table(scored), trial.queries)
+    assert [each.method for each in back] == ["L3"]
+    assert back[0].score_S.tobytes() == scored[0].score_S.tobytes()
+    with pytest.raises(ValueError, match="of other queries"):
+        from_table(to_table(scored), trial_of(seed=1).queries)
