@@ -7,6 +7,8 @@ from typing import Any
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
+from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
+from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
 from dyformer.embedder import Embed, Embedder, NoVectors, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
@@ -78,6 +80,10 @@ METHODS: dict[str, Method] = {
     "Common neighbours": NeighbourPaths(kind="common_neighbors"),
     "Adamic-Adar": NeighbourPaths(kind="adamic_adar"),
     "L3": NeighbourPaths(kind="l3"),
+    "Contact recency": ContactRecency(),
+    "Adamic-Adar x recent activity": ActiveAdamicAdar(),
+    "Personalized PageRank": PersonalizedPageRank(),
+    "Shortest path": ShortestPath(),
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
     "Forecaster without vectors": Forecaster(),
