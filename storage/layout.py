@@ -214,5 +214,5 @@ def _normal_root(root: str) -> str:
 
 
 def _absolute(folder: str) -> str:
-    # Absolute from the start, because a later change of the working directory must not move the store.
+    # The path is made absolute at once, because a later change of the working directory must not move the store.
     return str(Path(folder).expanduser().resolve())
