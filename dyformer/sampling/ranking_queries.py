@@ -296,13 +296,16 @@ def queries_from_tables(tables: Mapping[str, pl.DataFrame]) -> RankingQueries:
     """Read the tables of queries_to_tables."""
     rows, links = tables["queries"], tables["links"].sort("num_unseen_ends")
     none, one, two = links["num_links"].to_list()
-    shape = (rows.height, rows["candidates"].list.len().max() or 0)
+    candidate_QC, family_QC = (
+        np.array(rows[name].to_list(), dtype=dtype).reshape(rows.height, -1 if rows.height else 0)
+        for name, dtype in (("candidates", np.int64), ("families", np.int8))
+    )
     return RankingQueries(
         step=links["step"][0],
         source_Q=rows["source"].to_numpy(),
         target_Q=rows["target"].to_numpy(),
         new_Q=rows["new"].to_numpy(),
-        candidate_QC=rows["candidates"].explode().to_numpy().reshape(shape) if rows.height else np.empty((0, 0), int),
-        family_QC=rows["families"].explode().to_numpy().reshape(shape) if rows.height else np.empty((0, 0), np.int8),
+        candidate_QC=candidate_QC,
+        family_QC=family_QC,
         num_links_3=(none, one, two),
     )

@@ -42,7 +42,7 @@ class Recorded:
 
         def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
             self.given.append((source_P, target_P))
-            return source_P * 1000.0 + target_P
+            return (source_P * 1000 + target_P).astype(np.float64)
 
         return score_pairs
 
