@@ -45,8 +45,9 @@ def decayed_contacts(graph: PreparedGraph, half_life: float = HALF_LIFE) -> Deca
     value_R = 0.5 ** ((graph.until - interactions.position_R[differs_R]) / half_life)
     key_R = source_R * num_nodes + target_R
     key_K = distinct(key_R)
-    activity_N = np.bincount(source_R, value_R, num_nodes) + np.bincount(target_R, value_R, num_nodes)
-    contact_K = np.bincount(np.searchsorted(key_K, key_R), value_R, len(key_K))
+    end_2R, contact_K = np.concatenate([source_R, target_R]), np.zeros(len(key_K))
+    np.add.at(contact_K, np.searchsorted(key_K, key_R), value_R)
+    activity_N = np.bincount(end_2R, np.tile(value_R, 2), num_nodes).astype(np.float64)
     return DecayedContacts(num_nodes=num_nodes, key_K=key_K, contact_K=contact_K, activity_N=activity_N)
 
 

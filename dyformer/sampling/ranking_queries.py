@@ -296,16 +296,13 @@ def queries_from_tables(tables: Mapping[str, pl.DataFrame]) -> RankingQueries:
     """Read the tables of queries_to_tables."""
     rows, links = tables["queries"], tables["links"].sort("num_unseen_ends")
     none, one, two = links["num_links"].to_list()
-    candidate_QC, family_QC = (
-        np.array(rows[name].to_list(), dtype=dtype).reshape(rows.height, -1 if rows.height else 0)
-        for name, dtype in (("candidates", np.int64), ("families", np.int8))
-    )
+    shape = (rows.height, -1 if rows.height else 0)
     return RankingQueries(
         step=links["step"][0],
         source_Q=rows["source"].to_numpy(),
         target_Q=rows["target"].to_numpy(),
         new_Q=rows["new"].to_numpy(),
-        candidate_QC=candidate_QC,
-        family_QC=family_QC,
+        candidate_QC=np.array(rows["candidates"].to_list(), dtype=np.int64).reshape(shape),
+        family_QC=np.array(rows["families"].to_list(), dtype=np.int8).reshape(shape),
         num_links_3=(none, one, two),
     )
