@@ -44,16 +44,6 @@ class Embedder(Protocol):
 
 
 @runtime_checkable
-class TrainedEmbedder(Embedder, Protocol):
-    """An Embedder with finished training: `fit` embeds any graph of its log, and all vectors are of one space."""
-
-    @property
-    def is_trained(self) -> bool:
-        """True."""
-        ...
-
-
-@runtime_checkable
 class Scorer(Protocol):
     """A method that scores pairs without vectors: a frozen dataclass of its hyper-parameters."""
 

@@ -6,30 +6,33 @@ N nodes known one step before    D width of a vector    P labelled pairs    F in
 Q queries    C candidates of a query    S distinct pairs of the queries
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, LabelledStep, Score, Scorer, TrainedEmbedder
-from dyformer.evaluation.protocols import FEATURES_SUFFIX, NUM_OLDER_STEPS, OLDER_STEP_WEIGHT, fitted_vectors
+from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.protocols import (
+    FORECASTER_WITH,
+    NUM_OLDER_STEPS,
+    OLDER_STEP_WEIGHT,
+    fitted_vectors,
+    older_vectors,
+)
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import LinkExamples, TooFewLinks, first_half, is_among, pair_keys, past_pair_keys
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries
-from dyformer.scoring.decoder import DecoderKind, decoder_inputs, fit_decoder, hadamard, score
-from dyformer.scoring.labelled_tables import pair_features
+from dyformer.scoring.decoder import fit_decoder, hadamard, score
+from dyformer.scoring.forecaster import Forecaster
 
 PROTOCOL = "prequential"
 TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluation is trained on
 TRAINING_PER_FAMILY = 5
-
-Vectors = Callable[[PreparedGraph], NDArray[np.floating]]
-"""A graph -> the vectors [N, D] of its nodes."""
 
 SCORES_SCHEMA = pl.Schema(
     {"method": pl.String(), "seed": pl.Int64(), "step": pl.Int64(), "score": pl.List(pl.Float64())}
@@ -91,7 +94,8 @@ def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...
         before = prepare_graph(past.history, until=past.until - 1 - age, config=past.config)
         examples = ranking_examples(past.history, before.until + 1, seed=seed)
         if examples.positive_P.any() and not examples.positive_P.all():
-            labelled.append(LabelledStep(before=before, examples=examples, weight=OLDER_STEP_WEIGHT**age))
+            about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed}
+            labelled.append(LabelledStep(before=before, examples=examples, **about))
     if not labelled:
         raise TooFewLinks(
             f"no step up to {past.until} has a link between nodes known before it: there are no labelled pairs to "
@@ -124,16 +128,20 @@ def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) 
     """Fit a method on the past and score each distinct pair of the queries once, source before target.
 
     A Scorer gets the labelled steps. Vectors give two rows, as in the paper's protocol: one with the paper's decoder,
-    and one, named with FEATURES_SUFFIX, with the decoder that reads pair features as well. Both are fitted on the same
-    labelled steps. Raises TooFewLinks without labelled pairs, and ValueError for scores or vectors of another shape, or
-    that are not finite.
+    and one, named with FORECASTER_WITH, of the forecaster that reads them. Both are fitted on the same labelled steps.
+    The vectors of another training lie in another space, so the decoder reads the newest vectors for all steps.
+
+    Raises TooFewLinks without labelled pairs, and ValueError for scores or vectors of another shape, or that are not
+    finite.
     """
     if isinstance(method, Scorer):
         return [scored_queries(name, trial, method.fit_pairs(trial.past, trial.labelled))]
-    vectors_of = _vectors(name, method, trial)
+    vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
+    vectors_of = {trial.past: vectors_ND, **older_vectors(name, method, trial.labelled, trial.seed)}
+    forecaster = Forecaster(vectors_of=vectors_of.get, seed=trial.seed)
     return [
-        scored_queries(name, trial, _decoded(vectors_of, trial, "paper")),
-        scored_queries(name + FEATURES_SUFFIX, trial, _decoded(vectors_of, trial, "features")),
+        scored_queries(name, trial, _decoded(vectors_ND, trial.labelled)),
+        scored_queries(FORECASTER_WITH + name, trial, forecaster.fit_pairs(trial.past, trial.labelled)),
     ]
 
 
@@ -168,45 +176,21 @@ def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueri
     return rows
 
 
-def _vectors(name: str, method: Embedder, trial: RankingTrial) -> Vectors:
-    """Give the function from the trial's graphs to vectors of one space."""
-    if isinstance(method, TrainedEmbedder):
-        return cache(lambda graph: fitted_vectors(name, method, graph, trial.seed))
-    # Another training would give vectors of another space: the vectors of the newest step serve for all.
-    vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
-    return lambda graph: vectors_ND[: len(graph.history.node_N)]
-
-
-def _decoded(vectors_of: Vectors, trial: RankingTrial, kind: DecoderKind) -> Score:
-    """Fit a decoder on the labelled steps; half of the newest step's pairs chooses the regularisation."""
-    tables = [
-        _inputs(vectors_of, kind, step.before)(step.examples.source_P, step.examples.target_P)
-        for step in trial.labelled
-    ]
-    newest, inputs_PF = trial.labelled[0].examples, np.concatenate(tables)
-    positive_P = np.concatenate([step.examples.positive_P for step in trial.labelled])
-    weight_P = np.concatenate([np.full(len(step.examples.positive_P), step.weight) for step in trial.labelled])
+def _decoded(vectors_ND: NDArray[np.floating], labelled: Sequence[LabelledStep]) -> Score:
+    """Fit the paper's decoder on the labelled steps; half of the newest step's pairs chooses the regularisation."""
+    source_P, target_P, positive_P = (
+        np.concatenate([getattr(step.examples, name) for step in labelled])
+        for name in ("source_P", "target_P", "positive_P")
+    )
+    inputs_PF = hadamard(vectors_ND, source_P, target_P)
+    weight_P = np.concatenate([np.full(len(step.examples.positive_P), step.weight) for step in labelled])
     is_fitted_P = np.ones(len(positive_P), dtype=np.bool_)
-    is_fitted_P[: len(newest.positive_P)] = first_half(newest.positive_P)
+    is_fitted_P[: len(labelled[0].examples.positive_P)] = first_half(labelled[0].examples.positive_P)
     decoder = fit_decoder(
         inputs_PF[is_fitted_P],
         positive_P[is_fitted_P],
         (inputs_PF[~is_fitted_P], positive_P[~is_fitted_P]),
         weight_P=weight_P[is_fitted_P],
-        kind=kind,
-        num_products=0 if kind == "paper" else vectors_of(trial.past).shape[1],
+        kind="paper",
     )
-    inputs_of = _inputs(vectors_of, kind, trial.past)
-    return lambda source_P, target_P: score(decoder, inputs_of(source_P, target_P))
-
-
-def _inputs(
-    vectors_of: Vectors, kind: DecoderKind, graph: PreparedGraph
-) -> Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]:
-    vectors_ND = vectors_of(graph)
-
-    def inputs_of(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
-        features_PF = pair_features(graph).table(source_P, target_P) if kind == "features" else None
-        return decoder_inputs(hadamard(vectors_ND, source_P, target_P), features_PF)
-
-    return inputs_of
+    return lambda source_S, target_S: score(decoder, hadamard(vectors_ND, source_S, target_S))

@@ -3,7 +3,7 @@
 N nodes known one step before    D width of a vector    P pairs    F inputs of a decoder    B nodes of the pairs to take
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -97,7 +97,7 @@ def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[
         score_pairs = method.fit_pairs(trial.past, trial.labelled)
         return [_scored(name, trial, score_pairs(split.test.source_P, split.test.target_P))]
     vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
-    vectors_of = {trial.past: vectors_ND, **_older_vectors(name, method, trial)}
+    vectors_of = {trial.past: vectors_ND, **older_vectors(name, method, trial.labelled[1:], trial.seed)}
     score_pairs = Forecaster(vectors_of=vectors_of.get, seed=trial.seed).fit_pairs(trial.past, trial.labelled)
     return [
         _scored(name, trial, _decoded(vectors_ND, trial)),
@@ -105,11 +105,13 @@ def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[
     ]
 
 
-def _older_vectors(name: str, method: Embedder, trial: Trial) -> dict[PreparedGraph, NDArray[np.floating]]:
-    """Give the vectors before the newest older labelled steps; none where the method has no weights for them."""
-    older = [step.before for step in trial.labelled[1:] if step.before.until >= MIN_TRAINED_STEPS]
+def older_vectors(
+    name: str, method: Embedder, labelled: Sequence[LabelledStep], seed: int
+) -> dict[PreparedGraph, NDArray[np.floating]]:
+    """Give the vectors before the newest of these labelled steps; none where the method has no weights for them."""
+    older = [step.before for step in labelled if step.before.until >= MIN_TRAINED_STEPS]
     try:
-        return {graph: fitted_vectors(name, method, graph, trial.seed) for graph in older[:NUM_OLDER_VECTORS]}
+        return {graph: fitted_vectors(name, method, graph, seed) for graph in older[:NUM_OLDER_VECTORS]}
     except NoVectors:
         return {}
 

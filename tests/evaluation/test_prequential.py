@@ -15,7 +15,7 @@ from dyformer.evaluation.prequential import (
     ranking_examples,
     to_table,
 )
-from dyformer.evaluation.protocols import FEATURES_SUFFIX
+from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
@@ -49,23 +49,14 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class Random:
-    """Vectors drawn anew for each graph, as another training would make them."""
+    """Random vectors: of seeds for the graph before the forecast step, and for an older one."""
 
-    is_fixed: bool = False
+    seeds: tuple[int, int] = (1, 2)
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
-        seeds = [seed] if self.is_fixed else [seed, graph.until]
-        vectors_ND = np.random.default_rng(seeds).normal(size=(len(graph.history.node_N), 4))
+        own = self.seeds[graph.until == STEP - 1]
+        vectors_ND = np.random.default_rng(own).normal(size=(len(graph.history.node_N), 4))
         return lambda node_N: vectors_ND[node_N]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained(Random):
-    """Random vectors under the name of a finished training."""
-
-    @property
-    def is_trained(self) -> bool:
-        return True
 
 
 def test_each_distinct_pair_is_scored_once_and_keeps_its_direction():
@@ -136,7 +127,7 @@ def test_no_scorer_reads_the_forecast_step_or_a_later_one():
             },
         ),
     )
-    for title, method in {**SCORERS, "random": Random(), "trained": Trained()}.items():
+    for title, method in {**SCORERS, "random": Random()}.items():
         for clean, dirty in zip(
             evaluate_queries(title, method, trial),
             evaluate_queries(title, method, replace(trial, graph=poisoned)),
@@ -153,19 +144,20 @@ def test_the_past_does_reach_every_scorer():
         assert clean.score_S.tobytes() != other.score_S.tobytes(), title
 
 
-def test_vectors_give_a_row_with_and_one_without_pair_features():
+def test_vectors_give_a_row_of_the_decoder_and_one_of_the_forecaster():
     scored = evaluate_queries("random", Random(), trial_of())
-    assert [each.method for each in scored] == ["random", "random" + FEATURES_SUFFIX]
+    assert [each.method for each in scored] == ["random", FORECASTER_WITH + "random"]
     assert scored[0].score_S.tobytes() != scored[1].score_S.tobytes()
 
 
-def test_a_trained_method_embeds_each_labelled_step_and_another_only_the_newest_graph():
-    assert isinstance(Trained(), Embedder)
-    fixed, anew = (evaluate_queries("x", Trained(is_fixed=kind), trial_of())[0].score_S for kind in (True, False))
-    assert fixed.tobytes() != anew.tobytes()
-    once = [evaluate_queries("x", Random(), trial_of())[0].score_S for _ in range(2)]
-    assert once[0].tobytes() == once[1].tobytes()
-    assert once[0].tobytes() != anew.tobytes()
+def test_the_forecaster_gets_vectors_of_the_newest_labelled_step_and_the_decoder_the_newest_alone():
+    assert isinstance(Random(), Embedder)
+    (fixed, of_fixed), (anew, of_anew) = (
+        [each.score_S.tobytes() for each in evaluate_queries("x", Random(seeds=seeds), trial_of())]
+        for seeds in ((5, 5), (4, 5))
+    )
+    assert fixed == anew
+    assert of_fixed != of_anew
 
 
 def test_scores_of_another_shape_or_not_finite_are_refused():
