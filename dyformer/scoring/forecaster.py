@@ -5,7 +5,6 @@ P pairs    F inputs    N nodes    D width of a vector    S scores of a pair of v
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,9 +14,8 @@ from scipy.special import expit
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.heads import Head, HeadKind, fit_head
-from dyformer.scoring.labelled_tables import LabelledTable, labelled_tables, stacked
+from dyformer.scoring.labelled_tables import labelled_tables, stacked
 from dyformer.scoring.link_features import LinkFeatures, prepare_link_features
-from dyformer.scoring.metrics import auc, grouped_reciprocal_rank
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 """A graph as of a step -> vectors `[N, D]` of a model trained on no later step; None where there is no such model."""
@@ -50,9 +48,7 @@ class FittedForecaster:
 class Forecaster:
     """Score pairs by the mean log-odds of several heads on link features and, if given, scores of vectors.
 
-    The heads are fitted on the labelled pairs. The newest of these choose the heads to average, after fits on the
-    others: half of the forecast step's pairs in the paper's protocol, else the pairs of the newest past step. The
-    chosen heads are then fitted again on all.
+    The mean of all heads was as good as the best choice among them (docs/experiments.md), so no choice is made.
     """
 
     vectors_of: VectorsOf | None = None
@@ -69,26 +65,15 @@ class Forecaster:
         )
 
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
-        """Choose and fit the heads. Raises ValueError like `fit_pairs`."""
+        """Fit the heads on all labelled pairs. Raises ValueError like `fit_pairs`."""
         directed = labelled[0].directed
-        train, choice = _fit_and_choice(labelled, self._labelled_inputs)
-        if train is None:
-            return FittedForecaster(
-                heads=(fit_head("linear", choice, seed=self.seed),), scales=(1.0,), directed=directed
-            )
-        heads: dict[HeadKind, Head] = {kind: fit_head(kind, train, seed=self.seed) for kind in KINDS[directed]}
-        logits = {kind: head.logits(choice.inputs_PF) for kind, head in heads.items()}
-        scales = dict.fromkeys(logits, 1.0)
-        if directed:
-            scales["ranking"] = float(logits["trees"].std() / max(logits["ranking"].std(), 1e-12))
-        scaled: dict[HeadKind, NDArray[np.float64]] = {kind: scales[kind] * logits[kind] for kind in heads}
-        chosen = _best_heads(scaled, choice, directed=directed)
-        every = stacked(choice, train)
-        return FittedForecaster(
-            heads=tuple(fit_head(kind, every, seed=self.seed) for kind in chosen),
-            scales=tuple(scales[kind] for kind in chosen),
-            directed=directed,
-        )
+        table = stacked(*(table for table in labelled_tables(labelled, self._labelled_inputs) if table is not None))
+        heads = tuple(fit_head(kind, table, seed=self.seed) for kind in KINDS[directed])
+        scales = [1.0] * len(heads)
+        if directed:  # the output of LambdaRank has no scale of its own
+            _, trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads)
+            scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
+        return FittedForecaster(heads=heads, scales=tuple(scales), directed=directed)
 
     def inputs(
         self, graph: PreparedGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
@@ -137,28 +122,3 @@ def _link_features(graph: PreparedGraph) -> LinkFeatures:
     if graph not in _FEATURES:
         _FEATURES[graph] = prepare_link_features(graph.history)
     return _FEATURES[graph]
-
-
-def _fit_and_choice(
-    labelled: Sequence[LabelledStep], inputs_of: Callable[[LabelledStep], NDArray[np.floating]]
-) -> tuple[LabelledTable | None, LabelledTable]:
-    """Give the pairs to fit on first, and the newest ones, which choose the heads."""
-    train, choice, older = labelled_tables(labelled, inputs_of)
-    if labelled[0].directed:  # a source stays together with its candidates
-        return older, stacked(train, choice)
-    return (train if older is None else stacked(train, older)), choice
-
-
-def _best_heads(
-    logit_of: dict[HeadKind, NDArray[np.float64]], choice: LabelledTable, *, directed: bool
-) -> tuple[HeadKind, ...]:
-    """Give the heads whose mean orders the pairs best; more heads win a tie."""
-
-    def value(kinds: tuple[HeadKind, ...]) -> float:
-        logit_P = np.mean([logit_of[kind] for kind in kinds], axis=0)
-        if directed:
-            return grouped_reciprocal_rank(choice.positive_P, logit_P, choice.group_P)
-        return auc(choice.positive_P, logit_P)
-
-    subsets = [kinds for size in range(len(logit_of), 0, -1) for kinds in combinations(logit_of, size)]
-    return max(subsets, key=value)

@@ -49,19 +49,3 @@ def _checked(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> ND
     if not np.isfinite(score_P).all():
         raise ValueError(f"expected finite scores: {int((~np.isfinite(score_P)).sum())} of {len(score_P)} are not")
     return positive_P
-
-
-def grouped_reciprocal_rank(
-    positive_P: NDArray[np.bool_], score_P: NDArray[np.floating], group_P: NDArray[np.int64]
-) -> float:
-    """Give the mean of 1 / rank over positive pairs, each ranked among the negative pairs of its group.
-
-    A negative pair with the same score ranks before the positive one. Raises ValueError without a positive pair.
-    """
-    positive_P = _checked(positive_P, score_P)
-    order_P = np.lexsort((positive_P, -score_P, group_P))
-    negative_P, group_P = ~positive_P[order_P], group_P[order_P]
-    is_first_P = np.diff(group_P, prepend=group_P[0] - 1) != 0
-    above_P = np.cumsum(negative_P) - negative_P
-    above_P = np.cumsum(negative_P) - np.maximum.accumulate(np.where(is_first_P, above_P, 0))
-    return float(np.mean(1 / (1 + above_P[~negative_P])))

@@ -1,0 +1,85 @@
+"""The forecaster: its inputs, its mean of heads, and what it may read."""
+
+import numpy as np
+import pytest
+from toy_graphs import random_graph
+
+from dyformer.embedder import LabelledStep
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
+from dyformer.sampling.pairs import joined, paper_examples
+from dyformer.scoring.forecaster import NUM_VECTOR_SCORES, Forecaster, vector_scores
+from dyformer.scoring.link_features import names
+
+GRAPH = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=4, num_edges=120)
+SOURCE_P, TARGET_P = np.array([0, 5, 7]), np.array([3, 2, 9])
+
+
+def as_of(until: int) -> PreparedGraph:
+    return prepare_graph(GRAPH, until=until, config=GraphConfig())
+
+
+def labelled(*, directed: bool) -> list[LabelledStep]:
+    return [
+        LabelledStep(
+            before=as_of(step - 1),
+            examples=joined(*vars(paper_examples(GRAPH, step, seed=0)).values()),
+            weight=0.5 ** (4 - step),
+            directed=directed,
+        )
+        for step in (4, 3, 2)
+    ]
+
+
+def test_scores_of_vectors_are_the_products_of_their_quarters_their_sum_and_the_cosine():
+    vectors = np.random.default_rng(0).normal(size=(10, 8))
+    for i, j, found in zip(SOURCE_P, TARGET_P, vector_scores(vectors, SOURCE_P, TARGET_P), strict=True):
+        quarters = [vectors[i, first : first + 2] @ vectors[j, first : first + 2] for first in (0, 2, 4, 6)]
+        cosine = vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])
+        assert found == pytest.approx([*quarters, vectors[i] @ vectors[j], cosine], rel=1e-5)
+    assert not vector_scores(np.zeros((10, 8)), SOURCE_P, TARGET_P).any()
+
+
+def test_vectors_narrower_than_their_parts_have_scores():
+    assert np.isfinite(vector_scores(np.ones((10, 1)), SOURCE_P, TARGET_P)).all()
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_a_score_is_the_mean_of_the_heads_at_the_spread_of_log_odds(directed: bool):
+    fitted = Forecaster().fitted(labelled(directed=directed))
+    assert len(fitted.heads) == 2 + directed
+    inputs = Forecaster().inputs(as_of(4), SOURCE_P, TARGET_P, directed=directed)
+    assert inputs.shape == (3, len(names(directed)))
+    parts = [scale * head.logits(inputs) for head, scale in zip(fitted.heads, fitted.scales, strict=True)]
+    logits = sum(parts) / len(parts)
+    score = Forecaster().fit_pairs(as_of(4), labelled(directed=directed))
+    np.testing.assert_allclose(score(SOURCE_P, TARGET_P), 1 / (1 + np.exp(-logits)))
+
+
+def test_only_a_directed_forecast_depends_on_the_order_of_the_ends():
+    for directed in (False, True):
+        score = Forecaster().fit_pairs(as_of(4), labelled(directed=directed))
+        same = np.array_equal(score(SOURCE_P, TARGET_P), score(TARGET_P, SOURCE_P))
+        assert same != directed
+
+
+def test_graphs_without_vectors_have_missing_scores():
+    vectors = {4: np.ones((40, 4))}
+    forecaster = Forecaster(vectors_of=lambda graph: vectors.get(graph.until))
+    known, missing = (forecaster.inputs(as_of(until), SOURCE_P, TARGET_P, directed=False) for until in (4, 3))
+    assert known.shape == missing.shape
+    assert not np.isnan(known).any()
+    assert np.isnan(missing[:, -NUM_VECTOR_SCORES:]).all()
+    assert not np.isnan(missing[:, :-NUM_VECTOR_SCORES]).any()
+
+
+def test_vectors_that_know_the_labels_decide_the_score():
+    steps = labelled(directed=False)
+    linked = np.zeros((40, 40))
+    newest = GRAPH.snapshots[3]
+    linked[newest.source_E, newest.target_E] = linked[newest.target_E, newest.source_E] = 1
+    value, vector = np.linalg.eigh(linked + 10 * np.eye(40))
+    telling = vector * np.sqrt(np.maximum(value, 0))  # products of these vectors are the links of step 4
+    score = Forecaster(vectors_of=lambda graph: telling).fit_pairs(steps[0].before, steps[:1])
+    examples = steps[0].examples
+    score_P = score(examples.source_P, examples.target_P)
+    assert score_P[examples.positive_P].min() > score_P[~examples.positive_P].max()
