@@ -20,6 +20,8 @@ import flows.cli
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 SMALL = {
     "pretrain.epochs": 1,
     "pretrain.batches_per_epoch": 2,

@@ -4,7 +4,7 @@ import gzip
 import io
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,6 @@ import polars as pl
 import pytest
 from poisons import POISONS, SplitLog, poisoned, split_generated, split_uci
 
-from dyformer.baselines.classifiers import BoostedTrees
-from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, to_tables
@@ -29,6 +27,8 @@ from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import Lineage, manifest, names, read_bytes
 from storage.events.table import node_dictionary
+
+pytestmark = pytest.mark.usefixtures("few_trees")
 
 DAY = 86_400
 UNTIL = 3
@@ -160,14 +160,6 @@ def open_case(dataset: str, window: str, log: SplitLog, folder: Path) -> Case:
         patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
         snapshots = ingested(dataset, window, folder, [*log.header, *log.past, *log.future])
         return Case(dataset=dataset, window=window, log=log, known=known_at(snapshots))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_trees() -> Iterator[None]:
-    """Evaluate a small classifier of trees, because its default chooses among several and is fitted for each test."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(METHODS, "Boosted trees on pair features", BoostedTrees(num_rounds=20, max_leaves=(4,)))
-        yield
 
 
 @pytest.fixture(scope="module")

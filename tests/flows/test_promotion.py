@@ -23,6 +23,8 @@ from storage.artifacts.artifact import read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.layout import Layout
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 
 def scored(
     score_P: np.ndarray, positive_P: np.ndarray, source_P: np.ndarray | None = None, method: str = "one"
