@@ -43,7 +43,8 @@ def model(snapshots: str) -> str:
 
 
 def test_table_is_that_of_the_benchmark(log: Path, snapshots: str, model: str) -> None:
-    scores = [evaluate_methods(snapshots, BASELINES, 12), evaluate_model(snapshots, model, 12)]
+    older = (train_model(snapshots, 10, Experiment().changed(SMALL), 0),)
+    scores = [evaluate_methods(snapshots, BASELINES, 12), evaluate_model(snapshots, model, 12, older=older)]
     stored = score_table(metrics(scores, snapshots), "mylog")
     graph = dyformer.read_log(log).snapshots(WINDOW)
     table = dyformer.evaluate(graph, [*BASELINES, "DyFormer"], steps=[12], settings=SMALL)
