@@ -3,8 +3,8 @@
 P pairs    N nodes
 """
 
-import sys
 import time
+import tracemalloc
 
 import measure
 import numpy as np
@@ -25,17 +25,14 @@ def graph_of(name: str) -> DynamicGraph:
     return power_law_graph(name) if name.startswith("s1") else published_graph(name)
 
 
-def features(graph: DynamicGraph, num_pairs: int = NUM_PAIRS) -> None:
+def features(graph: DynamicGraph) -> None:
     """Summarise a history and compute the directed features of uniform random pairs."""
-    pairs = np.random.default_rng(0).integers(graph.snapshots[-1].num_nodes, size=(2, num_pairs))
+    pairs = np.random.default_rng(0).integers(graph.snapshots[-1].num_nodes, size=(2, NUM_PAIRS))
     prepare_link_features(graph).directed(*pairs)
 
 
 def main() -> None:
-    """Measure each graph, and in processes of their own the memory that the pairs add to that of the history."""
-    if len(sys.argv) == 3:
-        features(graph_of(sys.argv[1]), int(sys.argv[2]))
-        return
+    """Measure each graph: CPU seconds, and the largest memory of numpy's arrays beside those of the history."""
     for name in GRAPHS:
         graph = graph_of(name)
         features(graph)  # compiles
@@ -45,8 +42,11 @@ def main() -> None:
             features(graph)
             seconds.append(time.process_time() - started)
         measure.verdict(f"link-features-{name}", seconds, SECONDS, at_most=True, unit="s")
-        with_pairs, alone = (measure.peak_mib(__file__, name, str(num_pairs)) for num_pairs in (NUM_PAIRS, 1))
-        measure.verdict(f"link-features-{name}-memory", with_pairs - alone, MIB, at_most=True, unit="MiB")
+        tracemalloc.start()
+        features(graph)
+        peak = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+        measure.verdict(f"link-features-{name}-memory", peak, MIB, at_most=True, unit="MiB")
 
 
 if __name__ == "__main__":

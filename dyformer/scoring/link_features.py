@@ -54,7 +54,7 @@ GROUPS = {
     "paths": (*FEATURE_NAMES[3:6], "log_walks_2", "log_walks_3"),
     "factors": FACTORS,
 }
-BLOCK_PAIRS = 1 << 16
+BLOCK_PAIRS = 1 << 15
 
 
 def names(directed: bool) -> tuple[str, ...]:
@@ -116,12 +116,19 @@ class LinkFeatures:
     def _block(
         self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], *, directed: bool
     ) -> NDArray[np.float32]:
+        # Filling one array is a third faster than stacking columns.
+        block_BF = np.empty((len(source_B), len(names(directed))), dtype=np.float32)
         edge_B, symmetric = self._without_direction(source_B, target_B)
-        there_BF = self._with_direction(source_B, target_B, edge_B)
-        back_BF = self._with_direction(target_B, source_B, edge_B)
+        for column, value_B in enumerate(symmetric):
+            block_BF[:, column] = value_B
+        there_BF, back_BF = np.split(block_BF[:, len(symmetric) :], 2, axis=1)
+        self._fill(there_BF, source_B, target_B, edge_B)
+        self._fill(back_BF, target_B, source_B, edge_B)
         if not directed:
-            there_BF, back_BF = (there_BF + back_BF) / 2, np.abs(there_BF - back_BF)
-        return np.column_stack([*symmetric, there_BF, back_BF]).astype(np.float32)
+            mean_BF = (there_BF + back_BF) / 2
+            np.abs(there_BF - back_BF, out=back_BF)
+            there_BF[:] = mean_BF
+        return block_BF
 
     def _without_direction(
         self, source_B: NDArray[np.int64], target_B: NDArray[np.int64]
@@ -144,15 +151,21 @@ class LinkFeatures:
         columns = feature_columns(self.pairs, source_B, target_B, edge_B, (sums_5B[0], sums_5B[1], l3_B))
         return edge_B, [*columns, *np.log1p(1e4 * sums_5B[3:])]
 
-    def _with_direction(
-        self, from_B: NDArray[np.int64], to_B: NDArray[np.int64], edge_B: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Give the columns of WITH_DIRECTION for one direction of the pairs."""
+    def _fill(
+        self,
+        out_BF: NDArray[np.float32],
+        from_B: NDArray[np.int64],
+        to_B: NDArray[np.int64],
+        edge_B: NDArray[np.int64],
+    ) -> None:
+        """Write the columns of WITH_DIRECTION for one direction of the pairs."""
         product_B = np.einsum("bk,bk->b", self.factors.left_NK[from_B], self.factors.right_NK[to_B])
         length_B = self._lengths[0][from_B] * self._lengths[1][to_B]
         cosine_B = np.divide(product_B, length_B, out=np.zeros_like(product_B), where=length_B > 0)
-        contacts_BC = self.contacts_DC[2 * edge_B + (from_B > to_B)]
-        return np.column_stack([contacts_BC, product_B, cosine_B, self.ends_NF[from_B]])
+        contacts_BC, factors_BF, ends_BF = np.split(out_BF, [len(CONTACTS), len(CONTACTS) + len(FACTORS)], axis=1)
+        contacts_BC[:] = self.contacts_DC[2 * edge_B + (from_B > to_B)]
+        factors_BF[:, 0], factors_BF[:, 1] = product_B, cosine_B
+        ends_BF[:] = self.ends_NF[from_B]
 
     @cached_property
     def _lengths(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
