@@ -1,6 +1,7 @@
 """Scores and reports -> tables and summaries on Prefect's pages; outside a flow run nothing is written."""
 
 import re
+from collections.abc import Mapping
 
 import polars as pl
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
@@ -12,8 +13,13 @@ from flows.tasks.report import read_report
 
 def show_table(dataset: str, metrics: pl.DataFrame) -> None:
     """Show the tables of scores, of all pairs and of the new ones."""
+    show_tables(dataset, dict(zip(("scores", "new-scores"), printed_tables(metrics, dataset), strict=False)))
+
+
+def show_tables(dataset: str, tables: Mapping[str, PrintedTable]) -> None:
+    """Show tables, each under its name."""
     if FlowRunContext.get() is not None:
-        for kind, table in zip(("scores", "new-scores"), printed_tables(metrics, dataset), strict=False):
+        for kind, table in tables.items():
             text = "\n\n".join([table.title, *table.sentences])
             create_table_artifact(table=table.frame.to_dicts(), key=_key(kind, dataset), description=text)
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, print_scores, write_json
+from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, print_tables, write_json
 from flows.environment import server_in_use
 from flows.options import (
     AsJson,
     Changes,
     JsonFile,
     Name,
+    ProtocolName,
     Seed,
     check_titles,
     experiment_from,
@@ -230,7 +231,7 @@ def retrain(
 
 @app.command()
 @with_reading
-def benchmark(
+def benchmark(  # noqa: PLR0913, because each option is an argument
     dataset: Name,
     reading: dict[str, Any],
     steps: Annotated[
@@ -238,6 +239,13 @@ def benchmark(
         typer.Option(help='steps to evaluate, "3-13" or "5,7" (by default those of the paper)', show_default=False),
     ] = None,
     seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
+    protocol: Annotated[
+        ProtocolName,
+        typer.Option(
+            help="paper: AUC of the next step's links against random pairs; prequential: their ranks among hard"
+            " candidates; live-update: ROLAND's weekly ranks"
+        ),
+    ] = "paper",
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -250,10 +258,10 @@ def benchmark(
     changes: Changes = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Evaluate methods on every step of the paper's protocol: DyFormer, its variations, baselines, your own."""
+    """Evaluate methods on every step of a protocol: DyFormer, its variations, baselines, your own."""
     experiment = experiment_from(dataset, changes)  # refused before anything is committed
     check_titles(methods)
-    from flows.tasks.evaluate import metrics, steps_to_evaluate, wanted_steps
+    from flows.tasks.evaluate import wanted_steps
     from flows.tasks.methods import benchmark_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
@@ -262,13 +270,12 @@ def benchmark(
     address, _ = _ingested(
         dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
     )
-    steps_to_evaluate(address, steps)
     _announce()
-    from flows.benchmark import benchmark as flow
+    from flows.protocols import PROTOCOLS, run_protocol
 
-    made = flow(dataset, reading, steps, seeds, experiment, names)
-    rows = metrics(made["scores"], made["snapshots"])
-    print_scores(rows, dataset)
+    PROTOCOLS[protocol].check_steps(address, steps)
+    rows, tables = run_protocol(protocol, dataset, reading, steps, seeds, experiment, names)
+    print_tables(tables)
     if json_file is not None:
         write_json(json_file, plain_steps(rows))
 

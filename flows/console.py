@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
 
+    from dyformer.experiments.tables import PrintedTable
+
 Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
@@ -41,7 +43,12 @@ def print_scores(metrics: "pl.DataFrame", dataset: str) -> None:
     """Print the tables of all and of new pairs, with intervals, and the tests over steps and seeds below each."""
     from dyformer.experiments.tables import printed_tables
 
-    for table in printed_tables(metrics, dataset):
+    print_tables(printed_tables(metrics, dataset))
+
+
+def print_tables(tables: "list[PrintedTable]") -> None:
+    """Print tables, each with its sentences below it."""
+    for table in tables:
         print_frame(table.frame, table.title)
         print(*table.sentences, sep="\n", end="\n" if table.sentences else "")
 

@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +23,7 @@ Seed = Annotated[int, typer.Option(help="seed of the split and of the training",
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
+ProtocolName = Literal["paper", "prequential", "live-update"]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 READING_PANEL = "How the log is read (guessed if not given)"

@@ -12,7 +12,10 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
 from dyformer.evaluation.protocols import PROTOCOL
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.evaluate import metrics
@@ -24,7 +27,15 @@ from storage.layout import DECODER, WEIGHTS
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
-METRIC_NAMES = {"auc": "auc", "average_precision": "ap"}
+METRIC_NAMES = {
+    "auc": "auc",
+    "average_precision": "ap",
+    "mrr": "mrr",
+    "hits_at_1": "hits_at_1",
+    "hits_at_10": "hits_at_10",
+    "ndcg_at_10": "ndcg_at_10",
+}
+SLICES = ("all", "known", "new", "repeat")
 BESIDE = ("low", "high", "num_pairs", "difference", "difference_low", "difference_high")
 
 
@@ -109,6 +120,27 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
     return _outcome(tracker, run, None)
 
 
+def track_rankings(snapshots: str, scores: list[str], table: pl.DataFrame) -> dict[str, Any]:
+    """Track a benchmark of ranks: one run per method and seed with its metrics of every step, and one with all.
+
+    Args:
+        snapshots: address of the snapshots.
+        scores: addresses of the scored queries or the ranks.
+        table: their metrics, of one protocol.
+    """
+    opened = open_snapshots(snapshots)
+    tracker = open_tracker(opened.layout)
+    tracker.replay_spool()  # records of earlier runs that could not be sent
+    whole = _key("benchmark", *(digest(address) for address in scores))
+    tags = {**_tags(opened, None), "protocol": table["protocol"][0], "stage": "benchmark", "steps": _steps(table)}
+    _track_methods(tracker, opened, table, tags, whole)
+    name = "comparison of methods"
+    with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
+        _track_data(run, opened)
+        run.table("metrics.csv", table)
+    return _outcome(tracker, run, None)
+
+
 def _training_run(tracker: Tracker, opened: Snapshots, trained: Lineage) -> AbstractContextManager[TrackedRun]:
     """Begin the run of a training, or continue it."""
     tags = {**_training_tags(opened, trained, "retrain"), "method": "DyFormer"}
@@ -138,8 +170,9 @@ def _track_figures(run: TrackedRun, rows: pl.DataFrame) -> None:
     pairs (test/macro_auc_num_pairs) and the difference to the best baseline with its interval (..._difference,
     ..._difference_low, ..._difference_high).
     """
-    for row in rows.filter(pl.col("metric").is_in(list(METRIC_NAMES))).iter_rows(named=True):
-        name = METRIC_NAMES[row["metric"]] + ("" if row["slice"] == "all" else f"_{row['slice']}")
+    wanted = pl.col("metric").is_in(list(METRIC_NAMES)) & pl.col("slice").is_in(SLICES)
+    for row in rows.filter(wanted).iter_rows(named=True):
+        name = _metric_name(row)
         is_step = row["step"].isdecimal()
         name = f"test/{name}" if is_step else f"test/{row['step']}_{name}"
         keys = BESIDE[:2] if is_step else BESIDE
@@ -147,9 +180,20 @@ def _track_figures(run: TrackedRun, rows: pl.DataFrame) -> None:
         run.metrics({name: row["value"], **beside}, step=int(row["step"]) if is_step else 0)
 
 
+def _metric_name(row: dict[str, Any]) -> str:
+    """Join metric, family of negatives and slice; the usual family and slice of a protocol have no name."""
+    parts = [METRIC_NAMES[row["metric"]]]
+    if row["protocol"] == RANKING_PROTOCOL:
+        parts += [row["family"]] if row["family"] != MIXED else []
+        return "_".join(parts + ([row["slice"]] if row["slice"] != KNOWN else []))
+    return "_".join(parts + ([row["slice"]] if row["slice"] != "all" else []))
+
+
 def _best_baseline(rows: pl.DataFrame) -> dict[str, str]:
-    """Name the baseline of the differences in AUC over all pairs."""
-    best = rows.filter(metric="auc", slice="all")["best_baseline"].drop_nulls()
+    """Name the baseline of the differences: in AUC over all pairs, or in MRR over all queries."""
+    main = (pl.col("metric") == "auc") & (pl.col("slice") == "all")
+    ranking = (pl.col("metric") == "mrr") & (pl.col("slice") == KNOWN) & (pl.col("family") == MIXED)
+    best = rows.filter(main | ranking)["best_baseline"].drop_nulls()
     return {} if best.is_empty() else {"best_baseline": best[0]}
 
 

@@ -181,6 +181,40 @@ def test_benchmark_writes_one_row_for_each_metric(run: Run, store: Path, capsys:
     assert "running on the Prefect server at http://127.0.0.1" in capsys.readouterr().out
 
 
+def test_prequential_benchmark_ranks_all_methods_on_the_same_queries(
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    report = store.parent / "prequential.json"
+    arguments = ("mylog", "--protocol", "prequential", "--steps", "11-12", *SETTINGS)
+    methods = ("--methods", "dyformer,l3,contact_recency,logistic")
+    assert command("benchmark", *arguments, *methods, "--json", str(report)) == 0
+    rows = [row for row in json.loads(report.read_text()) if row["metric"] == "mrr" and row["family"] == "mixed"]
+    methods = {"DyFormer", "Forecaster with DyFormer", "L3", "Contact recency", "Logistic regression on pair features"}
+    assert {row["method"] for row in rows} == methods
+    assert {row["step"] for row in rows} == {11, 12, "micro", "macro"}
+    assert {row["protocol"] for row in rows} == {"prequential"}
+    printed = capsys.readouterr().out
+    assert "mylog, prequential protocol: mean over 2 steps" in printed
+    assert "The best baseline in MRR is " in printed
+    before = sorted(path for path in store.rglob("*.parquet"))
+    assert command("benchmark", *arguments, "--methods", "dyformer,l3,contact_recency,logistic") == 0
+    assert sorted(path for path in store.rglob("*.parquet")) == before  # nothing is computed twice
+
+
+def test_live_update_benchmark_ranks_the_links_of_each_week(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
+    report = store.parent / "live.json"
+    arguments = ("benchmark", "mylog", "--protocol", "live-update", "--methods", "l3,contact_recency")
+    assert command(*arguments, "--json", str(report)) == 0
+    rows = json.loads(report.read_text())
+    assert {row["method"] for row in rows} == {"L3", "Contact recency"}
+    assert {row["protocol"] for row in rows} == {"live-update"}
+    assert "ROLAND's live-update protocol" in capsys.readouterr().out
+    assert command(*arguments, "--steps", "3-4") == 1
+    assert "leave --steps out" in capsys.readouterr().err
+    assert command("benchmark", "mylog", "--protocol", "live-update", "--methods", "dyformer") == 1
+    assert "methods that score pairs" in capsys.readouterr().err
+
+
 def test_a_whole_run_lives_in_an_object_store(
     server: str, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

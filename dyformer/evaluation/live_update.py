@@ -1,0 +1,137 @@
+"""A method and the next week's links -> ranks of sources, in ROLAND's live-update protocol (You et al., KDD 2022).
+
+H held-out links    S their distinct sources    K negatives of a source    N nodes of the whole log    B resamples
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.embedder import Score
+from dyformer.evaluation.bootstrap import interval, node_resamples
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import distinct, is_among
+from dyformer.sampling.ranking_queries import step_rows
+
+PROTOCOL = "live-update"
+WEEKS = "calendar 1w"  # from Monday on, as ROLAND divides the log
+HELD_OUT_FRACTION = 0.1
+NUM_NEGATIVES = 1_000
+PUBLISHED = {"uci": {"ROLAND-GRU (paper)": 0.112}}
+"""Mean reciprocal ranks of ROLAND's table of live-update results, per dataset and method."""
+
+RANKS_SCHEMA = pl.Schema(
+    {"method": pl.String(), "seed": pl.Int64(), "step": pl.Int64(), "source": pl.Int64(), "rank": pl.Int64()}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutLinks:
+    """A tenth of a step's interactions, and negatives of their sources."""
+
+    step: int
+    source_H: NDArray[np.int64]
+    target_H: NDArray[np.int64]
+    source_S: NDArray[np.int64]  # sorted, distinct
+    negative_SK: NDArray[np.int64]
+
+
+def held_out_links(graph: DynamicGraph, step: int, *, seed: int) -> HeldOutLinks:
+    """Hold out a tenth of a step's interactions, repeats included, and draw 1,000 negatives for each of their sources.
+
+    As in ROLAND's program, negatives are drawn with replacement from all nodes of the log, also from those that come
+    later, and only the held-out links of the source are no negatives. Unlike there, neither is the source itself.
+    """
+    generator, num_nodes = np.random.default_rng([seed, step]), len(graph.node_N)
+    source_R, target_R = step_rows(graph, step)
+    num_held_out = max(1, round(HELD_OUT_FRACTION * len(source_R))) if len(source_R) else 0
+    row_H = np.sort(generator.permutation(len(source_R))[:num_held_out])
+    source_H, target_H = source_R[row_H], target_R[row_H]
+    source_S = distinct(source_H)
+    refused_K = distinct(np.concatenate([source_H * num_nodes + target_H, source_S * num_nodes + source_S]))
+    negative_SK = np.empty((len(source_S), NUM_NEGATIVES), dtype=np.int64)
+    open_SK = np.ones(negative_SK.shape, dtype=np.bool_)
+    while open_SK.any():
+        negative_SK[open_SK] = generator.integers(num_nodes, size=int(open_SK.sum()))
+        key_SK = source_S[:, None] * num_nodes + negative_SK
+        open_SK = is_among(key_SK.ravel(), refused_K).reshape(key_SK.shape)
+    return HeldOutLinks(step=step, source_H=source_H, target_H=target_H, source_S=source_S, negative_SK=negative_SK)
+
+
+def live_update_ranks(score_pairs: Score, links: HeldOutLinks, num_known: int) -> NDArray[np.int64]:
+    """Rank the best held-out link of each source among its negatives, [S]; equal scores count against the method.
+
+    A pair with an end that is not among the `num_known` nodes known before has the lowest score.
+    """
+    source_P = np.concatenate([links.source_H, np.repeat(links.source_S, NUM_NEGATIVES)])
+    target_P = np.concatenate([links.target_H, links.negative_SK.ravel()])
+    known_P = np.maximum(source_P, target_P) < num_known
+    key_U, position_P = np.unique(source_P[known_P] * num_known + target_P[known_P], return_inverse=True)
+    score_P = np.full(len(source_P), -np.inf)
+    score_P[known_P] = score_pairs(key_U // num_known, key_U % num_known)[position_P]
+    best_S = np.full(len(links.source_S), -np.inf)
+    np.maximum.at(best_S, np.searchsorted(links.source_S, links.source_H), score_P[: len(links.source_H)])
+    negative_SK = score_P[len(links.source_H) :].reshape(links.negative_SK.shape)
+    return 1 + (negative_SK >= best_S[:, None]).sum(axis=1)
+
+
+def live_update_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give the MRR of ranks (RANKS_SCHEMA) as rows of METRICS_SCHEMA: per step, and `macro`, the mean over steps.
+
+    A step's value is the mean over its sources; intervals resample the sources, each alike in all steps.
+    """
+    resamples = node_resamples([ranks["source"].to_numpy()] * 2, num_resamples=1000, generator=np.random.default_rng(0))
+    rows = []
+    for (method, seed), own in ranks.sort("step").group_by("method", "seed", maintain_order=True):
+        values = []
+        for (step,), part in own.group_by("step", maintain_order=True):
+            position_S = np.searchsorted(resamples.node_S, part["source"].to_numpy())
+            weight_BS = resamples.weight_BS[:, position_S].astype(np.float64)
+            reciprocal_S = 1 / part["rank"].to_numpy()
+            with np.errstate(invalid="ignore"):  # a resample without a source is NaN
+                value_B = weight_BS @ reciprocal_S / weight_BS.sum(axis=1)
+            values.append((str(step), float(reciprocal_S.mean()), part.height, value_B))
+        value_B = np.nanmean(np.stack([value[3] for value in values]), axis=0)
+        mean, num = float(np.mean([value[1] for value in values])), sum(value[2] for value in values)
+        for step, value, num_sources, resampled in [*values, ("macro", mean, num, value_B)]:
+            about = (dataset, PROTOCOL, method, seed, step, "mrr", "random", "all", value, num_sources)
+            rows.append((*about, *interval(resampled), method in baselines, None, None, None, None))
+    return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row").fill_nan(None)
+
+
+def live_update_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
+    """Give one row per method, with its MRR averaged over seeds, and the published ones: the best on top."""
+    own = (
+        metrics.filter((pl.col("protocol") == PROTOCOL) & (pl.col("step") == "macro"))
+        .group_by("method")
+        .agg(
+            pl.col("value", "low", "high").mean().round(3),
+            num_sources=pl.col("num_pairs").sum(),
+            num_seeds=pl.col("seed").n_unique().cast(pl.Int64),
+        )
+    )
+    own = own.rename({"value": "mrr"})
+    published = pl.DataFrame(
+        {"method": list(PUBLISHED.get(dataset, {})), "mrr": list(PUBLISHED.get(dataset, {}).values())}
+    )
+    return pl.concat([own, published.cast({"method": pl.String, "mrr": pl.Float64})], how="diagonal").sort(
+        "mrr", "method", descending=[True, False]
+    )
+
+
+def ranks_to_table(
+    ranked: Sequence[tuple[str, int, HeldOutLinks, NDArray[np.int64]]],
+) -> pl.DataFrame:
+    """Put method, seed, links and ranks in one table with the columns of RANKS_SCHEMA."""
+    frames = [
+        pl.DataFrame(
+            {"method": method, "seed": seed, "step": links.step, "source": links.source_S, "rank": rank_S},
+            schema=RANKS_SCHEMA,
+        )
+        for method, seed, links, rank_S in ranked
+    ]
+    return pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *frames])

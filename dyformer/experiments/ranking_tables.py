@@ -1,0 +1,99 @@
+"""Metrics of the prequential protocol -> the table that is printed, with a sentence on the best method and baseline."""
+
+import polars as pl
+
+from dyformer.evaluation.prequential import PROTOCOL
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.ranking_rows import MIXED
+from dyformer.experiments.tables import PrintedTable
+
+CELLS = {
+    "MRR": ("mrr", MIXED),
+    "Hits@10": ("hits_at_10", MIXED),
+    "AUC random": ("auc", "random"),
+    "AUC active": ("auc", "active"),
+}
+"""Columns of the printed table: metric and family of negatives, over the queries between known nodes."""
+
+
+def ranking_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
+    """Give one row per method, the best MRR on top: the mean over steps of each of CELLS, averaged over seeds.
+
+    Columns: method, is_baseline, best_baseline (in MRR), num_seeds, num_queries; for each of CELLS its name, the same
+    with _low and _high for the 95 % interval; difference, difference_low, difference_high of the MRR.
+    """
+    rows = _rows(metrics, dataset).filter(slice=KNOWN, step="macro")
+    parts = []
+    for name, (metric, family) in CELLS.items():
+        own = (
+            rows.filter(metric=metric, family=family)
+            .group_by("method")
+            .agg(
+                pl.col("value").mean().alias(name),
+                pl.col("low").mean().alias(f"{name}_low"),
+                pl.col("high").mean().alias(f"{name}_high"),
+            )
+        )
+        parts.append(own)
+    about = (
+        rows.filter(metric="mrr", family=MIXED)
+        .group_by("method")
+        .agg(
+            pl.col("is_baseline").first(),
+            pl.col("best_baseline").first(),
+            pl.col("difference", "difference_low", "difference_high").mean(),
+            num_queries=pl.col("num_pairs").max(),
+            num_seeds=pl.col("seed").n_unique(),
+        )
+    )
+    for part in parts:
+        about = about.join(part, on="method", how="left")
+    return about.sort("MRR", "method", descending=[True, False])
+
+
+def printed_ranking(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
+    """Give the table as text: a cell is "value [low, high]"; below it the best baseline and the difference to it."""
+    table, log = ranking_table(metrics, dataset), metrics.filter(method="-", step="micro", dataset=dataset)
+    rows = table.to_dicts()
+    columns: dict[str, list[str]] = {"method": [row["method"] for row in rows]}
+    columns |= {name: [_cell(row, name, "{:.3f}") for row in rows] for name in CELLS}
+    columns["MRR difference"] = [_cell(row, "difference", "{:+.3f}") for row in rows]
+    steps = _rows(metrics, dataset).filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique()
+    seeds, queries = max(row["num_seeds"] for row in rows), max(row["num_queries"] for row in rows)
+    fraction = {row["metric"]: row["value"] for row in log.filter(protocol=PROTOCOL).to_dicts()}
+    title = (
+        f"{dataset}, prequential protocol: mean over {steps} step{'s' * (steps > 1)} [95 % interval]; {queries:,} "
+        f"queries, {seeds} seed{'s' * (seeds > 1)}"
+    )
+    covered = (
+        f"{fraction['coverage']:.0%} of the links can be ranked, because both ends are known before; "
+        f"{fraction['repeat_rate']:.0%} of these repeat an earlier link."
+    )
+    return PrintedTable(title, pl.DataFrame(columns), [*_comparison(rows), covered])
+
+
+def _rows(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
+    return metrics.filter(pl.col("seed").is_not_null(), protocol=PROTOCOL, dataset=dataset)
+
+
+def _comparison(rows: list[dict]) -> list[str]:
+    """Give a sentence on the best baseline, and on the best of the other methods beside it."""
+    best = next((row["best_baseline"] for row in rows if row["best_baseline"]), None)
+    if best is None:
+        return []
+    value = next(row["MRR"] for row in rows if row["method"] == best)
+    sentence = f"The best baseline in MRR is {best} ({value:.3f})"
+    own = next((row for row in rows if not row["is_baseline"]), None)
+    if own is None or own["difference"] is None:
+        return [f"{sentence}."]
+    direction = "above" if own["difference"] > 0 else "below"
+    between = f"95 % interval of the difference {own['difference_low']:+.3f} to {own['difference_high']:+.3f}"
+    relative = f"{abs(own['difference']) / value:.0%}"
+    return [f"{sentence}; {own['method']} is {abs(own['difference']):.3f} ({relative}) {direction} it, {between}."]
+
+
+def _cell(row: dict, name: str, form: str) -> str:
+    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if value is None:
+        return ""
+    return form.format(value) + ("" if low is None else f" [{form.format(low)}, {form.format(high)}]")

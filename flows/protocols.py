@@ -1,0 +1,71 @@
+"""A protocol's name -> its benchmark flow, the metrics of the flow's results, and the tables that are printed."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from dyformer.embedder import Scorer
+from dyformer.evaluation.live_update import live_update_table
+from dyformer.experiments.methods import METHODS
+from dyformer.experiments.ranking_tables import printed_ranking
+from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tables import PrintedTable, printed_tables
+from flows.benchmark import benchmark, live_update, prequential
+from flows.tasks.evaluate import metrics, steps_to_evaluate
+from flows.tasks.live_update import live_update_metrics
+from flows.tasks.rank import ranking_metrics, steps_to_rank
+from flows.tasks.snapshots import StepOutOfRange
+
+
+class ProtocolRun(NamedTuple):
+    """How the benchmark of a protocol runs."""
+
+    check_steps: Callable[[str, str | None], Any]  # of snapshots and the wanted steps; raises StepOutOfRange
+    flow: Callable[..., dict[str, Any]]
+    metrics: Callable[[list[str], str], pl.DataFrame]
+    tables: Callable[[pl.DataFrame, str], list[PrintedTable]]
+
+
+def run_protocol(
+    protocol: str,
+    dataset: str,
+    reading: dict[str, Any],
+    steps: str | None,
+    seeds: int,
+    experiment: Experiment,
+    names: list[str],
+) -> tuple[pl.DataFrame, list[PrintedTable]]:
+    """Run the benchmark of a protocol; return its metrics and the tables to print."""
+    chosen = PROTOCOLS[protocol]
+    made = chosen.flow(dataset, reading, steps, seeds, experiment, names)
+    rows = chosen.metrics(made["scores"], made["snapshots"])
+    return rows, chosen.tables(rows, dataset)
+
+
+def _all_weeks(snapshots: str, wanted: str | None) -> None:
+    if wanted is not None:
+        raise StepOutOfRange("--protocol live-update evaluates every week: leave --steps out")
+
+
+def _live_update(
+    dataset: str, reading: dict[str, Any], steps: None, seeds: int, experiment: Experiment, names: list[str]
+) -> dict[str, Any]:
+    everything = set(names) >= set(METHODS)
+    named = [name for name in names if not everything or isinstance(METHODS.get(name), Scorer)]
+    return live_update(dataset, reading, seeds, experiment, named)
+
+
+def _weekly_tables(rows: pl.DataFrame, dataset: str) -> list[PrintedTable]:
+    weeks = rows.filter(pl.col("step") != "macro")["step"].n_unique()
+    title = f"{dataset}, ROLAND's live-update protocol: MRR among 1,000 random nodes, mean over {weeks} weeks"
+    return [PrintedTable(title, live_update_table(rows, dataset), [])]
+
+
+PROTOCOLS: dict[str, ProtocolRun] = {
+    "paper": ProtocolRun(steps_to_evaluate, benchmark, metrics, printed_tables),
+    "prequential": ProtocolRun(
+        steps_to_rank, prequential, ranking_metrics, lambda rows, dataset: [printed_ranking(rows, dataset)]
+    ),
+    "live-update": ProtocolRun(_all_weeks, _live_update, live_update_metrics, _weekly_tables),
+}

@@ -1,0 +1,80 @@
+"""Events -> weekly snapshots, and methods' ranks of the held-out links of each week (ROLAND's live-update protocol)."""
+
+from dataclasses import replace
+
+import polars as pl
+
+from dyformer.embedder import Scorer
+from dyformer.evaluation.live_update import (
+    PROTOCOL,
+    WEEKS,
+    held_out_links,
+    live_update_ranks,
+    live_update_rows,
+    ranks_to_table,
+)
+from dyformer.evaluation.prequential import labelled_steps
+from dyformer.experiments.methods import BASELINES, UnknownMethod
+from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
+from dyformer.logs.datasets import Window
+from flows.console import tracked
+from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
+from flows.tasks.snapshots import FIRST_EVALUATED_STEP, open_snapshots
+from storage.artifacts.artifact import is_current, read_table, write_artifact
+from storage.events.declarations import declaration
+from storage.events.table import read_events
+
+
+def rank_live_updates(snapshots: str, names: list[str], experiment: Experiment | None = None, seed: int = 0) -> str:
+    """Rank the held-out links of all weeks from the third on by the methods; return the address of the ranks.
+
+    A log with integer steps has no weeks: its own windows serve. Raises UnknownMethod for a method with vectors.
+    """
+    opened = open_snapshots(snapshots)
+    methods = {title_of(name): method for name, method in chosen_methods(names).items()}
+    vectors = [title for title, method in methods.items() if not isinstance(method, Scorer)]
+    if vectors:
+        raise UnknownMethod(f"{', '.join(vectors)}: the live-update protocol evaluates methods that score pairs")
+    experiment = experiment_for(opened.dataset) if experiment is None else experiment
+    window = _window(snapshots)
+    records = {title: record_of(method) for title, method in methods.items()}
+    settings = {"protocol": PROTOCOL, "seed": seed, "weeks": str(window), "directed": opened.directed}
+    settings |= {"methods": records, **as_record(experiment, "graph")}
+    lineage = opened.lineage("ranks", until=opened.num_steps, settings=settings)
+    keys = {"version": opened.version, "until": opened.num_steps, "settings": lineage.settings_hash, "seed": seed}
+    address = opened.layout.ranks(opened.dataset, **keys)
+    if is_current(address, lineage):
+        return address
+    graph, ranked = _weekly_graph(snapshots, window), []
+    steps = list(range(FIRST_EVALUATED_STEP, graph.num_steps + 1))
+    for step in tracked(steps, f"weeks of {opened.dataset}", len(steps)):
+        links = held_out_links(graph, step, seed=seed)
+        past = prepare_graph(graph, until=step - 1, config=experiment.graph)
+        labelled = labelled_steps(past, seed=seed)
+        for title, method in methods.items():
+            assert isinstance(method, Scorer)
+            with own_errors(title, method):
+                score_pairs = method.fit_pairs(past, labelled)
+                ranked.append((title, seed, links, live_update_ranks(score_pairs, links, len(past.history.node_N))))
+    return write_artifact(address, {"ranks": ranks_to_table(ranked)}, lineage)
+
+
+def live_update_metrics(ranks: list[str], snapshots: str) -> pl.DataFrame:
+    """Return the mean reciprocal ranks of ranks artifacts as rows of METRICS_SCHEMA."""
+    table = pl.concat([read_table(address, "ranks") for address in ranks])
+    return live_update_rows(table, open_snapshots(snapshots).dataset, baselines=BASELINES)
+
+
+def _window(snapshots: str) -> Window:
+    opened = open_snapshots(snapshots)
+    unit = (declaration(opened.layout, opened.dataset) or {})["time_unit"]
+    return Window.parse(opened.window if unit == "step" else WEEKS)
+
+
+def _weekly_graph(snapshots: str, window: Window) -> DynamicGraph:
+    opened = open_snapshots(snapshots)
+    unit = (declaration(opened.layout, opened.dataset) or {})["time_unit"]
+    events = read_events(opened.layout, opened.dataset, opened.version)
+    return replace(build_snapshots(events, window, unit), directed=opened.directed)

@@ -1,0 +1,178 @@
+"""Snapshots and a step -> its ranking queries, stored once, and the methods' scores of them (prequential protocol)."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import polars as pl
+
+from dyformer.evaluation.prequential import (
+    PROTOCOL,
+    RankingTrial,
+    ScoredQueries,
+    evaluate_queries,
+    from_table,
+    to_table,
+)
+from dyformer.evaluation.protocols import NUM_OLDER_STEPS
+from dyformer.evaluation.ranking_rows import metric_rows, query_log_rows, query_resamples, step_metrics
+from dyformer.experiments.methods import BASELINES, Method, TrainedDyFormer
+from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import known_edges, nodes_known_before
+from dyformer.sampling.ranking_queries import (
+    FAMILIES,
+    MAX_QUERIES,
+    NUM_PER_FAMILY,
+    RankingQueries,
+    queries_from_tables,
+    queries_to_tables,
+    ranking_queries,
+)
+from flows.tasks.evaluate import wanted_steps
+from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
+from flows.tasks.models import device, open_model, was_trained_on
+from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
+from storage.artifacts.artifact import digest, is_current, lineage_of, read_table, write_artifact
+
+TABLES = ("queries", "links")
+
+
+def write_queries(snapshots: str, step: int, seed: int = 0) -> str:
+    """Draw the queries and candidates of a step, unless they exist; return their address.
+
+    All methods are evaluated on this artifact, whose checksums are in the lineage of their scores.
+    """
+    opened = open_snapshots(snapshots)
+    opened.check(step)
+    drawn = {"num_per_family": NUM_PER_FAMILY, "max_queries": MAX_QUERIES, "families": FAMILIES}
+    settings = {"protocol": PROTOCOL, "seed": seed, "step": step, "directed": opened.directed, **drawn}
+    # The last step is recorded, because `inductive` candidates are links of later steps.
+    lineage = opened.lineage("queries", until=opened.num_steps, settings=settings)
+    keys = {"version": opened.version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
+    address = opened.layout.queries(opened.dataset, **keys)
+    if is_current(address, lineage):
+        return address
+    queries = ranking_queries(opened.graph(opened.num_steps, interactions=True), step, seed=seed, **drawn)
+    return write_artifact(address, queries_to_tables(queries), lineage)
+
+
+def read_queries(address: str) -> RankingQueries:
+    """Read the queries of an artifact."""
+    return queries_from_tables({name: read_table(address, name) for name in TABLES})
+
+
+def rank_methods(
+    snapshots: str, queries: str, names: list[str], experiment: Experiment | None = None, seed: int = 0
+) -> str:
+    """Fit methods, named as in chosen_methods, on the steps before the queries'; return the address of their scores."""
+    opened = open_snapshots(snapshots)
+    methods = {title_of(name): method for name, method in chosen_methods(names).items()}
+    experiment = experiment_for(opened.dataset) if experiment is None else experiment
+    records = {title: record_of(method) for title, method in methods.items()}
+    settings = {"methods": records, **as_record(experiment, "graph")}
+    return _ranked(opened, queries, methods, {"seed": seed, "config": experiment.graph}, settings)
+
+
+def rank_model(
+    snapshots: str, queries: str, model: str, method: str = "DyFormer", seed: int = 0, older: tuple[str, ...] = ()
+) -> str:
+    """Score queries by stored weights, under the title `method`; return the address of the scores.
+
+    `older` are models of the same settings, trained until earlier steps, as in evaluate_model. Raises StepOutOfRange
+    for a step that the weights were trained on.
+    """
+    opened, step = open_snapshots(snapshots), lineage_of(queries).settings["step"]
+    _, experiment, trained = open_model(model)
+    if was_trained_on(trained, opened, step):
+        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
+    weights_of = {lineage.until or 0: weights for weights, _, lineage in map(open_model, (*older, model))}
+    method_of = {method: TrainedDyFormer(weights=weights_of, model=experiment.model, device=device())}
+    settings = {"method": method, "model": trained.settings_hash}
+    return _ranked(opened, queries, method_of, {"seed": seed, "config": experiment.graph}, settings, (model, *older))
+
+
+def steps_to_rank(snapshots: str, wanted: str | None = None) -> list[int]:
+    """List the steps that are evaluated: from the dataset's first evaluated step on, or `wanted` such as "3-13".
+
+    Raises:
+        StepOutOfRange: a step without links between known nodes, or without a labelled step before it.
+    """
+    opened = open_snapshots(snapshots)
+    possible = _rankable(opened.graph(opened.num_steps))
+    first = first_evaluated_step(opened.dataset)
+    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
+    wrong = [step for step in steps if step not in possible]
+    if wrong or not steps:
+        can = f"{', '.join(map(str, possible))} can" if possible else "no step can"
+        raise StepOutOfRange(
+            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can} (a step needs two "
+            f"earlier steps, and links between known nodes in itself and in one of the {NUM_OLDER_STEPS} before)"
+        )
+    return steps
+
+
+def ranking_metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
+    """Return the metrics of rankings artifacts as rows of METRICS_SCHEMA: per step, micro and macro."""
+    return _metrics(tuple((address, digest(address)) for address in scores), snapshots)
+
+
+@lru_cache(maxsize=16)  # a flow shows, tracks and prints the same metrics, and resampling takes seconds
+def _metrics(scores: tuple[tuple[str, str], ...], snapshots: str) -> pl.DataFrame:
+    opened, addresses = open_snapshots(snapshots), [address for address, _ in scores]
+    queries_of = {address: opened.layout.absolute(lineage_of(address).settings["queries"]) for address in addresses}
+    queries = {address: read_queries(address) for address in dict.fromkeys(queries_of.values())}
+    seed_of = {address: lineage_of(address).settings["seed"] for address in queries}
+    resamples = {
+        seed: query_resamples([queries[address] for address in queries if seed_of[address] == seed], seed=seed)
+        for seed in set(seed_of.values())
+    }
+    steps: dict[int, dict] = {}
+    for own, drawn in sorted(queries.items(), key=lambda item: item[1].step):
+        # One step is in memory at a time, because its scores are many.
+        tables = [read_table(address, "rankings") for address in addresses if queries_of[address] == own]
+        scored = [each for table in tables for each in from_table(table, drawn)]
+        graph = opened.graph(drawn.step - 1, interactions=True)
+        steps.setdefault(drawn.step, {}).update(step_metrics(scored, graph, resamples[seed_of[own]]))
+    log = query_log_rows(queries.values(), opened.dataset)
+    return pl.concat([metric_rows(steps, opened.dataset, baselines=BASELINES), log])
+
+
+def _ranked(
+    opened: Snapshots,
+    queries: str,
+    methods: Mapping[str, Method],
+    trial: dict[str, Any],
+    settings: dict[str, Any],
+    inputs: tuple[str, ...] = (),
+) -> str:
+    """Evaluate methods, by title, on the queries of a step, unless their scores exist already."""
+    step, seed = lineage_of(queries).settings["step"], trial["seed"]
+    drawn = opened.layout.relative(queries)
+    settings = {"protocol": PROTOCOL, "seed": seed, "step": step, "queries": drawn, **settings}
+    lineage = opened.lineage("rankings", until=step, settings=settings, inputs=(queries, *inputs))
+    keys = {"version": opened.version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
+    address = opened.layout.rankings(opened.dataset, **keys)
+    if is_current(address, lineage):
+        return address
+    # The graph ends before the step, so no method can read it.
+    posed = RankingTrial(graph=opened.graph(step - 1, interactions=True), queries=read_queries(queries), **trial)
+    scored: list[ScoredQueries] = []
+    for title, method in methods.items():
+        with own_errors(title, method):
+            scored += evaluate_queries(title, method, posed)
+    return write_artifact(address, {"rankings": to_table(scored)}, lineage)
+
+
+def _rankable(graph: DynamicGraph) -> list[int]:
+    """List the steps with links between known nodes, in themselves and in one of the four steps before."""
+    linked = {
+        step
+        for step in range(2, graph.num_steps + 1)
+        if len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0])
+    }
+    return [
+        step
+        for step in sorted(linked)
+        if step >= FIRST_EVALUATED_STEP and linked & set(range(step - NUM_OLDER_STEPS, step))
+    ]

@@ -1,0 +1,90 @@
+"""Queries and scores of the prequential protocol as artifacts: made once, checked, and the same for every method."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_log import own_log
+
+from dyformer.experiments.methods import METHODS
+from dyformer.sampling.ranking_queries import ranking_queries
+from flows.tasks.ingest import ingest_log
+from flows.tasks.rank import rank_methods, ranking_metrics, read_queries, steps_to_rank, write_queries
+from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
+from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of
+
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+
+
+@pytest.fixture(scope="module")
+def snapshots(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("rank")
+    log = own_log(folder / "mylog.csv")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        ingest_log("mylog", {"log": [str(log)], **READING}, show=lambda text: None)
+        yield make_snapshots("mylog")
+
+
+def test_stored_queries_are_those_of_the_graph_and_are_made_once(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    address, opened = write_queries(snapshots, 5), open_snapshots(snapshots)
+    expected = ranking_queries(opened.graph(opened.num_steps, interactions=True), 5, seed=0)
+    for name, value in vars(read_queries(address)).items():
+        np.testing.assert_array_equal(value, vars(expected)[name], err_msg=name)
+    monkeypatch.setattr("flows.tasks.rank.ranking_queries", lambda *args, **kwargs: pytest.fail("drawn again"))
+    assert write_queries(snapshots, 5) == address
+    assert lineage_of(address).settings["step"] == 5
+
+
+def test_scores_record_their_queries_and_are_reused(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    queries = write_queries(snapshots, 6)
+    scores = rank_methods(snapshots, queries, ["L3", "Contact recency"])
+    assert digest(queries) in lineage_of(scores).inputs.values()
+    monkeypatch.setattr("flows.tasks.rank.evaluate_queries", lambda *args: pytest.fail("evaluated again"))
+    assert rank_methods(snapshots, queries, ["L3", "Contact recency"]) == scores
+
+
+def test_methods_get_a_graph_that_ends_before_the_step(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    given = []
+
+    class Watcher:
+        def fit_pairs(self, graph, labelled):
+            given.append((graph, labelled))
+            return lambda source_P, target_P: np.zeros(len(source_P))
+
+    monkeypatch.setitem(METHODS, "L3", Watcher())  # pyright: ignore[reportArgumentType]
+    rank_methods(snapshots, write_queries(snapshots, 7), ["L3"])
+    ((graph, labelled),) = given
+    assert graph.until == graph.history.num_steps == 6
+    assert [step.before.until for step in labelled] == [5, 4, 3, 2]
+
+
+def test_metrics_of_two_artifacts_are_those_of_one(snapshots: str):
+    queries = [write_queries(snapshots, step) for step in (8, 9)]
+    names = ["L3", "Contact recency"]
+    together = ranking_metrics([rank_methods(snapshots, each, names) for each in queries], snapshots)
+    apart = [rank_methods(snapshots, each, [name]) for name in names for each in queries]
+    keys = ["method", "step", "metric", "family", "slice"]
+    assert ranking_metrics(apart, snapshots).sort(keys).equals(together.sort(keys))
+    assert set(together["best_baseline"].drop_nulls()) <= set(names)
+
+
+def test_changed_bytes_of_queries_are_found(snapshots: str):
+    address = Path(write_queries(snapshots, 10))
+    file = address / "queries.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[:-20] + bytes(20))
+    try:
+        with pytest.raises(ArtifactDamaged):
+            read_queries(str(address))
+    finally:
+        file.write_bytes(content)
+    assert json.loads((address / "manifest.json").read_text())["files"]["queries.parquet"]
+
+
+def test_steps_that_cannot_be_ranked_are_named(snapshots: str):
+    assert steps_to_rank(snapshots) == list(range(3, 13))
+    assert steps_to_rank(snapshots, "4,6-7") == [4, 6, 7]
+    with pytest.raises(StepOutOfRange, match="mylog: 2, 99 cannot be evaluated"):
+        steps_to_rank(snapshots, "2,5,99")
