@@ -25,7 +25,16 @@ from dyformer.evaluation.protocols import (
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import LinkExamples, TooFewLinks, first_half, is_among, pair_keys, past_pair_keys
+from dyformer.sampling.pairs import (
+    LinkExamples,
+    TooFewLinks,
+    first_half,
+    is_among,
+    known_edges,
+    nodes_known_before,
+    pair_keys,
+    past_pair_keys,
+)
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries
 from dyformer.scoring.decoder import fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
@@ -102,6 +111,12 @@ def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...
             f"learn from; evaluate a later step, or choose longer windows"
         )
     return tuple(labelled)
+
+
+def has_labelled_steps(graph: DynamicGraph, step: int) -> bool:
+    """Check whether one of the steps that a forecast of `step` may learn from has links between known nodes."""
+    earlier = range(max(2, step - NUM_OLDER_STEPS), step)
+    return any(len(known_edges(graph.snapshots[t - 1], nodes_known_before(graph, t))[0]) for t in earlier)
 
 
 def ranking_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExamples:

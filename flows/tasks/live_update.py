@@ -13,7 +13,7 @@ from dyformer.evaluation.live_update import (
     live_update_rows,
     ranks_to_table,
 )
-from dyformer.evaluation.prequential import labelled_steps
+from dyformer.evaluation.prequential import has_labelled_steps, labelled_steps
 from dyformer.experiments.methods import BASELINES, UnknownMethod
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.graphs.prepared_graph import prepare_graph
@@ -28,7 +28,7 @@ from storage.events.table import read_events
 
 
 def rank_live_updates(snapshots: str, names: list[str], experiment: Experiment | None = None, seed: int = 0) -> str:
-    """Rank the held-out links of all weeks from the third on by the methods; return the address of the ranks.
+    """Rank the held-out links of all weeks with labelled steps before them; return the address of the ranks.
 
     A log with integer steps has no weeks: its own windows serve. Raises UnknownMethod for a method with vectors.
     """
@@ -48,7 +48,7 @@ def rank_live_updates(snapshots: str, names: list[str], experiment: Experiment |
     if is_current(address, lineage):
         return address
     graph, ranked = _weekly_graph(snapshots, window), []
-    steps = list(range(FIRST_EVALUATED_STEP, graph.num_steps + 1))
+    steps = [step for step in range(FIRST_EVALUATED_STEP, graph.num_steps + 1) if has_labelled_steps(graph, step)]
     for step in tracked(steps, f"weeks of {opened.dataset}", len(steps)):
         links = held_out_links(graph, step, seed=seed)
         past = prepare_graph(graph, until=step - 1, config=experiment.graph)

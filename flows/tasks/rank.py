@@ -12,6 +12,7 @@ from dyformer.evaluation.prequential import (
     ScoredQueries,
     evaluate_queries,
     from_table,
+    has_labelled_steps,
     to_table,
 )
 from dyformer.evaluation.protocols import NUM_OLDER_STEPS
@@ -165,14 +166,10 @@ def _ranked(
 
 
 def _rankable(graph: DynamicGraph) -> list[int]:
-    """List the steps with links between known nodes, in themselves and in one of the four steps before."""
-    linked = {
-        step
-        for step in range(2, graph.num_steps + 1)
-        if len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0])
-    }
+    """List the steps with links between known nodes and with labelled steps before them."""
     return [
         step
-        for step in sorted(linked)
-        if step >= FIRST_EVALUATED_STEP and linked & set(range(step - NUM_OLDER_STEPS, step))
+        for step in range(FIRST_EVALUATED_STEP, graph.num_steps + 1)
+        if len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0])
+        and has_labelled_steps(graph, step)
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from own_log import own_log
+from polars.testing import assert_frame_equal
 
 from dyformer.experiments.methods import METHODS
 from dyformer.sampling.ranking_queries import ranking_queries
@@ -66,7 +67,7 @@ def test_metrics_of_two_artifacts_are_those_of_one(snapshots: str):
     together = ranking_metrics([rank_methods(snapshots, each, names) for each in queries], snapshots)
     apart = [rank_methods(snapshots, each, [name]) for name in names for each in queries]
     keys = ["method", "step", "metric", "family", "slice"]
-    assert ranking_metrics(apart, snapshots).sort(keys).equals(together.sort(keys))
+    assert_frame_equal(ranking_metrics(apart, snapshots).sort(keys), together.sort(keys))
     assert set(together["best_baseline"].drop_nulls()) <= set(names)
 
 
