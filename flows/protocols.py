@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.live_update import live_update_table
 from dyformer.experiments.methods import METHODS
-from dyformer.experiments.ranking_tables import printed_ranking
+from dyformer.experiments.ranking_tables import printed_live_update, printed_ranking
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import PrintedTable, printed_tables
 from flows.benchmark import benchmark, live_update, prequential
@@ -56,16 +55,12 @@ def _live_update(
     return live_update(dataset, reading, seeds, experiment, named)
 
 
-def _weekly_tables(rows: pl.DataFrame, dataset: str) -> list[PrintedTable]:
-    weeks = rows.filter(pl.col("step") != "macro")["step"].n_unique()
-    title = f"{dataset}, ROLAND's live-update protocol: MRR among 1,000 random nodes, mean over {weeks} weeks"
-    return [PrintedTable(title, live_update_table(rows, dataset), [])]
-
-
 PROTOCOLS: dict[str, ProtocolRun] = {
     "paper": ProtocolRun(steps_to_evaluate, benchmark, metrics, printed_tables),
     "prequential": ProtocolRun(
         steps_to_rank, prequential, ranking_metrics, lambda rows, dataset: [printed_ranking(rows, dataset)]
     ),
-    "live-update": ProtocolRun(_all_weeks, _live_update, live_update_metrics, _weekly_tables),
+    "live-update": ProtocolRun(
+        _all_weeks, _live_update, live_update_metrics, lambda rows, dataset: [printed_live_update(rows, dataset)]
+    ),
 }

@@ -104,17 +104,17 @@ def live_update_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection
 
 
 def live_update_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
-    """Give one row per method, with its MRR averaged over seeds, and the published ones: the best on top."""
+    """Give one row per method and published one, the best on top: its MRR averaged over seeds, mrr_low and mrr_high."""
     own = (
         metrics.filter((pl.col("protocol") == PROTOCOL) & (pl.col("step") == "macro"))
         .group_by("method")
         .agg(
-            pl.col("value", "low", "high").mean().round(3),
-            num_sources=pl.col("num_pairs").sum(),
+            pl.col("value").mean().round(3).alias("mrr"),
+            pl.col("low", "high").mean().round(3).name.prefix("mrr_"),
+            num_sources=pl.col("num_pairs").max(),
             num_seeds=pl.col("seed").n_unique().cast(pl.Int64),
         )
     )
-    own = own.rename({"value": "mrr"})
     published = pl.DataFrame(
         {"method": list(PUBLISHED.get(dataset, {})), "mrr": list(PUBLISHED.get(dataset, {}).values())}
     )

@@ -1,0 +1,62 @@
+import polars as pl
+
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.experiments.ranking_tables import printed_live_update, printed_ranking, ranking_table
+
+
+def row(method: str, metric: str, family: str, step: str, value: float, **more: object) -> dict:
+    about = {"dataset": "uci", "protocol": "prequential", "method": method, "seed": 0, "step": step, "metric": metric}
+    numbers = {"value": value, "low": value - 0.1, "high": value + 0.1, "num_pairs": 1234}
+    return {**about, "family": family, "slice": "known", **numbers, **more}
+
+
+def metrics() -> pl.DataFrame:
+    rows = []
+    for method, value, is_baseline in (("Ours", 0.3, False), ("L3", 0.25, True), ("Recency", 0.2, True)):
+        beside = {"is_baseline": is_baseline, "best_baseline": "L3"}
+        if method != "L3":
+            difference = value - 0.25
+            ends = {"difference_low": difference - 0.01, "difference_high": difference + 0.01}
+            beside |= {"difference": difference, **ends}
+        for step in ("4", "5", "macro"):
+            rows.append(row(method, "mrr", "mixed", step, value, **beside))
+            rows += [row(method, "auc", family, step, value + 0.5) for family in ("random", "active", "typed")]
+            rows.append(row(method, "hits_at_10", "mixed", step, value + 0.2))
+            rows.append(row(method, "mrr", "mixed", step, 0.9, slice="repeat"))  # another slice is not in the table
+    log = {"method": "-", "seed": None, "low": None, "high": None, "slice": "all"}
+    rows += [row("-", name, "-", "micro", value, **log) for name, value in (("coverage", 0.7), ("repeat_rate", 0.4))]
+    return pl.DataFrame(rows, schema=METRICS_SCHEMA)
+
+
+def test_table_has_the_mean_over_steps_of_the_known_queries():
+    table = ranking_table(metrics(), "uci")
+    assert table["method"].to_list() == ["Ours", "L3", "Recency"]
+    assert table["MRR"].to_list() == [0.3, 0.25, 0.2]
+    assert table["AUC active"].to_list() == [0.8, 0.75, 0.7]
+    assert table["Hits@10"].to_list() == [0.5, 0.45, 0.4]
+    assert table["num_queries"].unique().to_list() == [1234]
+
+
+def test_printed_table_states_intervals_the_best_baseline_and_the_difference_to_it():
+    printed = printed_ranking(metrics(), "uci")
+    assert printed.title == ("uci, prequential protocol: mean over 2 steps [95 % interval]; 1,234 queries, 1 seed")
+    assert printed.frame["MRR"].to_list()[0] == "0.300 [0.200, 0.400]"
+    assert printed.frame["MRR difference"].to_list() == ["+0.050 [+0.040, +0.060]", "", "-0.050 [-0.060, -0.040]"]
+    best = "The best baseline in MRR is L3 (0.250); Ours is 0.050 (20 %) above it"
+    interval = "95 % interval of the difference +0.040 to +0.060"
+    covered = (
+        "70 % of the links can be ranked, because both ends are known before; 40 % of these repeat an earlier link."
+    )
+    assert printed.sentences == [f"{best}, {interval}.", covered]
+
+
+def test_baselines_alone_have_no_difference_to_state():
+    printed = printed_ranking(metrics().filter(pl.col("method") != "Ours"), "uci")
+    assert printed.sentences[0] == "The best baseline in MRR is L3 (0.250)."
+
+
+def test_live_update_table_has_the_published_value():
+    rows = [row("Recency", "mrr", "random", step, 0.36, protocol="live-update", slice="all") for step in ("3", "macro")]
+    printed = printed_live_update(pl.DataFrame(rows, schema=METRICS_SCHEMA), "uci")
+    assert dict(printed.frame.iter_rows()) == {"Recency": "0.360 [0.260, 0.460]", "ROLAND-GRU (paper)": "0.112"}
+    assert printed.title.endswith("mean over 1 steps, 1,234 ranked sources")
