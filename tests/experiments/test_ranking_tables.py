@@ -23,7 +23,7 @@ def metrics() -> pl.DataFrame:
             rows += [row(method, "auc", family, step, value + 0.5) for family in ("random", "active", "typed")]
             rows.append(row(method, "hits_at_10", "mixed", step, value + 0.2))
             rows.append(row(method, "mrr", "mixed", step, 0.9, slice="repeat"))  # another slice is not in the table
-    log = {"method": "-", "seed": None, "low": None, "high": None, "slice": "all"}
+    log = {"seed": None, "low": None, "high": None, "slice": "all"}
     rows += [row("-", name, "-", "micro", value, **log) for name, value in (("coverage", 0.7), ("repeat_rate", 0.4))]
     return pl.DataFrame(rows, schema=METRICS_SCHEMA)
 
