@@ -17,6 +17,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 import flows.cli
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
 
@@ -172,12 +173,12 @@ def test_benchmark_writes_one_row_for_each_metric(run: Run, store: Path, capsys:
     report = store.parent / "benchmark.json"
     assert command("benchmark", "mylog", "--steps", "11-12", *SETTINGS, "--json", str(report)) == 0
     rows = json.loads(report.read_text())
-    keys = ["dataset", "protocol", "method", "seed", "step", "metric", "family", "slice", "value"]
+    keys = METRICS_SCHEMA.names()
     assert all(list(row) == keys for row in rows)
     assert {row["step"] for row in rows} == {11, 12, "micro", "macro"}
     methods = {row["method"] for row in rows}
     assert {"DyFormer", "DyFormer without pre-training", "EdgeBank (ever)", "Preferential attachment", "L3"} <= methods
-    assert len({tuple(row[key] for key in keys[:-1]) for row in rows}) == len(rows)
+    assert len({tuple(row[key] for key in keys[: keys.index("value")]) for row in rows}) == len(rows)
     assert "running on the Prefect server at http://127.0.0.1" in capsys.readouterr().out
 
 
