@@ -22,6 +22,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the collector take them at the end, where DuckDB would report them as leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def shared_log() -> Callable[[str], Path]:
     """Path of a published log (or of the reference counts); their licences keep them out of this repository."""
