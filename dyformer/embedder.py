@@ -29,6 +29,7 @@ class LabelledStep:
     examples: LinkExamples
     weight: float  # of each pair in a fit: 1 for the forecast step, less for older ones
     directed: bool = False  # whether a pair means source -> target; otherwise both orders are the same pair
+    ranked: bool = False  # whether the negative pairs are candidates of the positive pairs' sources
 
 
 @runtime_checkable
@@ -50,7 +51,8 @@ class Scorer(Protocol):
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Return the function from pairs to scores of the step after `graph.until`.
 
-        `labelled` begins with the labelled pairs of that step itself, its `before` being `graph`; older steps follow.
-        Every method gets the same ones, and a method without a fit ignores them.
+        `labelled` has the newest step first, and features of its pairs are read from its `before`. In the paper's
+        protocol the first one is the forecast step itself, of which a part of the pairs is labelled, and its `before`
+        is `graph`. In the other protocols all labelled steps are past. Every method gets the same ones.
         """
         ...

@@ -21,6 +21,7 @@ from dyformer.evaluation.protocols import (
     OLDER_STEP_WEIGHT,
     fitted_vectors,
     older_vectors,
+    rotated,
 )
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -103,7 +104,7 @@ def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...
         before = prepare_graph(past.history, until=past.until - 1 - age, config=past.config)
         examples = ranking_examples(past.history, before.until + 1, seed=seed)
         if examples.positive_P.any() and not examples.positive_P.all():
-            about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed}
+            about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
             labelled.append(LabelledStep(before=before, examples=examples, **about))
     if not labelled:
         raise TooFewLinks(
@@ -143,19 +144,16 @@ def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) 
     """Fit a method on the past and score each distinct pair of the queries once, source before target.
 
     A Scorer gets the labelled steps. Vectors give two rows, as in the paper's protocol: one with the paper's decoder,
-    and one, named with FORECASTER_WITH, of the forecaster that reads them. Both are fitted on the same labelled steps.
-    The vectors of another training lie in another space, so the decoder reads the newest vectors for all steps.
-
-    Raises TooFewLinks without labelled pairs, and ValueError for scores or vectors of another shape, or that are not
-    finite.
+    and one, named with FORECASTER_WITH, of the forecaster that reads them. Raises TooFewLinks without labelled pairs,
+    and ValueError for scores or vectors of another shape, or that are not finite.
     """
     if isinstance(method, Scorer):
         return [scored_queries(name, trial, method.fit_pairs(trial.past, trial.labelled))]
-    vectors_ND = fitted_vectors(name, method, trial.past, trial.seed)
-    vectors_of = {trial.past: vectors_ND, **older_vectors(name, method, trial.labelled, trial.seed)}
+    newest_ND = fitted_vectors(name, method, trial.past, trial.seed)
+    vectors_of = {trial.past: newest_ND, **older_vectors(name, method, trial.labelled, trial.seed)}
     forecaster = Forecaster(vectors_of=vectors_of.get, seed=trial.seed)
     return [
-        scored_queries(name, trial, _decoded(vectors_ND, trial.labelled)),
+        scored_queries(name, trial, _decoded(vectors_of, trial)),
         scored_queries(FORECASTER_WITH + name, trial, forecaster.fit_pairs(trial.past, trial.labelled)),
     ]
 
@@ -191,21 +189,22 @@ def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueri
     return rows
 
 
-def _decoded(vectors_ND: NDArray[np.floating], labelled: Sequence[LabelledStep]) -> Score:
-    """Fit the paper's decoder on the labelled steps; half of the newest step's pairs chooses the regularisation."""
-    source_P, target_P, positive_P = (
-        np.concatenate([getattr(step.examples, name) for step in labelled])
-        for name in ("source_P", "target_P", "positive_P")
-    )
-    inputs_PF = hadamard(vectors_ND, source_P, target_P)
-    weight_P = np.concatenate([np.full(len(step.examples.positive_P), step.weight) for step in labelled])
-    is_fitted_P = np.ones(len(positive_P), dtype=np.bool_)
-    is_fitted_P[: len(labelled[0].examples.positive_P)] = first_half(labelled[0].examples.positive_P)
+def _decoded(vectors_of: dict[PreparedGraph, NDArray[np.floating]], trial: RankingTrial) -> Score:
+    """Fit the paper's decoder on the newest labelled step, half of whose pairs chooses the regularisation.
+
+    Its vectors are those before that step, because vectors that were trained on the labelled links fit them better
+    than links to come. Where there are none, the newest ones serve, and are then trusted too much.
+    """
+    before, examples = trial.labelled[0].before, trial.labelled[0].examples
+    newest_ND = vectors_of[trial.past]
+    before_ND = vectors_of.get(before, newest_ND)
+    products_PD = hadamard(before_ND, examples.source_P, examples.target_P)
+    is_first_P = first_half(examples.positive_P)
     decoder = fit_decoder(
-        inputs_PF[is_fitted_P],
-        positive_P[is_fitted_P],
-        (inputs_PF[~is_fitted_P], positive_P[~is_fitted_P]),
-        weight_P=weight_P[is_fitted_P],
+        products_PD[is_first_P],
+        examples.positive_P[is_first_P],
+        (products_PD[~is_first_P], examples.positive_P[~is_first_P]),
         kind="paper",
     )
-    return lambda source_S, target_S: score(decoder, hadamard(vectors_ND, source_S, target_S))
+    rotated_ND = newest_ND if before not in vectors_of else rotated(newest_ND, before_ND)
+    return lambda source_P, target_P: score(decoder, hadamard(rotated_ND, source_P, target_P))

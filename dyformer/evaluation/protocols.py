@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import orthogonal_procrustes
 
 from dyformer.embedder import Embedder, LabelledStep, NoVectors, Scorer
 from dyformer.evaluation.scored_pairs import ScoredPairs
@@ -27,9 +28,7 @@ from dyformer.scoring.forecaster import Forecaster
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 PROTOCOL = "paper"
-NUM_OLDER_VECTORS = (
-    1  # older labelled steps for which a method is fitted, so that the forecaster learns to read vectors
-)
+NUM_OLDER_VECTORS = 1  # older labelled steps with vectors, from which the forecaster learns to read them
 MIN_TRAINED_STEPS = 2  # training needs so many steps
 NUM_OLDER_STEPS = 4  # steps before the forecast one whose pairs a method may be fitted on
 OLDER_STEP_WEIGHT = 0.5  # a step's pairs weigh this much of those of the next step
@@ -124,6 +123,14 @@ def fitted_vectors(name: str, method: Embedder, graph: PreparedGraph, seed: int)
     vectors_ND = embed(np.arange(len(graph.history.node_N)))
     _check_vectors(name, vectors_ND, len(graph.history.node_N), graph.until + 1)
     return vectors_ND
+
+
+def rotated(newer_ND: NDArray[np.floating], older_ND: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Rotate the vectors of a newer training onto those of an older one, which has its own axes.
+
+    Nodes that the older one lacks come last. The rotation is that of orthogonal Procrustes (Schoenemann, 1966).
+    """
+    return newer_ND @ orthogonal_procrustes(newer_ND[: len(older_ND)], older_ND)[0]
 
 
 def forecast_decoder(

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.linalg import orthogonal_procrustes
 
 from dyformer.embedder import Embedder
 from dyformer.evaluation.metric_rows import metrics_of
-from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, forecast_decoder
+from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, forecast_decoder, rotated
 from dyformer.experiments.methods import BASELINES, METHODS, Method, TrainedDyFormer, Variation, checked_method
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
@@ -265,7 +264,7 @@ def fit(
     head = forecast_decoder(before_ND, dynamic, step, seed, experiment.decoder)
     head_ND = vector_ND
     if not isinstance(chosen, TrainedDyFormer):
-        head_ND = vector_ND @ orthogonal_procrustes(vector_ND[: len(before_ND)], before_ND)[0]
+        head_ND = rotated(vector_ND, before_ND)
     return Model(graph=known, vector_ND=vector_ND, head_ND=head_ND, head=head)
 
 

@@ -14,14 +14,14 @@ from scipy.special import expit
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.heads import Head, HeadKind, fit_head
-from dyformer.scoring.labelled_tables import labelled_tables, stacked
+from dyformer.scoring.labelled_tables import labelled_table, stacked
 from dyformer.scoring.link_features import LinkFeatures, prepare_link_features
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 """A graph as of a step -> vectors `[N, D]` of a model trained on no later step; None where there is no such model."""
 
-KINDS: dict[bool, tuple[HeadKind, ...]] = {False: ("linear", "trees"), True: ("linear", "trees", "ranking")}
-"""Heads for unordered and for ordered pairs; only ordered pairs come as a source with its candidates, to be ranked."""
+KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
+"""The heads; the last one only where labelled pairs come as a source with its candidates."""
 
 NUM_PARTS = 4  # equal parts of a vector that have a score each, because DyFormer's id embedding is one of them
 NUM_VECTOR_SCORES = NUM_PARTS + 2
@@ -66,11 +66,11 @@ class Forecaster:
 
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
         """Fit the heads on all labelled pairs. Raises ValueError like `fit_pairs`."""
-        directed = labelled[0].directed
-        table = stacked(*(table for table in labelled_tables(labelled, self._labelled_inputs) if table is not None))
-        heads = tuple(fit_head(kind, table, seed=self.seed) for kind in KINDS[directed])
+        directed, ranked = labelled[0].directed, labelled[0].ranked
+        table = stacked(*(labelled_table(step, self._labelled_inputs(step)) for step in labelled))
+        heads = tuple(fit_head(kind, table, seed=self.seed) for kind in (KINDS if ranked else KINDS[:-1]))
         scales = [1.0] * len(heads)
-        if directed:  # the output of LambdaRank has no scale of its own
+        if ranked:  # the output of LambdaRank has no scale of its own
             _, trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads)
             scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
         return FittedForecaster(heads=heads, scales=tuple(scales), directed=directed)

@@ -1,9 +1,9 @@
 """Labelled steps -> inputs, labels and weights to fit a classifier of pairs on.
 
-P pairs    F pair features
+P pairs    F inputs
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -18,10 +18,6 @@ from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 # All methods of a trial read the same graphs and pairs; an entry goes when its graph or labelled step goes.
 _FEATURES: WeakKeyDictionary[PreparedGraph, PairFeatures] = WeakKeyDictionary()
 _INPUTS: WeakKeyDictionary[LabelledStep, NDArray[np.float64]] = WeakKeyDictionary()
-
-
-Inputs = Callable[[LabelledStep], NDArray[np.floating]]
-"""A labelled step -> the inputs `[P, F]` of its pairs, from the steps before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +37,13 @@ def pair_features(graph: PreparedGraph) -> PairFeatures:
     return _FEATURES[graph]
 
 
-def labelled_tables(
-    labelled: Sequence[LabelledStep], inputs_of: Inputs | None = None
-) -> tuple[LabelledTable, LabelledTable, LabelledTable | None]:
-    """Give three tables of inputs: to fit on, to choose a setting on, and of the older steps.
+def labelled_tables(labelled: Sequence[LabelledStep]) -> tuple[LabelledTable, LabelledTable, LabelledTable | None]:
+    """Give three tables of pair features: to fit on, to choose a setting on, and of the older steps.
 
-    The first two are the halves of the newest step's pairs. There is no third one without older steps. The inputs are
-    by default the pair features of the steps before the labelled one.
+    The first two are the halves of the newest step's pairs. There is no third one without older steps. Features of
+    a step's pairs are read from the steps before it.
     """
-    newest, *older = [_table(step, inputs_of or _pair_features_of) for step in labelled]
+    newest, *older = [labelled_table(step, _pair_features_of(step)) for step in labelled]
     is_first_P = first_half(newest.positive_P)
     return _rows(newest, is_first_P), _rows(newest, ~is_first_P), stacked(*older) if older else None
 
@@ -60,10 +54,11 @@ def stacked(*tables: LabelledTable) -> LabelledTable:
     return LabelledTable(**dict(zip(vars(tables[0]), map(np.concatenate, columns), strict=True)))
 
 
-def _table(step: LabelledStep, inputs_of: Inputs) -> LabelledTable:
+def labelled_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> LabelledTable:
+    """Put the pairs of a step in a table with these inputs."""
     examples, graph = step.examples, step.before
     return LabelledTable(
-        inputs_PF=inputs_of(step),
+        inputs_PF=inputs_PF,
         positive_P=examples.positive_P,
         weight_P=np.full(len(examples.positive_P), step.weight),
         group_P=examples.source_P + graph.until * len(graph.history.node_N),

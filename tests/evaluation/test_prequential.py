@@ -21,6 +21,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import TooFewLinks
 from dyformer.sampling.ranking_queries import ranking_queries
+from dyformer.scoring.forecaster import Forecaster
 
 GRAPH, STEP = growing_log(num_steps=7), 6
 SCORERS = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
@@ -150,14 +151,43 @@ def test_vectors_give_a_row_of_the_decoder_and_one_of_the_forecaster():
     assert scored[0].score_S.tobytes() != scored[1].score_S.tobytes()
 
 
-def test_the_forecaster_gets_vectors_of_the_newest_labelled_step_and_the_decoder_the_newest_alone():
+def test_both_rows_read_vectors_that_do_not_know_the_labelled_links():
     assert isinstance(Random(), Embedder)
     (fixed, of_fixed), (anew, of_anew) = (
         [each.score_S.tobytes() for each in evaluate_queries("x", Random(seeds=seeds), trial_of())]
         for seeds in ((5, 5), (4, 5))
     )
-    assert fixed == anew
+    assert fixed != anew
     assert of_fixed != of_anew
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linked:
+    """Vectors of links to the first nodes; before the forecast step they may have other axes."""
+
+    axes_DD: NDArray[np.float64]
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        linked_NN = np.eye(len(graph.history.node_N))
+        for snapshot in graph.history.snapshots:
+            linked_NN[snapshot.source_E, snapshot.target_E] += 1
+            linked_NN[snapshot.target_E, snapshot.source_E] += 1
+        vectors_ND = (linked_NN @ linked_NN)[:, :4]
+        return lambda node_N: (vectors_ND @ self.axes_DD if graph.until == STEP - 1 else vectors_ND)[node_N]
+
+
+def test_the_decoder_does_not_depend_on_the_axes_of_the_newest_vectors():
+    axes_DD = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+    same, other = (evaluate_queries("x", Linked(axes_DD=each), trial_of())[0].score_S for each in (np.eye(4), axes_DD))
+    assert np.ptp(same) > 0.1
+    np.testing.assert_allclose(same, other, atol=1e-9)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_the_forecaster_ranks_candidates_on_logs_without_direction_too(directed: bool):
+    labelled = RankingTrial(graph=replace(GRAPH, directed=directed), queries=trial_of().queries, seed=0).labelled
+    assert {(step.ranked, step.directed) for step in labelled} == {(True, directed)}
+    assert len(Forecaster().fitted(labelled).heads) == 3
 
 
 def test_scores_of_another_shape_or_not_finite_are_refused():

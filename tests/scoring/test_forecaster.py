@@ -18,13 +18,14 @@ def as_of(until: int) -> PreparedGraph:
     return prepare_graph(GRAPH, until=until, config=GraphConfig())
 
 
-def labelled(*, directed: bool) -> list[LabelledStep]:
+def labelled(*, directed: bool, ranked: bool = False) -> list[LabelledStep]:
     return [
         LabelledStep(
             before=as_of(step - 1),
             examples=joined(*vars(paper_examples(GRAPH, step, seed=0)).values()),
             weight=0.5 ** (4 - step),
             directed=directed,
+            ranked=ranked,
         )
         for step in (4, 3, 2)
     ]
@@ -43,15 +44,25 @@ def test_vectors_narrower_than_their_parts_have_scores():
     assert np.isfinite(vector_scores(np.ones((10, 1)), SOURCE_P, TARGET_P)).all()
 
 
-@pytest.mark.parametrize("directed", [False, True])
-def test_a_score_is_the_mean_of_the_heads_at_the_spread_of_log_odds(directed: bool):
-    fitted = Forecaster().fitted(labelled(directed=directed))
-    assert len(fitted.heads) == 2 + directed
+@pytest.mark.parametrize(("directed", "ranked"), [(False, False), (True, False), (True, True)])
+def test_a_score_is_the_mean_of_the_heads_at_the_spread_of_log_odds(directed: bool, ranked: bool):
+    fitted = Forecaster().fitted(labelled(directed=directed, ranked=ranked))
+    assert len(fitted.heads) == 2 + ranked
     inputs = Forecaster().inputs(as_of(4), SOURCE_P, TARGET_P, directed=directed)
     assert inputs.shape == (3, len(names(directed)))
+    if ranked:
+        steps = labelled(directed=directed, ranked=True)
+        known = np.concatenate(
+            [
+                Forecaster().inputs(step.before, step.examples.source_P, step.examples.target_P, directed=directed)
+                for step in steps
+            ]
+        )
+        spreads = [scale * head.logits(known).std() for head, scale in zip(fitted.heads, fitted.scales, strict=True)]
+        assert spreads[2] == pytest.approx(spreads[1])
     parts = [scale * head.logits(inputs) for head, scale in zip(fitted.heads, fitted.scales, strict=True)]
     logits = sum(parts) / len(parts)
-    score = Forecaster().fit_pairs(as_of(4), labelled(directed=directed))
+    score = Forecaster().fit_pairs(as_of(4), labelled(directed=directed, ranked=ranked))
     np.testing.assert_allclose(score(SOURCE_P, TARGET_P), 1 / (1 + np.exp(-logits)))
 
 
