@@ -1,5 +1,6 @@
 """Flows: methods and the steps of a protocol -> their scores of the same pairs, tracked."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from prefect import flow, task
@@ -7,8 +8,9 @@ from prefect.cache_policies import NO_CACHE
 
 from dyformer.embedder import Scorer
 from dyformer.evaluation.protocols import MIN_TRAINED_STEPS
-from dyformer.experiments.methods import METHODS, Variation
+from dyformer.experiments.methods import METHODS, Method, Variation
 from dyformer.experiments.ranking_tables import printed_ranking
+from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_table, show_tables
 from flows.console import tracked
 from flows.stages import Changes, evaluate_task, experiment_of, ingest, methods_task, train_task
@@ -24,6 +26,32 @@ rank_methods_task = task(name="rank by methods", task_run_name="{names}", cache_
 rank_model_task = task(name="rank by model", task_run_name="{method}", cache_policy=NO_CACHE)(rank_model)
 track_rankings_task = task(name="track rankings", cache_policy=NO_CACHE)(track_rankings)
 live_update_task = task(name="rank live updates", cache_policy=NO_CACHE)(rank_live_updates)
+
+
+def _jobs(title: str, steps: list[int], seeds: int) -> Iterator[tuple[int, int]]:
+    """Give each step and seed, with a progress bar."""
+    jobs = [(step, seed) for seed in range(seeds) for step in steps]
+    return tracked(jobs, title, len(jobs))
+
+
+def _fitted(
+    snapshots: str, step: int, experiment: Experiment, chosen: dict[str, Method], seed: int
+) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+    """Give the methods that one task evaluates, and the models trained for it, the newest last.
+
+    All scorers of METHODS are evaluated together, because they share features; only DyFormer is trained with
+    checkpoints.
+    """
+    scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
+    if scorers:
+        yield scorers, ()
+    for name, method in chosen.items():
+        if isinstance(method, Variation):
+            untils = [until for until in (step - 2, step - 1) if until >= MIN_TRAINED_STEPS]
+            changed = method.changed(experiment)
+            yield [name], tuple(train_task(snapshots, until, changed, seed) for until in untils)
+        elif name not in scorers:
+            yield [name], ()
 
 
 @flow(flow_run_name="benchmark {dataset}")
@@ -44,22 +72,15 @@ def benchmark(
         snapshots: address; scores: addresses of the evaluated pairs.
     """
     experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
-    scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
-    others = {name: method for name, method in chosen.items() if name not in scorers}
     snapshots = ingest(dataset, reading)["snapshots"]
-    jobs = [(step, seed) for seed in range(seeds) for step in steps_to_evaluate(snapshots, steps)]
     scores: list[str] = []
-    for step, seed in tracked(jobs, f"benchmark {dataset}", len(jobs)):
-        if scorers:
-            scores.append(methods_task(snapshots, scorers, step, seed=seed))
-        for name, method in others.items():
-            if isinstance(method, Variation):  # trained with checkpoints
-                untils = [until for until in (step - 2, step - 1) if until >= MIN_TRAINED_STEPS]
-                changed = method.changed(experiment)
-                *older, model = [train_task(snapshots, until, changed, seed) for until in untils]
-                scores.append(evaluate_task(snapshots, model, step, name, seed, tuple(older)))
-            else:
-                scores.append(methods_task(snapshots, [name], step, experiment, seed))
+    for step, seed in _jobs(f"benchmark {dataset}", steps_to_evaluate(snapshots, steps), seeds):
+        for names, models in _fitted(snapshots, step, experiment, chosen, seed):
+            scores.append(
+                evaluate_task(snapshots, models[-1], step, names[0], seed, models[:-1])
+                if models
+                else methods_task(snapshots, names, step, experiment, seed)
+            )
     show_table(dataset, metrics(scores, snapshots))
     track_task(snapshots, scores)
     return {"snapshots": snapshots, "scores": scores}
@@ -82,23 +103,16 @@ def prequential(
         snapshots: address; scores: addresses of the scored queries.
     """
     experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
-    scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
-    others = {name: method for name, method in chosen.items() if name not in scorers}
     snapshots = ingest(dataset, reading)["snapshots"]
-    jobs = [(step, seed) for seed in range(seeds) for step in steps_to_rank(snapshots, steps)]
     scores: list[str] = []
-    for step, seed in tracked(jobs, f"prequential benchmark {dataset}", len(jobs)):
+    for step, seed in _jobs(f"prequential benchmark {dataset}", steps_to_rank(snapshots, steps), seeds):
         queries = queries_task(snapshots, step, seed)
-        if scorers:
-            scores.append(rank_methods_task(snapshots, queries, scorers, seed=seed))
-        for name, method in others.items():
-            if isinstance(method, Variation):  # trained with checkpoints
-                untils = [until for until in (step - 2, step - 1) if until >= MIN_TRAINED_STEPS]
-                changed = method.changed(experiment)
-                *older, model = [train_task(snapshots, until, changed, seed) for until in untils]
-                scores.append(rank_model_task(snapshots, queries, model, name, seed, tuple(older)))
-            else:
-                scores.append(rank_methods_task(snapshots, queries, [name], experiment, seed))
+        for names, models in _fitted(snapshots, step, experiment, chosen, seed):
+            scores.append(
+                rank_model_task(snapshots, queries, models[-1], names[0], seed, models[:-1])
+                if models
+                else rank_methods_task(snapshots, queries, names, experiment, seed)
+            )
     rows = ranking_metrics(scores, snapshots)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
     track_rankings_task(snapshots, scores, rows)

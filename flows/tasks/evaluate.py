@@ -10,11 +10,11 @@ from dyformer.embedder import Scorer
 from dyformer.evaluation.metric_rows import log_metrics, metrics_of
 from dyformer.evaluation.protocols import PROTOCOL, Trial, evaluate_method
 from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
-from dyformer.experiments.methods import BASELINES, METHODS, Method, TrainedDyFormer
+from dyformer.experiments.methods import BASELINES, METHODS, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
-from flows.tasks.models import device, open_model, was_trained_on
+from flows.tasks.models import stored_method
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
 
@@ -24,18 +24,13 @@ def evaluate_model(
 ) -> str:
     """Evaluate stored weights, under the title `method`, on a step after their training; return the scores' address.
 
-    `older` are models of the same settings, trained until earlier steps: the forecaster learns from their vectors how
-    to read those of `model`. Raises StepOutOfRange for a step that the weights were trained on.
+    `older` and errors as in stored_method.
     """
     opened = open_snapshots(snapshots)
-    _, experiment, trained = open_model(model)
-    if was_trained_on(trained, opened, step):
-        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
+    stored, experiment, trained = stored_method(opened, model, older, step)
     trial = {"step": step, "seed": seed, "config": experiment.graph}
     settings = {"method": method, "model": trained.settings_hash}
-    weights_of = {lineage.until or 0: weights for weights, _, lineage in map(open_model, (*older, model))}
-    method_of = {method: TrainedDyFormer(weights=weights_of, model=experiment.model, device=device())}
-    return _evaluated(opened, method_of, trial, settings, inputs=(model, *older))
+    return _evaluated(opened, {method: stored}, trial, settings, inputs=(model, *older))
 
 
 def evaluate_methods(

@@ -1,12 +1,14 @@
 """Address of a finished training -> its weights, settings, lineage, losses and times."""
 
 import hashlib
+from collections.abc import Sequence
 
 import polars as pl
 
+from dyformer.experiments.methods import TrainedDyFormer
 from dyformer.experiments.settings import Experiment, from_record
 from dyformer.training.checkpoint import Weights
-from flows.tasks.snapshots import Snapshots
+from flows.tasks.snapshots import Snapshots, StepOutOfRange
 from storage.artifacts.artifact import Lineage, is_complete, lineage_of, read_bytes, read_table
 from storage.artifacts.checkpoints import from_bytes
 from storage.layout import WEIGHTS
@@ -55,16 +57,30 @@ def space_of(model: str) -> str:
     return hashlib.sha256(read_bytes(model, WEIGHTS)).hexdigest()[:16]
 
 
-def was_trained_on(trained: Lineage, opened: Snapshots, step: int) -> bool:
-    """Return whether weights were trained on events of a step.
+def trained_until(trained: Lineage, opened: Snapshots) -> int:
+    """Return the last step of the snapshots with events that weights were trained on.
 
     With another table version or other windows the steps differ, so the times are compared.
     """
     assert trained.until is not None
-    assert trained.max_event_time is not None
     if trained.table_version == opened.version and trained.settings["window"] == opened.window:
-        return trained.until >= step
-    return trained.max_event_time >= opened.time("start_time", step)
+        return trained.until
+    return int((opened.steps["start_time"] <= trained.max_event_time).sum())
+
+
+def stored_method(
+    opened: Snapshots, model: str, older: Sequence[str], step: int
+) -> tuple[TrainedDyFormer, Experiment, Lineage]:
+    """Return stored weights as a method for the forecast of a step, with their settings and lineage.
+
+    `older` are models of the same settings, trained until earlier steps: the forecaster learns from their vectors how
+    to read those of `model`. Raises StepOutOfRange for a step that the weights were trained on.
+    """
+    _, experiment, trained = open_model(model)
+    if trained_until(trained, opened) >= step:
+        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
+    weights = {trained_until(lineage, opened): own for own, _, lineage in map(open_model, (*older, model))}
+    return TrainedDyFormer(weights=weights, model=experiment.model, device=device()), experiment, trained
 
 
 def device() -> str:

@@ -12,7 +12,7 @@ from dyformer.evaluation.significance import new_pairs, paired_difference
 from dyformer.experiments.settings import OldSettings
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.evaluate import evaluate_model, read_scores
-from flows.tasks.models import space_of, was_trained_on
+from flows.tasks.models import space_of, trained_until
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import lineage_of, manifest
@@ -86,7 +86,7 @@ def _comparison(
     trained = None if champion is None else manifest(champion)
     if champion is None or trained is None:
         return True, None, "there was no champion" if champion is None else "the champion's weights are missing"
-    if was_trained_on(trained, opened, pairs.step):
+    if trained_until(trained, opened) >= pairs.step:
         return False, None, f"the champion was trained on step {pairs.step} and cannot be evaluated on it"
     try:
         address = evaluate_model(opened.address, champion, pairs.step, CHAMPION, pairs.seed)

@@ -17,7 +17,7 @@ from dyformer.evaluation.prequential import (
 )
 from dyformer.evaluation.protocols import NUM_OLDER_STEPS
 from dyformer.evaluation.ranking_rows import metric_rows, query_log_rows, query_resamples, step_metrics
-from dyformer.experiments.methods import BASELINES, Method, TrainedDyFormer
+from dyformer.experiments.methods import BASELINES, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import known_edges, nodes_known_before
@@ -32,7 +32,7 @@ from dyformer.sampling.ranking_queries import (
 )
 from flows.tasks.evaluate import wanted_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
-from flows.tasks.models import device, open_model, was_trained_on
+from flows.tasks.models import stored_method
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, lineage_of, read_table, write_artifact
 
@@ -80,17 +80,14 @@ def rank_model(
 ) -> str:
     """Score queries by stored weights, under the title `method`; return the address of the scores.
 
-    `older` are models of the same settings, trained until earlier steps, as in evaluate_model. Raises StepOutOfRange
-    for a step that the weights were trained on.
+    `older` and errors as in stored_method.
     """
     opened, step = open_snapshots(snapshots), lineage_of(queries).settings["step"]
-    _, experiment, trained = open_model(model)
-    if was_trained_on(trained, opened, step):
-        raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
-    weights_of = {lineage.until or 0: weights for weights, _, lineage in map(open_model, (*older, model))}
-    method_of = {method: TrainedDyFormer(weights=weights_of, model=experiment.model, device=device())}
+    stored, experiment, trained = stored_method(opened, model, older, step)
     settings = {"method": method, "model": trained.settings_hash}
-    return _ranked(opened, queries, method_of, {"seed": seed, "config": experiment.graph}, settings, (model, *older))
+    return _ranked(
+        opened, queries, {method: stored}, {"seed": seed, "config": experiment.graph}, settings, (model, *older)
+    )
 
 
 def steps_to_rank(snapshots: str, wanted: str | None = None) -> list[int]:

@@ -3,15 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import polars as pl
 
-from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.snapshots import (
     DynamicGraph,
     build_snapshots,
     from_tables,
-    interactions_in,
     prefix,
     summary,
     to_tables,
@@ -21,7 +18,7 @@ from dyformer.logs.datasets import DATASETS, Window
 from storage.artifacts.artifact import Lineage, digest, is_current, lineage_of, read_table, write_artifact
 from storage.events import scratch_database
 from storage.events.declarations import declaration
-from storage.events.disk_snapshots import cut_events
+from storage.events.disk_snapshots import cut_events, read_interactions
 from storage.events.table import history, max_event_time, newest_version, read_events, scan_events
 from storage.layout import Layout
 from storage.queries import faults_in, snapshot_faults
@@ -83,23 +80,9 @@ class Snapshots:
         self.check(until)
         tables = {name: read_table(self.address, name) for name in TABLES}
         graph = replace(prefix(from_tables(tables), until), directed=self.directed)
-        return replace(graph, interactions=self._interactions(graph)) if interactions else graph
-
-    def _interactions(self, graph: DynamicGraph) -> Interactions:
-        """Read the rows of a graph's windows from the event table, which `build_snapshots` orders in the same way."""
-        num_rows = sum(snapshot.num_interactions for snapshot in graph.snapshots)
-        inside = pl.col("time").is_between(
-            graph.snapshots[0].start_time, graph.snapshots[-1].end_time, closed="left"
-        )  # rows before the first window are trimmed
-        rows = scan_events(self.layout, self.dataset, self.version).filter(inside)
-        rows = rows.select("source_node", "target_node", "time", "weight", "ingest", "row")
-        # Rows of the last moment may belong to the next step, so the number of rows decides.
-        rows = rows.sort("time", "ingest", "row").drop("ingest", "row").collect().head(num_rows)
-        assert rows.height == num_rows, f"{self.dataset}: {rows.height} rows for {num_rows} interactions"
-        source, target, time, weight = (rows[name].to_numpy() for name in rows.columns)
-        number_V = np.zeros(int(graph.node_N.max(initial=-1)) + 1, dtype=np.int64)
-        number_V[graph.node_N] = np.arange(len(graph.node_N))
-        return interactions_in(graph.snapshots, number_V[source], number_V[target], time, weight)
+        if not interactions:
+            return graph
+        return replace(graph, interactions=read_interactions(self.layout, self.dataset, self.version, graph))
 
 
 def make_snapshots(dataset: str, version: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes, one window at a time.
+"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes, and their interactions.
 
 V permanent node numbers    N nodes of the graph    E edges of one snapshot
 """
@@ -9,10 +9,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.graphs.snapshots import DynamicGraph, Snapshot
+from dyformer.graphs.interactions import Interactions
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 from dyformer.graphs.windows import Windows, split_windows
 from dyformer.logs.datasets import TimeUnit, Window
 from storage.events import scratch_database
+from storage.events.table import scan_events
+from storage.layout import Layout
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -85,3 +88,20 @@ def _snapshot(
         num_nodes=num_nodes,
         self_loop_node_L=one_E[loop_L],
     )
+
+
+def read_interactions(layout: Layout, dataset: str, version: int, graph: DynamicGraph) -> Interactions:
+    """Read the rows behind the snapshots of a graph from the event table, in the order of `build_snapshots`."""
+    num_rows = sum(snapshot.num_interactions for snapshot in graph.snapshots)
+    inside = pl.col("time").is_between(
+        graph.snapshots[0].start_time, graph.snapshots[-1].end_time, closed="left"
+    )  # rows before the first window are trimmed
+    rows = scan_events(layout, dataset, version).filter(inside)
+    rows = rows.select("source_node", "target_node", "time", "weight", "ingest", "row")
+    # Rows of the last moment may belong to the next step, so the number of rows decides.
+    rows = rows.sort("time", "ingest", "row").drop("ingest", "row").collect().head(num_rows)
+    assert rows.height == num_rows, f"{dataset}: {rows.height} rows for {num_rows} interactions"
+    source, target, time, weight = (rows[name].to_numpy() for name in rows.columns)
+    number_V = np.zeros(int(graph.node_N.max(initial=-1)) + 1, dtype=np.int64)
+    number_V[graph.node_N] = np.arange(len(graph.node_N))
+    return interactions_in(graph.snapshots, number_V[source], number_V[target], time, weight)

@@ -16,10 +16,11 @@ from dyformer.scoring.metrics import auc
 from flows.tasks import promote, train
 from flows.tasks.evaluate import evaluate_baselines, evaluate_model
 from flows.tasks.ingest import ingest_log
+from flows.tasks.models import trained_until
 from flows.tasks.promote import NotEvaluated, champion_of, promote_if_better
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model
-from storage.artifacts.artifact import read_table, write_artifact
+from storage.artifacts.artifact import lineage_of, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.layout import Layout
 
@@ -328,6 +329,13 @@ def test_times_decide_what_a_champion_of_another_version_was_trained_on(
     outcome = promote_if_better(later, challenger, [evaluated(later, challenger, pairs_of(3.0, "DyFormer", step=6))])
     assert calls == [(later, champion, 6, "champion", 0)]
     assert outcome["promoted"]
+
+
+def test_steps_of_a_training_are_counted_in_the_snapshots_at_hand(snapshots: str, tmp_path: Path):
+    lineage = lineage_of(trained(snapshots, 1.0, until=5))
+    assert trained_until(lineage, open_snapshots(snapshots)) == 5
+    later = open_snapshots(grown(tmp_path, "early", ["0,1,0"]))  # the former step 5 is now step 6
+    assert trained_until(lineage, later) == 6
 
 
 def test_a_step_that_moved_under_an_earlier_row_still_counts_as_trained_on(snapshots: str, tmp_path: Path):
