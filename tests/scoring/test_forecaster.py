@@ -8,6 +8,7 @@ from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import joined, paper_examples
 from dyformer.scoring.forecaster import NUM_VECTOR_SCORES, Forecaster, vector_scores
+from dyformer.scoring.labelled_tables import labelled_table
 from dyformer.scoring.link_features import names
 
 GRAPH = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=4, num_edges=120)
@@ -94,3 +95,12 @@ def test_vectors_that_know_the_labels_decide_the_score():
     examples = steps[0].examples
     score_P = score(examples.source_P, examples.target_P)
     assert score_P[examples.positive_P].min() > score_P[~examples.positive_P].max()
+
+
+def test_a_group_is_a_source_in_one_step():
+    steps = labelled(directed=True)
+    tables = [labelled_table(step, np.zeros((len(step.examples.source_P), 1))) for step in steps]
+    groups = [set(table.group_P.tolist()) for table in tables]
+    for step, own in zip(steps, groups, strict=True):
+        assert len(own) == len(set(step.examples.source_P.tolist()))
+    assert len(set().union(*groups)) == sum(map(len, groups))

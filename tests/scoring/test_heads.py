@@ -59,6 +59,20 @@ def test_missing_inputs_are_a_value_of_their_own_for_trees():
     assert auc(table.positive_P, fit_head("trees", table, seed=0).logits(table.inputs_PF)) > 0.99
 
 
+@pytest.mark.parametrize("kind", ["linear", "trees"])
+def test_a_pair_counts_by_its_weight(kind):
+    # The same inputs have both labels, so the weights alone decide between them.
+    positive_P = np.arange(400) % 2 == 0
+    table = LabelledTable(
+        inputs_PF=np.random.default_rng(0).normal(size=(200, 2)).repeat(2, axis=0),
+        positive_P=positive_P,
+        weight_P=np.where(positive_P, 1.0, 0.1),
+        group_P=np.zeros(400, dtype=np.int64),
+    )
+    logit_P = fit_head(kind, table, seed=0).logits(table.inputs_PF)
+    assert np.mean(logit_P) == pytest.approx(np.log(10), abs=0.5)
+
+
 def test_ranking_ignores_an_offset_of_each_group_in_the_labels():
     # A group's first pair is positive whatever its inputs, so only the order within groups can be fitted.
     generator = np.random.default_rng(0)
