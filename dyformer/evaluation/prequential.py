@@ -147,15 +147,23 @@ def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) 
     and one, named with FORECASTER_WITH, of the forecaster that reads them. Raises TooFewLinks without labelled pairs,
     and ValueError for scores or vectors of another shape, or that are not finite.
     """
+    fitted = fitted_scores(name, method, trial.past, trial.labelled, trial.seed)
+    return [scored_queries(title, trial, score_pairs) for title, score_pairs in fitted.items()]
+
+
+def fitted_scores(
+    name: str, method: Embedder | Scorer, past: PreparedGraph, labelled: Sequence[LabelledStep], seed: int
+) -> dict[str, Score]:
+    """Fit a method as `evaluate_queries` does and return the scores of pairs, by the title of the row. Raises alike."""
     if isinstance(method, Scorer):
-        return [scored_queries(name, trial, method.fit_pairs(trial.past, trial.labelled))]
-    newest_ND = fitted_vectors(name, method, trial.past, trial.seed)
-    vectors_of = {trial.past: newest_ND, **older_vectors(name, method, trial.labelled, trial.seed)}
-    forecaster = Forecaster(vectors_of=vectors_of.get, seed=trial.seed)
-    return [
-        scored_queries(name, trial, _decoded(vectors_of, trial)),
-        scored_queries(FORECASTER_WITH + name, trial, forecaster.fit_pairs(trial.past, trial.labelled)),
-    ]
+        return {name: method.fit_pairs(past, labelled)}
+    newest_ND = fitted_vectors(name, method, past, seed)
+    vectors_of = {past: newest_ND, **older_vectors(name, method, labelled, seed)}
+    forecaster = Forecaster(vectors_of=vectors_of.get, seed=seed)
+    return {
+        name: _decoded(vectors_of, past, labelled[0]),
+        FORECASTER_WITH + name: forecaster.fit_pairs(past, labelled),
+    }
 
 
 def scored_queries(name: str, trial: RankingTrial, score_pairs: Score) -> ScoredQueries:
@@ -189,14 +197,16 @@ def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueri
     return rows
 
 
-def _decoded(vectors_of: dict[PreparedGraph, NDArray[np.floating]], trial: RankingTrial) -> Score:
+def _decoded(
+    vectors_of: dict[PreparedGraph, NDArray[np.floating]], past: PreparedGraph, newest: LabelledStep
+) -> Score:
     """Fit the paper's decoder on the newest labelled step, half of whose pairs chooses the regularisation.
 
     Its vectors are those before that step, because vectors that were trained on the labelled links fit them better
     than links to come. Where there are none, the newest ones serve, and are then trusted too much.
     """
-    before, examples = trial.labelled[0].before, trial.labelled[0].examples
-    newest_ND = vectors_of[trial.past]
+    before, examples = newest.before, newest.examples
+    newest_ND = vectors_of[past]
     before_ND = vectors_of.get(before, newest_ND)
     products_PD = hadamard(before_ND, examples.source_P, examples.target_P)
     is_first_P = first_half(examples.positive_P)

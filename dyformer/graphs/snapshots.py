@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.graphs.interactions import Interactions, positions
-from dyformer.graphs.windows import split_windows, time_order
+from dyformer.graphs.windows import Windows, split_windows, time_order
 from dyformer.logs.datasets import TimeUnit, Window
 
 
@@ -70,7 +70,11 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
     """
     time_R = events["time"].to_numpy()
     order_R = time_order(time_R)
-    windows = split_windows(time_R[order_R], window, time_unit)
+    return snapshots_of(events, order_R, split_windows(time_R[order_R], window, time_unit))
+
+
+def snapshots_of(events: pl.DataFrame, order_R: NDArray[np.int64], windows: Windows) -> DynamicGraph:
+    """Build the snapshots of given windows; `order_R` has the positions of the events' rows in order of time."""
     row_R = order_R[windows.first_row_T[0] : windows.end_row_T[-1]]
     end_S, node_N, first_N = _numbered(_interleaved(events["source"], events["target"], row_R))
     source_R, target_R = end_S[0::2].copy(), end_S[1::2].copy()
@@ -96,7 +100,7 @@ def build_snapshots(events: pl.DataFrame, window: Window, time_unit: TimeUnit) -
         snapshots=tuple(snapshots),
         node_N=node_N,
         side_N=side_N,
-        interactions=interactions_in(snapshots, source_R, target_R, time_R[row_R], weight_R),
+        interactions=interactions_in(snapshots, source_R, target_R, events["time"].to_numpy()[row_R], weight_R),
     )
 
 
