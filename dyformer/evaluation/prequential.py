@@ -197,9 +197,7 @@ def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueri
     return rows
 
 
-def _decoded(
-    vectors_of: dict[PreparedGraph, NDArray[np.floating]], past: PreparedGraph, newest: LabelledStep
-) -> Score:
+def _decoded(vectors_of: dict[PreparedGraph, NDArray[np.floating]], past: PreparedGraph, newest: LabelledStep) -> Score:
     """Fit the paper's decoder on the newest labelled step, half of whose pairs chooses the regularisation.
 
     Its vectors are those before that step, because vectors that were trained on the labelled links fit them better

@@ -1,0 +1,185 @@
+"""Methods and a graph as of a step -> their scores of the same probe pairs, and whether two runs agree byte for byte.
+
+N nodes    S probe pairs    Q queries    C candidates of a query
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.prequential import RankingTrial, ScoredQueries, fitted_scores, scored_queries
+from dyformer.evaluation.protocols import fitted_vectors
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import evaluated_steps, joined, paper_examples
+from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries
+from dyformer.sampling.subgraphs import as_of_graph, make_batch
+from dyformer.scoring.link_features import prepare_link_features
+
+PAST_FAMILIES = tuple(name for name in FAMILIES if name != "inductive")  # `inductive` reads later steps by definition
+MAX_QUERIES = 300
+NUM_TARGETS = 32
+
+Method = Embedder | Scorer
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+Results = dict[str, list[NDArray]]
+"""Name of a result -> its arrays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The outcome of one check."""
+
+    name: str
+    compared: str
+    methods: tuple[str, ...]
+    passed: bool | None  # None: the log has too few links for it
+    detail: str
+
+    def record(self) -> dict[str, Any]:
+        """Give the outcome as plain values."""
+        return {**asdict(self), "methods": list(self.methods)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCase:
+    """What is audited: methods that know the steps up to `until` of a graph and forecast the next one.
+
+    `methods` are by title. The graph has at least one later step.
+    """
+
+    graph: DynamicGraph
+    until: int
+    methods: Mapping[str, Method]
+    seed: int = 0
+    config: GraphConfig = field(default_factory=GraphConfig)
+
+    def queries(self, graph: DynamicGraph, step: int) -> RankingQueries:
+        """Give some ranking queries of a step, with candidates of all families but the inductive one."""
+        return ranking_queries(graph, step, seed=self.seed, families=PAST_FAMILIES, max_queries=MAX_QUERIES)
+
+    def trial(self, graph: DynamicGraph, queries: RankingQueries) -> RankingTrial:
+        """Give the trial in which the methods are evaluated on queries of the step after `until`."""
+        return RankingTrial(graph=graph, queries=queries, seed=self.seed, config=self.config)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedOnce:
+    """A method of vectors that is trained once for each step of one graph."""
+
+    method: Embedder
+    fitted: dict[int, Embed] = field(default_factory=dict)
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Train, or return the function of an earlier call."""
+        if graph.until not in self.fitted:
+            self.fitted[graph.until] = self.method.fit(graph, seed=seed)
+        return self.fitted[graph.until]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fitted:
+    """All methods of a case, fitted in the trial of one graph."""
+
+    trial: RankingTrial
+    methods: Mapping[str, Method]  # as in the case; those of vectors are trained already
+    scores: Mapping[str, Score]
+    vectors: Mapping[str, NDArray[np.floating]]
+
+    def results(self, probes: Pairs) -> Results:
+        """Give the vectors, and the scores of probe pairs."""
+        scored = {f"scores of {title}": [np.asarray(score(*probes))] for title, score in self.scores.items()}
+        return {**{f"vectors of {name}": [vector_ND] for name, vector_ND in self.vectors.items()}, **scored}
+
+    def on(self, queries: RankingQueries) -> dict[str, ScoredQueries]:
+        """Score queries by every method."""
+        trial = RankingTrial(graph=self.trial.graph, queries=queries, seed=self.trial.seed, config=self.trial.config)
+        return {title: scored_queries(title, trial, score) for title, score in self.scores.items()}
+
+
+def fit_all(case: AuditCase, trial: RankingTrial, labelled: Sequence[LabelledStep] | None = None) -> Fitted:
+    """Fit the methods of a case in a trial, by default with the trial's own labelled steps."""
+    labelled = trial.labelled if labelled is None else labelled
+    methods = {
+        name: FittedOnce(method=method) if isinstance(method, Embedder) else method
+        for name, method in case.methods.items()
+    }
+    scores: dict[str, Score] = {}
+    for name, method in methods.items():
+        scores |= fitted_scores(name, method, trial.past, labelled, trial.seed)
+    vectors = {
+        name: np.asarray(fitted_vectors(name, method, trial.past, trial.seed))
+        for name, method in methods.items()
+        if isinstance(method, Embedder)
+    }
+    return Fitted(trial=trial, methods=methods, scores=scores, vectors=vectors)
+
+
+def probes_of(*queries: RankingQueries) -> Pairs:
+    """Give the distinct pairs of queries."""
+    pairs = [np.stack([each.pairs.source_S, each.pairs.target_S]) for each in queries]
+    source_S, target_S = np.unique(np.concatenate(pairs, axis=1), axis=1)
+    return source_S, target_S
+
+
+def inputs_of(case: AuditCase, trial: RankingTrial, probes: Pairs) -> Results:
+    """Give all that a method may read as of `until`, and the pairs of that step on which methods are evaluated."""
+    past, until = trial.past, case.until
+    history = past.history
+    assert history.interactions is not None
+    batch = make_batch(as_of_graph(past, until=until), np.unique(probes[0])[:NUM_TARGETS], num_context=NUM_TARGETS)
+    found = {
+        "snapshots": [value for snapshot in history.snapshots for value in _values(snapshot)],
+        "nodes": [history.node_N, history.side_N],
+        "interactions": _values(history.interactions),
+        "link features": [prepare_link_features(history).directed(*probes)],
+        "subgraphs": [tensor.numpy() for tensor in vars(batch).values()],
+        "ranking queries": _values(case.queries(trial.graph, until)),
+    }
+    for age, step in enumerate(trial.labelled):
+        about = np.array([step.before.until, step.weight, step.directed, step.ranked])
+        found[f"labelled step {age + 1}"] = [about, *_values(step.examples), step.before.history.node_N]
+    if until in evaluated_steps(trial.graph, first_step=until):
+        examples = joined(*vars(paper_examples(trial.graph, until, seed=case.seed)).values())
+        found["pairs of the paper's protocol"] = _values(examples)
+    return found
+
+
+def _values(record: Any) -> list[NDArray]:
+    return [np.asarray(value) for name, value in vars(record).items() if name != "pairs"]
+
+
+def differing(found: Results, expected: Results) -> dict[str, str]:
+    """Name the results whose bytes differ, each with its largest difference."""
+    names = [*expected, *(name for name in found if name not in expected)]
+    pairs = {name: (found.get(name, []), expected.get(name, [])) for name in names}
+    return {name: _difference(*both) for name, both in pairs.items() if not _same(*both)}
+
+
+def _same(found: list[NDArray], expected: list[NDArray]) -> bool:
+    def exact(arrays: list[NDArray]) -> list[tuple]:
+        return [(array.dtype.str, array.shape, array.tobytes()) for array in arrays]
+
+    return exact(found) == exact(expected)
+
+
+def _difference(found: list[NDArray], expected: list[NDArray]) -> str:
+    if [array.shape for array in found] != [array.shape for array in expected]:
+        return "other sizes"
+    largest = 0.0
+    for new, old in zip(found, expected, strict=True):
+        with np.errstate(invalid="ignore"):  # a difference of infinite numbers is no number
+            difference = np.abs(new.astype(np.float64) - old.astype(np.float64))
+        largest = max(largest, float(np.nan_to_num(difference, nan=np.inf).max(initial=0)))
+    return f"largest difference {largest:.3g}"
+
+
+def described(differences: Mapping[str, str], limit: int = 4) -> str:
+    """Name differing results in one line."""
+    parts = [f"{name} ({text})" for name, text in differences.items()]
+    return ", ".join(parts[:limit]) + (f" and {len(parts) - limit} more" if len(parts) > limit else "")

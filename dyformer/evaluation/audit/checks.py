@@ -1,0 +1,72 @@
+"""An audited case -> the outcome of every check, one after the other."""
+
+from collections.abc import Iterator
+
+from dyformer.evaluation.audit.case import AuditCase, Check, fit_all, inputs_of, probes_of
+from dyformer.evaluation.audit.controls import (
+    candidates_check,
+    chance_check,
+    evaluator_check,
+    labelled_check,
+    memory_check,
+    own_links_check,
+    permutation_check,
+    planted_check,
+)
+from dyformer.evaluation.audit.invariances import (
+    fitted_poison_check,
+    hidden_step_check,
+    past_check,
+    poison_check,
+    query_check,
+    relabelling_check,
+    row_order_check,
+    truncation_check,
+)
+from dyformer.evaluation.audit.poisons import NEW_NODES, POISONS, RANDOM, poisoned
+
+FITTED_POISONS = (RANDOM, NEW_NODES)
+"""With these the methods are fitted anew; with the others all that they may read is compared."""
+
+NUM_CHECKS = len(POISONS) + 15
+
+
+def audit(case: AuditCase) -> Iterator[Check]:
+    """Run all checks, the cheap ones first.
+
+    Raises ValueError for a graph without a step after `until`, and TooFewLinks without labelled pairs.
+    """
+    if not 2 <= case.until < case.graph.num_steps:
+        raise ValueError(
+            f"step {case.until} cannot be audited: expected one from 2 to {case.graph.num_steps - 1}, because a later "
+            f"step is replaced"
+        )
+    queries = case.queries(case.graph, case.until + 1)
+    trial = case.trial(case.graph, queries)
+    yield row_order_check(case)
+    yield hidden_step_check(case)
+    yield labelled_check(case, trial)
+    yield candidates_check(case, queries)
+    yield evaluator_check(case, queries)
+    yield memory_check(case, trial)
+    yield planted_check(case, trial.past)
+    random = poisoned(case.graph, case.until, RANDOM, seed=case.seed)
+    random_queries = case.queries(random, case.until + 1)
+    probes = probes_of(queries, case.queries(case.graph, case.until), random_queries)
+    inputs = inputs_of(case, trial, probes)
+    for name in POISONS:
+        if name not in FITTED_POISONS:
+            yield poison_check(case, name, inputs, probes)
+    fitted = fit_all(case, trial)
+    base = {**inputs, **fitted.results(probes)}
+    yield query_check(case, fitted, probes)
+    for name in FITTED_POISONS:
+        other = fit_all(case, case.trial(poisoned(case.graph, case.until, name, seed=case.seed), queries))
+        yield fitted_poison_check(case, name, base, other, probes)
+        if name == RANDOM:
+            yield chance_check(case, other, random_queries)
+    yield truncation_check(case, base, probes)
+    yield past_check(case, base, probes)
+    yield relabelling_check(case, fitted, probes)
+    yield permutation_check(case, fitted)
+    yield own_links_check(case)
