@@ -59,9 +59,14 @@ class AuditCase:
     seed: int = 0
     config: GraphConfig = field(default_factory=GraphConfig)
 
-    def queries(self, graph: DynamicGraph, step: int) -> RankingQueries:
-        """Give some ranking queries of a step, with candidates of all families but the inductive one."""
-        return ranking_queries(graph, step, seed=self.seed, families=PAST_FAMILIES, max_queries=MAX_QUERIES)
+    @property
+    def uniform(self) -> str:
+        """Name the family whose candidates are drawn like a random link: uniform over all possible targets."""
+        return "typed" if self.graph.side_N.any() else "random"
+
+    def queries(self, graph: DynamicGraph, step: int, families: Sequence[str] = PAST_FAMILIES) -> RankingQueries:
+        """Give some ranking queries of a step, with candidates of all families but the inductive one, or of some."""
+        return ranking_queries(graph, step, seed=self.seed, families=families, max_queries=MAX_QUERIES)
 
     def trial(self, graph: DynamicGraph, queries: RankingQueries) -> RankingTrial:
         """Give the trial in which the methods are evaluated on queries of the step after `until`."""

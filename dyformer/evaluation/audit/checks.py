@@ -3,16 +3,7 @@
 from collections.abc import Iterator
 
 from dyformer.evaluation.audit.case import AuditCase, Check, fit_all, inputs_of, probes_of
-from dyformer.evaluation.audit.controls import (
-    candidates_check,
-    chance_check,
-    evaluator_check,
-    labelled_check,
-    memory_check,
-    own_links_check,
-    permutation_check,
-    planted_check,
-)
+from dyformer.evaluation.audit.controls import candidates_check, chance_check, evaluator_check, planted_check
 from dyformer.evaluation.audit.invariances import (
     fitted_poison_check,
     hidden_step_check,
@@ -23,12 +14,13 @@ from dyformer.evaluation.audit.invariances import (
     row_order_check,
     truncation_check,
 )
+from dyformer.evaluation.audit.labels import labelled_check, memory_check, own_links_check, permutation_check
 from dyformer.evaluation.audit.poisons import NEW_NODES, POISONS, RANDOM, poisoned
 
 FITTED_POISONS = (RANDOM, NEW_NODES)
 """With these the methods are fitted anew; with the others all that they may read is compared."""
 
-NUM_CHECKS = len(POISONS) + 15
+NUM_CHECKS = len(POISONS) + 14
 
 
 def audit(case: AuditCase) -> Iterator[Check]:
@@ -50,8 +42,9 @@ def audit(case: AuditCase) -> Iterator[Check]:
     yield evaluator_check(case, queries)
     yield memory_check(case, trial)
     yield planted_check(case, trial.past)
+    yield own_links_check(case)
     random = poisoned(case.graph, case.until, RANDOM, seed=case.seed)
-    random_queries = case.queries(random, case.until + 1)
+    random_queries = case.queries(random, case.until + 1, (case.uniform,))
     probes = probes_of(queries, case.queries(case.graph, case.until), random_queries)
     inputs = inputs_of(case, trial, probes)
     for name in POISONS:
@@ -69,4 +62,3 @@ def audit(case: AuditCase) -> Iterator[Check]:
     yield past_check(case, base, probes)
     yield relabelling_check(case, fitted, probes)
     yield permutation_check(case, fitted)
-    yield own_links_check(case)

@@ -3,74 +3,29 @@
 Q queries    C candidates of a query    P pairs
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.baselines.heuristics import EdgeBank
-from dyformer.embedder import LabelledStep, Score, Scorer
-from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described, fit_all
+from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described
 from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.bootstrap import node_resamples
-from dyformer.evaluation.prequential import RankingTrial, ScoredQueries, evaluate_queries
-from dyformer.evaluation.protocols import OLDER_STEP_WEIGHT, Trial, evaluate_method
+from dyformer.evaluation.prequential import ScoredQueries
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED, Cell, StepMetric, step_metrics
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.datasets import Window
-from dyformer.sampling.pairs import LinkExamples, evaluated_steps, is_among, pair_keys
-from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries, step_rows
-from dyformer.scoring.metrics import auc
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, step_rows
 
 STANDARD_ERRORS = 4.0  # a method at chance is farther from 0.5 once in 16,000 times
 PLANTED_AUC = 0.95
 EXACT = 1e-12
-WORLD_NODES, WORLD_STEPS, WORLD_LINKS = 60, 6, 40
+UNIFORM_DEVIATION = 12**-0.5  # of a rank without ties; the least one, because few queries may have equal ranks
 
 
-def labelled_check(case: AuditCase, trial: RankingTrial) -> Check:
-    """Compare the labelled steps with their definition, read from the log itself."""
-    wrong = [
-        f"{age + 1}: {fault}"
-        for age, step in enumerate(trial.labelled)
-        for fault in _label_faults(case, step, age_weight=OLDER_STEP_WEIGHT ** (case.until - step.before.until - 1))
-    ]
-    steps = [step.before.until + 1 for step in trial.labelled]
-    if steps != sorted(set(steps), reverse=True):
-        wrong.append(f"steps {steps}, expected the newest first")
-    return Check(
-        name="labelled steps",
-        compared="labels, weights and features' steps of the labelled pairs, and the log",
-        methods=(),
-        passed=not wrong,
-        detail="; ".join(wrong) or f"pairs of steps {', '.join(map(str, steps))}, each before step {case.until + 1}",
-    )
-
-
-def _label_faults(case: AuditCase, step: LabelledStep, *, age_weight: float) -> list[str]:
-    labelled, before, examples = step.before.until + 1, step.before, step.examples
-    if labelled > case.until:
-        return [f"labels of step {labelled}, which is forecast"]
-    linked = _links(case.graph, labelled)
-    pairs = zip(examples.source_P.tolist(), examples.target_P.tolist(), strict=True)
-    is_linked_P = np.array([pair in linked for pair in pairs])
-    known = max(int(examples.source_P.max(initial=-1)), int(examples.target_P.max(initial=-1)))
-    assert before.history.interactions is not None
-    faults = {
-        "labels differ from the log's": not np.array_equal(is_linked_P, examples.positive_P),
-        f"weight {step.weight}, expected {age_weight}": step.weight != age_weight,
-        "nodes not known before": known >= case.graph.snapshots[labelled - 2].num_nodes,
-        "features with the labelled step": before.history.num_steps >= labelled
-        or before.history.interactions.position_R.max(initial=0) >= labelled - 1,
-    }
-    return [fault for fault, is_found in faults.items() if is_found]
-
-
-def _links(graph: DynamicGraph, step: int) -> set[tuple[int, int]]:
+def links_of(graph: DynamicGraph, step: int) -> set[tuple[int, int]]:
+    """Give the links of a step as pairs source, target; in both orders where the log has no direction."""
     source_R, target_R = step_rows(graph, step)
     links = set(zip(source_R.tolist(), target_R.tolist(), strict=True))
     return links if graph.directed else links | {(target, source) for source, target in links}
@@ -78,8 +33,8 @@ def _links(graph: DynamicGraph, step: int) -> set[tuple[int, int]]:
 
 def candidates_check(case: AuditCase, queries: RankingQueries) -> Check:
     """Compare the queries of the forecast step and their candidates with their definition."""
-    links, num_known = _links(case.graph, queries.step), case.graph.snapshots[queries.step - 2].num_nodes
-    past = {pair for step in range(1, queries.step) for pair in _links(case.graph, step)}
+    links, num_known = links_of(case.graph, queries.step), case.graph.snapshots[queries.step - 2].num_nodes
+    past = {pair for step in range(1, queries.step) for pair in links_of(case.graph, step)}
     historical = FAMILIES.index("historical")
     wrong: set[str] = set()
     for row, (source, target) in enumerate(zip(queries.source_Q.tolist(), queries.target_Q.tolist(), strict=True)):
@@ -103,12 +58,21 @@ def candidates_check(case: AuditCase, queries: RankingQueries) -> Check:
     )
 
 
+def above(scored: ScoredQueries, family: str) -> NDArray[np.float64]:
+    """Give the fraction of each query's candidates that its true pair outscores, ties counting half."""
+    queries = scored.queries
+    among_QC = queries.family_QC == FAMILIES.index(family)
+    above_QC = (scored.score_Q[:, None] > scored.score_QC) + (scored.score_Q[:, None] == scored.score_QC) / 2
+    used_Q = among_QC.any(axis=1)
+    return (above_QC * among_QC).sum(axis=1)[used_Q] / among_QC.sum(axis=1)[used_Q]
+
+
 def chance_check(case: AuditCase, fitted: Fitted, queries: RankingQueries) -> Check:
     """Rank links that were replaced by uniform pairs among uniform candidates: every method must be at chance."""
     auc_of, wrong = {}, {}
     for title, scored in fitted.on(queries).items():
-        above_Q = _above(scored, _uniform(case.graph))
-        error = float(above_Q.std() / np.sqrt(len(above_Q)))
+        above_Q = above(scored, case.uniform)
+        error = max(float(above_Q.std()), UNIFORM_DEVIATION) / np.sqrt(len(above_Q))
         auc_of[title] = float(above_Q.mean())
         if not abs(auc_of[title] - 0.5) <= STANDARD_ERRORS * error + EXACT:
             wrong[title] = f"AUC {auc_of[title]:.3f} with a standard error of {error:.3f}"
@@ -128,10 +92,10 @@ def planted_check(case: AuditCase, past: PreparedGraph) -> Check:
     newest, snapshot = rows.filter(pl.col("step") == case.until), case.graph.snapshots[case.until]
     again = newest.with_columns(step=pl.col("step") + 1, time=pl.lit(snapshot.start_time, dtype=pl.Int64))
     graph = graph_of(pl.concat([rows, again]), case.graph)
-    queries = case.queries(graph, case.until + 1)
+    queries = case.queries(graph, case.until + 1, (case.uniform,))
     score = EdgeBank(memory="last").fit_pairs(past, ())
     scored = ScoredQueries(method="", seed=case.seed, queries=queries, score_S=score(*_ends(queries)))
-    found = float(_above(scored, _uniform(case.graph)).mean())
+    found = float(above(scored, case.uniform).mean())
     return Check(
         name="planted rule",
         compared=f"the links of step {case.until} once more at step {case.until + 1}, by a method that remembers them",
@@ -141,136 +105,8 @@ def planted_check(case: AuditCase, past: PreparedGraph) -> Check:
     )
 
 
-def _uniform(graph: DynamicGraph) -> str:
-    """Name the family whose candidates are drawn like a random link: uniform over all possible targets."""
-    return "typed" if graph.side_N.any() else "random"
-
-
-def _above(scored: ScoredQueries, family: str) -> NDArray[np.float64]:
-    """Give the fraction of each query's candidates that its true pair outscores, ties counting half."""
-    queries = scored.queries
-    among_QC = queries.family_QC == FAMILIES.index(family)
-    above_QC = (scored.score_Q[:, None] > scored.score_QC) + (scored.score_Q[:, None] == scored.score_QC) / 2
-    used_Q = among_QC.any(axis=1)
-    return (above_QC * among_QC).sum(axis=1)[used_Q] / among_QC.sum(axis=1)[used_Q]
-
-
 def _ends(queries: RankingQueries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return queries.pairs.source_S, queries.pairs.target_S
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelMemory:
-    """Score the labelled pairs of the forecast step by their labels and all other pairs alike."""
-
-    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
-        """Remember the labels of the step after `graph.until`."""
-        num_nodes = len(graph.history.node_N)
-        known = [step.examples for step in labelled if step.before.until >= graph.until]
-        keys = {
-            is_positive: np.sort(
-                np.concatenate([np.empty(0, np.int64)] + [_keys(num_nodes, each, is_positive) for each in known])
-            )
-            for is_positive in (True, False)
-        }
-
-        def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
-            key_P = pair_keys(num_nodes, source_P, target_P)
-            return is_among(key_P, keys[True]).astype(np.float64) - is_among(key_P, keys[False])
-
-        return score_pairs
-
-
-def _keys(num_nodes: int, examples: LinkExamples, is_positive: bool) -> NDArray[np.int64]:
-    wanted_P = examples.positive_P == is_positive
-    return pair_keys(num_nodes, examples.source_P[wanted_P], examples.target_P[wanted_P])
-
-
-def memory_check(case: AuditCase, trial: RankingTrial) -> Check:
-    """Let a method remember labels: no pair on which it is evaluated may be among them."""
-    above_Q = np.concatenate([_above(each, "random") for each in evaluate_queries("memory", LabelMemory(), trial)])
-    found = {"prequential": float(above_Q.mean()) if (above_Q != 0.5).any() else 0.5}
-    step = case.until + 1
-    if step in evaluated_steps(case.graph, first_step=step):
-        paper = Trial(graph=case.graph, step=step, seed=case.seed, config=case.config)
-        (scored,) = evaluate_method("memory", LabelMemory(), paper)
-        found["paper"] = auc(scored.positive_P, scored.score_P) if scored.score_P.any() else 0.5
-    wrong = {f"protocol {name}": f"AUC {value:.3f}" for name, value in found.items() if value != 0.5}
-    return Check(
-        name="label memory",
-        compared="the labelled pairs of a method that remembers them, and the pairs on which it is evaluated",
-        methods=("label memory",),
-        passed=not wrong,
-        detail=described(wrong) or f"AUC 0.5 in the protocols {' and '.join(found)}: it recognises no pair",
-    )
-
-
-def permutation_check(case: AuditCase, fitted: Fitted) -> Check:
-    """Permute the labels of the forecast step in the paper's protocol: no method may do better than chance."""
-    compared, step = "permuted labels, of labelled and of test pairs", case.until + 1
-    about = {"name": "label permutation", "compared": compared, "methods": tuple(case.methods)}
-    if step not in evaluated_steps(case.graph, first_step=step):
-        return Check(**about, passed=None, detail=f"step {step} has too few links for the paper's protocol")
-    trial = Trial(graph=case.graph, step=step, seed=case.seed, config=case.config)
-    generator = np.random.default_rng(case.seed)
-    permuted = {name: _permuted(part, generator) for name, part in vars(trial.split).items()}
-    vars(trial)["split"] = replace(trial.split, **permuted)  # a cached property, which everything else is read from
-    auc_of, wrong = {}, {}
-    for name, method in fitted.methods.items():
-        for scored in evaluate_method(name, method, trial):
-            num = int(scored.positive_P.sum()), int((~scored.positive_P).sum())
-            error = np.sqrt((sum(num) + 1) / (12 * num[0] * num[1]))  # of the Mann-Whitney statistic
-            auc_of[scored.method] = auc(scored.positive_P, scored.score_P)
-            if not auc_of[scored.method] <= 0.5 + STANDARD_ERRORS * error:
-                wrong[scored.method] = f"AUC {auc_of[scored.method]:.3f} with a standard error of {error:.3f}"
-    detail = f"AUC of {len(auc_of)} rows from {min(auc_of.values()):.3f} to {max(auc_of.values()):.3f}"
-    return Check(**about, passed=not wrong, detail=described(wrong) or detail)
-
-
-def _permuted(examples: LinkExamples, generator: np.random.Generator) -> LinkExamples:
-    return replace(examples, positive_P=generator.permutation(examples.positive_P))
-
-
-def own_links_check(case: AuditCase) -> Check:
-    """Fit methods where no pair is ever linked twice: past pairs must not outrank new ones.
-
-    A method whose labelled pairs have features that know their links learns the opposite. Methods that learn from no
-    labels may rank past pairs first, and are left out.
-    """
-    scorers = {name: method for name, method in case.methods.items() if isinstance(method, Scorer)}
-    small = replace(case, graph=_world(case.seed), until=WORLD_STEPS - 1, methods=scorers)
-    queries = ranking_queries(small.graph, WORLD_STEPS, seed=case.seed, families=("historical",))
-    trial = small.trial(small.graph, queries)
-    flipped = [replace(s, examples=replace(s.examples, positive_P=~s.examples.positive_P)) for s in trial.labelled]
-    scored, opposite = (fit_all(small, trial, labelled).on(queries) for labelled in (trial.labelled, flipped))
-    found = {
-        title: float(_above(each, "historical").mean())
-        for title, each in scored.items()
-        if not np.array_equal(each.score_S, opposite[title].score_S)
-    }
-    wrong = {title: f"AUC {value:.3f} against past pairs" for title, value in found.items() if not value >= 0.5}
-    return Check(
-        name="own links",
-        compared="new pairs and past pairs, where no pair is linked twice, by methods that learn from labels",
-        methods=tuple(found),
-        passed=not wrong if found else None,
-        detail=described(wrong)
-        or (f"AUC {min(found.values()):.3f} and more" if found else "no method learns from labels"),
-    )
-
-
-def _world(seed: int) -> DynamicGraph:
-    """Give a log of random pairs, each linked once."""
-    generator = np.random.default_rng([seed, WORLD_NODES])
-    source_P, target_P = np.triu_indices(WORLD_NODES, k=1)
-    chosen_R = generator.permutation(len(source_P))[: WORLD_STEPS * WORLD_LINKS]
-    swapped_R = generator.random(len(chosen_R)) < 0.5
-    events = {
-        "source": np.where(swapped_R, source_P[chosen_R], target_P[chosen_R]),
-        "target": np.where(swapped_R, target_P[chosen_R], source_P[chosen_R]),
-        "time": np.arange(len(chosen_R)),
-    }
-    return build_snapshots(pl.DataFrame(events), Window(rule="equal_time", length=str(WORLD_LINKS)), "step")
 
 
 def evaluator_check(case: AuditCase, queries: RankingQueries) -> Check:

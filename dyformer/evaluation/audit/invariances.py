@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from dyformer.embedder import Embedder, LabelledStep, Scorer
 from dyformer.evaluation.audit.case import (
@@ -95,7 +95,7 @@ def query_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
     chosen_S = generator.permutation(len(probes[0]))[:NUM_INDEPENDENT]
     pair_2S = np.stack(probes)[:, chosen_S]
     found = {
-        title: _dependence(lambda index: score(*pair_2S[:, index]), len(chosen_S))
+        title: _dependence(lambda index, score=score: score(*pair_2S[:, index]), len(chosen_S))
         for title, score in fitted.scores.items()
     }
     node_N = np.arange(len(fitted.trial.past.history.node_N))
@@ -154,16 +154,13 @@ def relabelling_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
         difference = float(np.abs(is_S - was_S).max()) / max(float(np.ptp(was_S)), np.finfo(np.float64).tiny)
         if difference <= RENUMBERED_ROUNDING:
             continue
-        correlation = float(spearmanr(was_S, is_S).statistic)
+        correlation = float(np.corrcoef(rankdata(was_S), rankdata(is_S))[0, 1])
         close.append(correlation)
         if not correlation >= RENUMBERED_CORRELATION:
             wrong[f"scores of {name}"] = f"rank correlation {correlation:.3f}"
     detail = f"{len(scorers) - len(close)} of {len(scorers)} methods equal up to rounding"
-    detail += (
-        f", {len(close)} with a rank correlation of {min(close):.3f} and more, because they draw rows of their labelled pairs"
-        if close
-        else ""
-    )
+    if close:
+        detail += f", {len(close)} that draw rows of the labelled pairs with a rank correlation from {min(close):.3f}"
     return Check(
         name="relabelling",
         compared="nodes with other permanent numbers and other node numbers",
@@ -278,11 +275,7 @@ def _renumbered_snapshot(snapshot: Snapshot, number_N: NDArray[np.int64]) -> Sna
 def _permutation(graph: DynamicGraph, generator: np.random.Generator) -> NDArray[np.int64]:
     """Permute the numbers of the nodes that came at the same step, so that those of an earlier step come first."""
     bounds = [0, *(snapshot.num_nodes for snapshot in graph.snapshots)]
-    parts = [
-        first + generator.permutation(end - first)
-        for first, end in pairwise(bounds)
-        if end > first
-    ]
+    parts = [first + generator.permutation(end - first) for first, end in pairwise(bounds) if end > first]
     return np.concatenate(parts)
 
 

@@ -106,8 +106,9 @@ def tenfold(split: SplitRows, generator: np.random.Generator) -> pl.DataFrame:
 
 def new_nodes(split: SplitRows, generator: np.random.Generator) -> pl.DataFrame:
     """Link nodes that were never there with known ones and with each other."""
-    rows, newest = split.future, max(int(split.past["source"].max() or 0), int(split.past["target"].max() or 0))
-    first = max(newest, int(split.sources.max()), int(split.targets.max())) + 1
+    rows = split.future
+    ends = [part[name].to_numpy() for part in (split.past, split.future) for name in ("source", "target")]
+    first = 1 + int(np.concatenate(ends).max())
     strangers = np.arange(first, first + max(2, len(rows) // 3))
     # On a bipartite log a new node has one side, like every other.
     new_sources, new_targets = (strangers[::2], strangers[1::2]) if "source_side" in rows.columns else (strangers,) * 2
