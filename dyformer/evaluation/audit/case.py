@@ -132,17 +132,24 @@ def probes_of(*queries: RankingQueries) -> Pairs:
     return source_S, target_S
 
 
-def inputs_of(case: AuditCase, trial: RankingTrial, probes: Pairs) -> Results:
-    """Give all that a method may read as of `until`, and the pairs of that step on which methods are evaluated."""
-    past, until = trial.past, case.until
+def history_of(past: PreparedGraph) -> Results:
+    """Give the history that a method gets."""
     history = past.history
     assert history.interactions is not None
-    batch = make_batch(as_of_graph(past, until=until), np.unique(probes[0])[:NUM_TARGETS], num_context=NUM_TARGETS)
-    found = {
+    return {
         "snapshots": [value for snapshot in history.snapshots for value in _values(snapshot)],
         "nodes": [history.node_N, history.side_N],
         "interactions": _values(history.interactions),
-        "link features": [prepare_link_features(history).directed(*probes)],
+    }
+
+
+def inputs_of(case: AuditCase, trial: RankingTrial, probes: Pairs) -> Results:
+    """Give all that a method may read as of `until`, and the pairs of that step on which methods are evaluated."""
+    past, until = trial.past, case.until
+    batch = make_batch(as_of_graph(past, until=until), np.unique(probes[0])[:NUM_TARGETS], num_context=NUM_TARGETS)
+    found = {
+        **history_of(past),
+        "link features": [prepare_link_features(past.history).directed(*probes)],
         "subgraphs": [tensor.numpy() for tensor in vars(batch).values()],
         "ranking queries": _values(case.queries(trial.graph, until)),
     }

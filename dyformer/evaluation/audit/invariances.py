@@ -22,6 +22,7 @@ from dyformer.evaluation.audit.case import (
     described,
     differing,
     fit_all,
+    history_of,
     inputs_of,
 )
 from dyformer.evaluation.audit.poisons import graph_of, poisoned, rows_of, split_rows
@@ -42,23 +43,34 @@ NUM_INDEPENDENT = 400
 def poison_check(case: AuditCase, name: str, base: Results, probes: Pairs) -> Check:
     """Replace all rows after `until` and compare what methods may read."""
     trial = _other_trial(case, poisoned(case.graph, case.until, name, seed=case.seed))
-    return _unchanged(
-        f"future poison: {name}", f"rows after step {case.until}: {name}", inputs_of(case, trial, probes), base
-    )
+    about = {"name": f"future poison: {name}", "compared": f"rows after step {case.until}: {name}"}
+    # A history that differs is not read on, because broken weights may end in errors.
+    changed = differing(history_of(trial.past), {key: base[key] for key in history_of(trial.past)})
+    changed = changed or differing(inputs_of(case, trial, probes), base)
+    return Check(**about, methods=(), passed=not changed, detail=described(changed) or _same(base))
 
 
 def fitted_poison_check(case: AuditCase, name: str, base: Results, fitted: Fitted, probes: Pairs) -> Check:
     """Compare what methods may read, their vectors and their scores, after all rows after `until` were replaced."""
-    found = {**inputs_of(case, fitted.trial, probes), **fitted.results(probes)}
-    return _unchanged(f"future poison: {name}", f"rows after step {case.until}: {name}", found, base, case)
+    about = {"name": f"future poison: {name}", "compared": f"rows after step {case.until}: {name}"}
+    return _fitted_check(about, case, fitted, base, probes)
 
 
 def truncation_check(case: AuditCase, base: Results, probes: Pairs) -> Check:
     """Compare the log up to `until`, read as if no later row existed, with the whole log as of `until`."""
     past = split_rows(case.graph, case.until).past
-    trial = _other_trial(case, graph_of(past, case.graph, case.until))
-    found = {**inputs_of(case, trial, probes), **fit_all(case, trial).results(probes)}
-    return _unchanged("truncation", f"the log of steps 1 to {case.until} alone, and the whole log", found, base, case)
+    fitted = fit_all(case, _other_trial(case, graph_of(past, case.graph, case.until)))
+    about = {"name": "truncation", "compared": f"the log of steps 1 to {case.until} alone, and the whole log"}
+    return _fitted_check(about, case, fitted, base, probes)
+
+
+def _fitted_check(about: dict[str, str], case: AuditCase, fitted: Fitted, base: Results, probes: Pairs) -> Check:
+    changed = differing({**inputs_of(case, fitted.trial, probes), **fitted.results(probes)}, base)
+    return Check(**about, methods=tuple(case.methods), passed=not changed, detail=described(changed) or _same(base))
+
+
+def _same(base: Results) -> str:
+    return f"{len(base)} results, byte for byte the same"
 
 
 def past_check(case: AuditCase, base: Results, probes: Pairs) -> Check:
@@ -225,18 +237,6 @@ def hidden_step_check(case: AuditCase) -> Check:
 
 def _other_trial(case: AuditCase, graph: DynamicGraph) -> RankingTrial:
     return case.trial(graph, case.queries(case.graph, case.until + 1))
-
-
-def _unchanged(name: str, compared: str, found: Results, base: Results, case: AuditCase | None = None) -> Check:
-    expected = {key: value for key, value in base.items() if case is not None or key in found}
-    changed = differing(found, expected)
-    return Check(
-        name=name,
-        compared=compared,
-        methods=() if case is None else tuple(case.methods),
-        passed=not changed,
-        detail=described(changed) or f"{len(expected)} results, byte for byte the same",
-    )
 
 
 def _renumbered_like(graph: DynamicGraph, other: DynamicGraph) -> DynamicGraph:
