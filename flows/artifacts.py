@@ -7,7 +7,9 @@ import polars as pl
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
+from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.tables import PrintedTable, printed_tables
+from flows.console import promotion_line
 from flows.tasks.report import read_report
 
 
@@ -28,7 +30,7 @@ def show_report(report: str) -> None:
     """Show the counts, the scores and the seconds of a report."""
     if FlowRunContext.get() is not None:
         metrics, summary = read_report(report)
-        tables = printed_tables(metrics, summary["dataset"])
+        tables = run_tables(metrics, summary["dataset"])
         create_markdown_artifact(markdown=as_markdown(tables, summary), key=_key("summary", summary["dataset"]))
 
 
@@ -41,6 +43,8 @@ def as_markdown(tables: list[PrintedTable], summary: dict) -> str:
             f"## {summary['dataset']}, event table version {counts['version']}",
             became.format(**counts),
             *(line for table in tables for line in _table_lines(table)),
+            "",
+            promotion_line(summary["promotion"]),
             "",
             *(f"- {stage}: {seconds:.1f} s" for stage, seconds in summary["seconds"].items()),
         ]

@@ -13,17 +13,24 @@ from dyformer.experiments.ranking_tables import printed_ranking
 from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_table, show_tables
 from flows.console import tracked
-from flows.stages import Changes, evaluate_task, experiment_of, ingest, methods_task, train_task
+from flows.stages import (
+    Changes,
+    evaluate_task,
+    experiment_of,
+    ingest,
+    methods_task,
+    queries_task,
+    rank_methods_task,
+    rank_model_task,
+    train_task,
+)
 from flows.tasks.evaluate import metrics, steps_to_evaluate
 from flows.tasks.live_update import live_update_metrics, rank_live_updates
 from flows.tasks.methods import chosen_methods
-from flows.tasks.rank import rank_methods, rank_model, ranking_metrics, steps_to_rank, write_queries
+from flows.tasks.rank import ranking_metrics, steps_to_rank
 from flows.tasks.track import track_benchmark, track_rankings
 
 track_task = task(name="track benchmark")(track_benchmark)
-queries_task = task(name="draw queries", task_run_name="queries of step {step}", cache_policy=NO_CACHE)(write_queries)
-rank_methods_task = task(name="rank by methods", task_run_name="{names}", cache_policy=NO_CACHE)(rank_methods)
-rank_model_task = task(name="rank by model", task_run_name="{method}", cache_policy=NO_CACHE)(rank_model)
 track_rankings_task = task(name="track rankings", cache_policy=NO_CACHE)(track_rankings)
 live_update_task = task(name="rank live updates", cache_policy=NO_CACHE)(rank_live_updates)
 

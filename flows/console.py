@@ -39,13 +39,6 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     console.print(table)
 
 
-def print_scores(metrics: "pl.DataFrame", dataset: str) -> None:
-    """Print the tables of all and of new pairs, with intervals, and the tests over steps and seeds below each."""
-    from dyformer.experiments.tables import printed_tables
-
-    print_tables(printed_tables(metrics, dataset))
-
-
 def print_tables(tables: "list[PrintedTable]") -> None:
     """Print tables, each with its sentences below it."""
     for table in tables:
@@ -64,7 +57,7 @@ def counts_line(counts: dict[str, Any]) -> str:
 
 
 def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list[str], storage: str | None) -> None:
-    """Print the scores of a run, its name in MLflow, and commands that may follow.
+    """Print the scores of a run, who is champion, its name in MLflow, and commands that may follow.
 
     Args:
         metrics: the report's scores.
@@ -72,12 +65,35 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
         options: `--set` and `--seed` of the run, without which `predict` would train another model.
         storage: the value of `--storage`, None where the environment sets it.
     """
+    from dyformer.experiments.ranking_tables import run_tables
+
     dataset, tracking = summary["dataset"], summary["tracking"]
-    print_scores(metrics, dataset)
+    print_tables(run_tables(metrics, dataset))
+    print(promotion_line(summary["promotion"]))
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")
     print("\n  ".join(["next:", *next_commands(summary, options, storage)]))
+
+
+def promotion_line(outcome: dict[str, Any]) -> str:
+    """Write the outcome of a promotion as one sentence: who is champion, why, the difference, its interval and n."""
+    from dyformer.evaluation.config import METRIC_TITLES
+
+    champion, previous = outcome["champion"], outcome["previous"]
+    if champion is None:
+        return f"champion: none, because {outcome['reason']}"
+    change = "as before" if champion == previous else "promoted" if outcome["promoted"] else "new"
+    before = f" instead of {previous['title']}" if previous and champion != previous else ""
+    line = f"champion: {champion['title']} ({change}{before}), because {outcome['reason']}"
+    if outcome["difference"] is not None:
+        low, mean, high = outcome["difference"]
+        first, second = outcome["compared"]
+        line += (
+            f"; {METRIC_TITLES[outcome['metric']]} of {first} less that of {second}: {mean:+.4f}, "
+            f"{100 * outcome['level']:.6g} % interval {low:+.4f} to {high:+.4f}, {outcome['num_queries']:,} queries"
+        )
+    return f"{line}; {outcome['note']}" if outcome.get("note") else line
 
 
 def next_commands(summary: dict[str, Any], options: list[str], storage: str | None) -> list[str]:

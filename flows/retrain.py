@@ -1,4 +1,4 @@
-"""Flow: one dataset from new interactions to an evaluated, tracked model and its forecasts."""
+"""Flow: one dataset from new interactions to a champion that was chosen on them, and its forecasts."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,12 @@ from typing import Any
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from flows.artifacts import show_report, show_table
+from dyformer.embedder import Scorer
+from dyformer.evaluation.protocols import FORECASTER_WITH, MIN_TRAINED_STEPS
+from dyformer.experiments.methods import METHODS
+from dyformer.experiments.ranking_tables import run_tables
+from dyformer.experiments.settings import Experiment
+from flows.artifacts import show_report, show_tables
 from flows.stages import (
     Changes,
     baselines_task,
@@ -16,15 +21,23 @@ from flows.stages import (
     experiment_of,
     forecasts_task,
     ingest_task,
+    queries_task,
+    rank_methods_task,
+    rank_model_task,
     snapshots_task,
     tracked_train_task,
+    train_task,
     vectors_task,
 )
-from flows.tasks.evaluate import metrics, steps_to_evaluate
-from flows.tasks.promote import promote_if_better
-from flows.tasks.report import finished_report, write_report
+from flows.tasks.evaluate import possible_steps, steps_to_evaluate
+from flows.tasks.models import Contender
+from flows.tasks.promote import promote_if_better, unranked
+from flows.tasks.rank import rankable_steps
+from flows.tasks.report import finished_report, run_metrics, write_report
 from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run
+
+METHOD = "DyFormer"
 
 promote_task = task(name="promote if better", cache_policy=NO_CACHE)(promote_if_better)
 track_task = task(name="track run", cache_policy=NO_CACHE)(track_run)
@@ -33,9 +46,9 @@ report_task = task(name="write report", cache_policy=NO_CACHE)(write_report)
 
 @flow(flow_run_name="retrain {dataset}")
 def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Changes = None, seed: int = 0) -> str:
-    """Bring a dataset from new interactions to evaluated forecasts; returns the address of the report.
+    """Bring a dataset from new interactions to a champion and its forecasts; returns the address of the report.
 
-    Without new rows or settings, it returns the report of the earlier run.
+    Nothing is published before the promotion. Without new rows or settings, it returns the report of the earlier run.
     """
     experiment = experiment_of(dataset, changes)
     seconds: dict[str, float] = {}
@@ -45,30 +58,82 @@ def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Change
     finished = finished_report(snapshots, experiment, seed)
     if finished is not None:
         return finished
-    until = newest_until(snapshots)
     with _timed(seconds, "train"):
-        model = tracked_train_task(snapshots, until, experiment, seed)
+        contender = _trained(snapshots, experiment, seed)
+    with _timed(seconds, "rank"):
+        rankings, promotion = _promoted(snapshots, contender, experiment, seed)
     with _timed(seconds, "evaluate"):
-        scores = [evaluate_task(snapshots, model, until + 1, seed=seed), baselines_task(snapshots, until + 1, seed)]
-        earlier = [baselines_task(snapshots, step, seed) for step in steps_to_evaluate(snapshots)]
-        show_table(dataset, metrics(scores, snapshots))
+        scores, earlier = _evaluated(snapshots, contender, seed)
+        rows = run_metrics(snapshots, rankings, scores)
+        names = ("rankings", "scores", "new-scores")
+        show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
     with _timed(seconds, "predict"):
-        vectors = vectors_task(snapshots, model, seed=seed)
-        made = {"vectors": vectors, "forecasts": forecasts_task(snapshots, model, vectors, seed=seed)}
-    promotion = promote_task(snapshots, model, scores, seed)
+        made = _published(snapshots, contender, promotion, seed)
     with _timed(seconds, "track"):
-        tracked = track_task(snapshots, model, scores, earlier, made, promotion["champion"] == model)
+        tracked = track_task(snapshots, contender, rows, earlier, made, promotion)
     summary = {
         "dataset": dataset,
         "counts": {**counts, "snapshots": snapshots},
-        "addresses": {"snapshots": snapshots, "model": model, "scores": scores, **made},
+        "addresses": {"snapshots": snapshots, "scores": scores, "rankings": rankings, **made},
         "promotion": promotion,
         "tracking": tracked,
         "seconds": seconds,
     }
-    report = report_task(snapshots, scores, summary, experiment, seed)
+    report = report_task(snapshots, rows, summary, experiment, seed)
     show_report(report)
     return report
+
+
+def _trained(snapshots: str, experiment: Experiment, seed: int) -> Contender:
+    """Train until the last step but one, and until the step before it.
+
+    From the vectors of the older model before known links, the forecaster learns how to read those of the newer one.
+    """
+    until = newest_until(snapshots)
+    older = [train_task(snapshots, until - 1, experiment, seed)] if until > MIN_TRAINED_STEPS else []
+    newest = tracked_train_task(snapshots, until, experiment, seed)
+    return Contender(title=FORECASTER_WITH + METHOD, models=(*older, newest))
+
+
+def _promoted(
+    snapshots: str, contender: Contender, experiment: Experiment, seed: int
+) -> tuple[list[str], dict[str, Any]]:
+    """Score the newest step's queries by the challenger and by all methods without a model, and promote on them."""
+    step = newest_until(snapshots) + 1
+    if step not in rankable_steps(snapshots):
+        reason = f"step {step} cannot be ranked: it has no link between known nodes, or no step before it has one"
+        return [], unranked(snapshots, reason)
+    queries = queries_task(snapshots, step, seed)
+    scorers = [title for title, method in METHODS.items() if isinstance(method, Scorer)]
+    rankings = [
+        rank_model_task(snapshots, queries, contender.models[-1], METHOD, seed, contender.models[:-1]),
+        rank_methods_task(snapshots, queries, scorers, experiment, seed),
+    ]
+    return rankings, promote_task(snapshots, queries, rankings, contender, seed, experiment.promotion)
+
+
+def _evaluated(snapshots: str, contender: Contender, seed: int) -> tuple[list[str], list[str]]:
+    """Evaluate the newest step in the paper's protocol, where it has enough links, and all steps by baselines."""
+    step = newest_until(snapshots) + 1
+    if step not in possible_steps(snapshots):
+        return [], []
+    older, newest = contender.models[:-1], contender.models[-1]
+    scores = [
+        evaluate_task(snapshots, newest, step, METHOD, seed, older),
+        baselines_task(snapshots, step, seed),
+    ]
+    return scores, [baselines_task(snapshots, each, seed) for each in steps_to_evaluate(snapshots)]
+
+
+def _published(snapshots: str, contender: Contender, promotion: dict[str, Any], seed: int) -> dict[str, str]:
+    """Write vectors and forecasts of the champion; of the challenger where the champion has no weights."""
+    champion = promotion["champion"]
+    models = champion["models"] if champion else []
+    if champion and not models:
+        promotion["note"] = f"vectors and forecasts are the challenger's, because {champion['title']} has no weights"
+    model = models[-1] if models else contender.models[-1]
+    vectors = vectors_task(snapshots, model, seed=seed)
+    return {"model": model, "vectors": vectors, "forecasts": forecasts_task(snapshots, model, vectors, seed=seed)}
 
 
 @contextmanager

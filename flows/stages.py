@@ -11,6 +11,7 @@ from flows.tasks.evaluate import evaluate_baselines, evaluate_methods, evaluate_
 from flows.tasks.ingest import ingest_log
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
+from flows.tasks.rank import rank_methods, rank_model, write_queries
 from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.track import tracked_epochs
 from flows.tasks.train import train_model
@@ -35,6 +36,9 @@ methods_task = task(name="evaluate methods", task_run_name="{names} on step {ste
 baselines_task = task(name="evaluate baselines", task_run_name="baselines on step {step}", cache_policy=NO_CACHE)(
     evaluate_baselines
 )
+queries_task = task(name="draw queries", task_run_name="queries of step {step}", cache_policy=NO_CACHE)(write_queries)
+rank_methods_task = task(name="rank by methods", task_run_name="{names}", cache_policy=NO_CACHE)(rank_methods)
+rank_model_task = task(name="rank by model", task_run_name="{method}", cache_policy=NO_CACHE)(rank_model)
 vectors_task = task(name="write vectors", task_run_name="vectors", cache_policy=NO_CACHE)(write_vectors)
 forecasts_task = task(name="write forecasts", task_run_name="forecasts", cache_policy=NO_CACHE)(write_forecasts)
 # A retry continues from the training's own checkpoint.

@@ -47,7 +47,14 @@ def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> N
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `[^`]+` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE))
     assert set(rows) == {setting.name for setting in settings_table()}
     assert all(len(meaning) > 10 for meaning in rows.values())
-    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == ["graph", "model", "pretrain", "finetune", "decoder"]
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == [
+        "graph",
+        "model",
+        "pretrain",
+        "finetune",
+        "promotion",
+        "decoder",
+    ]
 
 
 def test_page_of_the_architecture_has_every_folder(pages: ModuleType) -> None:

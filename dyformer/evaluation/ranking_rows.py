@@ -55,9 +55,7 @@ def step_metrics(
     Mean reciprocal ranks are given for every family and every slice, hits and NDCG@10 among the mixed candidates. AUC
     and average precision compare the true pairs with the candidates of a family. Raises ValueError for other queries.
     """
-    queries = scored[0].queries
-    if any(each.queries is not queries for each in scored):
-        raise ValueError(f"step {queries.step}: methods were evaluated on other queries; evaluate all on the same ones")
+    queries = _same_queries(scored)
     found: dict[Run, dict[Cell, StepMetric]] = {(each.method, each.seed): {} for each in scored}
     if not len(queries.source_Q):
         return found
@@ -68,6 +66,18 @@ def step_metrics(
             cells.update(_pair_metrics(each, family, slices, resamples))
     _add_means(found, scored, slices, resamples)
     return found
+
+
+def query_means(
+    scored: Sequence[ScoredQueries], metric: str, slices: Mapping[str, NDArray[np.bool_]], resamples: NodeResamples
+) -> dict[str, list[StepMetric]]:
+    """Give a mean over the queries of each slice, among the mixed candidates, of all methods in their order.
+
+    A slice without a query that has candidates is left out. Raises ValueError for other queries.
+    """
+    queries = _same_queries(scored)
+    value_QM = np.column_stack([_values(each)[metric, MIXED] for each in scored])
+    return _means_by_slice(value_QM, _weights(resamples, queries.source_Q, queries.target_Q), slices)
 
 
 def metric_rows(
@@ -134,6 +144,13 @@ def ranks_of(scored: ScoredQueries, family: str) -> NDArray[np.float64]:
     return np.where(among_QC.any(axis=1), rank_Q, np.nan)
 
 
+def _same_queries(scored: Sequence[ScoredQueries]) -> RankingQueries:
+    queries = scored[0].queries
+    if any(each.queries is not queries for each in scored):
+        raise ValueError(f"step {queries.step}: methods were evaluated on other queries; evaluate all on the same ones")
+    return queries
+
+
 def _values(scored: ScoredQueries) -> dict[tuple[str, str], NDArray[np.float64]]:
     """Give the values [Q] of metrics that are means over queries, by metric and family."""
     rank_Q = ranks_of(scored, MIXED)
@@ -159,10 +176,8 @@ def _add_means(
     for metric, family in values[0]:
         value_QM = np.column_stack([each[metric, family] for each in values])
         parts = slices if (metric, family) == ("mrr", MIXED) else [part for part in MAIN_SLICES if part in slices]
-        for part in parts:
-            mask_Q = slices[part] & np.isfinite(value_QM[:, 0])  # the same queries for all methods
-            measured = _means(value_QM[mask_Q], weight_BQ[:, mask_Q]) if mask_Q.any() else []
-            for each, own in zip(scored, measured, strict=bool(measured)):
+        for part, measured in _means_by_slice(value_QM, weight_BQ, {part: slices[part] for part in parts}).items():
+            for each, own in zip(scored, measured, strict=True):
                 found[each.method, each.seed][metric, family, part] = own
                 if family == MIXED and part == KNOWN:
                     found[each.method, each.seed][metric, family, ALL] = _with_misses(own, queries)
@@ -171,6 +186,14 @@ def _add_means(
 def _weights(resamples: NodeResamples, source_Q: NDArray[np.int64], target_Q: NDArray[np.int64]) -> NDArray[np.float32]:
     source_Q, target_Q = (np.searchsorted(resamples.node_S, end_Q) for end_Q in (source_Q, target_Q))
     return resamples.weight_BS[:, source_Q].astype(np.float32) * resamples.weight_BS[:, target_Q]
+
+
+def _means_by_slice(
+    value_QM: NDArray[np.float64], weight_BQ: NDArray[np.float32], slices: Mapping[str, NDArray[np.bool_]]
+) -> dict[str, list[StepMetric]]:
+    used_Q = np.isfinite(value_QM[:, 0])  # the same queries for all methods
+    masks = {part: mask_Q & used_Q for part, mask_Q in slices.items()}
+    return {part: _means(value_QM[mask_Q], weight_BQ[:, mask_Q]) for part, mask_Q in masks.items() if mask_Q.any()}
 
 
 def _means(value_QM: NDArray[np.float64], weight_BQ: NDArray[np.float32]) -> list[StepMetric]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
 from dyformer.evaluation.bootstrap import interval, node_resamples, resampled_metrics
-from dyformer.evaluation.scored_pairs import ScoredPairs, check_same_pairs, slice_of
+from dyformer.evaluation.scored_pairs import ScoredPairs, check_same_pairs
 
 MIN_DIFFERENCES = 6
 
@@ -97,9 +97,3 @@ def _signed_rank(difference_T: NDArray[np.float64]) -> float:
     if not difference_T.any():  # the test is not defined without a difference
         return 1.0
     return float(wilcoxon(difference_T).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def new_pairs(pairs: ScoredPairs) -> ScoredPairs | None:
-    """Give the pairs that no earlier snapshot linked, or None unless positive and negative ones are among them."""
-    new = slice_of(pairs, "new")
-    return new if new.positive_P.any() and not new.positive_P.all() else None

@@ -6,7 +6,7 @@ from dyformer.evaluation.live_update import live_update_table
 from dyformer.evaluation.prequential import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
-from dyformer.experiments.tables import PrintedTable
+from dyformer.experiments.tables import PrintedTable, printed_tables
 
 CELLS = {
     "MRR": ("mrr", MIXED),
@@ -71,6 +71,13 @@ def printed_ranking(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
         f"{100 * fraction['repeat_rate']:.0f} % of these repeat an earlier link."
     )
     return PrintedTable(title, pl.DataFrame(columns), [*_comparison(rows), covered])
+
+
+def run_tables(metrics: pl.DataFrame, dataset: str) -> list[PrintedTable]:
+    """Give the tables of a run: that of the prequential protocol, then those of the paper's; each where it has rows."""
+    ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(pl.col("protocol") != PROTOCOL)
+    rankings = [] if ranked.is_empty() else [printed_ranking(ranked, dataset)]
+    return rankings + ([] if pairs.is_empty() else printed_tables(pairs, dataset))
 
 
 def printed_live_update(metrics: pl.DataFrame, dataset: str) -> PrintedTable:

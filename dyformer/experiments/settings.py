@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
+from dyformer.evaluation.config import PromotionConfig
 from dyformer.graphs.config import GraphConfig
 from dyformer.model.config import STRICT, ModelConfig
 from dyformer.training.config import FinetuneConfig, PretrainConfig
@@ -21,6 +22,7 @@ PARTS: dict[str, type] = {
     "model": ModelConfig,
     "pretrain": PretrainConfig,
     "finetune": FinetuneConfig,
+    "promotion": PromotionConfig,
 }
 
 RENAMED_SETTINGS = {
@@ -62,7 +64,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Experiment:
-    """All settings for one dataset, in five parts."""
+    """All settings for one dataset, in six parts."""
 
     graph: GraphConfig = Field(default_factory=GraphConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -70,6 +72,7 @@ class Experiment:
         default_factory=PretrainConfig, description="none: no pre-training, fine-tuning from random weights"
     )
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
+    promotion: PromotionConfig = Field(default_factory=PromotionConfig)
     decoder: Literal["paper", "features"] = Field(
         default="features",
         description="inputs of the forecasts' decoder: products of vectors alone (paper), or pair features as well",

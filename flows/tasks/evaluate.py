@@ -89,9 +89,7 @@ def steps_to_evaluate(snapshots: str, wanted: str | None = None) -> list[int]:
     Raises:
         StepOutOfRange: a step without a history to learn from, or beyond the newest.
     """
-    opened = open_snapshots(snapshots)
-    graph = opened.graph(opened.num_steps)
-    possible = evaluated_steps(graph, first_step=FIRST_EVALUATED_STEP)
+    opened, possible = open_snapshots(snapshots), possible_steps(snapshots)
     first = first_evaluated_step(opened.dataset)
     steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
     wrong = [step for step in steps if step not in possible]
@@ -102,6 +100,12 @@ def steps_to_evaluate(snapshots: str, wanted: str | None = None) -> list[int]:
             " (a step needs two earlier steps, and enough links between known nodes)"
         )
     return steps
+
+
+def possible_steps(snapshots: str) -> list[int]:
+    """List the steps with enough links between known nodes."""
+    opened = open_snapshots(snapshots)
+    return evaluated_steps(opened.graph(opened.num_steps), first_step=FIRST_EVALUATED_STEP)
 
 
 def wanted_steps(text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -18,6 +19,17 @@ PARTS = ("graph", "model", "pretrain", "finetune")
 
 LOSSES = {"stage": pl.String, "epoch": pl.Int64, "loss": pl.String, "value": pl.Float64}
 TIMES = {"stage": pl.String, "epoch": pl.Int64, "time": pl.String, "value": pl.Float64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A method that may be champion: its title, and the addresses of its models, the newest last.
+
+    A baseline and the forecaster without vectors have no models.
+    """
+
+    title: str
+    models: tuple[str, ...] = ()
 
 
 def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:

@@ -1,144 +1,266 @@
-"""A challenger and its scores -> the champion of the dataset, chosen on the pairs of the newest step."""
+"""Scores of the newest step's queries -> the champion of the dataset, recorded with the outcome of every test."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dyformer.evaluation.metric_rows import METRICS
-from dyformer.evaluation.scored_pairs import ScoredPairs
-from dyformer.evaluation.significance import new_pairs, paired_difference
+from dyformer.embedder import Scorer
+from dyformer.evaluation.config import PromotionConfig
+from dyformer.evaluation.prequential import ScoredQueries, from_table
+from dyformer.evaluation.promotion import Decision, decide
+from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import OldSettings
+from dyformer.experiments.titles import UnknownMethod
+from dyformer.sampling.ranking_queries import RankingQueries
 from dyformer.training.checkpoint import WeightsDoNotFit
-from flows.tasks.evaluate import evaluate_model, read_scores
-from flows.tasks.models import space_of, trained_until
+from flows.tasks.models import Contender, space_of, trained_until
+from flows.tasks.rank import rank_methods, rank_model, read_queries
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
-from storage.artifacts.artifact import lineage_of, manifest
+from storage.artifacts.artifact import lineage_of, manifest, read_table
 from storage.layout import Layout
 from storage.locks import alone
 
-CHALLENGER, CHAMPION = "DyFormer", "champion"
+CHAMPION = "champion"
 
 
 class NotEvaluated(ValueError):
-    """A challenger without scores cannot be promoted."""
+    """A contender without scores of the queries cannot be promoted."""
 
 
-def promote_if_better(snapshots: str, model: str, scores: list[str], seed: int = 0) -> dict[str, Any]:
-    """Promote a model to champion of its dataset if there is none, or if it is significantly better.
+class _Given(NamedTuple):
+    """What all methods of one comparison share: the snapshots, the queries with their address, and all given scores."""
 
-    The champion is evaluated on the challenger's own pairs with the paper's decoder. The challenger is promoted if the
-    95 % interval of the difference in AUC is above 0, unless that on new pairs is below 0. A champion that was trained
-    on the evaluated step cannot be evaluated and stays. A champion without weights, or whose weights do not fit the
-    model, is replaced.
+    opened: Snapshots
+    queries: str
+    drawn: RankingQueries
+    rankings: list[str]
+    seed: int
+
+
+def promote_if_better(
+    snapshots: str,
+    queries: str,
+    rankings: list[str],
+    contender: Contender,
+    seed: int = 0,
+    rule: PromotionConfig | None = None,
+) -> dict[str, Any]:
+    """Decide who is the dataset's champion after the step of the queries, by the rule of dyformer.evaluation.promotion.
+
+    The contender, the champion, the baselines and the forecaster without vectors are compared on the same queries; a
+    champion without scores among `rankings` is evaluated here. One that was trained on the step stays without a test.
+    One whose weights are missing, or do not fit this version, is replaced. A contender is tested once against a
+    champion on a step, which is known by its end time: after that the recorded outcome is returned, whatever rows have
+    come.
 
     Args:
-        snapshots: address of the snapshots for both evaluations.
-        model: address of the challenger's weights.
-        scores: addresses of evaluated pairs, the challenger's newest among them.
-        seed: seed of the evaluated split and of the resampling.
+        snapshots: address of the snapshots.
+        queries: address of the queries of the newest step.
+        rankings: addresses of scores of these queries, those of the contender and of the baselines among them.
+        contender: the challenger.
+        seed: seed of the scores.
+        rule: metric, level and slices; by default those of PromotionConfig.
 
     Returns:
-        promoted; champion: the address of its weights from now on; difference: low, mean and high of the difference
-        in AUC, None if there was no comparison; reason.
+        promoted: whether the contender is champion now because of this step; champion, previous: title and models;
+        difference: low, mean and high of the difference in the metric between the two methods of `compared`, or None;
+        metric; num_queries; level: of the interval; reason.
     """
     opened = open_snapshots(snapshots)
-    pairs = _challengers_pairs(opened, model, scores, seed)
+    given = _Given(opened, queries, read_queries(queries), rankings, seed)
     with alone(opened.layout, f"champion-{opened.dataset}"):
         record = champion_of(opened.layout, opened.dataset)
-        champion = None if record is None else opened.layout.absolute(record["model"])
-        if champion == model and record is not None and record["space"] == space_of(model):
-            return _outcome(model, "the model is the champion already")
-        promoted, difference, reason = _comparison(opened, champion, pairs)
-        if not promoted:
-            assert champion is not None
-            return _outcome(champion, reason, difference=difference)
-        _record_champion(opened, model, pairs, difference)
-        return _outcome(model, reason, difference=difference, promoted=True)
+        key = f"{identity(contender)} on the step that ends at {opened.time('end_time', given.drawn.step)}"
+        if record is not None and key in record["tests"]:
+            outcome = record["tests"][key]
+        elif record is not None and record["identity"] == identity(contender):
+            outcome = _outcome(record, record, "the challenger is the champion already")
+        else:
+            outcome = _tested(given, contender, record, key, rule or PromotionConfig())
+    return _absolute(opened.layout, outcome)
+
+
+def unranked(snapshots: str, reason: str) -> dict[str, Any]:
+    """Give the outcome of a run whose newest step cannot be ranked: nobody is promoted."""
+    opened = open_snapshots(snapshots)
+    record = champion_of(opened.layout, opened.dataset)
+    return _absolute(opened.layout, _outcome(record, record, reason))
 
 
 def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
-    """Read the champion's record: model (address below the root), version, until, space, step, seed, metrics, since."""
+    """Read the record of a dataset's champion; None where there is none.
+
+    title; models: addresses below the root, the newest last; identity: title and the models' spaces; version, until,
+    space: of the newest model; step, end_time, seed: of the comparison that it won; metrics; difference; num_tests: how
+    often it was tested since; tests: the outcome of each; since. A record of an earlier version has a model only.
+    """
     address = layout.champion(dataset)
-    return json.loads(files.read_bytes(address)) if files.size(address) is not None else None
+    if files.size(address) is None:
+        return None
+    record = json.loads(files.read_bytes(address))
+    if "title" in record:
+        return record
+    title = FORECASTER_WITH + "DyFormer"
+    about = {"title": title, "models": [record["model"]], "identity": f"{title} {record['space']}"}
+    return {**record, **about, "num_tests": 0, "tests": {}}
 
 
-def _challengers_pairs(opened: Snapshots, model: str, scores: list[str], seed: int) -> ScoredPairs:
-    """Find the model's own scores of the newest step, made with the paper's decoder."""
-    name = opened.layout.relative(model)
-    own = [address for address in scores if name in lineage_of(address).inputs]
-    evaluated = [pairs for address in own for pairs in read_scores(address)]
-    fitting = [pairs for pairs in evaluated if pairs.method == CHALLENGER and pairs.seed == seed]
-    if not fitting:
-        found = ", ".join(sorted({f"{pairs.method} (seed {pairs.seed})" for pairs in evaluated})) or "nothing"
+def identity(contender: Contender) -> str:
+    """Return what a contender is known by: its title, and the ids of its models' spaces, equal for equal weights."""
+    return " ".join([contender.title, *map(space_of, contender.models)])
+
+
+def _tested(
+    given: _Given, contender: Contender, record: dict[str, Any] | None, key: str, rule: PromotionConfig
+) -> dict[str, Any]:
+    """Compare, and record the champion and the outcome."""
+    opened, step = given.opened, given.drawn.step
+    challenger = _scores_of(given, contender)
+    if challenger is None:
         raise NotEvaluated(
-            f"{name}: expected scores of {CHALLENGER} with seed {seed}, found {found}; evaluate it first"
+            f"{contender.title}: expected its scores of {opened.layout.relative(given.queries)} with seed "
+            f"{given.seed}, and the rankings have none by these models: rank it first"
         )
-    return max(fitting, key=lambda pairs: pairs.step)
+    if record is not None and _was_trained_on(given, record):
+        return _outcome(record, record, f"the champion was trained on step {step}, so it cannot be compared there")
+    champion, problem = _champions_scores(given, record)
+    graph = opened.graph(step - 1, interactions=True)
+    num_tests = record["num_tests"] if record is not None and champion is not None else 0
+    decision = decide(challenger, champion, _without_models(given, challenger.method), graph, rule, num_tests)
+    if problem is not None:
+        decision = decision._replace(reason=f"{problem}; {decision.reason}")
+    is_same = champion is not None and decision.winner == champion.method
+    if record is not None and is_same and decision.difference is None:
+        return _outcome(record, record, decision.reason)  # no test, so that a later one on more queries is the first
+    promoted = decision.winner == challenger.method
+    winner = contender if promoted else Contender(title=decision.winner)
+    after = {**record} if record is not None and is_same else _new_record(given, winner, decision, rule.metric)
+    outcome = _outcome(after, record, decision.reason, decision, metric=rule.metric, promoted=promoted)
+    after |= {"num_tests": decision.num_tests, "tests": {**after["tests"], key: outcome}}
+    files.write_bytes(opened.layout.champion(opened.dataset), json.dumps(after, indent=1).encode())
+    return outcome
 
 
-def _comparison(
-    opened: Snapshots, champion: str | None, pairs: ScoredPairs
-) -> tuple[bool, tuple[float, float, float] | None, str]:
-    """Decide on the promotion; returns whether to promote, the difference, and the reason."""
-    trained = None if champion is None else manifest(champion)
-    if champion is None or trained is None:
-        return True, None, "there was no champion" if champion is None else "the champion's weights are missing"
-    if trained_until(trained, opened) >= pairs.step:
-        return False, None, f"the champion was trained on step {pairs.step} and cannot be evaluated on it"
+def _scores_of(given: _Given, contender: Contender) -> ScoredQueries | None:
+    """Find the scores of the queries by exactly these models; None where they are not among the given ones."""
+    rows = [each for each in _rows(given, contender.models) if each.method == contender.title]
+    return rows[0] if rows else None
+
+
+def _without_models(given: _Given, challenger: str) -> list[ScoredQueries]:
+    """List the scores by the baselines and by the forecaster without vectors."""
+    own = [each for each in _rows(given, ()) if isinstance(METHODS.get(each.method), Scorer)]
+    return [each for each in own if each.method != challenger]
+
+
+def _rows(given: _Given, models: tuple[str, ...]) -> list[ScoredQueries]:
+    """Read the given scores of the queries that were made with exactly these models."""
+    layout, found = given.opened.layout, []
+    others = {layout.relative(address) for address in (given.opened.address, given.queries)}
+    wanted = {layout.relative(model) for model in models}
+    for address in given.rankings:
+        inputs = set(lineage_of(address).inputs)
+        if inputs >= others and inputs - others == wanted:
+            found += from_table(read_table(address, "rankings"), given.drawn)
+    return [each for each in found if each.seed == given.seed]
+
+
+def _was_trained_on(given: _Given, record: dict[str, Any]) -> bool:
+    trained = [manifest(given.opened.layout.absolute(model)) for model in record["models"]]
+    return any(each and trained_until(each, given.opened) >= given.drawn.step for each in trained)
+
+
+def _champions_scores(given: _Given, record: dict[str, Any] | None) -> tuple[ScoredQueries | None, str | None]:
+    """Give the champion's scores, or None and why there are none."""
+    if record is None:
+        return None, None
+    opened, title = given.opened, record["title"]
+    models = tuple(opened.layout.absolute(model) for model in record["models"])
+    if not all(map(manifest, models)):
+        return None, "the champion's weights are missing"
     try:
-        address = evaluate_model(opened.address, champion, pairs.step, CHAMPION, pairs.seed)
+        scored = _scores_of(given, Contender(title=title, models=models)) or _ranked(given, title, models)
     except (WeightsDoNotFit, OldSettings):
-        return True, None, "the champion's weights do not fit the model of this version"
-    baseline = next(scored for scored in read_scores(address) if scored.method == CHAMPION)
-    difference = _difference(pairs, baseline)
-    if difference[0] <= 0:
-        return False, difference, "the 95 % interval of the difference in AUC does not lie above 0"
-    if _loses_new_pairs(pairs, baseline):
-        return (
-            False,
-            difference,
-            "better on all pairs, but on new pairs the 95 % interval of the difference lies below 0",
-        )
-    return True, difference, "the 95 % interval of the difference in AUC lies above 0"
+        return None, "the champion's weights do not fit the model of this version"
+    except UnknownMethod:
+        return None, f"this version has no method {title}"
+    return replace(scored, method=CHAMPION) if models else scored, None
 
 
-def _difference(challenger: ScoredPairs, champion: ScoredPairs) -> tuple[float, float, float]:
-    generator = np.random.default_rng([challenger.seed, challenger.step])
-    return paired_difference(challenger, champion, generator=generator)
+def _ranked(given: _Given, title: str, models: tuple[str, ...]) -> ScoredQueries:
+    """Evaluate the champion on the queries; a title of its own keeps its scores beside those of the challenger."""
+    if models:
+        address = rank_model(given.opened.address, given.queries, models[-1], CHAMPION, given.seed, models[:-1])
+        title = FORECASTER_WITH + CHAMPION if title.startswith(FORECASTER_WITH) else CHAMPION
+    else:
+        address = rank_methods(given.opened.address, given.queries, [title], seed=given.seed)
+    rows = from_table(read_table(address, "rankings"), given.drawn)
+    return next(each for each in rows if each.method == title)
 
 
-def _loses_new_pairs(challenger: ScoredPairs, champion: ScoredPairs) -> bool:
-    new, baseline = new_pairs(challenger), new_pairs(champion)
-    return new is not None and baseline is not None and _difference(new, baseline)[2] < 0
-
-
-def _record_champion(
-    opened: Snapshots, model: str, pairs: ScoredPairs, difference: tuple[float, float, float] | None
-) -> None:
-    trained = lineage_of(model)
-    record = {
-        "model": opened.layout.relative(model),
-        "version": trained.table_version,
-        "until": trained.until,
-        "space": space_of(model),
-        "step": pairs.step,
-        "seed": pairs.seed,
-        "metrics": {name: metric(pairs.positive_P, pairs.score_P) for name, metric in METRICS.items()},
-        "difference": difference,
+def _new_record(given: _Given, winner: Contender, decision: Decision, metric: str) -> dict[str, Any]:
+    opened, step = given.opened, given.drawn.step
+    about = {"version": opened.version, "until": step - 1, "space": None}
+    if winner.models:
+        trained = lineage_of(winner.models[-1])
+        about = {"version": trained.table_version, "until": trained.until, "space": space_of(winner.models[-1])}
+    return {
+        "title": winner.title,
+        "models": [opened.layout.relative(model) for model in winner.models],
+        "identity": identity(winner),
+        **about,
+        "step": step,
+        "end_time": opened.time("end_time", step),
+        "seed": given.seed,
+        "metrics": {} if decision.value is None else {metric: decision.value},
+        "difference": _interval(decision),
+        "tests": {},
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    files.write_bytes(opened.layout.champion(opened.dataset), json.dumps(record, indent=1).encode())
 
 
 def _outcome(
-    champion: str, reason: str, *, difference: tuple[float, float, float] | None = None, promoted: bool = False
+    after: dict[str, Any] | None,
+    before: dict[str, Any] | None,
+    reason: str,
+    decision: Decision | None = None,
+    *,
+    metric: str | None = None,
+    promoted: bool = False,
 ) -> dict[str, Any]:
+    """Write an outcome as plain values, with addresses below the root of the store."""
+    tested = None if decision is None else decision.difference
     return {
         "promoted": promoted,
-        "champion": champion,
-        "difference": None if difference is None else list(difference),
+        "champion": _named(after),
+        "previous": _named(before),
+        "difference": None if decision is None else _interval(decision),
+        "compared": None if decision is None or decision.compared is None else list(decision.compared),
+        "metric": metric,
+        "num_queries": None if tested is None else tested.num_queries,
+        "level": None if tested is None else tested.level,
         "reason": reason,
     }
+
+
+def _named(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if record is None else {"title": record["title"], "models": record["models"]}
+
+
+def _interval(decision: Decision) -> list[float] | None:
+    tested = decision.difference
+    return None if tested is None or not np.isfinite(tested[:3]).all() else list(tested[:3])
+
+
+def _absolute(layout: Layout, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Give an outcome with full addresses."""
+    named = {name: outcome[name] for name in ("champion", "previous") if outcome[name] is not None}
+    full = {
+        name: {**each, "models": [layout.absolute(model) for model in each["models"]]} for name, each in named.items()
+    }
+    return {**outcome, **full}

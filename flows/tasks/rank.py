@@ -19,7 +19,6 @@ from dyformer.evaluation.protocols import NUM_OLDER_STEPS
 from dyformer.evaluation.ranking_rows import metric_rows, query_log_rows, query_resamples, step_metrics
 from dyformer.experiments.methods import BASELINES, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
-from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 from dyformer.sampling.ranking_queries import (
     FAMILIES,
@@ -96,8 +95,7 @@ def steps_to_rank(snapshots: str, wanted: str | None = None) -> list[int]:
     Raises:
         StepOutOfRange: a step without links between known nodes, or without a labelled step before it.
     """
-    opened = open_snapshots(snapshots)
-    possible = _rankable(opened.graph(opened.num_steps))
+    opened, possible = open_snapshots(snapshots), rankable_steps(snapshots)
     first = first_evaluated_step(opened.dataset)
     steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
     wrong = [step for step in steps if step not in possible]
@@ -108,6 +106,18 @@ def steps_to_rank(snapshots: str, wanted: str | None = None) -> list[int]:
             f"earlier steps, and links between known nodes in itself and in one of the {NUM_OLDER_STEPS} before)"
         )
     return steps
+
+
+def rankable_steps(snapshots: str) -> list[int]:
+    """List the steps with links between known nodes and with labelled steps before them."""
+    opened = open_snapshots(snapshots)
+    graph = opened.graph(opened.num_steps)
+    return [
+        step
+        for step in range(FIRST_EVALUATED_STEP, graph.num_steps + 1)
+        if len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0])
+        and has_labelled_steps(graph, step)
+    ]
 
 
 def ranking_metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
@@ -160,13 +170,3 @@ def _ranked(
         with own_errors(title, method):
             scored += evaluate_queries(title, method, posed)
     return write_artifact(address, {"rankings": to_table(scored)}, lineage)
-
-
-def _rankable(graph: DynamicGraph) -> list[int]:
-    """List the steps with links between known nodes and with labelled steps before them."""
-    return [
-        step
-        for step in range(FIRST_EVALUATED_STEP, graph.num_steps + 1)
-        if len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0])
-        and has_labelled_steps(graph, step)
-    ]

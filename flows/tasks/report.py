@@ -8,6 +8,7 @@ import polars as pl
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.evaluate import metrics
+from flows.tasks.rank import ranking_metrics
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import (
     ArtifactMissing,
@@ -23,12 +24,19 @@ SUMMARY = "summary.json"
 
 
 def write_report(
-    snapshots: str, scores: list[str], summary: dict[str, Any], experiment: Experiment, seed: int = 0
+    snapshots: str, rows: pl.DataFrame, summary: dict[str, Any], experiment: Experiment, seed: int = 0
 ) -> str:
     """Write the metrics and the summary of a run and return the report's address."""
     address, lineage = _planned(snapshots, experiment, seed)
-    contents = {"metrics": metrics(scores, snapshots), SUMMARY: json.dumps(summary, indent=1).encode()}
-    return write_artifact(address, contents, lineage)
+    return write_artifact(address, {"metrics": rows, SUMMARY: json.dumps(summary, indent=1).encode()}, lineage)
+
+
+def run_metrics(snapshots: str, rankings: list[str], scores: list[str]) -> pl.DataFrame:
+    """Return the metrics of both protocols as rows of METRICS_SCHEMA; none of a protocol without addresses."""
+    parts = [pl.DataFrame(schema=METRICS_SCHEMA)]
+    parts += [ranking_metrics(rankings, snapshots)] if rankings else []
+    parts += [metrics(scores, snapshots)] if scores else []
+    return pl.concat(parts)
 
 
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:

@@ -19,7 +19,7 @@ from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.evaluate import metrics
-from flows.tasks.models import model_losses, model_times
+from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
@@ -62,44 +62,50 @@ def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
 
 def track_run(
     snapshots: str,
-    model: str,
-    scores: list[str],
+    contender: Contender,
+    table: pl.DataFrame,
     earlier: list[str],
     made: dict[str, str],
-    is_champion: bool = False,
+    promotion: dict[str, Any],
 ) -> dict[str, Any]:
-    """Track a retraining: one run for the model, with all its results, and one for each baseline.
+    """Track a retraining: one run for its newest model, with all its results, and one for each method.
 
     Args:
         snapshots: address of the snapshots of the training.
-        model: address of the weights.
-        scores: addresses of the pairs of the newest step, evaluated by the model and by the baselines.
+        contender: the challenger, with the trained models.
+        table: the metrics of the newest step in both protocols.
         earlier: addresses of the pairs of all evaluated steps by the baselines alone, for the curve.
-        made: addresses of the vectors and the forecasts, by kind.
-        is_champion: whether the model is the dataset's champion, for MLflow's alias of that name.
+        made: addresses of the model that is published, its vectors and its forecasts, by kind.
+        promotion: the outcome of promote_if_better.
 
     Returns:
         tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
         registered version, None while MLflow is unreachable; problem: the reason.
     """
-    opened = open_snapshots(snapshots)
-    table = metrics(scores, snapshots)
+    opened, model = open_snapshots(snapshots), contender.models[-1]
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
     trained = lineage_of(model)
-    _track_methods(tracker, opened, table, _training_tags(opened, trained, "evaluate"), digest(scores[-1]))
+    pairs, ranked = table.filter(protocol=PROTOCOL), table.filter(protocol=RANKING_PROTOCOL)
+    _track_methods(tracker, opened, table, _training_tags(opened, trained, "evaluate"), _key(table.write_csv()))
     with _training_run(tracker, opened, trained) as run:
         run.params(trained.settings)
         _track_data(run, opened)
         for table_of_epochs in (model_losses(model), model_times(opened, model)):
             for stage, epoch, name, value in table_of_epochs.iter_rows():
                 run.metrics({f"{stage}/{name}": value}, step=epoch)
-        _track_figures(run, table.filter(pl.col("method") == "DyFormer"))
-        _draw(run, table, pl.concat([table, *(metrics([address], snapshots) for address in earlier)]))
+        _track_figures(run, pl.concat([pairs.filter(method="DyFormer"), ranked.filter(method=contender.title)]))
+        if not pairs.is_empty():
+            _draw(run, pairs, pl.concat([pairs, *(metrics([address], snapshots) for address in earlier)]))
+            _track_tables(run, pairs, opened.dataset)
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
-        _track_tables(run, table, opened.dataset)
+        run.table("metrics.csv", table)
+        _track_promotion(run, promotion)
+        published = made["model"]
+        made = {kind: address for kind, address in made.items() if kind != "model"}
         _attach(run, made)
-        version = _register(run, opened, model, made, is_champion)
+        champions = promotion["champion"] and promotion["champion"]["models"]
+        version = _register(run, opened, published, made, bool(champions) and champions[-1] == published)
     return _outcome(tracker, run, version)
 
 
@@ -153,10 +159,23 @@ def _training_tags(opened: Snapshots, trained: Lineage, stage: str) -> dict[str,
     return {**_tags(opened, trained.settings["seed"]), **tags}
 
 
+def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
+    """Track the outcome as the tags promoted, promotion_reason, champion, and as metrics promotion/difference, ..."""
+    champion = promotion["champion"]
+    run.tags({"promoted": promotion["promoted"], "promotion_reason": promotion["reason"]})
+    run.tags({"champion": champion["title"] if champion else "none"})
+    if promotion["difference"] is not None:
+        names = ("difference_low", "difference", "difference_high")
+        values = dict(zip(names, promotion["difference"], strict=True))
+        values |= {name: promotion[name] for name in ("num_queries", "level")}
+        run.metrics({f"promotion/{name}": value for name, value in values.items()})
+
+
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:
     evaluated = table.filter(pl.col("seed").is_not_null())
     for (method, seed), rows in evaluated.group_by("method", "seed", maintain_order=True):
-        own = {**tags, "method": method, "seed": seed, "sweep": key[:12], **_best_baseline(rows)}
+        protocols = ", ".join(rows["protocol"].unique(maintain_order=True))
+        own = {**tags, "protocol": protocols, "method": method, "seed": seed, "sweep": key[:12], **_best_baseline(rows)}
         with tracker.run(
             dataset=opened.dataset, name=str(method), tags=own, key=_key(key, str(method), str(seed))
         ) as run:

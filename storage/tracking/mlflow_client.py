@@ -159,6 +159,11 @@ def _params(client: "MlflowClient", run_id: str, record: Record, files: Path | N
         client.log_batch(run_id, params=params[first : first + 100])
 
 
+def _tags(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    for name, value in record["tags"].items():
+        client.set_tag(run_id, name, value)
+
+
 def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
     from mlflow.entities import Metric
 
@@ -215,6 +220,7 @@ def _ensure_model(client: "MlflowClient", name: str) -> None:
 APPLY = {
     "start": _start,
     "params": _params,
+    "tags": _tags,
     "metrics": _metrics,
     "artifact": _artifact,
     "dataset": _dataset,

@@ -123,6 +123,10 @@ class TrackedRun:
         """Track settings; nested mappings get dotted names."""
         self.send({**_record("params"), "params": _texts(dict(_flat(params)))})
 
+    def tags(self, tags: Mapping[str, object]) -> None:
+        """Set tags of the run; the newest value of each is kept."""
+        self.send({**_record("tags"), "tags": _texts(tags)})
+
     def metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
         """Track metrics of one step or epoch; they are sent together, every few seconds and at the end of the run.
 

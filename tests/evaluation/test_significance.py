@@ -1,14 +1,19 @@
-"""Signed-rank tests over steps and seeds, against a count of all signs and Holm's correction by hand."""
+"""Paired differences and signed-rank tests: pairs repeated one by one, DeLong, a count of all signs, Holm by hand."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
-from dyformer.evaluation.significance import TESTS_SCHEMA, holm, wilcoxon_tests
+from dyformer.evaluation.scored_pairs import NotTheSamePairs, ScoredPairs
+from dyformer.evaluation.significance import TESTS_SCHEMA, holm, paired_difference, wilcoxon_tests
+from dyformer.scoring.metrics import auc
 
 STEPS = range(3, 10)
 
@@ -90,3 +95,154 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def scored(
+    score_P: np.ndarray, positive_P: np.ndarray, source_P: np.ndarray | None = None, method: str = "one"
+) -> ScoredPairs:
+    source_P = np.arange(len(score_P)) if source_P is None else source_P
+    return ScoredPairs(
+        method=method,
+        seed=0,
+        step=4,
+        family="random",
+        source_P=source_P,
+        target_P=np.arange(len(score_P)) + 1000,
+        positive_P=positive_P,
+        new_P=np.arange(len(score_P)) % 2 == 0,
+        score_P=score_P.astype(np.float64),
+    )
+
+
+def two_methods(
+    seed: int, num_pairs: int = 300, num_sources: int = 60, gap: float = 0.0
+) -> tuple[ScoredPairs, ScoredPairs]:
+    """Scores of two methods that separate positive pairs from negative ones, the second better by `gap`, with ties."""
+    generator = np.random.default_rng(seed)
+    positive_P = generator.random(num_pairs) < 0.5
+    source_P = generator.integers(num_sources, size=num_pairs)
+    shared_P = generator.normal(size=num_pairs)
+
+    def scores(edge: float) -> ScoredPairs:
+        score_P = np.round(shared_P + generator.normal(size=num_pairs) + (1 + edge) * positive_P, 1)
+        return scored(score_P, positive_P, source_P)
+
+    return scores(0.0), scores(gap)
+
+
+def difference(challenger: ScoredPairs, champion: ScoredPairs, seed: int = 0, num_resamples: int = 300):
+    return paired_difference(challenger, champion, num_resamples=num_resamples, generator=np.random.default_rng(seed))
+
+
+def test_the_interval_is_that_of_resampling_both_ends_pair_by_pair():
+    first, second = two_methods(1, num_pairs=80, num_sources=15)
+    nodes = np.union1d(first.source_P, first.target_P).tolist()
+    generator = np.random.default_rng(7)
+    expected = []
+    for _ in range(200):
+        times = dict(zip(nodes, generator.poisson(size=len(nodes)).tolist(), strict=True))
+        ends = zip(first.source_P.tolist(), first.target_P.tolist(), strict=True)
+        pairs = np.repeat(np.arange(80), [times[source] * times[target] for source, target in ends])
+        positive = first.positive_P[pairs]
+        expected.append(roc_auc_score(positive, first.score_P[pairs]) - roc_auc_score(positive, second.score_P[pairs]))
+    low, mean, high = difference(first, second, seed=7, num_resamples=200)
+    assert mean == pytest.approx(np.mean(expected), abs=1e-12)
+    assert (low, high) == pytest.approx(tuple(np.percentile(expected, [2.5, 97.5])), abs=1e-12)
+
+
+def test_the_interval_is_root_three_times_as_wide_as_delongs_where_every_pair_has_ends_of_its_own():
+    """The product of two numbers of variance 1 has the variance 3: the price of allowing for both ends."""
+    positive_P = np.arange(2000) % 2 == 0
+    generator = np.random.default_rng(3)
+    shared_P = generator.normal(size=2000) + positive_P
+    scores = [shared_P + generator.normal(size=2000) for _ in range(2)]
+    # DeLong, DeLong and Clarke-Pearson (1988): each pair's contribution to the difference in AUC.
+    parts = [(score_P[positive_P][:, None] > score_P[~positive_P]).astype(float) for score_P in scores]
+    part_LU = parts[0] - parts[1]
+    deviation = np.sqrt(part_LU.mean(axis=1).var(ddof=1) / 1000 + part_LU.mean(axis=0).var(ddof=1) / 1000)
+    first, second = (scored(score_P, positive_P) for score_P in scores)
+    low, mean, high = difference(first, second, num_resamples=2000)
+    assert mean == pytest.approx(part_LU.mean(), abs=deviation / 10)
+    assert (high - low) / 2 == pytest.approx(3**0.5 * stats.norm.ppf(0.975) * deviation, rel=0.08)
+
+
+def test_a_method_does_not_differ_from_itself():
+    first, second = two_methods(2)
+    assert difference(first, replace(first, method="other name")) == (0, 0, 0)
+    assert difference(first, replace(first, score_P=np.exp(first.score_P))) == (0, 0, 0)  # has the same order
+    assert difference(first, second) != (0, 0, 0)
+
+
+def test_the_interval_of_an_oracle_over_chance_lies_above_0():
+    positive_P = np.arange(200) % 2 == 0
+    chance = scored(np.random.default_rng(0).random(200), positive_P)
+    low, mean, high = difference(scored(positive_P, positive_P), chance)
+    assert 0.3 < low < mean < high < 0.7
+    assert mean == pytest.approx(1 - auc(positive_P, chance.score_P), abs=0.01)
+
+
+def test_exchanging_the_methods_negates_the_interval():
+    first, second = two_methods(3, gap=0.5)
+    low, mean, high = difference(first, second)
+    assert difference(second, first) == pytest.approx((-high, -mean, -low), abs=1e-12)
+
+
+def test_a_seed_decides_the_interval_and_pairs_may_come_in_any_order():
+    first, second = two_methods(4)
+    assert difference(first, second, seed=5) == difference(first, second, seed=5) != difference(first, second, seed=6)
+    order = np.random.default_rng(0).permutation(len(first.score_P))
+    names = ("source_P", "target_P", "positive_P", "new_P", "score_P")
+    mixed = [replace(pairs, **{name: getattr(pairs, name)[order] for name in names}) for pairs in (first, second)]
+    assert difference(mixed[0], mixed[1], seed=5) == pytest.approx(difference(first, second, seed=5), abs=1e-12)
+
+
+def test_the_interval_holds_the_true_difference_at_least_nineteen_times_in_twenty():
+    inside = 0
+    for seed in range(200):
+        low, _, high = difference(*two_methods(seed), num_resamples=200)
+        inside += low <= 0 <= high
+    assert inside >= 186
+
+
+def test_pairs_of_one_source_count_as_one_observation():
+    """Ten copies of every pair under its own source do not narrow the interval."""
+    first, second = two_methods(5, num_pairs=100, num_sources=30, gap=0.3)
+    tenfold = [
+        replace(pairs, **{
+            name: np.tile(getattr(pairs, name), 10)
+            for name in ("source_P", "target_P", "positive_P", "new_P", "score_P")
+        })
+        for pairs in (first, second)
+    ]  # fmt: skip
+    assert difference(tenfold[0], tenfold[1]) == pytest.approx(difference(first, second), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": 5},
+        {"seed": 1},
+        {"family": "historical"},
+        {"source_P": np.arange(300) + 1},
+        {"target_P": np.arange(300)},
+        {"positive_P": np.arange(300) % 2 == 0},
+        {"source_P": np.arange(299)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_scores_of_other_pairs_are_refused_by_name(change: dict[str, Any]):
+    first, second = two_methods(6)
+    with pytest.raises(NotTheSamePairs, match=next(iter(change))):
+        difference(first, replace(second, **change))
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    first, second = two_methods(6)
+    with pytest.raises(ValueError, match="not finite"):
+        difference(first, replace(second, score_P=np.full(300, np.nan)))
+
+
+def test_pairs_of_one_kind_are_refused():
+    one_kind = scored(np.arange(5), np.ones(5, dtype=bool))
+    with pytest.raises(ValueError, match="no resample"):
+        difference(one_kind, one_kind)

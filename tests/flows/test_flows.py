@@ -18,6 +18,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 import flows.cli
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from flows.console import promotion_line
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
 
@@ -70,12 +71,19 @@ def test_counts_scores_addresses_and_seconds_are_reported(run: Run):
         "num_dropped": 0,
         "num_duplicates": 0,
     }
-    assert set(run["seconds"]) == {"ingest", "train", "evaluate", "predict", "track"}
+    assert set(run["seconds"]) == {"ingest", "train", "rank", "evaluate", "predict", "track"}
     assert all(seconds >= 0 for seconds in run["seconds"].values())
-    evaluated = [row for row in run["scores"] if row["method"] == "DyFormer" and row["metric"] == "auc"]
-    assert {row["step"] for row in evaluated} == {12, "micro", "macro"}
+    for protocol in ("prequential", "paper"):
+        rows = [row for row in run["scores"] if (row["method"], row["protocol"]) == ("DyFormer", protocol)]
+        assert {row["step"] for row in rows if row["metric"] == "auc"} >= {12, "macro"}
     addresses = run["addresses"]
-    for address in (addresses["model"], addresses["vectors"], addresses["forecasts"], *addresses["scores"]):
+    for address in (
+        addresses["model"],
+        addresses["vectors"],
+        addresses["forecasts"],
+        *addresses["scores"],
+        *addresses["rankings"],
+    ):
         assert (Path(address) / "manifest.json").is_file()
 
 
@@ -111,6 +119,7 @@ def test_run_is_tracked_and_its_model_returns_the_ids_of_the_log(run: Run, store
     assert found.info.status == "FINISHED"
     assert found.data.params["model.width"] == "16"
     assert {"test/auc", "test/macro_auc", "pretrain/link", "pretrain/waiting_fraction"} <= set(found.data.metrics)
+    assert {"test/mrr", "test/macro_auc_active", "test/macro_mrr_difference_low"} <= set(found.data.metrics)
     history = mlflow.MlflowClient(tracked["tracker"]).get_metric_history(tracked["run"], "pretrain/link")
     assert [point.step for point in history] == [1]  # tracked during the training, and not again at its end
     model = mlflow.pyfunc.load_model(f"models:/dyformer-mylog/{tracked['model_version']}")
@@ -119,6 +128,48 @@ def test_run_is_tracked_and_its_model_returns_the_ids_of_the_log(run: Run, store
     assert list(vectors["vector"].iloc[0]) == stored.filter(id="user-0")["vector"].item().to_list()
     scores = model.predict(pd.DataFrame({"source": ["user-0", "user-1"], "target": ["item/1", "item/1"]}))["score"]
     assert all(0 <= score <= 1 for score in scores)
+
+
+def test_outcome_of_the_promotion_is_printed_reported_and_tracked(run: Run, store: Path):
+    import mlflow
+
+    outcome, tracked = run["promotion"], run["tracking"]
+    title = outcome["champion"]["title"]
+    assert outcome["compared"] is not None
+    assert outcome["num_queries"] > 20
+    found = mlflow.MlflowClient(tracked["tracker"]).get_run(tracked["run"]).data
+    expected = {"promoted": str(outcome["promoted"]), "promotion_reason": outcome["reason"], "champion": title}
+    assert expected.items() <= found.tags.items()
+    names = ("difference_low", "difference", "difference_high")
+    values = dict(zip(names, outcome["difference"], strict=True))
+    values |= {"num_queries": outcome["num_queries"], "level": outcome["level"]}
+    assert {name: found.metrics[f"promotion/{name}"] for name in values} == pytest.approx(values)
+    record = json.loads((store / "5_checkpoints" / "champion" / "dataset=mylog" / "champion.json").read_text())
+    assert (record["title"], record["step"]) == (title, 12)
+    models = [str(store / model) for model in record["models"]]
+    assert run["addresses"]["model"] == (models or [run["addresses"]["model"]])[-1]
+    assert ("note" in outcome) is (not models)
+    with get_client(sync_client=True) as client:
+        (summary,) = [found for found in client.read_artifacts() if found.key == "summary-mylog"]
+    assert promotion_line(outcome) in str(summary.data)
+
+
+def test_a_rerun_prints_the_ranking_the_papers_tables_and_then_the_promotion(
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    log = str(store.parent / "mylog.csv")
+    assert command("run", "mylog", "--log", log, *READING, *SETTINGS) == 0
+    printed = capsys.readouterr().out
+    marks = (
+        "mylog, prequential protocol",
+        "The best baseline in MRR is",
+        "mylog, paper protocol",
+        "champion: ",
+        "tracked: ",
+    )
+    found = [printed.index(mark) for mark in marks]
+    assert found == sorted(found)
+    assert promotion_line(run["promotion"]) in printed
 
 
 def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
@@ -163,7 +214,7 @@ def test_flows_write_their_table_and_summary_to_prefect(run: Run):
         keys = {artifact.key for artifact in client.read_artifacts()}
         names = {flow_run.name for flow_run in client.read_flow_runs(flow_run_filter=OF_MYLOG)}
         tasks = [task_run.name for task_run in client.read_task_runs(flow_run_filter=OF_MYLOG)]
-    assert {"scores-mylog", "summary-mylog"} <= keys
+    assert {"rankings-mylog", "scores-mylog", "summary-mylog"} <= keys
     assert "retrain mylog" in names
     once = ("ingest mylog", "snapshots of mylog", "train until step 11", "DyFormer on step 12", "vectors", "forecasts")
     assert [name for name in once if tasks.count(name) != 1] == []
