@@ -34,6 +34,12 @@ def show_report(report: str) -> None:
         create_markdown_artifact(markdown=as_markdown(tables, summary), key=_key("summary", summary["dataset"]))
 
 
+def show_page(kind: str, dataset: str, page: str) -> None:
+    """Show a page of Markdown."""
+    if FlowRunContext.get() is not None:
+        create_markdown_artifact(markdown=page, key=_key(kind, dataset))
+
+
 def as_markdown(tables: list[PrintedTable], summary: dict) -> str:
     """Format the counts, scores and seconds of a report as Markdown."""
     counts = summary["counts"]

@@ -1,5 +1,6 @@
 """The `dyformer` command: arguments -> the flows and tasks, with no server needed."""
 
+import json
 import os
 import sys
 import time
@@ -278,6 +279,63 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     print_tables(tables)
     if json_file is not None:
         write_json(json_file, plain_steps(rows))
+
+
+@app.command()
+@with_reading
+def audit(  # noqa: PLR0913, because each option is an argument
+    dataset: Name,
+    reading: dict[str, Any],
+    step: Annotated[
+        int | None,
+        typer.Option(
+            help="last step that the methods know; later rows are replaced (by default the last but two)",
+            min=2,
+            show_default=False,
+        ),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            help="names, such as dyformer,l3 (by default all scorers and DyFormer), and classes of your own",
+            show_default=False,
+        ),
+    ] = None,
+    changes: Changes = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+    report_file: Annotated[
+        Path | None,
+        typer.Option("--report", help="also write the report to this file, as Markdown", dir_okay=False),
+    ] = None,
+) -> None:
+    """Check that nothing later than a step reaches what is made as of it; the exit code is 1 if a check fails."""
+    experiment = experiment_from(dataset, changes)
+    check_titles(methods)
+    _announce()
+    from dyformer.experiments.titles import split_names
+    from flows.audit import audit as flow
+    from flows.tasks.audit import read_audit
+
+    made = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
+    table, page, record = read_audit(made["report"])
+    print_frame(
+        table.select("check", "outcome", "detail", "seconds"), f"audit of {dataset} as of step {record['step']}"
+    )
+    for file, text in ((json_file, json.dumps(record, indent=1)), (report_file, page)):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    print(f"tracked: run {made['tracking']['run']}")
+    print(
+        f"{len(made['failed'])} of {table.height} checks failed: {', '.join(made['failed'])}"
+        if made["failed"]
+        else "no check failed"
+    )
+    if made["failed"]:
+        raise typer.Exit(FAILED)
 
 
 def main(arguments: list[str] | None = None) -> None:

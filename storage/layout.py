@@ -127,6 +127,10 @@ class Layout:
         """Artifact with the metrics and the summary of a finished run."""
         return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))
 
+    def audit(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the checks of a leak audit as of step `until`."""
+        return self._join(FORECASTS, "audit", _run(dataset, version, until, settings, seed))
+
     @property
     def artifact_folders(self) -> list[str]:
         """Folders under which artifacts live: `<folder>/<kind>/<hive keys>`."""

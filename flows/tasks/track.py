@@ -18,12 +18,13 @@ from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 from dyformer.experiments.tables import score_table, significance_table
+from flows.tasks.audit import RECORD, read_audit
 from flows.tasks.evaluate import metrics
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
-from storage.layout import DECODER, WEIGHTS
+from storage.layout import DECODER, WEIGHTS, Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
@@ -144,6 +145,25 @@ def track_rankings(snapshots: str, scores: list[str], table: pl.DataFrame) -> di
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
         _track_data(run, opened)
         run.table("metrics.csv", table)
+    return _outcome(tracker, run, None)
+
+
+def track_audit(report: str) -> dict[str, Any]:
+    """Track a leak audit: the number of checks that passed and failed, and the report as table, Markdown and JSON."""
+    audited = lineage_of(report)
+    table, page, record = read_audit(report)
+    layout = Layout.from_environment()
+    tracker = open_tracker(layout)
+    tracker.replay_spool()  # records of earlier runs that could not be sent
+    tags = {"stage": "audit", "method": "all", "seed": record["seed"], "until": record["step"]}
+    tags |= {"table_version": audited.table_version, "window": record["window"], "passed": record["passed"]}
+    with tracker.run(dataset=audited.dataset, name="audit", tags=tags, key=_key("audit", digest(report))) as run:
+        num_failed = len(record["failed"])
+        counts = {"num_checks": table.height, "num_failed": num_failed, "seconds": record["seconds"]}
+        run.metrics({f"audit/{name}": value for name, value in counts.items()})
+        run.table("checks.csv", table.with_columns(pl.col("methods").list.join(", ")))
+        run.artifact("audit.md", page.encode())
+        run.artifact("audit.json", read_bytes(report, RECORD))
     return _outcome(tracker, run, None)
 
 

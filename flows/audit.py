@@ -1,0 +1,36 @@
+"""Flow: a log and methods -> checks that nothing later reaches an earlier result, tracked."""
+
+from typing import Any
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from flows.artifacts import show_page
+from flows.stages import Changes, experiment_of, ingest
+from flows.tasks.audit import audit_log, read_audit
+from flows.tasks.track import track_audit
+
+audit_task = task(name="audit", cache_policy=NO_CACHE)(audit_log)
+track_task = task(name="track audit", cache_policy=NO_CACHE)(track_audit)
+
+
+@flow(flow_run_name="audit {dataset}")
+def audit(
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    step: int | None = None,
+    changes: Changes = None,
+    methods: list[str] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Audit methods (by default all scorers and DyFormer) on a log as of a step.
+
+    Returns:
+        report: address of the checks; tracking: as of track_audit; failed: the checks that failed.
+    """
+    experiment = experiment_of(dataset, changes)
+    snapshots = ingest(dataset, reading)["snapshots"]
+    report = audit_task(snapshots, methods, step, experiment, seed)
+    _, page, record = read_audit(report)
+    show_page("audit", dataset, page)
+    return {"report": report, "tracking": track_task(report), "failed": record["failed"]}
