@@ -31,6 +31,7 @@ COMMANDS = (
     "run",
     "retrain",
     "benchmark",
+    "audit",
 )
 COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")
 COLUMNS = ("--source", "user", "--target", "item", "--time", "created_at")
