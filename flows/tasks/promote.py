@@ -26,6 +26,7 @@ from storage.layout import Layout
 from storage.locks import alone
 
 CHAMPION = "champion"
+MISSING = "the champion's weights are missing"
 
 
 class NotEvaluated(ValueError):
@@ -76,10 +77,11 @@ def promote_if_better(
     with alone(opened.layout, f"champion-{opened.dataset}"):
         record = champion_of(opened.layout, opened.dataset)
         key = f"{identity(contender)} on the step that ends at {opened.time('end_time', given.drawn.step)}"
-        if record is not None and key in record["tests"]:
-            outcome = record["tests"][key]
-        elif record is not None and record["identity"] == identity(contender):
-            outcome = _outcome(record, record, "the challenger is the champion already")
+        known = record if record is not None and _is_complete(opened.layout, record) else None
+        if known is not None and key in known["tests"]:
+            outcome = known["tests"][key]
+        elif known is not None and known["identity"] == identity(contender):
+            outcome = _outcome(known, known, "the challenger is the champion already")
         else:
             outcome = _tested(given, contender, record, key, rule or PromotionConfig())
     return _absolute(opened.layout, outcome)
@@ -89,6 +91,8 @@ def unranked(snapshots: str, reason: str) -> dict[str, Any]:
     """Give the outcome of a run whose newest step cannot be ranked: nobody is promoted."""
     opened = open_snapshots(snapshots)
     record = champion_of(opened.layout, opened.dataset)
+    if record is not None and not _is_complete(opened.layout, record):
+        record, reason = None, f"{reason}; {MISSING}"
     return _absolute(opened.layout, _outcome(record, record, reason))
 
 
@@ -175,14 +179,18 @@ def _was_trained_on(given: _Given, record: dict[str, Any]) -> bool:
     return any(each and trained_until(each, given.opened) >= given.drawn.step for each in trained)
 
 
+def _is_complete(layout: Layout, record: dict[str, Any]) -> bool:
+    return all(manifest(layout.absolute(model)) for model in record["models"])
+
+
 def _champions_scores(given: _Given, record: dict[str, Any] | None) -> tuple[ScoredQueries | None, str | None]:
     """Give the champion's scores, or None and why there are none."""
     if record is None:
         return None, None
     opened, title = given.opened, record["title"]
     models = tuple(opened.layout.absolute(model) for model in record["models"])
-    if not all(map(manifest, models)):
-        return None, "the champion's weights are missing"
+    if not _is_complete(opened.layout, record):
+        return None, MISSING
     try:
         scored = _scores_of(given, Contender(title=title, models=models)) or _ranked(given, title, models)
     except (WeightsDoNotFit, OldSettings):

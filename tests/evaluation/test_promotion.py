@@ -186,8 +186,36 @@ def test_a_champion_that_is_a_baseline_is_not_compared_with_itself():
     champion, other = scored("L3", QUERIES, 1.0), scored("Paths", QUERIES, 0.5)
     decision = decide(scored("mine", QUERIES, 0.9), champion, [champion, other], GRAPH, RULE, num_tests=1)
     assert (decision.winner, decision.num_tests) == ("L3", 2)
+    best = scored("Paths", QUERIES, 4.0)
+    lost = decide(scored("mine", QUERIES, 0.9), champion, [champion, best], GRAPH, RULE, num_tests=1)
+    assert lost.compared == ("Paths", "L3")
+    assert lost.difference is not None
+    assert lost.difference.level == pytest.approx(1 - 0.05 / 6)  # one other baseline
     better = decide(scored("mine", QUERIES, 4.0), champion, [champion, other], GRAPH, RULE, num_tests=1)
     assert (better.winner, better.num_tests) == ("mine", 1)
+
+
+def test_queries_without_candidates_do_not_count():
+    queries = popular_queries(np.random.default_rng(3), power=2.0)
+    popular_Q = queries.target_Q == np.bincount(queries.target_Q).argmax()
+    candidate_QC = np.where(popular_Q[:, None], -1, queries.candidate_QC)
+    padded = replace(queries, candidate_QC=candidate_QC, family_QC=np.where(candidate_QC < 0, -1, queries.family_QC))
+    names = ("source_Q", "target_Q", "new_Q", "candidate_QC", "family_QC")
+    fewer = replace(queries, **{name: getattr(queries, name)[~popular_Q] for name in names})
+    found = []
+    for each, used_Q in ((padded, np.ones(len(popular_Q), dtype=bool)), (fewer, ~popular_Q)):
+        methods = [scored(name, each, 0.0) for name in ("mine", "champion")]
+        for shift, method in enumerate(methods):  # a pair has the same score in both cases
+            skill_Q = np.random.default_rng(shift).normal(size=len(used_Q))[used_Q]
+            method.score_S[:] = np.sin(7.0 * each.pairs.source_S + each.pairs.target_S + shift)
+            method.score_S[each.pairs.position_Q] += skill_Q
+        found.append(decide(methods[0], methods[1], [], GRAPH, RULE).difference)
+    first, second = found
+    assert first is not None
+    assert second is not None
+    assert first.num_queries == second.num_queries == (~popular_Q).sum()
+    assert first.mean == pytest.approx(second.mean, abs=1e-12)
+    assert first.high - first.low == pytest.approx(second.high - second.low, rel=0.15)  # other resamples
 
 
 @pytest.mark.parametrize("metric", ["mrr", "hits_at_10", "ndcg_at_10"])

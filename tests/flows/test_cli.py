@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from own_log import own_log
 
 import flows.cli
+import flows.console
 from dyformer.experiments.settings import EXPERIMENTS, Experiment, settings_table
 
 COMMANDS = (
@@ -364,3 +366,54 @@ def test_server_that_cannot_be_reached_is_named():
     silent = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
     with silent, pytest.raises(ServerUnreachable, match=r"http://127\.0\.0\.1:9/api.*PREFECT_API_URL"):
         server_in_use()
+
+
+OURS, OTHER = {"title": "Forecaster with DyFormer", "models": ["b"]}, {"title": "L3", "models": []}
+TESTED = {
+    "difference": [0.01, 0.02, 0.03],
+    "compared": ["Forecaster with DyFormer", "L3"],
+    "metric": "mrr",
+    "num_queries": 1234,
+    "level": 1 - 0.05 / 6,
+}
+NUMBERS = (
+    "; MRR of Forecaster with DyFormer less that of L3: +0.0200, 99.1667 % interval +0.0100 to +0.0300, 1,234 queries"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"champion": OURS}, "champion: Forecaster with DyFormer (promoted), because it is so"),
+        (
+            {"champion": OURS, "previous": OTHER},
+            "champion: Forecaster with DyFormer (promoted instead of L3), because it is so",
+        ),
+        ({"champion": OTHER, "previous": OTHER, "promoted": False}, "champion: L3 (as before), because it is so"),
+        (
+            {"champion": OTHER, "previous": OURS, "promoted": False, "note": "no weights"},
+            "champion: L3 (new instead of Forecaster with DyFormer), because it is so; no weights",
+        ),
+        ({"champion": None, "promoted": False}, "champion: none, because it is so"),
+        (
+            {"champion": OURS, "previous": OTHER, **TESTED},
+            f"champion: Forecaster with DyFormer (promoted instead of L3), because it is so{NUMBERS}",
+        ),
+    ],
+)
+def test_outcome_of_a_promotion_is_one_sentence(changes: dict[str, Any], line: str):
+    outcome = {"promoted": True, "previous": None, "difference": None, "reason": "it is so", **changes}
+    assert flows.console.promotion_line(outcome) == line
+
+
+def test_rule_of_the_promotion_is_set_on_the_command_line(dyformer: Callable[..., Outcome]):
+    rows = {row["setting"]: row for row in json.loads(dyformer("settings", "--json")[1])}
+    assert {name: rows[f"promotion.{name}"]["value"] for name in ("metric", "level", "slices")} == {
+        "metric": "mrr",
+        "level": "0.95",
+        "slices": "new,repeat",
+    }
+    for setting, says in (("slices=nwe", "no slice 'nwe'"), ("metric=auc", "mrr, hits_at_10"), ("level=1", "at most")):
+        code, _, errors = dyformer("run", "generated", "--set", f"promotion.{setting}")
+        assert code == 1
+        assert says in errors

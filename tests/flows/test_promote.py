@@ -292,6 +292,15 @@ def test_a_rerun_after_a_promotion_returns_the_same_outcome(snapshots: str, cham
     assert (own["promoted"], own["champion"], own["difference"]) == (False, named(challenger), None)
 
 
+def test_a_champion_is_not_tested_against_itself_on_a_later_step(snapshots: str, tmp_path: Path):
+    champion = contender_of(snapshots, 1.0)
+    promoted(snapshots, champion, 1.0)
+    before, later = champion_file().read_bytes(), grown(tmp_path, "second", rows_of(6))
+    outcome = promoted(later, contender_of(later, 1.0, until=4), 1.0, {"L3": 9.0})
+    assert outcome["reason"] == "the challenger is the champion already"
+    assert (outcome["champion"], champion_file().read_bytes()) == (named(champion), before)
+
+
 def test_too_few_queries_are_no_test_and_more_of_them_are_the_first(
     snapshots: str, champion_skill: Callable, tmp_path: Path
 ):
@@ -360,9 +369,19 @@ def test_a_champion_without_one_of_its_models_is_replaced(snapshots: str, index:
     champion = contender_of(snapshots, 1.0, until=3)
     promoted(snapshots, champion, 9.0, step=4)
     Path(champion.models[index], "manifest.json").unlink()
+    assert unranked(snapshots, "no link")["champion"] is None
     outcome = promoted(snapshots, contender_of(snapshots, 2.0), 0.5)
     assert outcome["promoted"]
     assert outcome["reason"].startswith("the champion's weights are missing; ")
+
+
+def test_an_outcome_whose_champion_is_gone_is_not_repeated(snapshots: str, champion_skill: Callable):
+    champion, challenger = contender_of(snapshots, 1.0, until=3), contender_of(snapshots, 2.0)
+    promoted(snapshots, champion, 1.0, step=4)
+    champion_skill(1.0)
+    assert not promoted(snapshots, challenger, 1.0)["promoted"]
+    Path(champion.models[1], "manifest.json").unlink()
+    assert promoted(snapshots, challenger, 1.0)["promoted"]
 
 
 @pytest.mark.parametrize("error", [promote.WeightsDoNotFit, promote.OldSettings])
