@@ -17,6 +17,7 @@ _TRAINING: Mapping[str, Any] = {
     "step_half_life": None,
     "num_negatives": 10,
     "negative_weight": 1.0,
+    "hard_negatives": 0.0,
     "validation_fraction": 0.1,
 }
 
@@ -52,6 +53,7 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         # Section 4.2: 256 positive pairs, whose ends are up to 512 targets, and 2,560 negative pairs among 512 others.
         "finetune.num_positives": 256,
         "finetune.num_targets": 1024,
+        "finetune.ranking_weight": 0.0,
         **{f"{stage}.{name}": value for stage in ("pretrain", "finetune") for name, value in _TRAINING.items()},
         # Section 5.1: a logistic regression on the products of two vectors.
         "decoder": "paper",

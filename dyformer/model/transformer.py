@@ -196,6 +196,10 @@ class LinkScore(nn.Module):
         """Give scores `[P]` of pairs of positions."""
         return pair_scores(vector_GD, self.weight_D, first_P, second_P) + self.offset
 
+    def all_pairs(self, vector_GD: Tensor) -> Tensor:
+        """Give scores `[G, G]` of all pairs."""
+        return (vector_GD * self.weight_D) @ vector_GD.T + self.offset
+
 
 class TemporalDecoder(nn.Module):
     """One linear decoder per lag: inner products of e_i(t) = Linear_t(h_i) score links at that lag (paper, L_recon).

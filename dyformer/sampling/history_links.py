@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import Snapshot
-from dyformer.sampling.pairs import Pairs, is_among, pair_keys, past_pair_keys
+from dyformer.sampling.pairs import Pairs, crossed, is_among, pair_keys, past_pair_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +22,32 @@ class HistoryLinks:
     target_L: NDArray[np.int32]
     cumulative_L: NDArray[np.float64]  # probability that a draw is this link or one before it
     positive_key_K: NDArray[np.int64]  # sorted keys of pairs that are not negatives, held-out links included
+    side_N: NDArray[np.int8]
 
     def draw_positives(self, num: int, generator: np.random.Generator) -> Pairs:
         """Draw `num` links with repeats, each in proportion to its weight."""
         link_P = np.searchsorted(self.cumulative_L, generator.random(num), side="right")
         return self.source_L[link_P].astype(np.int64), self.target_L[link_P].astype(np.int64)
 
-    def draw_negatives(self, num: int, generator: np.random.Generator) -> Pairs:
-        """Draw `num` pairs of known nodes, all equally likely, and drop those with an edge in some step."""
-        source_M, target_M = generator.integers(self.num_nodes, size=(2, num))
+    def draw_negatives(
+        self, num: int, generator: np.random.Generator, *, positives: Pairs | None = None, hard: float = 0.0
+    ) -> Pairs:
+        """Draw `num` pairs of known nodes, all equally likely, and drop those with an edge in some step.
+
+        A fraction `hard` of them are ends of different positive pairs.
+        """
+        num_hard = round(hard * num)
+        source_M, target_M = generator.integers(self.num_nodes, size=(2, num - num_hard))
+        if num_hard and positives is not None:
+            hard_source_M, hard_target_M = crossed(positives, self.side_N, num_hard, generator)
+            source_M, target_M = np.concatenate([source_M, hard_source_M]), np.concatenate([target_M, hard_target_M])
         is_positive_M = is_among(pair_keys(self.num_nodes, source_M, target_M), self.positive_key_K)
         is_negative_M = ~is_positive_M & (source_M != target_M)
         return source_M[is_negative_M], target_M[is_negative_M]
 
 
 def history_links(
-    snapshots: Sequence[Snapshot], held_out: Sequence[NDArray[np.bool_]], *, half_life: float
+    snapshots: Sequence[Snapshot], held_out: Sequence[NDArray[np.bool_]], side_N: NDArray[np.int8], *, half_life: float
 ) -> HistoryLinks:
     """Collect the links of some steps without the held-out ones.
 
@@ -55,6 +65,7 @@ def history_links(
         target_L=_ends([snapshot.target_E[edge_E] for snapshot, edge_E in zip(snapshots, trained, strict=True)]),
         cumulative_L=weight_L / weight_L[-1] if len(weight_L) else weight_L,
         positive_key_K=past_pair_keys(snapshots, num_nodes),
+        side_N=side_N[:num_nodes],
     )
 
 

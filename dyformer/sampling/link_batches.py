@@ -16,7 +16,7 @@ from torch import Tensor
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.cache import cached
 from dyformer.sampling.history_links import HistoryLinks, history_links
-from dyformer.sampling.pairs import Pairs, sample_negatives
+from dyformer.sampling.pairs import Pairs, crossed, is_among, pair_keys, sample_negatives
 from dyformer.sampling.subgraphs import (
     AsOfGraph,
     SubgraphBatch,
@@ -59,6 +59,8 @@ class PairSizes:
     num_context: int | None  # None: as many as targets
     num_history_links: int = 0  # links of all steps, for the loss of the id embeddings
     half_life: float = 4.0  # steps of age that halve the probability of drawing a history link
+    hard_negatives: float = 0.0  # fraction of the negative pairs that are ends of different positive pairs
+    ranked: bool = False  # whether batches have `negative_GG`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,7 @@ class PairBatch:
     second_view: SubgraphBatch | None
     pairs: LabelledPairs
     history: LabelledPairs | None
+    negative_GG: Tensor | None = None  # bool: the pair of targets is negative, for a loss that ranks all targets
 
     def to(self, device: torch.device) -> "PairBatch":
         """Copy to a device, asynchronously from pinned memory."""
@@ -134,7 +137,11 @@ class PairSource:
         positives = draw_positives(self._positives(task, held_out), max_ends, self.sizes, generator)
         pool_G = draw_pool(graph, max_ends, generator)
         num_negatives = self.sizes.num_negatives * len(positives[0])
-        negatives = draw_negatives(pool_G, self._step_edges(task), num_negatives, generator)
+        num_hard = round(self.sizes.hard_negatives * num_negatives)
+        negatives = draw_negatives(pool_G, self._step_edges(task), num_negatives - num_hard, generator)
+        if num_hard:
+            hard = hard_negatives(positives, self._step_edges(task), self.graph.history.side_N, num_hard, generator)
+            negatives = np.concatenate([negatives, hard], axis=1)
         target_G = np.unique(np.concatenate([*positives, pool_G]))
         first, second = self._subgraphs(graph, target_G, generator if two_views else None)
         return PairBatch(
@@ -143,6 +150,7 @@ class PairSource:
             second_view=second,
             pairs=labelled(*(np.searchsorted(target_G, node_P) for node_P in (*positives, *negatives))),
             history=None if held_out else self._history_pairs(generator),
+            negative_GG=self._negatives_of(target_G, task, graph) if self.sizes.ranked else None,
         )
 
     def _subgraphs(
@@ -157,13 +165,24 @@ class PairSource:
             return None
         num = self.sizes.num_history_links
         positives = self._history.draw_positives(num, generator)
-        return labelled(*positives, *self._history.draw_negatives(num * self.sizes.num_negatives, generator))
+        num_negatives, hard = num * self.sizes.num_negatives, self.sizes.hard_negatives
+        return labelled(
+            *positives, *self._history.draw_negatives(num_negatives, generator, positives=positives, hard=hard)
+        )
+
+    def _negatives_of(self, target_G: NDArray[np.int64], task: LinkTask, graph: AsOfGraph) -> Tensor:
+        """Mark the pairs of targets [G, G] without an edge in the step; on a bipartite log of different sides."""
+        side_G = graph.side_N[target_G]
+        negative_GG = side_G[:, None] != side_G if side_G.any() else ~np.eye(len(target_G), dtype=np.bool_)
+        source_E, target_E = edges_inside(target_G, self._step_edges(task))
+        negative_GG[source_E, target_E] = negative_GG[target_E, source_E] = False
+        return torch.from_numpy(negative_GG)
 
     def _history_links(self) -> HistoryLinks:
         """Collect the links to train on, of the steps within the model's lags."""
         snapshots = self.graph.history.snapshots[self.graph.union.first_step - 1 :]
         held_out = [self._is_held_out(snapshot.step) for snapshot in snapshots]
-        return history_links(snapshots, held_out, half_life=self.sizes.half_life)
+        return history_links(snapshots, held_out, self.graph.history.side_N, half_life=self.sizes.half_life)
 
     def _is_held_out(self, step: int) -> NDArray[np.bool_]:
         """Mark the edges of a step that are held out from training."""
@@ -256,6 +275,17 @@ def draw_negatives(pool_G: NDArray[np.int64], edges: Pairs, num: int, generator:
     num_negatives = len(pool_G) * (len(pool_G) - 1) // 2 - len(positives[0])
     first_M, second_M = sample_negatives(len(pool_G), positives, min(num, num_negatives), generator)
     return pool_G[first_M], pool_G[second_M]
+
+
+def hard_negatives(
+    positives: Pairs, edges: Pairs, side_N: NDArray[np.int8], num: int, generator: np.random.Generator
+) -> Pairs:
+    """Draw `num` pairs of ends of different positive pairs, with repeats; drop those among the sorted `edges`."""
+    first_M, second_M = crossed(positives, side_N, num, generator)
+    num_nodes = len(side_N)  # edges may have nodes that are not known yet
+    is_edge_M = is_among(pair_keys(num_nodes, first_M, second_M), pair_keys(num_nodes, *edges))
+    is_negative_M = (first_M != second_M) & ~is_edge_M
+    return first_M[is_negative_M], second_M[is_negative_M]
 
 
 def edges_inside(pool_G: NDArray[np.int64], edges: Pairs) -> Pairs:

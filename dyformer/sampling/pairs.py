@@ -113,6 +113,25 @@ def sample_negatives(num_nodes: int, positives: Pairs, num: int, generator: np.r
     return key_P // num_nodes, key_P % num_nodes
 
 
+def crossed(
+    positives: Pairs, side_N: NDArray[np.int8], num: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw `num` times an end of one positive pair beside an end of another one.
+
+    Each node is drawn as often as positive pairs have it, so that the popularity of the ends says nothing about such a
+    pair. On a bipartite log (`side_N` not all equal) the ends lie on different sides. A drawn pair may be positive, and
+    both ends may be one node.
+    """
+    source_P, target_P = positives
+    row_M, other_M = generator.integers(len(source_P), size=(2, num))
+    swapped_M, other_swapped_M = generator.integers(2, size=(2, num)).astype(np.bool_)
+    if side_N.any():
+        swapped_M = side_N[source_P[row_M]] != 0
+        other_swapped_M = side_N[source_P[other_M]] != 0
+    first_M = np.where(swapped_M, target_P[row_M], source_P[row_M])
+    return first_M, np.where(other_swapped_M, source_P[other_M], target_P[other_M])
+
+
 def paper_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkSplit:
     """Give the pairs on which a forecast of `step` is evaluated in the paper's protocol (section 5.1).
 

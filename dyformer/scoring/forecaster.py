@@ -1,6 +1,6 @@
 """Labelled pairs of past steps -> the forecaster: the mean of several heads on link features and scores of vectors.
 
-P pairs    F inputs    N nodes    D width of a vector    S scores of a pair of vectors
+P pairs    F inputs    N nodes    D width of a vector
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.heads import Head, HeadKind, fit_head
 from dyformer.scoring.labelled_tables import labelled_table, stacked
 from dyformer.scoring.link_features import LinkFeatures, prepare_link_features
+from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 """A graph as of a step -> vectors `[N, D]` of a model trained on no later step; None where there is no such model."""
@@ -23,10 +24,8 @@ VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
 """The heads; the last one only where labelled pairs come as a source with its candidates."""
 
-NUM_PARTS = 4  # equal parts of a vector that have a score each, because DyFormer's id embedding is one of them
-NUM_VECTOR_SCORES = NUM_PARTS + 2
-
 _FEATURES: WeakKeyDictionary[PreparedGraph, LinkFeatures] = WeakKeyDictionary()
+_VECTORS: WeakKeyDictionary[PreparedGraph, tuple[NDArray[np.floating], VectorScores]] = WeakKeyDictionary()
 _TABLES: WeakKeyDictionary[LabelledStep, NDArray[np.floating]] = WeakKeyDictionary()
 
 
@@ -81,14 +80,14 @@ class Forecaster:
         """Give the inputs [P, F] of pairs as of `graph.until`; scores of vectors are NaN where there is no model."""
         features = _link_features(graph)
         table_PF = (features.directed if directed else features.undirected)(source_P, target_P)
-        return self._with_vectors(table_PF, graph, source_P, target_P)
+        return self._with_vectors(table_PF, graph, source_P, target_P, directed=directed)
 
     def _labelled_inputs(self, step: LabelledStep) -> NDArray[np.floating]:
         source_P, target_P = step.examples.source_P, step.examples.target_P
         if step not in _TABLES:
             features = _link_features(step.before)
             _TABLES[step] = (features.directed if step.directed else features.undirected)(source_P, target_P)
-        return self._with_vectors(_TABLES[step], step.before, source_P, target_P)
+        return self._with_vectors(_TABLES[step], step.before, source_P, target_P, directed=step.directed)
 
     def _with_vectors(
         self,
@@ -96,26 +95,24 @@ class Forecaster:
         graph: PreparedGraph,
         source_P: NDArray[np.int64],
         target_P: NDArray[np.int64],
+        *,
+        directed: bool,
     ) -> NDArray[np.floating]:
         if self.vectors_of is None:
             return table_PF
         vectors_ND = self.vectors_of(graph)
         if vectors_ND is None:
             return np.hstack([table_PF, np.full((len(source_P), NUM_VECTOR_SCORES), np.nan, dtype=np.float32)])
-        return np.hstack([table_PF, vector_scores(vectors_ND, source_P, target_P)])
+        scores = _prepared_vectors(graph, vectors_ND)
+        return np.hstack([table_PF, scores.table(source_P, target_P, directed=directed)])
 
 
-def vector_scores(
-    vectors_ND: NDArray[np.floating], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Give the inner products of NUM_PARTS parts of two vectors, their sum, and the cosine, [P, S]."""
-    length_N = np.linalg.norm(vectors_ND, axis=1)
-    score_PS = np.empty((len(source_P), NUM_VECTOR_SCORES), dtype=np.float32)
-    for part, part_ND in enumerate(np.array_split(vectors_ND, NUM_PARTS, axis=1)):
-        score_PS[:, part] = np.einsum("pd,pd->p", part_ND[source_P], part_ND[target_P])
-    score_PS[:, -2] = score_PS[:, :NUM_PARTS].sum(axis=1)
-    score_PS[:, -1] = score_PS[:, -2] / np.maximum(length_N[source_P] * length_N[target_P], 1e-12)
-    return score_PS
+def _prepared_vectors(graph: PreparedGraph, vectors_ND: NDArray[np.floating]) -> VectorScores:
+    """Average partners' vectors once for all calls with the same vectors."""
+    known = _VECTORS.get(graph)
+    if known is None or known[0] is not vectors_ND:
+        known = _VECTORS[graph] = vectors_ND, prepare_vectors(vectors_ND, graph.history)
+    return known[1]
 
 
 def _link_features(graph: PreparedGraph) -> LinkFeatures:

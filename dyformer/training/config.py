@@ -42,6 +42,15 @@ NumTargets = Annotated[int, Field(ge=1, description="target nodes of a batch, at
 NegativeWeight = Annotated[
     float, Field(ge=0, description="weight of the negative pairs in the loss (w, the negative sampling ratio)")
 ]
+HardNegatives = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=1,
+        description="fraction of the negative pairs whose ends are those of different positive pairs, so that "
+        "popularity says nothing about them; the others are pairs of any nodes, as in the paper",
+    ),
+]
 ValidationFraction = Annotated[float, Field(ge=0, le=0.9, description="fraction of the links that is held out")]
 
 
@@ -64,6 +73,7 @@ class PretrainConfig:
     num_targets: NumTargets = 256
     negative_weight: NegativeWeight = 1.0
     validation_fraction: ValidationFraction = 0.1
+    hard_negatives: HardNegatives = 0.5
     mask_lag: bool = Field(default=True, description="hide the step that is reconstructed from the encodings")
     view_weight: float = Field(
         default=0.1, ge=0, description="weight of the agreement of two views (gamma); 0: one view"
@@ -77,9 +87,9 @@ class PretrainConfig:
     id_weight: float = Field(
         default=1.0, ge=0, description="weight of the reconstruction of history links from id embeddings alone"
     )
-    id_penalty: float = Field(default=0.1, ge=0, description="penalty on the squared length of id embeddings")
+    id_penalty: float = Field(default=0.3, ge=0, description="penalty on the squared length of id embeddings")
     num_history_links: int = Field(
-        default=512, ge=1, description="history links of a batch that are reconstructed from id embeddings alone"
+        default=2048, ge=1, description="history links of a batch that are reconstructed from id embeddings alone"
     )
 
 
@@ -102,6 +112,14 @@ class FinetuneConfig:
     num_targets: NumTargets = 256
     negative_weight: NegativeWeight = 1.0
     validation_fraction: ValidationFraction = 0.1
+    hard_negatives: HardNegatives = 0.5
+    ranking_weight: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        description="weight of a softmax loss that ranks both ends of a link among the targets of the batch; the link "
+        "loss has the rest",
+    )
 
 
 StageConfig = PretrainConfig | FinetuneConfig

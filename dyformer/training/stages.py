@@ -18,7 +18,7 @@ from torch import Tensor
 from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig
-from dyformer.model.losses import link_loss, normalised_view_loss, view_loss
+from dyformer.model.losses import link_loss, normalised_view_loss, ranking_loss, view_loss
 from dyformer.model.transformer import DyFormer, ModelSizes
 from dyformer.sampling.link_batches import (
     LabelledPairs,
@@ -116,6 +116,8 @@ def pair_source(
         num_context=model_config.num_context,
         num_history_links=num_history_links,
         half_life=config.step_half_life or math.inf,
+        hard_negatives=config.hard_negatives,
+        ranked=isinstance(config, FinetuneConfig) and config.ranking_weight > 0,
     )
     return PairSource(graph, sizes, validation_fraction=config.validation_fraction, seed=seed)
 
@@ -181,14 +183,19 @@ def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: 
 
 
 def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> dict[str, Tensor]:
-    """Give the link loss of the next step."""
+    """Give the link loss of the next step, or its weighted mean with a loss that ranks all targets of the batch."""
     vector_GD, pairs = model(batch.subgraph), batch.pairs
     link = link_loss(
         model.link(vector_GD, pairs.positive_first_P, pairs.positive_second_P),
         model.link(vector_GD, pairs.negative_first_M, pairs.negative_second_M),
         negative_weight=config.negative_weight,
     )
-    return {"loss": link, "link": link}
+    if batch.negative_GG is None:
+        return {"loss": link, "link": link}
+    score_GG = model.link.all_pairs(vector_GD)
+    ranking = ranking_loss(score_GG, pairs.positive_first_P, pairs.positive_second_P, batch.negative_GG)
+    loss = (1 - config.ranking_weight) * link + config.ranking_weight * ranking
+    return {"loss": loss, "link": loss, "ranking": ranking}
 
 
 def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | None, seed: int) -> DyFormer:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dyformer.model.losses import link_loss, normalised_view_loss, view_loss
+from dyformer.model.losses import link_loss, normalised_view_loss, ranking_loss, view_loss
 
 
 def log_sigmoid(value: float) -> float:
@@ -71,3 +71,28 @@ def test_normalised_views_of_one_direction_have_loss_zero_and_get_no_gradient():
     loss.backward()
     assert first.grad is None
     assert second.grad is None
+
+
+def test_ranking_loss_is_the_mean_log_softmax_of_each_end_among_its_negatives():
+    score = torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    negative = torch.tensor([[i != j and {i, j} not in ({0, 1}, {2, 3}) for j in range(5)] for i in range(5)])
+    negative[4] = negative[:, 4] = False
+    expected = 0.0
+    for query, key in ((0, 1), (2, 3), (1, 0), (3, 2)):
+        rest = sum(math.exp(score[query, k]) for k in range(5) if negative[query, k])
+        expected -= math.log(math.exp(score[query, key]) / (math.exp(score[query, key]) + rest)) / 4
+    first, second = torch.tensor([0, 2]), torch.tensor([1, 3])
+    assert float(ranking_loss(score, first, second, negative)) == pytest.approx(expected, rel=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda given: ranking_loss(given, first, second, negative), (score.requires_grad_(),)
+    )
+
+
+def test_ranking_loss_without_negatives_or_without_pairs_is_0_and_has_a_gradient():
+    score, none = torch.ones(2, 2, requires_grad=True), torch.empty(0, dtype=torch.int64)
+    loss = ranking_loss(score, torch.tensor([0]), torch.tensor([1]), torch.zeros(2, 2, dtype=torch.bool))
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert score.grad is not None
+    assert not score.grad.any()
+    assert float(ranking_loss(score, none, none, torch.ones(2, 2, dtype=torch.bool)).detach()) == 0.0

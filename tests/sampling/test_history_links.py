@@ -15,7 +15,8 @@ NONE_HELD_OUT = [np.zeros(len(edges), dtype=np.bool_) for edges in STEPS]
 
 
 def links(held_out: list[np.ndarray] = NONE_HELD_OUT, half_life: float = 2.0) -> HistoryLinks:
-    return history_links(toy_graph(*STEPS).snapshots, held_out, half_life=half_life)
+    graph = toy_graph(*STEPS)
+    return history_links(graph.snapshots, held_out, graph.side_N, half_life=half_life)
 
 
 def frequencies(drawn: tuple[np.ndarray, np.ndarray]) -> dict[tuple[int, int], float]:
@@ -68,3 +69,12 @@ def test_batches_have_history_links_of_the_window_alone_and_no_held_out_ones():
     assert len(trained) < 5
     (validation,) = source.batches([task], np.random.default_rng(0), held_out=True, two_views=False)
     assert validation.history is None
+
+
+def test_hard_negatives_are_ends_of_the_positives_without_an_edge_in_any_step():
+    positives = np.array([0, 2, 3]), np.array([1, 3, 4])
+    negatives = links().draw_negatives(4_000, np.random.default_rng(0), positives=positives, hard=1.0)
+    found = {tuple(sorted(pair)) for pair in frequencies(negatives)}
+    assert found == {(0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, 4)}
+    mixed = links().draw_negatives(4_000, np.random.default_rng(0), positives=positives, hard=0.5)
+    assert {tuple(sorted(pair)) for pair in frequencies(mixed)} == found | {(0, 5), (1, 5), (2, 5), (3, 5)}

@@ -226,3 +226,56 @@ def test_a_batch_moves_as_a_whole():
     assert moved.task == task
     for part in (moved.subgraph, moved.second_view, moved.pairs, moved.history):
         assert {tensor.device.type for tensor in vars(part).values()} == {"meta"}
+
+
+def side_graph() -> PreparedGraph:
+    """A bipartite graph: nodes of even numbers on one side."""
+    graph = random_graph(np.random.default_rng(3), num_nodes=30, num_steps=4, num_edges=120)
+    snapshots = []
+    for snapshot in graph.snapshots:
+        crosses_E = (snapshot.source_E + snapshot.target_E) % 2 == 1
+        edges = {name: getattr(snapshot, name)[crosses_E] for name in ("source_E", "target_E", "weight_E")}
+        snapshots.append(replace(snapshot, **edges))
+    sided = replace(graph, snapshots=tuple(snapshots), side_N=(np.arange(len(graph.node_N)) % 2).astype(np.int8))
+    return prepare_graph(sided, until=4, config=GraphConfig())
+
+
+@pytest.mark.parametrize("graph", [example_graph(), side_graph()], ids=["one side", "two sides"])
+def test_hard_negatives_are_ends_of_positives_without_an_edge_in_the_step(graph: PreparedGraph):
+    sizes = replace(SIZES, hard_negatives=1.0)
+    source = PairSource(graph, sizes, validation_fraction=0.1, seed=1)
+    task = LinkTask(until=3, step=4, hidden=False)
+    snapshot = graph.history.snapshots[3]
+    edges = set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
+    for batch in source.batches([task] * 30, np.random.default_rng(0), held_out=False, two_views=False):
+        positives, negatives = pairs_of(batch)
+        ends = {node for pair in positives for node in pair}
+        sides = graph.history.side_N
+        possible = {(a, b) for a in ends for b in ends if a < b and (not sides.any() or sides[a] != sides[b])} - edges
+        assert negatives
+        assert negatives <= possible
+    half = PairSource(graph, replace(SIZES, hard_negatives=0.5), validation_fraction=0.1, seed=1)
+    (batch,) = half.batches([task], np.random.default_rng(0), held_out=False, two_views=False)
+    positives, negatives = pairs_of(batch)
+    hard = {pair for pair in negatives if {*pair} <= {node for each in positives for node in each}}
+    assert 0 < len(hard) < len(negatives)
+
+
+@pytest.mark.parametrize("graph", [example_graph(), side_graph()], ids=["one side", "two sides"])
+def test_a_ranked_batch_marks_the_pairs_of_targets_without_an_edge(graph: PreparedGraph):
+    source = PairSource(graph, replace(SIZES, ranked=True), validation_fraction=0.1, seed=1)
+    task = LinkTask(until=3, step=4, hidden=False)
+    snapshot, side_N = graph.history.snapshots[3], graph.history.side_N
+    edges = set(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
+    (batch,) = source.batches([task], np.random.default_rng(0), held_out=False, two_views=False)
+    assert batch.negative_GG is not None
+    target_G = batch.subgraph.target_G.tolist()
+    for row, i in enumerate(target_G):
+        for column, j in enumerate(target_G):
+            possible = side_N[i] != side_N[j] if side_N.any() else i != j
+            expected = possible and (min(i, j), max(i, j)) not in edges
+            assert bool(batch.negative_GG[row, column]) == expected
+    plain = PairSource(graph, SIZES, validation_fraction=0.1, seed=1)
+    (same,) = plain.batches([task], np.random.default_rng(0), held_out=False, two_views=False)
+    assert same.negative_GG is None
+    assert pairs_of(same) == pairs_of(batch)

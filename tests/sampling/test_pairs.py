@@ -1,4 +1,5 @@
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from dyformer.sampling.pairs import (
     LinkExamples,
     LinkSplit,
     TooFewLinks,
+    crossed,
     evaluated_steps,
     paper_examples,
     past_pair_keys,
@@ -156,3 +158,22 @@ def test_pairs_of_the_past_are_listed_once():
     graph = toy_graph([(0, 1), (1, 2)], [(1, 2), (0, 3)], [(0, 1)])
     assert past_pair_keys(graph.snapshots, 10).tolist() == [1, 3, 12]
     assert past_pair_keys((), 10).tolist() == []
+
+
+@pytest.mark.parametrize("side", [[0] * 6, [0, 1, 0, 1, 1, 0]])
+def test_crossed_pairs_have_the_ends_of_two_positive_pairs_each_as_often_as_these(side: list[int]):
+    positives = [(0, 1), (0, 3), (4, 5), (2, 3)]
+    expected: Counter[tuple[int, int]] = Counter()
+    for one, other in itertools.product(positives, repeat=2):
+        for first, second in itertools.product(one, other):
+            if not any(side):
+                expected[first, second] += 1
+            elif (side[first], side[second]) == (0, 1):
+                expected[first, second] += 4  # one of the four choices of ends
+    drawn = crossed(
+        (np.array([0, 0, 4, 2]), np.array([1, 3, 5, 3])), np.array(side, np.int8), 64_000, np.random.default_rng(0)
+    )
+    found = Counter(zip(*(end_M.tolist() for end_M in drawn), strict=True))
+    assert {pair: count / 64_000 for pair, count in found.items()} == pytest.approx(
+        {pair: count / 64 for pair, count in expected.items()}, abs=0.01
+    )

@@ -7,9 +7,10 @@ from toy_graphs import random_graph
 from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import joined, paper_examples
-from dyformer.scoring.forecaster import NUM_VECTOR_SCORES, Forecaster, vector_scores
+from dyformer.scoring.forecaster import Forecaster
 from dyformer.scoring.labelled_tables import labelled_table
 from dyformer.scoring.link_features import names
+from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES
 
 GRAPH = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=4, num_edges=120)
 SOURCE_P, TARGET_P = np.array([0, 5, 7]), np.array([3, 2, 9])
@@ -30,19 +31,6 @@ def labelled(*, directed: bool, ranked: bool = False) -> list[LabelledStep]:
         )
         for step in (4, 3, 2)
     ]
-
-
-def test_scores_of_vectors_are_the_products_of_their_quarters_their_sum_and_the_cosine():
-    vectors = np.random.default_rng(0).normal(size=(10, 8))
-    for i, j, found in zip(SOURCE_P, TARGET_P, vector_scores(vectors, SOURCE_P, TARGET_P), strict=True):
-        quarters = [vectors[i, first : first + 2] @ vectors[j, first : first + 2] for first in (0, 2, 4, 6)]
-        cosine = vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])
-        assert found == pytest.approx([*quarters, vectors[i] @ vectors[j], cosine], rel=1e-5)
-    assert not vector_scores(np.zeros((10, 8)), SOURCE_P, TARGET_P).any()
-
-
-def test_vectors_narrower_than_their_parts_have_scores():
-    assert np.isfinite(vector_scores(np.ones((10, 1)), SOURCE_P, TARGET_P)).all()
 
 
 @pytest.mark.parametrize(("directed", "ranked"), [(False, False), (True, False), (True, True)])

@@ -16,9 +16,9 @@ from toy_graphs import random_graph, toy_graph
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.model.config import ModelConfig
-from dyformer.model.losses import view_loss
+from dyformer.model.losses import ranking_loss, view_loss
 from dyformer.model.transformer import DyFormer, ModelSizes
-from dyformer.sampling.link_batches import labelled, reconstruction_tasks
+from dyformer.sampling.link_batches import forecast_tasks, labelled, reconstruction_tasks
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, WeightsDoNotFit
@@ -27,6 +27,7 @@ from dyformer.training.stages import (
     DyFormerEmbedder,
     embed,
     finetune,
+    forecast_loss,
     id_loss,
     last_weights,
     pair_source,
@@ -282,7 +283,7 @@ def test_progress_reports_every_epoch():
     assert [progress.is_last for progress in epochs] == [False, False, False, True]
     assert set(epochs[0].losses) == {"loss", "link", "view", "id", "validation"}
     assert all(np.isfinite(list(progress.losses.values())).all() for progress in epochs)
-    assert set(run("finetune")[0].losses) == {"loss", "link", "validation"}
+    assert set(run("finetune")[0].losses) == {"loss", "link", "ranking", "validation"}
 
 
 def test_weights_of_a_stage_are_those_of_the_epoch_with_the_least_held_out_loss():
@@ -309,6 +310,30 @@ def test_patience_ends_a_stage_after_so_many_epochs_in_a_row_that_are_not_better
     assert resumed[-1].record == epochs[-1].checkpoint().record
     assert len(resumed) == expected - 1
     assert list(stage("finetune", graph, **changes, patience=3, resume=resumed[-1])) == []
+
+
+def test_forecast_loss_is_the_weighted_mean_of_the_link_loss_and_the_ranking_loss():
+    graph, task = prepared(example_graph()), forecast_tasks(4)[-1]
+    model = started_model(graph, MODEL, None, 0).eval()
+    losses = {}
+    for weight in (0.0, 0.25, 1.0):
+        config = replace(FINETUNE, ranking_weight=weight)
+        source = pair_source(graph, MODEL, config, 0)
+        batch = source.batch(task, np.random.default_rng(0), held_out=False, two_views=False)
+        losses[weight] = {name: float(value.detach()) for name, value in forecast_loss(model, batch, config).items()}
+        assert losses[weight]["loss"] == losses[weight]["link"]
+    vector_GD, pairs = model(batch.subgraph), batch.pairs
+    score_GG = torch.stack(
+        [
+            model.link(vector_GD, torch.full((len(vector_GD),), i), torch.arange(len(vector_GD)))
+            for i in range(len(vector_GD))
+        ]
+    )
+    assert batch.negative_GG is not None
+    ranking = ranking_loss(score_GG, pairs.positive_first_P, pairs.positive_second_P, batch.negative_GG)
+    assert losses[1.0]["loss"] == pytest.approx(float(ranking.detach()), rel=1e-5)
+    assert losses[0.25]["loss"] == pytest.approx(0.75 * losses[0.0]["loss"] + 0.25 * losses[1.0]["loss"], rel=1e-5)
+    assert "ranking" not in losses[0.0]
 
 
 @pytest.mark.parametrize("seed", range(3))

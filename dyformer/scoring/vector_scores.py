@@ -1,0 +1,151 @@
+"""Vectors of nodes and their history -> scores of pairs: products of the vectors, and of their partners' mean vectors.
+
+P pairs    B pairs of a block    N nodes    D width of a vector    S scores    H half-lives
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from dyformer.graphs.snapshots import DynamicGraph
+
+HALF_LIVES = (1.0, 4.0)  # in steps, of the contacts that weigh a node's partners
+OWN = ("structure_product", "id_product", "plain_product", "cosine")
+WITH_PARTNERS = (
+    "target_cosine",
+    "source_cosine",
+    "target_id_cosine",
+    "source_id_cosine",
+    "mean_product",
+    "mean_cosine",
+)
+NAMES = (*OWN, *(f"{name}_{half_life:g}" for half_life in HALF_LIVES for name in WITH_PARTNERS))
+NUM_VECTOR_SCORES = len(NAMES)
+BLOCK_PAIRS = 1 << 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """A vector of each node, its length, and that of its id part, with 1 for the length 0."""
+
+    vector_ND: NDArray[np.float32]
+    length_N: NDArray[np.float32]
+    id_length_N: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorScores:
+    """Vectors, and the mean vector of each node's partners, from which the scores of any pair are computed.
+
+    The partners m of a node n are weighted by log1p of the decayed number of their interactions, the sum of
+    w x 0.5^(age / h) over the steps, as fractions of n's total; a node without partners has zeros. The last quarter of
+    a vector is its id part, because it holds DyFormer's id embedding. A product is signed where each fourth column of
+    the vectors counts negatively, as in DyFormer's link score, and plain without the signs.
+
+    | score | formula, for the pair of i and j with vectors v and partners' means m_h |
+    |---|---|
+    | structure_product, id_product | signed product of v_i and v_j without their id parts, and of these |
+    | plain_product, cosine | v_i v_j, and the same over both lengths |
+    | target_cosine_h, source_cosine_h | cosine of m_h,i and v_j, and of v_i and m_h,j |
+    | target_id_cosine_h, source_id_cosine_h | the same of the id parts |
+    | mean_product_h, mean_cosine_h | signed product of m_h,i and m_h,j, and the cosine of their id parts |
+
+    A pair without direction has the mean of the target's and the source's cosine and their absolute difference.
+    """
+
+    own: Side
+    means: tuple[Side, ...]  # of each half-life
+
+    def table(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool) -> NDArray[np.float32]:
+        """Give the scores [P, S] of pairs, in the order of NAMES."""
+        score_PS = np.empty((len(source_P), NUM_VECTOR_SCORES), dtype=np.float32)
+        for first in range(0, len(source_P), BLOCK_PAIRS):  # blocks bound the memory
+            rows = slice(first, first + BLOCK_PAIRS)
+            score_PS[rows] = self._block(source_P[rows], target_P[rows], directed=directed)
+        return score_PS
+
+    def _block(
+        self, source_B: NDArray[np.int64], target_B: NDArray[np.int64], *, directed: bool
+    ) -> NDArray[np.float32]:
+        width = self.own.vector_ND.shape[1]
+        sign_D, id_D = signs(width), slice(width - width // 4, width)
+        source_BD, target_BD = self.own.vector_ND[source_B], self.own.vector_ND[target_B]
+        product_BD = source_BD * target_BD
+        id_B = product_BD[:, id_D] @ sign_D[id_D]
+        plain_B = product_BD.sum(axis=1)
+        length_B = self.own.length_N[source_B] * self.own.length_N[target_B]
+        columns = [product_BD @ sign_D - id_B, id_B, plain_B, plain_B / length_B]
+        for mean in self.means:
+            cosines = [
+                cosine
+                for left, right in ((mean, self.own), (self.own, mean))
+                for cosine in _cosines(left, source_B, right, target_B, id_D)
+            ]
+            cosine_4B = np.stack(cosines)[[0, 2, 1, 3]]
+            if not directed:
+                cosine_4B = np.stack([each for pair in (cosine_4B[:2], cosine_4B[2:]) for each in _unordered(pair)])
+            product_B = (mean.vector_ND[source_B] * mean.vector_ND[target_B]) @ sign_D
+            columns += [*cosine_4B, product_B, _cosines(mean, source_B, mean, target_B, id_D)[1]]
+        return np.column_stack(columns)
+
+
+def prepare_vectors(vectors_ND: NDArray[np.floating], history: DynamicGraph) -> VectorScores:
+    """Average the vectors of each node's partners in a history, all steps before the predicted one."""
+    vectors_ND = vectors_ND.astype(np.float32)
+    means = (partner_fractions(history, half_life) @ vectors_ND for half_life in HALF_LIVES)
+    return VectorScores(own=_side(vectors_ND), means=tuple(map(_side, means)))
+
+
+def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_array:
+    """Give the weights [N, N] of each node's partners; a row sums to 1, or to 0 for a node without partners."""
+    num_nodes = len(history.node_N)
+    source_X, target_X, weight_X = (
+        np.concatenate([values(snapshot) for snapshot in history.snapshots])
+        for values in (
+            lambda snapshot: snapshot.source_E,
+            lambda snapshot: snapshot.target_E,
+            lambda snapshot: snapshot.weight_E * 0.5 ** ((history.num_steps - snapshot.step) / half_life),
+        )
+    )
+    ends = np.concatenate([source_X, target_X]), np.concatenate([target_X, source_X])
+    contacts = sparse.csr_array((np.tile(weight_X, 2), ends), shape=(num_nodes, num_nodes))
+    contacts.sum_duplicates()
+    contacts.data = np.log1p(contacts.data)
+    total_N = contacts.sum(axis=1)
+    # Contacts so old that they are 0 in floating point weigh nothing.
+    inverse_N = np.divide(1, total_N, out=np.zeros_like(total_N), where=total_N > 0)
+    return sparse.csr_array(sparse.diags_array(inverse_N) @ contacts).astype(np.float32)
+
+
+def signs(width: int) -> NDArray[np.float32]:
+    """Give the signs [D] of a signed product: minus for every fourth column, plus for the others."""
+    return np.where(np.arange(width) % 4 == 3, -1, 1).astype(np.float32)
+
+
+def _side(vectors_ND: NDArray[np.float32]) -> Side:
+    width = vectors_ND.shape[1]
+    return Side(
+        vector_ND=vectors_ND, length_N=_lengths(vectors_ND), id_length_N=_lengths(vectors_ND[:, width - width // 4 :])
+    )
+
+
+def _lengths(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    length_N = np.linalg.norm(vectors_ND, axis=1)
+    return np.where(length_N > 0, length_N, 1).astype(np.float32)
+
+
+def _cosines(
+    left: Side, left_B: NDArray[np.int64], right: Side, right_B: NDArray[np.int64], id_D: slice
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Give the cosines [B] of whole vectors and of their id parts."""
+    product_BD = left.vector_ND[left_B] * right.vector_ND[right_B]
+    return (
+        product_BD.sum(axis=1) / (left.length_N[left_B] * right.length_N[right_B]),
+        product_BD[:, id_D].sum(axis=1) / (left.id_length_N[left_B] * right.id_length_N[right_B]),
+    )
+
+
+def _unordered(value_2B: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    return value_2B.mean(axis=0), np.abs(value_2B[0] - value_2B[1])
