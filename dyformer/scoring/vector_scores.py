@@ -1,6 +1,7 @@
 """Vectors of nodes and their history -> scores of pairs: products of the vectors, and of their partners' mean vectors.
 
-P pairs    B pairs of a block    N nodes    D width of a vector    S scores    H half-lives
+P pairs    B pairs of a block    N nodes    D width of a vector    S scores
+X edges of all snapshots    M slots of a sparse matrix
 """
 
 from dataclasses import dataclass
@@ -112,11 +113,12 @@ def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_arr
     ends = np.concatenate([source_X, target_X]), np.concatenate([target_X, source_X])
     contacts = sparse.csr_array((np.tile(weight_X, 2), ends), shape=(num_nodes, num_nodes))
     contacts.sum_duplicates()
-    contacts.data = np.log1p(contacts.data)
-    total_N = contacts.sum(axis=1)
+    weight_M = np.log1p(contacts.data)  # of each slot of the matrix
+    row_M = np.repeat(np.arange(num_nodes), np.diff(contacts.indptr))
+    total_M = np.bincount(row_M, weight_M, num_nodes)[row_M]
     # Contacts so old that they are 0 in floating point weigh nothing.
-    inverse_N = np.divide(1, total_N, out=np.zeros_like(total_N), where=total_N > 0)
-    return sparse.csr_array(sparse.diags_array(inverse_N) @ contacts).astype(np.float32)
+    contacts.data = np.divide(weight_M, total_M, out=np.zeros_like(weight_M), where=total_M > 0)
+    return contacts.astype(np.float32)
 
 
 def signs(width: int) -> NDArray[np.float32]:
