@@ -117,8 +117,9 @@ def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_arr
     row_M = np.repeat(np.arange(num_nodes), np.diff(contacts.indptr))
     total_M = np.bincount(row_M, weight_M, num_nodes)[row_M]
     # Contacts so old that they are 0 in floating point weigh nothing.
-    contacts.data = np.divide(weight_M, total_M, out=np.zeros_like(weight_M), where=total_M > 0)
-    return contacts.astype(np.float32)
+    fraction_M = np.divide(weight_M, total_M, out=np.zeros_like(weight_M), where=total_M > 0)
+    parts = fraction_M.astype(np.float32), contacts.indices, contacts.indptr
+    return sparse.csr_array(parts, shape=contacts.shape)
 
 
 def signs(width: int) -> NDArray[np.float32]:
