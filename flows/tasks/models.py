@@ -91,7 +91,10 @@ def stored_method(
     _, experiment, trained = open_model(model)
     if trained_until(trained, opened) >= step:
         raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
-    weights = {trained_until(lineage, opened): own for own, _, lineage in map(open_model, (*older, model))}
+    models = [open_model(each) for each in (*older, model)]
+    # A window of the whole history is settled at training, so the older weights may have fewer lags: they do not fit.
+    fitting = [each for each in models if (each[1].graph, each[1].model) == (experiment.graph, experiment.model)]
+    weights = {trained_until(lineage, opened): own for own, _, lineage in fitting}
     return TrainedDyFormer(weights=weights, model=experiment.model, device=device()), experiment, trained
 
 

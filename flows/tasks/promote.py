@@ -168,8 +168,7 @@ def _rows(given: _Given, models: tuple[str, ...]) -> list[ScoredQueries]:
     others = {layout.relative(address) for address in (given.opened.address, given.queries)}
     wanted = {layout.relative(model) for model in models}
     for address in given.rankings:
-        inputs = set(lineage_of(address).inputs)
-        if inputs >= others and inputs - others == wanted:
+        if set(lineage_of(address).inputs) - others == wanted:
             found += from_table(read_table(address, "rankings"), given.drawn)
     return [each for each in found if each.seed == given.seed]
 

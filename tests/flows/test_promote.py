@@ -292,6 +292,27 @@ def test_a_rerun_after_a_promotion_returns_the_same_outcome(snapshots: str, cham
     assert (own["promoted"], own["champion"], own["difference"]) == (False, named(challenger), None)
 
 
+def test_a_model_that_lost_is_tested_again_against_the_next_champion(snapshots: str, champion_skill: Callable):
+    champion, first, second = (contender_of(snapshots, float(k), until=k + 2 if k == 1 else None) for k in (1, 2, 3))
+    promoted(snapshots, champion, 1.0, step=4)
+    champion_skill(1.0)
+    assert not promoted(snapshots, first, 1.0)["promoted"]
+    assert promoted(snapshots, second, 5.0)["promoted"]
+    outcome = promoted(snapshots, first, 9.0)
+    assert (outcome["previous"], record_of()["title"]) == (named(second), TITLE)
+    assert outcome["promoted"]
+
+
+def test_an_interval_without_ends_is_recorded_as_none(snapshots: str, champion_skill: Callable, tmp_path: Path):
+    promoted(snapshots, contender_of(snapshots, 1.0, until=3), 1.0, step=4)
+    champion_skill(-5.0)
+    later = grown(tmp_path, "star", [f"0,{target},60" for target in range(1, 31)])  # one source has all queries
+    outcome = promoted(later, contender_of(later, 2.0), 9.0)
+    assert (outcome["promoted"], outcome["difference"]) == (False, None)
+    assert outcome["num_queries"] >= 20
+    json.loads(champion_file().read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
 def test_a_champion_is_not_tested_against_itself_on_a_later_step(snapshots: str, tmp_path: Path):
     champion = contender_of(snapshots, 1.0)
     promoted(snapshots, champion, 1.0)

@@ -9,11 +9,14 @@ from own_log import own_log
 from polars.testing import assert_frame_equal
 
 from dyformer.experiments.methods import METHODS
+from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import ranking_queries
 from flows.tasks.ingest import ingest_log
-from flows.tasks.rank import rank_methods, ranking_metrics, read_queries, steps_to_rank, write_queries
+from flows.tasks.models import stored_method
+from flows.tasks.rank import rank_methods, rank_model, ranking_metrics, read_queries, steps_to_rank, write_queries
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
-from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of
+from flows.tasks.train import train_model
+from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read_table
 
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 
@@ -59,6 +62,18 @@ def test_methods_get_a_graph_that_ends_before_the_step(snapshots: str, monkeypat
     ((graph, labelled),) = given
     assert graph.until == graph.history.num_steps == 6
     assert [step.before.until for step in labelled] == [5, 4, 3, 2]
+
+
+def test_an_older_model_with_fewer_lags_is_left_out(snapshots: str):
+    """With a window of the whole history an older training has fewer lags, so its weights do not fit the newer one."""
+    tiny = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16, "pretrain": None}
+    tiny |= {"finetune.epochs": 1, "finetune.batches_per_epoch": 1, "graph.history_window": None}
+    older, newer = (train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
+    queries, opened = write_queries(snapshots, 6), open_snapshots(snapshots)
+    stored, _, _ = stored_method(opened, newer, (older,), 6)
+    assert list(stored.weights) == [5]
+    table = read_table(rank_model(snapshots, queries, newer, older=(older,)), "rankings")
+    assert table["method"].to_list() == ["DyFormer", "Forecaster with DyFormer"]
 
 
 def test_metrics_of_two_artifacts_are_those_of_one(snapshots: str):
