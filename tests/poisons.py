@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from dyformer.evaluation.audit.poisons import malformed as mixed_with_malformed
+
 Row = tuple[str, str, int]
 """Source, target, seconds since the epoch."""
 
@@ -129,30 +131,7 @@ def garbage_weights(log: SplitLog, generator: np.random.Generator) -> list[bytes
 
 def malformed(log: SplitLog, generator: np.random.Generator) -> list[bytes]:
     """Bytes that are not rows of this log, mixed with some that are."""
-    good = log.future[0]
-    junk = [
-        b"",
-        b'"',
-        b'"unclosed ' + good,
-        good + b'"',
-        good[: len(good) // 2],
-        b"\xff\xfe\x00\x01",
-        b"\x00" * 40,
-        b"caf\xe9 " + good,
-        good + b" " + good,
-        b"% a comment",
-        b"# a comment",
-        b"source,target,time",
-        good.replace(b"0", b"O"),
-        b"1 2 1 -99999999999999999999",
-        b"u1,u2,0000-00-00T00:00:00Z",
-        b"\xef\xbb\xbf" + good,
-        b"x" * 200_000,
-        b'{"source": 1, "target": 2}',
-    ]
-    noise = [generator.bytes(int(size)).replace(b"\n", b"") for size in generator.integers(1, 300, size=300)]
-    lines = [*log.future[:200], *junk, *noise, *log.future[200:400]]
-    return [lines[index] for index in generator.permutation(len(lines))]
+    return mixed_with_malformed(log.future[:400], generator)
 
 
 POISONS: dict[str, Callable[[SplitLog, np.random.Generator], list[bytes]]] = {

@@ -4,7 +4,8 @@ N nodes    S probe pairs    Q queries    C candidates of a query
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,40 +90,42 @@ class FittedOnce:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fitted:
-    """All methods of a case, fitted in the trial of one graph."""
+    """All methods of a case, fitted in the trial of one graph at the first use."""
 
+    case: AuditCase
     trial: RankingTrial
-    methods: Mapping[str, Method]  # as in the case; those of vectors are trained already
-    scores: Mapping[str, Score]
-    vectors: Mapping[str, NDArray[np.floating]]
+    other_labels: Sequence[LabelledStep] | None = None  # in place of the trial's own labelled steps
+
+    @cached_property
+    def methods(self) -> dict[str, Method]:
+        """The methods; those of vectors are trained once for each step."""
+        return {
+            name: FittedOnce(method=method) if isinstance(method, Embedder) else method
+            for name, method in self.case.methods.items()
+        }
+
+    @cached_property
+    def scores(self) -> dict[str, Score]:
+        """Scores of pairs, by the title of the row."""
+        labelled = self.trial.labelled if self.other_labels is None else self.other_labels
+        scores: dict[str, Score] = {}
+        for name, method in self.methods.items():
+            scores |= fitted_scores(name, method, self.trial.past, labelled, self.trial.seed)
+        return scores
 
     def results(self, probes: Pairs) -> Results:
         """Give the vectors, and the scores of probe pairs."""
-        scored = {f"scores of {title}": [np.asarray(score(*probes))] for title, score in self.scores.items()}
-        return {**{f"vectors of {name}": [vector_ND] for name, vector_ND in self.vectors.items()}, **scored}
+        vectors = {
+            f"vectors of {name}": [np.asarray(fitted_vectors(name, method, self.trial.past, self.trial.seed))]
+            for name, method in self.methods.items()
+            if isinstance(method, Embedder)
+        }
+        return vectors | {f"scores of {title}": [np.asarray(score(*probes))] for title, score in self.scores.items()}
 
     def on(self, queries: RankingQueries) -> dict[str, ScoredQueries]:
         """Score queries by every method."""
-        trial = RankingTrial(graph=self.trial.graph, queries=queries, seed=self.trial.seed, config=self.trial.config)
+        trial = replace(self.trial, queries=queries)
         return {title: scored_queries(title, trial, score) for title, score in self.scores.items()}
-
-
-def fit_all(case: AuditCase, trial: RankingTrial, labelled: Sequence[LabelledStep] | None = None) -> Fitted:
-    """Fit the methods of a case in a trial, by default with the trial's own labelled steps."""
-    labelled = trial.labelled if labelled is None else labelled
-    methods = {
-        name: FittedOnce(method=method) if isinstance(method, Embedder) else method
-        for name, method in case.methods.items()
-    }
-    scores: dict[str, Score] = {}
-    for name, method in methods.items():
-        scores |= fitted_scores(name, method, trial.past, labelled, trial.seed)
-    vectors = {
-        name: np.asarray(fitted_vectors(name, method, trial.past, trial.seed))
-        for name, method in methods.items()
-        if isinstance(method, Embedder)
-    }
-    return Fitted(trial=trial, methods=methods, scores=scores, vectors=vectors)
 
 
 def probes_of(*queries: RankingQueries) -> Pairs:

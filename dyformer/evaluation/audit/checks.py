@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from dyformer.evaluation.audit.case import AuditCase, Check, fit_all, inputs_of, probes_of
+from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, inputs_of, probes_of
 from dyformer.evaluation.audit.controls import candidates_check, chance_check, evaluator_check, planted_check
 from dyformer.evaluation.audit.invariances import (
-    fitted_poison_check,
     hidden_step_check,
     past_check,
     poison_check,
@@ -15,10 +14,7 @@ from dyformer.evaluation.audit.invariances import (
     truncation_check,
 )
 from dyformer.evaluation.audit.labels import labelled_check, memory_check, own_links_check, permutation_check
-from dyformer.evaluation.audit.poisons import NEW_NODES, POISONS, RANDOM, poisoned
-
-FITTED_POISONS = (RANDOM, NEW_NODES)
-"""With these the methods are fitted anew; with the others all that they may read is compared."""
+from dyformer.evaluation.audit.poisons import POISONS, RANDOM, poisoned
 
 NUM_CHECKS = len(POISONS) + 14
 
@@ -46,16 +42,13 @@ def audit(case: AuditCase) -> Iterator[Check]:
     random = poisoned(case.graph, case.until, RANDOM, seed=case.seed)
     random_queries = case.queries(random, case.until + 1, (case.uniform,))
     probes = probes_of(queries, case.queries(case.graph, case.until), random_queries)
-    inputs = inputs_of(case, trial, probes)
-    for name in POISONS:
-        if name not in FITTED_POISONS:
-            yield poison_check(case, name, inputs, probes)
-    fitted = fit_all(case, trial)
-    base = {**inputs, **fitted.results(probes)}
+    fitted = Fitted(case=case, trial=trial)
+    base = {**inputs_of(case, trial, probes), **fitted.results(probes)}
     yield query_check(case, fitted, probes)
-    for name in FITTED_POISONS:
-        other = fit_all(case, case.trial(poisoned(case.graph, case.until, name, seed=case.seed), queries))
-        yield fitted_poison_check(case, name, base, other, probes)
+    for name in POISONS:
+        graph = random if name == RANDOM else poisoned(case.graph, case.until, name, seed=case.seed)
+        other = Fitted(case=case, trial=case.trial(graph, queries))
+        yield poison_check(case, name, other, base, probes)
         if name == RANDOM:
             yield chance_check(case, other, random_queries)
     yield truncation_check(case, base, probes)

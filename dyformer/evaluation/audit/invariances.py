@@ -21,11 +21,10 @@ from dyformer.evaluation.audit.case import (
     Results,
     described,
     differing,
-    fit_all,
     history_of,
     inputs_of,
 )
-from dyformer.evaluation.audit.poisons import graph_of, poisoned, rows_of, split_rows
+from dyformer.evaluation.audit.poisons import graph_of, rows_of, split_rows
 from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.protocols import fitted_vectors
 from dyformer.graphs.interactions import Interactions
@@ -40,37 +39,27 @@ NUM_SINGLE = 5
 NUM_INDEPENDENT = 400
 
 
-def poison_check(case: AuditCase, name: str, base: Results, probes: Pairs) -> Check:
-    """Replace all rows after `until` and compare what methods may read."""
-    trial = _other_trial(case, poisoned(case.graph, case.until, name, seed=case.seed))
-    about = {"name": f"future poison: {name}", "compared": f"rows after step {case.until}: {name}"}
-    # A history that differs is not read on, because broken weights may end in errors.
-    changed = differing(history_of(trial.past), {key: base[key] for key in history_of(trial.past)})
-    changed = changed or differing(inputs_of(case, trial, probes), base)
-    return Check(**about, methods=(), passed=not changed, detail=described(changed) or _same(base))
-
-
-def fitted_poison_check(case: AuditCase, name: str, base: Results, fitted: Fitted, probes: Pairs) -> Check:
-    """Compare what methods may read, their vectors and their scores, after all rows after `until` were replaced."""
-    about = {"name": f"future poison: {name}", "compared": f"rows after step {case.until}: {name}"}
-    return _fitted_check(about, case, fitted, base, probes)
+def poison_check(case: AuditCase, name: str, fitted: Fitted, base: Results, probes: Pairs) -> Check:
+    """Compare all results as of `until`, in a graph in which all later rows were replaced."""
+    compared = f"rows after step {case.until} replaced: {name}"
+    return _unchanged(f"future poison: {name}", compared, case, fitted, base, probes)
 
 
 def truncation_check(case: AuditCase, base: Results, probes: Pairs) -> Check:
     """Compare the log up to `until`, read as if no later row existed, with the whole log as of `until`."""
     past = split_rows(case.graph, case.until).past
-    fitted = fit_all(case, _other_trial(case, graph_of(past, case.graph, case.until)))
-    about = {"name": "truncation", "compared": f"the log of steps 1 to {case.until} alone, and the whole log"}
-    return _fitted_check(about, case, fitted, base, probes)
+    fitted = Fitted(case=case, trial=_other_trial(case, graph_of(past, case.graph, case.until)))
+    compared = f"the log of steps 1 to {case.until} alone, and the whole log"
+    return _unchanged("truncation", compared, case, fitted, base, probes)
 
 
-def _fitted_check(about: dict[str, str], case: AuditCase, fitted: Fitted, base: Results, probes: Pairs) -> Check:
-    changed = differing({**inputs_of(case, fitted.trial, probes), **fitted.results(probes)}, base)
-    return Check(**about, methods=tuple(case.methods), passed=not changed, detail=described(changed) or _same(base))
-
-
-def _same(base: Results) -> str:
-    return f"{len(base)} results, byte for byte the same"
+def _unchanged(name: str, compared: str, case: AuditCase, fitted: Fitted, base: Results, probes: Pairs) -> Check:
+    history = history_of(fitted.trial.past)
+    changed = differing(history, {key: base[key] for key in history})
+    # Nothing is made of a history that differs, because broken weights may end in errors.
+    changed = changed or differing({**inputs_of(case, fitted.trial, probes), **fitted.results(probes)}, base)
+    detail = described(changed) or f"{len(base)} results, byte for byte the same"
+    return Check(name=name, compared=compared, methods=tuple(case.methods), passed=not changed, detail=detail)
 
 
 def past_check(case: AuditCase, base: Results, probes: Pairs) -> Check:
@@ -86,7 +75,7 @@ def past_check(case: AuditCase, base: Results, probes: Pairs) -> Check:
     # The nodes are numbered as in the log, so that a pair of numbers is the same pair.
     graph = _renumbered_like(case.graph, graph_of(rows.with_columns(target=target_R), case.graph))
     trial = _other_trial(case, graph)
-    found = {**inputs_of(case, trial, probes), **fit_all(case, trial).results(probes)}
+    found = {**inputs_of(case, trial, probes), **Fitted(case=case, trial=trial).results(probes)}
     changed = differing(found, base)
     # Older labelled steps and the nodes end before the step that changed.
     wanted = [name for name in base if name not in ("nodes", *(f"labelled step {age}" for age in range(2, 9)))]
@@ -153,7 +142,7 @@ def relabelling_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
     scorers = {name: method for name, method in case.methods.items() if isinstance(method, Scorer)}
     renumbered = renumber(permanent, number_N)
     labelled = [_renumbered_step(step, renumbered, number_N) for step in fitted.trial.labelled]
-    again = fit_all(replace(case, methods=scorers), _other_trial(case, renumbered), labelled)
+    again = Fitted(case=replace(case, methods=scorers), trial=_other_trial(case, renumbered), other_labels=labelled)
     close: list[float] = []
     for name in scorers:
         was_S, is_S = (
@@ -172,7 +161,7 @@ def relabelling_check(case: AuditCase, fitted: Fitted, probes: Pairs) -> Check:
             wrong[f"scores of {name}"] = f"rank correlation {correlation:.3f}"
     detail = f"{len(scorers) - len(close)} of {len(scorers)} methods equal up to rounding"
     if close:
-        detail += f", {len(close)} that draw rows of the labelled pairs with a rank correlation from {min(close):.3f}"
+        detail += f"; rank correlation {min(close):.3f} or more where trees draw rows of the labelled pairs"
     return Check(
         name="relabelling",
         compared="nodes with other permanent numbers and other node numbers",

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import LabelledStep, Score, Scorer
-from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described, fit_all
+from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described
 from dyformer.evaluation.audit.controls import STANDARD_ERRORS, above, links_of
 from dyformer.evaluation.prequential import RankingTrial, evaluate_queries
 from dyformer.evaluation.protocols import OLDER_STEP_WEIGHT, Trial, evaluate_method
@@ -146,7 +146,9 @@ def own_links_check(case: AuditCase) -> Check:
     queries = ranking_queries(small.graph, WORLD_STEPS, seed=case.seed, families=("historical",))
     trial = small.trial(small.graph, queries)
     flipped = [replace(s, examples=replace(s.examples, positive_P=~s.examples.positive_P)) for s in trial.labelled]
-    scored, opposite = (fit_all(small, trial, labelled).on(queries) for labelled in (trial.labelled, flipped))
+    scored, opposite = (
+        Fitted(case=small, trial=trial, other_labels=labelled).on(queries) for labelled in (trial.labelled, flipped)
+    )
     found = {
         title: float(above(each, "historical").mean())
         for title, each in scored.items()

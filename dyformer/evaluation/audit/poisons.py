@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of, snapshots_of
 from dyformer.graphs.windows import Windows
 
-RANDOM, NEW_NODES = "random edges", "new nodes"
+RANDOM = "random edges"
 BROKEN_WEIGHTS = (np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308)
 
 
@@ -128,7 +128,7 @@ POISONS: dict[str, Callable[[SplitRows, np.random.Generator], pl.DataFrame]] = {
     "shuffled": shuffled,
     RANDOM: random_edges,
     "ten times the volume": tenfold,
-    NEW_NODES: new_nodes,
+    "new nodes": new_nodes,
     "broken weights": broken_weights,
 }
 
