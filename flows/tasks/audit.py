@@ -20,7 +20,7 @@ from flows.tasks.rank import steps_to_rank
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
 
-CHECKS, PAGE, RECORD = "audits", "audit.md", "audit.json"
+CHECKS, PAGE, RECORD = "audit", "audit.md", "audit.json"
 OUTCOMES = {True: "passed", False: "FAILED", None: "not possible"}
 CHECKS_SCHEMA = pl.Schema(
     {

@@ -22,6 +22,8 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from storage.artifacts.artifact import names
 from storage.events.table import read_events
+from storage.layout import Layout
+from storage.queries import query
 
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 UNTIL = 5
@@ -80,6 +82,12 @@ def test_an_audit_is_tracked_beside_the_runs_of_the_log(audited: dict[str, Any],
     assert run.data.metrics["audit/num_failed"] == 0
     assert run.data.metrics["audit/num_checks"] == len(audited["checks"])
     assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"audit.json", "audit.md", "checks.csv"}
+
+
+def test_checks_are_a_view(audited: dict[str, Any], folder: Path):
+    statement = "select \"check\", outcome from audit where until = 7 and outcome = 'passed'"
+    rows = query(Layout(str(folder / "store")), statement)
+    assert rows["check"].to_list() == [row["check"] for row in audited["checks"]]
 
 
 def test_failed_checks_are_named_and_exit_with_1(
