@@ -74,10 +74,12 @@ class VectorScores:
         sign_D, id_D = signs(width), slice(width - width // 4, width)
         source_BD, target_BD = self.own.vector_ND[source_B], self.own.vector_ND[target_B]
         product_BD = source_BD * target_BD
-        id_B = product_BD[:, id_D] @ sign_D[id_D]
+        # Sums of rows, because a product of matrices rounds a pair's score in another way beside other pairs.
+        signed_BD = product_BD * sign_D
+        id_B = signed_BD[:, id_D].sum(axis=1)
         plain_B = product_BD.sum(axis=1)
         length_B = self.own.length_N[source_B] * self.own.length_N[target_B]
-        columns = [product_BD @ sign_D - id_B, id_B, plain_B, plain_B / length_B]
+        columns = [signed_BD.sum(axis=1) - id_B, id_B, plain_B, plain_B / length_B]
         for mean in self.means:
             cosines = [
                 cosine
@@ -87,7 +89,7 @@ class VectorScores:
             cosine_4B = np.stack(cosines)[[0, 2, 1, 3]]
             if not directed:
                 cosine_4B = np.stack([each for pair in (cosine_4B[:2], cosine_4B[2:]) for each in _unordered(pair)])
-            product_B = (mean.vector_ND[source_B] * mean.vector_ND[target_B]) @ sign_D
+            product_B = (mean.vector_ND[source_B] * mean.vector_ND[target_B] * sign_D).sum(axis=1)
             columns += [*cosine_4B, product_B, _cosines(mean, source_B, mean, target_B, id_D)[1]]
         return np.column_stack(columns)
 

@@ -68,3 +68,15 @@ def test_an_unordered_pair_has_the_mean_and_the_difference_of_both_orders():
 def test_vectors_of_zeros_or_of_one_column_have_finite_scores():
     for vectors in (np.zeros((20, 16)), np.ones((20, 1))):
         assert np.isfinite(prepare_vectors(vectors, GRAPH).table(SOURCE_P, TARGET_P, directed=True)).all()
+
+
+@pytest.mark.parametrize("width", [16, 52, 256])
+@pytest.mark.parametrize("directed", [True, False])
+def test_scores_of_a_pair_have_the_same_bytes_beside_other_pairs(width: int, directed: bool):
+    generator = np.random.default_rng(width)
+    scores = prepare_vectors(generator.normal(size=(20, width)), GRAPH)
+    source_P, target_P = generator.integers(20, size=(2, 300))
+    together = scores.table(source_P, target_P, directed=directed)
+    for index in ([0], [299, 4], np.arange(150), np.arange(299)):
+        alone = scores.table(source_P[index], target_P[index], directed=directed)
+        np.testing.assert_array_equal(alone, together[index])
