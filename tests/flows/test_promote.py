@@ -12,6 +12,7 @@ from dyformer.evaluation.config import PromotionConfig
 from dyformer.evaluation.prequential import ScoredQueries, from_table, to_table
 from dyformer.evaluation.ranking_rows import ranks_of
 from dyformer.experiments.methods import METHODS
+from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import RankingQueries
 from flows.tasks import promote, train
@@ -19,6 +20,7 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.promote import NotEvaluated, champion_of, promote_if_better, unranked
 from flows.tasks.rank import rank_methods, rank_model, read_queries, write_queries
+from flows.tasks.report import run_metrics
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import lineage_of, read_table, write_artifact
@@ -440,6 +442,22 @@ def test_nobody_is_promoted_on_a_step_without_queries(snapshots: str):
     outcome = unranked(snapshots, "no link")
     assert (outcome["promoted"], outcome["champion"], outcome["reason"]) == (False, named(contender), "no link")
     assert champion_file().read_bytes() == before
+
+
+def test_a_newest_step_without_links_between_known_nodes_is_not_evaluated_and_promotes_nobody(
+    snapshots: str, tmp_path: Path
+):
+    from flows import retrain
+
+    champion = contender_of(snapshots, 1.0)
+    promoted(snapshots, champion, 1.0)
+    before, thin = champion_file().read_bytes(), grown(tmp_path, "thin", ["100,101,60"])
+    rankings, outcome = retrain._promoted(thin, contender_of(thin, 2.0), Experiment(), 0)
+    assert (rankings, outcome["promoted"], outcome["champion"]) == ([], False, named(champion))
+    assert outcome["reason"].startswith("step 6 cannot be ranked")
+    assert champion_file().read_bytes() == before
+    assert retrain._evaluated(thin, contender_of(thin, 2.0), 0) == ([], [])
+    assert run_tables(run_metrics(thin, [], []), "mylog") == []
 
 
 def test_slices_that_may_not_be_lost_are_a_setting(snapshots: str, champion_skill: Callable):
