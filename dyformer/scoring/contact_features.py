@@ -14,6 +14,7 @@ from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.scoring.pair_features import UnionEdges, edge_degree, find_edges
 
 HALF_LIVES = (0.25, 1.0, 4.0)  # in windows
+LONG_HALF_LIFE = 16.0  # in windows; which communities there are changes more slowly than who meets whom
 NUM_RECENT_STEPS = 4
 
 SIDES = (
@@ -46,6 +47,7 @@ class Contacts:
     """Decayed contacts of each edge and each node, as of the end of a history."""
 
     decayed_HED: NDArray[np.float64]  # d_h of both directions of each edge
+    lasting_E: NDArray[np.float64]  # d_16 of both directions together
     age_ED: NDArray[
         np.float64
     ]  # age of the newest contact in windows; one window more than the history where there is none
@@ -60,7 +62,9 @@ def count_contacts(history: DynamicGraph, edges: UnionEdges) -> Contacts:
     num_nodes, num_edges = edges.num_nodes, len(edges.key_E)
     age_R = history.num_steps - rows.position_R
     # A unit weight counts 1 in the sums, because log1p(1) = log 2.
-    decayed_HR = np.log2(1 + rows.weight_R) * 0.5 ** (age_R / np.array(HALF_LIVES)[:, None])
+    weight_R = np.log2(1 + rows.weight_R)
+    decayed_HR = weight_R * 0.5 ** (age_R / np.array(HALF_LIVES)[:, None])
+    lasting_R = weight_R * 0.5 ** (age_R / LONG_HALF_LIFE)
     cell_R = _cells(rows, edges)
     between_R = cell_R >= 0
     never = history.num_steps + 1.0
@@ -68,6 +72,7 @@ def count_contacts(history: DynamicGraph, edges: UnionEdges) -> Contacts:
         decayed_HED=_sums(cell_R[between_R], decayed_HR[:, between_R], 2 * num_edges).reshape(
             len(HALF_LIVES), num_edges, 2
         ),
+        lasting_E=np.bincount(cell_R[between_R] // 2, lasting_R[between_R], num_edges).astype(np.float64),
         age_ED=_newest(cell_R[between_R], age_R[between_R], 2 * num_edges, never).reshape(num_edges, 2),
         sent_HN=_sums(rows.source_R, decayed_HR, num_nodes),
         received_HN=_sums(rows.target_R, decayed_HR, num_nodes),

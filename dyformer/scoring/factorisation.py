@@ -1,4 +1,4 @@
-"""A sparse matrix of directed contacts -> its best factors of low rank.
+"""A sparse matrix of contacts -> its best factors of low rank; a symmetric one -> its largest eigenvalues.
 
 N nodes    K rank
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import svds
+from scipy.sparse.linalg import eigsh, svds
 
 RANK = 32
 SHORTEST = 1e-6
@@ -26,6 +26,31 @@ class Factors:
 
     left_NK: NDArray[np.float32]
     right_NK: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    """The eigenvalues of a symmetric matrix that are largest in magnitude, in that order, with their eigenvectors.
+
+    The signs of the columns mean nothing alone, but products of two rows do not depend on them.
+    """
+
+    vector_NK: NDArray[np.float32]
+    value_K: NDArray[np.float64]
+
+
+def spectrum(matrix: sparse.csr_array) -> Spectrum:
+    """Give the RANK largest eigenvalues of a symmetric matrix [N, N]; all of them on a graph of few nodes."""
+    num_nodes = len(matrix.indptr) - 1
+    if not matrix.data.any():  # the iteration below cannot start from zeros
+        return Spectrum(vector_NK=np.zeros((num_nodes, 1), dtype=np.float32), value_K=np.zeros(1))
+    if num_nodes <= DENSE_NODES:
+        value_K, vector_NK = np.linalg.eigh(matrix.toarray())
+    else:
+        start_N = np.random.default_rng(0).random(num_nodes)
+        value_K, vector_NK = map(np.asarray, eigsh(matrix, k=RANK, v0=start_N))
+    largest = np.argsort(-np.abs(value_K), kind="stable")[:RANK]
+    return Spectrum(vector_NK=vector_NK[:, largest].astype(np.float32), value_K=value_K[largest])
 
 
 def factorise(matrix: sparse.csr_array) -> Factors:

@@ -10,6 +10,13 @@ Each feature reads the history alone, of which `until` is the last step. Ages ar
 | the 14 names of `pair_features` | as there; the same in both directions |
 | log_walks_2, log_walks_3 | log1p(1e4 x entry (i, j) of S^2 or S^3), S = D^-1/2 W D^-1/2; |
 | | W holds d_4(i, j) + d_4(j, i) and zeros on its diagonal, D its row sums |
+| opposite_sides | 1: on different sides, -1: on one side, 0: unknown. The sides are those of a bipartite log; on |
+| | another log both ends must be joined by walks, all of odd length (1) or all of even length (-1) |
+| smooth_walk_1_16, _3_16 | entry (i, j) of Z and of Z^3, Z = the sum of z v v' over the 16 largest eigenvalues z |
+| | (in magnitude) and eigenvectors v of (D + 0.3 m)^-1/2 W (D + 0.3 m)^-1/2; W here holds |
+| | log1p(d_16(i, j) + d_16(j, i)), D its row sums, m the mean of those that are not 0 |
+| smooth_cosine_16 | Z_ij / sqrt(a_i a_j), a_i the sum of abs(z) v_i^2; 0 where a_i or a_j is 0 |
+| smooth_walk_1_32, _3_32, smooth_cosine_32 | the same with 32 eigenvalues |
 | log_contacts_025, _1, _4 | log1p(d_h(i, j)); h = 0.25, 1, 4 windows |
 | log_since_contact | log1p(age of the newest interaction from i to j) |
 | fraction_of_source | d_4(i, j) / sum of d_4(i, m) over all m; 0 where i sent nothing |
@@ -17,21 +24,27 @@ Each feature reads the history alone, of which `until` is the last step. Ages ar
 | factor_cosine | cosine of row i of L and row j of R; 0 where one of them is 0 (see `factorisation`) |
 | the names of `contact_features.SIDES` | as there, of one end |
 
+The smooth walks are the low frequencies of the graph: partners of similar nodes, also where no short path leads (a
+filter of collaborative filtering: Shen et al., 2021). The 0.3 m keeps small separate groups from filling the spectrum
+(regularised spectral clustering: Zhang and Rohe, 2018).
+
 d_h(i, j) sums w x 0.5^(age / h) over the interactions from i to j; w is log1p(weight in the log) / log(2), so that a
 weight of 1 counts 1, as do interactions of a log without weights. The age of a contact that never was is one
 window more than the history has. All values are finite.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.contact_features import SIDES, Contacts, count_contacts, end_table
-from dyformer.scoring.factorisation import Factors, factorise
+from dyformer.scoring.factorisation import SHORTEST, Factors, Spectrum, factorise, spectrum
 from dyformer.scoring.pair_features import (
     FEATURE_NAMES,
     PairFeatures,
@@ -44,15 +57,20 @@ from dyformer.scoring.pair_features import (
     prepare_pair_features,
 )
 
-SYMMETRIC = (*FEATURE_NAMES, "log_walks_2", "log_walks_3")
+SMOOTH_RANKS = (16, 32)
+SMOOTHING = 0.3  # of the mean row sum
+SMOOTH = tuple(
+    f"{name}_{rank}" for rank in SMOOTH_RANKS for name in ("smooth_walk_1", "smooth_walk_3", "smooth_cosine")
+)
+SYMMETRIC = (*FEATURE_NAMES, "log_walks_2", "log_walks_3", "opposite_sides", *SMOOTH)
 CONTACTS = ("log_contacts_025", "log_contacts_1", "log_contacts_4", "log_since_contact", "fraction_of_source")
 FACTORS = ("factor_product", "factor_cosine")
 WITH_DIRECTION = (*CONTACTS, *FACTORS, *SIDES)
 GROUPS = {
     "contacts": (*FEATURE_NAMES[:3], *CONTACTS),
     "ends": (*FEATURE_NAMES[6:], *SIDES),
-    "paths": (*FEATURE_NAMES[3:6], "log_walks_2", "log_walks_3"),
-    "factors": FACTORS,
+    "paths": (*FEATURE_NAMES[3:6], "log_walks_2", "log_walks_3", "opposite_sides"),
+    "factors": (*FACTORS, *SMOOTH),
 }
 BLOCK_PAIRS = 1 << 15
 
@@ -85,6 +103,8 @@ class LinkFeatures:
     contacts_DC: NDArray[np.float32]  # CONTACTS of both directions of edge after edge, then of pairs without contact
     ends_NF: NDArray[np.float32]  # SIDES of each node
     factors: Factors
+    smooth: Spectrum
+    group_2N: NDArray[np.int64]  # nodes with equal first values are on one side; with a first and a second, on two
 
     def directed(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float32]:
         """Give the features [P, F] of ordered pairs, in the order of `names(directed=True)`.
@@ -149,7 +169,36 @@ class LinkFeatures:
         )
         l3_B = sums_5B[2] / np.sqrt(np.maximum(degree_N[many_B] * degree_N[few_B], 1))
         columns = feature_columns(self.pairs, source_B, target_B, edge_B, (sums_5B[0], sums_5B[1], l3_B))
-        return edge_B, [*columns, *np.log1p(1e4 * sums_5B[3:])]
+        sides_B = self._opposite_sides(many_B, few_B)
+        return edge_B, [*columns, *np.log1p(1e4 * sums_5B[3:]), sides_B, *self._smooth_columns(many_B, few_B)]
+
+    def _opposite_sides(self, many_B: NDArray[np.int64], few_B: NDArray[np.int64]) -> NDArray[np.float64]:
+        # In a group of nodes that has no two sides both are equal, and cancel.
+        same_B = self.group_2N[0, many_B] == self.group_2N[0, few_B]
+        return np.subtract(self.group_2N[0, many_B] == self.group_2N[1, few_B], same_B, dtype=np.float64)
+
+    def _smooth_columns(self, many_B: NDArray[np.int64], few_B: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
+        """Give the columns of SMOOTH."""
+        vector_BK = self.smooth.vector_NK[many_B]
+        once_BK, cubed_BK = (scaled_NK[few_B] for scaled_NK in self._scaled)
+        for rank, length_N in zip(SMOOTH_RANKS, self._smooth_lengths, strict=True):
+            once_B = np.einsum("bk,bk->b", vector_BK[:, :rank], once_BK[:, :rank])
+            length_B = length_N[many_B] * length_N[few_B]
+            yield once_B
+            yield np.einsum("bk,bk->b", vector_BK[:, :rank], cubed_BK[:, :rank])
+            yield np.divide(once_B, length_B, out=np.zeros_like(once_B), where=length_B > 0)
+
+    @cached_property
+    def _scaled(self) -> tuple[NDArray[np.float32], ...]:
+        """Eigenvectors times their eigenvalues, and times the cubes of these, [N, K] each."""
+        return tuple((self.smooth.vector_NK * self.smooth.value_K**power).astype(np.float32) for power in (1, 3))
+
+    @cached_property
+    def _smooth_lengths(self) -> tuple[NDArray[np.float64], ...]:
+        """Square roots of a_i for each of SMOOTH_RANKS, [N] each; 0 where they are rounding errors."""
+        squares_NK = np.abs(self.smooth.value_K) * np.square(self.smooth.vector_NK, dtype=np.float64)
+        lengths = [np.sqrt(squares_NK[:, :rank].sum(axis=1)) for rank in SMOOTH_RANKS]
+        return tuple(np.where(length_N > SHORTEST * length_N.max(), length_N, 0) for length_N in lengths)
 
     def _fill(
         self,
@@ -188,6 +237,8 @@ def prepare_link_features(history: DynamicGraph) -> LinkFeatures:
         contacts_DC=_contact_table(pairs, contacts),
         ends_NF=end_table(history, pairs.edges, contacts, pairs.degree_N),
         factors=factorise(_log_contacts(pairs, contacts)),
+        smooth=spectrum(_smoothed(pairs, contacts.lasting_E, row_M, edge_M)),
+        group_2N=_groups(history, pairs),
     )
 
 
@@ -200,6 +251,33 @@ def _steps(
     # Contacts so old that they are 0 in floating point have no walks.
     inverse_N = np.divide(1, root_N, out=np.zeros_like(root_N), where=root_N > 0)
     return contacts_E[edge_M] * inverse_N[row_M] * inverse_N[pairs.union.indices]
+
+
+def _smoothed(
+    pairs: PairFeatures, lasting_E: NDArray[np.float64], row_M: NDArray[np.int64], edge_M: NDArray[np.int64]
+) -> sparse.csr_array:
+    """Give (D + 0.3 m)^-1/2 W (D + 0.3 m)^-1/2 of the long-lasting contacts, in the slots of the union."""
+    value_E, union = np.log1p(lasting_E), pairs.union
+    degree_N = edge_degree(pairs.edges, value_E)
+    is_linked_N = degree_N > 0
+    mean = degree_N[is_linked_N].mean() if is_linked_N.any() else 1.0
+    root_N = np.sqrt(degree_N + SMOOTHING * mean)
+    value_M = value_E[edge_M] / (root_N[row_M] * root_N[union.indices])
+    return sparse.csr_array((value_M, union.indices, union.indptr), shape=union.shape)
+
+
+def _groups(history: DynamicGraph, pairs: PairFeatures) -> NDArray[np.int64]:
+    """Give the two numbers of each node that `_opposite_sides` compares.
+
+    They are the parts of the graph with a copy of each node, in which a link joins a node to the other's copy: a node
+    reaches another one there by walks of even length, and its copy by walks of odd length.
+    """
+    num_nodes = pairs.edges.num_nodes
+    side_N = history.side_N[:num_nodes].astype(np.int64)
+    if side_N.any():
+        return np.stack([side_N, 1 - side_N])
+    double = sparse.block_array([[None, pairs.union], [pairs.union, None]])
+    return connected_components(double, directed=False)[1].reshape(2, num_nodes).astype(np.int64)
 
 
 def _contact_table(pairs: PairFeatures, contacts: Contacts) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dyformer.scoring.factorisation import RANK, factorise
+from dyformer.scoring.factorisation import RANK, factorise, spectrum
 
 
 def matrix_of(num_nodes: int, num_values: int, *, seed: int = 0) -> sparse.csr_array:
@@ -57,3 +57,22 @@ def test_rows_outside_the_factors_are_zero_and_no_rounding_errors(num_nodes: int
     has_left_N, has_right_N = factors.left_NK.any(axis=1), factors.right_NK.any(axis=1)
     assert np.flatnonzero(has_left_N).tolist() == list(range(32))
     assert np.flatnonzero(has_right_N).tolist() == list(range(1, 33))
+
+
+@pytest.mark.parametrize("num_nodes", [1, 5, 33, 64, 65, 150])
+def test_the_spectrum_is_the_nearest_symmetric_matrix_of_the_rank(num_nodes: int):
+    matrix = matrix_of(num_nodes, 6 * num_nodes)
+    matrix = sparse.csr_array(matrix + matrix.T)
+    found = spectrum(matrix)
+    assert found.vector_NK.shape == (num_nodes, min(RANK, num_nodes))
+    assert (np.diff(np.abs(found.value_K)) <= 1e-9).all()
+    product_NN = (found.vector_NK * found.value_K) @ found.vector_NK.T
+    np.testing.assert_allclose(product_NN, nearest(matrix, RANK), atol=1e-4)
+    again = spectrum(matrix)
+    np.testing.assert_array_equal(found.vector_NK, again.vector_NK)
+
+
+def test_the_spectrum_of_zeros_is_zero():
+    found = spectrum(sparse.csr_array((100, 100)))
+    assert not found.value_K.any()
+    assert len(found.vector_NK) == 100

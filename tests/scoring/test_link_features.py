@@ -17,7 +17,7 @@ from dyformer.logs.datasets import Window
 from dyformer.scoring import link_features
 from dyformer.scoring.contact_features import SIDES
 from dyformer.scoring.factorisation import DENSE_NODES
-from dyformer.scoring.link_features import SYMMETRIC, WITH_DIRECTION, groups, names, prepare_link_features
+from dyformer.scoring.link_features import SMOOTH, SYMMETRIC, WITH_DIRECTION, groups, names, prepare_link_features
 from dyformer.scoring.pair_features import pair_feature_table
 
 Row = tuple[int, int, int, float]  # source, target, time, weight
@@ -56,9 +56,39 @@ class Plain:
         root = np.sqrt(np.where(self.both.sum(0) > 0, self.both.sum(0), 1))
         step = self.both / root[:, None] / root
         self.walks = step @ step, step @ step @ step
+        self.joined = self.sides()
+        self.smooth = [column for rank in (16, 32) for column in self.smoothed(rank)]
         left, value, right = np.linalg.svd(np.log1p(contacts))
         self.left, self.right = (side[:, :32] * np.sqrt(value[:32]) for side in (left, right.T))
         self.ends = [self.end(node) for node in self.nodes]
+
+    def sides(self) -> np.ndarray:
+        """1 where walks of odd length alone join two nodes, -1 where walks of even length alone do, else 0."""
+        linked = np.zeros((len(self.nodes), len(self.nodes)), dtype=int)
+        for a, b in (link for step in self.links for link in step):
+            linked[a, b] = linked[b, a] = 1
+        reached, found = np.eye(len(linked), dtype=int), [np.zeros_like(linked), np.zeros_like(linked)]
+        for length in range(2 * len(linked)):
+            found[length % 2] |= reached
+            reached = (reached @ linked > 0).astype(int)
+        return found[1] - found[0]
+
+    def smoothed(self, rank: int) -> list[np.ndarray]:
+        kept = np.zeros((len(self.nodes), len(self.nodes)))
+        for a, b, age, weight in self.rows:
+            if a != b:
+                kept[a, b] += math.log1p(weight) / math.log(2) * 0.5 ** (age / 16)
+        kept = np.log1p(kept + kept.T)
+        total = kept.sum(0)
+        root = np.sqrt(total + 0.3 * (total[total > 0].mean() if total.any() else 1))
+        value, vector = np.linalg.eigh(kept / root / root[:, None])
+        chosen = np.argsort(-abs(value), kind="stable")[:rank]
+        once, cubed, size = (
+            (vector[:, chosen] * power[chosen]) @ vector[:, chosen].T for power in (value, value**3, abs(value))
+        )
+        length = np.sqrt(size.diagonal())
+        length[length < 1e-6 * length.max()] = np.inf
+        return [once, cubed, once / length / length[:, None]]
 
     def age(self, source: set[int], target: set[int], choose=min) -> float:
         return choose((age for a, b, age, _ in self.rows if a in source and b in target), default=self.never)
@@ -95,14 +125,15 @@ class Plain:
 
     def directed(self, i: int, j: int) -> list[float]:
         walks = [math.log1p(1e4 * walk[i, j]) for walk in self.walks]
-        return [*walks, *self.one_way(i, j), *self.one_way(j, i)]
+        smooth = [column[i, j] for column in self.smooth]
+        return [*walks, self.joined[i, j], *smooth, *self.one_way(i, j), *self.one_way(j, i)]
 
 
 def assert_equal_to_plain(rows: list[Row], history: DynamicGraph) -> None:
     plain, features = Plain(rows, history), prepare_link_features(history)
     source_P, target_P = ordered_pairs(len(history.node_N))
     expected = np.array([plain.directed(i, j) for i, j in zip(source_P.tolist(), target_P.tolist(), strict=True)])
-    expected = expected.reshape(len(source_P), 2 + 2 * len(WITH_DIRECTION))
+    expected = expected.reshape(len(source_P), len(SYMMETRIC) - 14 + 2 * len(WITH_DIRECTION))
     found = features.directed(source_P, target_P)
     assert found.shape == (len(source_P), len(names(directed=True)))
     assert np.isfinite(found).all()
@@ -110,8 +141,9 @@ def assert_equal_to_plain(rows: list[Row], history: DynamicGraph) -> None:
         np.testing.assert_allclose(found[:, 14 + column], expected[:, column], rtol=2e-5, atol=2e-5, err_msg=name)
     if history.num_steps and len(source_P):
         np.testing.assert_allclose(found[:, :14], pair_feature_table(history, source_P, target_P), rtol=1e-5)
-    there, back = np.split(expected[:, 2:], 2, axis=1)
-    undirected = np.hstack([expected[:, :2], (there + back) / 2, np.abs(there - back)])
+    num_symmetric = len(SYMMETRIC) - 14
+    there, back = np.split(expected[:, num_symmetric:], 2, axis=1)
+    undirected = np.hstack([expected[:, :num_symmetric], (there + back) / 2, np.abs(there - back)])
     np.testing.assert_allclose(features.undirected(source_P, target_P)[:, 14:], undirected, rtol=2e-5, atol=2e-5)
 
 
@@ -172,6 +204,16 @@ def test_features_of_a_pair_by_hand():
     never = dict(zip(names(directed=True), features.directed(np.array([2]), np.array([0]))[0].tolist(), strict=True))
     assert never["log_since_contact"] == never["log_since_sent"] == pytest.approx(math.log1p(3))
     assert never["log_contacts_4"] == never["fraction_of_source"] == 0
+
+
+def test_sides_of_a_bipartite_log_are_known_without_links():
+    graph = toy_graph([(0, 1)], [(2, 3)], [(4, 5), (1, 4)], sides=[0, 1, 0, 1, 0, 1])
+    unnamed = toy_graph([(0, 1)], [(2, 3)], [(4, 5), (1, 4)])
+    pairs = np.array([[0, 0, 0, 2, 5], [4, 5, 3, 4, 3]])
+    column = names(directed=True).index("opposite_sides")
+    assert prepare_link_features(graph).directed(*pairs)[:, column].tolist() == [-1, 1, 1, -1, -1]
+    assert prepare_link_features(unnamed).directed(*pairs)[:, column].tolist() == [-1, 1, 0, 0, 0]
+    assert prepare_link_features(prefix(unnamed, 2)).directed(*pairs[:, 2:3] // 3)[:, column].tolist() == [1]
 
 
 def test_an_undirected_table_does_not_depend_on_the_order_of_the_ends():
@@ -252,10 +294,10 @@ def test_histories_without_contacts_have_finite_features(rows: list[Row]):
 @pytest.mark.parametrize("directed", [True, False])
 def test_every_column_has_one_name_and_one_group(directed: bool):
     columns = names(directed)
-    assert len(set(columns)) == len(columns) == 16 + 2 * (7 + len(SIDES))
+    assert len(set(columns)) == len(columns) == 16 + 7 + 2 * (7 + len(SIDES))
     members = [index for group in groups(directed).values() for index in group]
     assert sorted(members) == list(range(len(columns)))
-    assert [columns[index] for index in groups(directed)["factors"]] == (
+    assert [columns[index] for index in groups(directed)["factors"]][len(SMOOTH) :] == (
         ["factor_product", "factor_cosine", "factor_product_back", "factor_cosine_back"]
         if directed
         else ["mean_factor_product", "mean_factor_cosine", "difference_factor_product", "difference_factor_cosine"]
