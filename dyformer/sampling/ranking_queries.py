@@ -17,7 +17,7 @@ from dyformer.sampling.candidates import Lists, Positives, choose_of_lists, choo
 from dyformer.sampling.pairs import Pairs, distinct, is_among, nodes_known_before, pair_keys
 
 FAMILIES = ("random", "typed", "active", "historical", "inductive")
-TRAINING_FAMILIES = ("typed", "active", "historical")
+TRAINING_FAMILIES = ("random", "typed", "active", "historical")
 NUM_PER_FAMILY = 20
 MAX_QUERIES = 5_000
 """A step with more links between known nodes has so many of them as queries, chosen at random."""
