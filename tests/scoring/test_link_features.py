@@ -87,7 +87,7 @@ class Plain:
             (vector[:, chosen] * power[chosen]) @ vector[:, chosen].T for power in (value, value**3, abs(value))
         )
         length = np.sqrt(size.diagonal())
-        length[length < 1e-6 * length.max()] = np.inf
+        length[length <= 1e-6 * length.max()] = np.inf
         return [once, cubed, once / length / length[:, None]]
 
     def age(self, source: set[int], target: set[int], choose=min) -> float:
