@@ -129,13 +129,15 @@ def vectors(size: str, folder: Path) -> str:
 
 def forecasts(size: str, folder: Path) -> str:
     """Rank new partners of the most recently active nodes."""
+    from flows.tasks.models import DYFORMER, Contender
     from flows.tasks.predict import write_forecasts, write_vectors
     from flows.tasks.snapshots import make_snapshots
     from storage.artifacts.artifact import read_table
 
     num_nodes = SIZES[size][0] // NODES_A_FORECAST
     address, model = make_snapshots(DATASET), _model()
-    address = write_forecasts(address, model, write_vectors(address, model), num_nodes=num_nodes)
+    contender = Contender(title=DYFORMER, models=(model,))
+    address = write_forecasts(address, contender, write_vectors(address, model), num_nodes=num_nodes)
     links = read_table(address, "forecasts")
     return f"{links.height:,} links of {links.select('side', 'id').n_unique():,} nodes"
 

@@ -16,6 +16,7 @@ from flows.options import (
     AsJson,
     Changes,
     JsonFile,
+    LinksName,
     Name,
     ProtocolName,
     Seed,
@@ -143,20 +144,21 @@ def prepare(
 def predict(
     dataset: Name,
     top: Annotated[int, typer.Option(help="links to forecast for each node", min=1)] = 10,
+    links: Annotated[LinksName, typer.Option(help="which pairs: all, only new ones, or only past ones")] = "all",
     changes: Changes = None,
     seed: Seed = 0,
 ) -> None:
     """Write node vectors and link forecasts as of the newest step; trains the model if there is none."""
     experiment = experiment_from(dataset, changes)
     from flows.tasks.predict import write_forecasts, write_vectors
-    from flows.tasks.snapshots import make_snapshots, newest_until
-    from flows.tasks.train import train_model
+    from flows.tasks.snapshots import make_snapshots
+    from flows.tasks.train import train_contender
 
     address = make_snapshots(dataset)
-    model = train_model(address, newest_until(address), experiment, seed)
-    vectors = write_vectors(address, model, seed=seed)
+    contender = train_contender(address, experiment, seed)
+    vectors = write_vectors(address, contender.models[-1], seed=seed)
     print(f"vectors: {vectors}")
-    print(f"forecasts: {write_forecasts(address, model, vectors, seed, k=top)}")
+    print(f"forecasts: {write_forecasts(address, contender, vectors, seed, k=top, links=links)}")
 
 
 @app.command()

@@ -24,6 +24,7 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
 ProtocolName = Literal["paper", "prequential", "live-update"]
+LinksName = Literal["all", "new", "repeat"]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 READING_PANEL = "How the log is read (guessed if not given)"

@@ -9,7 +9,6 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.protocols import FORECASTER_WITH, MIN_TRAINED_STEPS
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
@@ -30,12 +29,13 @@ from flows.stages import (
     vectors_task,
 )
 from flows.tasks.evaluate import possible_steps, steps_to_evaluate
-from flows.tasks.models import Contender
+from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.promote import promote_if_better, unranked
 from flows.tasks.rank import rankable_steps
 from flows.tasks.report import finished_report, run_metrics, write_report
 from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run
+from flows.tasks.train import model_steps
 
 METHOD = "DyFormer"
 
@@ -85,14 +85,10 @@ def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Change
 
 
 def _trained(snapshots: str, experiment: Experiment, seed: int) -> Contender:
-    """Train until the last step but one, and until the step before it.
-
-    From the vectors of the older model before known links, the forecaster learns how to read those of the newer one.
-    """
-    until = newest_until(snapshots)
-    older = [train_task(snapshots, until - 1, experiment, seed)] if until > MIN_TRAINED_STEPS else []
-    newest = tracked_train_task(snapshots, until, experiment, seed)
-    return Contender(title=FORECASTER_WITH + METHOD, models=(*older, newest))
+    """Train the challenger's models; the newest one is tracked."""
+    *older, until = model_steps(newest_until(snapshots))
+    models = [train_task(snapshots, step, experiment, seed) for step in older]
+    return Contender(title=DYFORMER, models=(*models, tracked_train_task(snapshots, until, experiment, seed)))
 
 
 def _promoted(
@@ -126,14 +122,14 @@ def _evaluated(snapshots: str, contender: Contender, seed: int) -> tuple[list[st
 
 
 def _published(snapshots: str, contender: Contender, promotion: dict[str, Any], seed: int) -> dict[str, str]:
-    """Write vectors and forecasts of the champion; of the challenger where the champion has no weights."""
+    """Write the champion's forecasts and vectors; a baseline has no vectors, so that they are the challenger's."""
     champion = promotion["champion"]
-    models = champion["models"] if champion else []
-    if champion and not models:
-        promotion["note"] = f"vectors and forecasts are the challenger's, because {champion['title']} has no weights"
-    model = models[-1] if models else contender.models[-1]
+    published = contender if champion is None else Contender(title=champion["title"], models=tuple(champion["models"]))
+    if not published.models:
+        promotion["note"] = f"the vectors are the challenger's, because {published.title} has none"
+    model = (published.models or contender.models)[-1]
     vectors = vectors_task(snapshots, model, seed=seed)
-    return {"model": model, "vectors": vectors, "forecasts": forecasts_task(snapshots, model, vectors, seed=seed)}
+    return {"model": model, "vectors": vectors, "forecasts": forecasts_task(snapshots, published, vectors, seed=seed)}
 
 
 @contextmanager

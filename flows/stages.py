@@ -9,12 +9,13 @@ from dyformer.experiments.settings import Experiment, experiment_for
 from flows.artifacts import show_table
 from flows.tasks.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
 from flows.tasks.ingest import ingest_log
+from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.rank import rank_methods, rank_model, write_queries
 from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.track import tracked_epochs
-from flows.tasks.train import train_model
+from flows.tasks.train import model_steps, train_model
 
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
@@ -100,6 +101,7 @@ def evaluate(
 def predict(dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None) -> dict[str, str]:
     """Write every node's vector and its most probable new links as of the newest step; returns the addresses."""
     experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
-    model = train_task(snapshots, newest_until(snapshots), experiment, seed)
-    vectors = vectors_task(snapshots, model, seed=seed)
-    return {"vectors": vectors, "forecasts": forecasts_task(snapshots, model, vectors, seed=seed)}
+    models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]
+    contender = Contender(title=DYFORMER, models=tuple(models))
+    vectors = vectors_task(snapshots, models[-1], seed=seed)
+    return {"vectors": vectors, "forecasts": forecasts_task(snapshots, contender, vectors, seed=seed)}

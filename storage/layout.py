@@ -19,7 +19,7 @@ RAW, EVENTS, SNAPSHOTS, GRAPHS = "1_raw", "2_events", "3_snapshots", "4_graphs"
 CHECKPOINTS, VECTORS, FORECASTS = "5_checkpoints", "6_vectors", "7_forecasts"
 ARTIFACT_FOLDERS = (SNAPSHOTS, GRAPHS, CHECKPOINTS, VECTORS, FORECASTS)
 KEYS = ("dataset", "version", "until", "settings", "seed")
-WEIGHTS, DECODER = "weights.safetensors", "decoder.json"  # names of files in the artifacts of models and forecasts
+WEIGHTS, FORECAST = "weights.safetensors", "forecast.json"  # names of files in the artifacts of models and forecasts
 HASH_LENGTH = 12  # characters of a settings hash in an address; the lineage record holds the whole hash
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -15,7 +15,7 @@ from dyformer.evaluation.bootstrap import interval, node_resamples
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import distinct, is_among
-from dyformer.sampling.ranking_queries import step_rows
+from dyformer.sampling.ranking_queries import step_pairs
 
 PROTOCOL = "live-update"
 WEEKS = "calendar 1w"  # from Monday on, as ROLAND divides the log
@@ -47,7 +47,7 @@ def held_out_links(graph: DynamicGraph, step: int, *, seed: int) -> HeldOutLinks
     later, and only the held-out links of the source are no negatives. Unlike there, neither is the source itself.
     """
     generator, num_nodes = np.random.default_rng([seed, step]), len(graph.node_N)
-    source_R, target_R = step_rows(graph, step)
+    source_R, target_R = step_pairs(graph, step)
     num_held_out = max(1, round(HELD_OUT_FRACTION * len(source_R))) if len(source_R) else 0
     row_H = np.sort(generator.permutation(len(source_R))[:num_held_out])
     source_H, target_H = source_R[row_H], target_R[row_H]

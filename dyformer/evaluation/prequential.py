@@ -2,7 +2,7 @@
 
 At step t a method has the snapshots up to t, and forecasts t + 1; then t + 1 becomes training data.
 
-N nodes known one step before    D width of a vector    P labelled pairs    F inputs of a decoder
+N nodes known one step before    D width of a vector    P labelled pairs
 Q queries    C candidates of a query    S distinct pairs of the queries
 """
 
@@ -154,7 +154,10 @@ def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) 
 def fitted_scores(
     name: str, method: Embedder | Scorer, past: PreparedGraph, labelled: Sequence[LabelledStep], seed: int
 ) -> dict[str, Score]:
-    """Fit a method as `evaluate_queries` does and return the scores of pairs, by the title of the row. Raises alike."""
+    """Fit a method and return its scores of pairs, by the title of the row; for vectors that of the forecaster is last.
+
+    The evaluation and the published forecast both use it. Raises like `evaluate_queries`.
+    """
     if isinstance(method, Scorer):
         return {name: method.fit_pairs(past, labelled)}
     newest_ND = fitted_vectors(name, method, past, seed)
@@ -212,7 +215,6 @@ def _decoded(vectors_of: dict[PreparedGraph, NDArray[np.floating]], past: Prepar
         products_PD[is_first_P],
         examples.positive_P[is_first_P],
         (products_PD[~is_first_P], examples.positive_P[~is_first_P]),
-        kind="paper",
     )
     rotated_ND = newest_ND if before not in vectors_of else rotated(newest_ND, before_ND)
     return lambda source_P, target_P: score(decoder, hadamard(rotated_ND, source_P, target_P))

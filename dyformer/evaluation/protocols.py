@@ -1,9 +1,9 @@
 """A method and a step to forecast -> scored pairs, in the paper's protocol (section 5.1).
 
-N nodes known one step before    D width of a vector    P pairs    F inputs of a decoder    B nodes of the pairs to take
+N nodes known one step before    D width of a vector    P pairs
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,18 +14,15 @@ from scipy.linalg import orthogonal_procrustes
 from dyformer.embedder import Embedder, LabelledStep, NoVectors, Scorer
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import (
-    LinkExamples,
     LinkSplit,
     evaluated_steps,
     joined,
-    nodes_known_before,
     paper_examples,
 )
-from dyformer.scoring.decoder import DecoderKind, LinkDecoder, decoder_inputs, fit_decoder, hadamard, score
+from dyformer.scoring.decoder import fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
-from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 PROTOCOL = "paper"
 NUM_OLDER_VECTORS = 1  # older labelled steps with vectors, from which the forecaster learns to read them
@@ -33,9 +30,6 @@ MIN_TRAINED_STEPS = 2  # training needs so many steps
 NUM_OLDER_STEPS = 4  # steps before the forecast one whose pairs a method may be fitted on
 OLDER_STEP_WEIGHT = 0.5  # a step's pairs weigh this much of those of the next step
 FORECASTER_WITH = "Forecaster with "  # before the name of the method whose vectors the forecaster reads
-
-DecoderInputs = Callable[[LinkExamples], NDArray[np.float64]]
-"""Pairs -> inputs of a decoder `[P, F]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,60 +127,14 @@ def rotated(newer_ND: NDArray[np.floating], older_ND: NDArray[np.floating]) -> N
     return newer_ND @ orthogonal_procrustes(newer_ND[: len(older_ND)], older_ND)[0]
 
 
-def forecast_decoder(
-    vectors_ND: NDArray[np.floating],
-    graph: DynamicGraph,
-    step: int,
-    seed: int,
-    decoder: DecoderKind,
-    among_B: NDArray[np.int64] | None = None,
-) -> LinkDecoder:
-    """Fit the decoder that forecasts the step after `step`.
-
-    The labelled pairs are those of `step`. The decoder is fitted on 80 % of them, the other 20 % choose its
-    regularisation, and it is then fitted on all. `vectors_ND` must be made from the steps before `step`. If `among_B`
-    is given, only pairs of these nodes are used. Raises TooFewLinks if `step` has too few pairs, and ValueError for
-    vectors of another shape or that are not finite.
-    """
-    _check_vectors("the forecast", vectors_ND, nodes_known_before(graph, step), step)
-    split = paper_examples(graph, step, seed=seed)
-    train, validation, test = (_among(part, among_B) for part in (split.train, split.validation, split.test))
-    features = prepare_pair_features(prefix(graph, step - 1)) if decoder == "features" else None
-    inputs_of = _decoder_inputs(vectors_ND, features)
-    return fit_decoder(
-        np.concatenate([inputs_of(train), inputs_of(test)]),
-        np.concatenate([train.positive_P, test.positive_P]),
-        (inputs_of(validation), validation.positive_P),
-        kind=decoder,
-        num_products=0 if features is None else vectors_ND.shape[1],
-    )
-
-
 def _decoded(vectors_ND: NDArray[np.floating], trial: Trial) -> NDArray[np.float64]:
     """Fit the paper's decoder on the labelled pairs and score the test pairs [P]."""
-    split, inputs_of = trial.split, _decoder_inputs(vectors_ND, None)
-    fitted = fit_decoder(
-        inputs_of(split.train),
-        split.train.positive_P,
-        (inputs_of(split.validation), split.validation.positive_P),
-        kind="paper",
+    train, validation, test = (
+        hadamard(vectors_ND, part.source_P, part.target_P)
+        for part in (trial.split.train, trial.split.validation, trial.split.test)
     )
-    return score(fitted, inputs_of(split.test))
-
-
-def _decoder_inputs(vectors_ND: NDArray[np.floating], features: PairFeatures | None) -> DecoderInputs:
-    def inputs_of(examples: LinkExamples) -> NDArray[np.float64]:
-        product_PD = hadamard(vectors_ND, examples.source_P, examples.target_P)
-        return decoder_inputs(product_PD, features and features.table(examples.source_P, examples.target_P))
-
-    return inputs_of
-
-
-def _among(examples: LinkExamples, node_B: NDArray[np.int64] | None) -> LinkExamples:
-    if node_B is None:
-        return examples
-    inside_P = np.isin(examples.source_P, node_B) & np.isin(examples.target_P, node_B)
-    return LinkExamples(**{name: values_P[inside_P] for name, values_P in vars(examples).items()})
+    labels = trial.split.train.positive_P, trial.split.validation.positive_P
+    return score(fit_decoder(train, labels[0], (validation, labels[1])), test)
 
 
 def _check_vectors(name: str, vectors_ND: NDArray[np.floating], num_nodes: int, step: int) -> None:

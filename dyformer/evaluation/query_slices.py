@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import past_pair_keys
-from dyformer.sampling.ranking_queries import RankingQueries, step_rows
+from dyformer.sampling.ranking_queries import RankingQueries, step_pairs
 
 KNOWN = "known"
 NUM_DECILES = 10
@@ -30,7 +30,7 @@ def query_slices(graph: DynamicGraph, queries: RankingQueries) -> dict[str, NDAr
     source_Q, target_Q, step = queries.source_Q, queries.target_Q, queries.step
     num_nodes = graph.snapshots[step - 2].num_nodes
     active_N = np.zeros(num_nodes, dtype=np.bool_)
-    for end_R in step_rows(graph, step - 1):
+    for end_R in step_pairs(graph, step - 1):
         active_N[end_R] = True
     num_inactive_Q = 2 - active_N[source_Q].astype(np.int64) - active_N[target_Q]
     decile_Q, age_Q = _deciles(_degrees(graph, step)[source_Q]), _ages(graph, step, np.maximum(source_Q, target_Q))

@@ -13,9 +13,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder
+from dyformer.evaluation.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.metric_rows import metrics_of
-from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, forecast_decoder, rotated
-from dyformer.experiments.methods import BASELINES, METHODS, Method, TrainedDyFormer, Variation, checked_method
+from dyformer.evaluation.prequential import labelled_steps
+from dyformer.evaluation.protocols import MIN_TRAINED_STEPS, Trial, evaluate_method, fitted_vectors
+from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, checked_method
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.experiments.titles import full_title
@@ -27,10 +29,8 @@ from dyformer.logs.plan import Declared, ReadPlan
 from dyformer.logs.raw_file import local_file
 from dyformer.logs.records import frame_file
 from dyformer.logs.sniffing import sniff_plan
-from dyformer.sampling.pairs import evaluated_steps, paper_examples
-from dyformer.scoring.decoder import LinkDecoder, decoder_inputs, hadamard, score
-from dyformer.scoring.pair_features import prepare_pair_features
-from dyformer.scoring.top_links import MAX_NODES, top_links
+from dyformer.sampling.pairs import evaluated_steps
+from dyformer.scoring.retrieval import MAX_NODES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,25 +41,27 @@ NUM_NAMED = 5  # at most so many unknown ids are named in a message
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Model:
-    """Vectors of the nodes known at one step, and the head that scores their pairs for the next step."""
+    """A method fitted as of one step: vectors of the known nodes, and the forecast of the next step."""
 
     graph: "Graph"  # the graph as of the step on which the model was fitted
-    vector_ND: NDArray[np.floating]
-    head_ND: NDArray[np.floating]  # the vectors rotated to the axes in which the head was fitted
-    head: LinkDecoder
+    forecast: Forecast
+    vector_ND: NDArray[np.floating] | None = None  # None for a method that scores pairs without vectors
 
     def __repr__(self) -> str:
-        return f"Model of {self.graph}, width {self.vector_ND.shape[1]}"
+        width = "" if self.vector_ND is None else f", width {self.vector_ND.shape[1]}"
+        return f"Model of {self.graph}{width}"
 
     def vectors(self) -> pl.DataFrame:
-        """Give every node's vector: id, vector; on a log with two id spaces also side."""
+        """Give every node's vector: id, vector; on a log with two id spaces also side. Raises ValueError."""
+        if self.vector_ND is None:
+            raise ValueError("this method scores pairs without vectors: fit one that has them, such as DyFormer")
         vector = pl.Series("vector", self.vector_ND.astype(np.float32))
         return _without_one_side(self.graph.nodes.with_columns(vector))
 
     def scores(self, pairs: "pl.DataFrame | pd.DataFrame | Sequence[tuple[Any, Any]]") -> pl.DataFrame:
-        """Score pairs for the next step: source, target, score, in the order given.
+        """Score pairs for the next step: source, target, probability, in the order given.
 
-        A score ranks pairs; it is not a probability, because the head is fitted on as many negative as positive pairs.
+        A probability is that of a link in the next step, calibrated on the pairs that `top` chooses from.
 
         Args:
             pairs: a frame with the columns source and target, or a sequence of pairs of ids.
@@ -71,38 +73,42 @@ class Model:
         target_side = len(set(self.graph.dynamic.side_N.tolist())) - 1
         source_P = self.graph.numbers_of(frame["source"], side=0)
         target_P = self.graph.numbers_of(frame["target"], side=target_side)
-        features_PF = None
-        if self.head.kind == "features":
-            features_PF = prepare_pair_features(self.graph.dynamic).table(source_P, target_P)
-        score_P = score(self.head, decoder_inputs(hadamard(self.head_ND, source_P, target_P), features_PF))
-        ids = self.graph.nodes["id"]
-        return pl.DataFrame({"source": ids.gather(source_P), "target": ids.gather(target_P), "score": score_P})
+        ids, probability_P = self.graph.nodes["id"], self.forecast.probability(source_P, target_P)
+        return pl.DataFrame(
+            {"source": ids.gather(source_P), "target": ids.gather(target_P), "probability": probability_P}
+        )
 
-    def top(self, k: int = 10, ids: Iterable[Any] | None = None) -> pl.DataFrame:
-        """Rank each node's most probable new partners: id, rank (from 1), partner, score.
+    def top(self, k: int = 10, ids: Iterable[Any] | None = None, *, links: Links = "all") -> pl.DataFrame:
+        """Rank each node's best partners: id, rank (from 1), partner, probability, linked_before, reasons.
 
-        Pairs that were linked before are left out. On a log with two id spaces, pairs of one side are left out too,
-        and a column `side` is added.
+        `reasons` are the inputs that speak most for a pair (docs/evaluation.md). On a log with two id spaces, a partner
+        is of the other side, and a column `side` is added.
 
         Args:
             k: partners of each node at most.
             ids: the nodes to rank partners for, by default all; with two id spaces, ids of the sources.
+            links: "all", "new" (only pairs never linked before), or "repeat".
 
         Raises:
             ValueError: an unknown id, k below 1, or more than 50,000 nodes.
         """
         if len(self.graph.nodes) > MAX_NODES:
             raise ValueError(
-                f"{len(self.graph.nodes):,} nodes are too many to score all pairs (up to {MAX_NODES:,}): use "
+                f"{len(self.graph.nodes):,} nodes are too many to compare all pairs (up to {MAX_NODES:,}): use "
                 f"model.scores(pairs), or the command `dyformer run`, which chooses candidates"
             )
         wanted = [ids] if isinstance(ids, str | int) else ids
         query_A = None if wanted is None else np.unique(self.graph.numbers_of(pl.Series(list(wanted)), side=0))
-        links = top_links(self.head_ND, self.head, self.graph.dynamic, k=k, query_A=query_A)
-        named = self.graph.nodes[links["node"]].with_columns(
-            links["rank"], partner=self.graph.nodes["id"].gather(links["partner"]), score=links["score"]
+        best = self.forecast.top(k, links=links, query_A=query_A)
+        named = self.graph.nodes[best["node"]].with_columns(
+            best["rank"],
+            best["probability"],
+            best["linked_before"],
+            best["reasons"],
+            partner=self.graph.nodes["id"].gather(best["partner"]),
         )
-        return _without_one_side(named)
+        order = [*self.graph.nodes.columns, "rank", "partner", "probability", "linked_before", "reasons"]
+        return _without_one_side(named.select(order))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -223,28 +229,28 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
 
 def fit(
     graph: Graph,
-    method: str | Embedder = "DyFormer",
+    method: str | Method = "DyFormer",
     *,
     until: int | None = None,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Model:
-    """Fit a method that gives vectors on the steps up to `until`, for forecasts of the step after it.
+    """Fit a method on the steps up to `until`, for the forecast of the step after it.
 
-    The head (`decoder` among the settings) is fitted on the links of the step `until`, from vectors as of the step
-    before. DyFormer is trained up to the step before, too, and then gives vectors as of `until`. Any other method is
-    fitted at both steps. Its newer vectors are rotated onto the older ones (orthogonal Procrustes), because two
-    trainings have different axes.
+    A method with vectors is read by the forecaster, whose heads are fitted on the links of the newest steps, from
+    vectors as of the step before. DyFormer is trained up to the step `until` - 1, and up to the step before that, as
+    `dyformer run` does; any other method with vectors is fitted as of each of these steps.
 
     Args:
         graph: snapshots of a log.
-        method: a title of METHODS, such as "DyFormer", or an object with `fit(graph, *, seed)`.
+        method: a title of METHODS, such as "DyFormer", or an object with `fit(graph, *, seed)` or
+            `fit_pairs(graph, labelled)`.
         until: the newest step to read; by default the newest of the graph.
         settings: changes such as `{"model.num_layers": 4, "pretrain": None}`.
         seed: seed of training and of negative sampling.
 
     Raises:
-        ValueError: an unknown setting or method, a method without vectors, or too short a history.
+        ValueError: an unknown setting or method, or too short a history.
     """
     _check_graph(graph)
     known = graph if until is None else graph.until(until)
@@ -252,20 +258,17 @@ def fit(
     experiment = Experiment().changed(settings or {})
     [(title, named)] = _named([method]).items()
     chosen = _with_settings(named, experiment)
-    if not isinstance(chosen, Embedder):
-        raise ValueError(f"{title} scores pairs without vectors: dyformer.evaluate compares it, fit needs vectors")
     if step < 3:
         raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
-    paper_examples(dynamic, step, seed=seed)  # a step with too few links is refused before any training
-    before, now = (prepare_graph(dynamic, until=end, config=experiment.graph) for end in (step - 1, step))
+    past = prepare_graph(dynamic, until=step, config=experiment.graph)
+    labelled_steps(past, seed=seed)  # too few links are refused before any training
     if isinstance(chosen, Variation):
-        chosen = chosen.trained(before, seed=seed)
-    before_ND, vector_ND = (fitted_vectors(title, chosen, prepared, seed) for prepared in (before, now))
-    head = forecast_decoder(before_ND, dynamic, step, seed, experiment.decoder)
-    head_ND = vector_ND
-    if not isinstance(chosen, TrainedDyFormer):
-        head_ND = rotated(vector_ND, before_ND)
-    return Model(graph=known, vector_ND=vector_ND, head_ND=head_ND, head=head)
+        untils = [end for end in (step - 2, step - 1) if end >= MIN_TRAINED_STEPS]
+        trained = [chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed) for end in untils]
+        weights = {end: own for each in trained for end, own in each.weights.items()}
+        chosen = replace(trained[-1], weights=weights)
+    vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, Embedder) else None
+    return Model(graph=known, vector_ND=vector_ND, forecast=fit_forecast(title, chosen, past, seed=seed))
 
 
 def evaluate(

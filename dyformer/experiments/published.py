@@ -56,6 +56,5 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "finetune.ranking_weight": 0.0,
         **{f"{stage}.{name}": value for stage in ("pretrain", "finetune") for name, value in _TRAINING.items()},
         # Section 5.1: a logistic regression on the products of two vectors.
-        "decoder": "paper",
     }
 )

@@ -64,7 +64,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Experiment:
-    """All settings for one dataset, in six parts."""
+    """All settings for one dataset."""
 
     graph: GraphConfig = Field(default_factory=GraphConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -73,10 +73,6 @@ class Experiment:
     )
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
-    decoder: Literal["paper", "features"] = Field(
-        default="features",
-        description="inputs of the forecasts' decoder: products of vectors alone (paper), or pair features as well",
-    )
 
     def changed(self, changes: Mapping[str, object]) -> "Experiment":
         """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.

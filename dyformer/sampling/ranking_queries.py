@@ -188,7 +188,7 @@ def _check(num_per_family: int, families: Sequence[str]) -> None:
         raise ValueError(f"{num_per_family} candidates of each family: expected at least 1")
 
 
-def step_rows(graph: DynamicGraph, step: int) -> Pairs:
+def step_pairs(graph: DynamicGraph, step: int) -> Pairs:
     """Give the ends of the interactions of a step, in order of time, without those of a node with itself."""
     interactions = interactions_of(graph)
     first = sum(snapshot.num_interactions for snapshot in graph.snapshots[: step - 1])
@@ -201,7 +201,7 @@ def step_rows(graph: DynamicGraph, step: int) -> Pairs:
 def _known_links(graph: DynamicGraph, step: int, seed: int) -> tuple[Pairs, tuple[int, int, int]]:
     """Give the step's links between known nodes, and the numbers of its links with 0, 1 and 2 unknown ends."""
     num_known, num_nodes = nodes_known_before(graph, step), graph.snapshots[step - 1].num_nodes
-    source_R, target_R = step_rows(graph, step)
+    source_R, target_R = step_pairs(graph, step)
     if not graph.directed:
         source_R, target_R = np.minimum(source_R, target_R), np.maximum(source_R, target_R)
     source_L, target_L = np.divmod(distinct(source_R * num_nodes + target_R), num_nodes)

@@ -5,7 +5,6 @@ N nodes    D width of a vector    P pairs    F inputs of the decoder
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from threadpoolctl import threadpool_limits
 
 from dyformer.scoring.metrics import auc
 
-DecoderKind = Literal["paper", "features"]
 Examples = tuple[NDArray[np.floating], NDArray[np.bool_]]
 """Decoder inputs [P, F] and labels [P], true for a positive pair."""
 
@@ -28,12 +26,8 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class LinkDecoder:
-    """A logistic regression on standardised inputs, as plain arrays.
+    """A logistic regression on standardised inputs, as plain arrays."""
 
-    `kind` "paper": the inputs are h_i * h_j; "features": h_i * h_j beside the features of the pair.
-    """
-
-    kind: DecoderKind
     mean_F: NDArray[np.float64]
     scale_F: NDArray[np.float64]
     coefficient_F: NDArray[np.float64]
@@ -47,12 +41,6 @@ def hadamard(
     return vectors_ND[source_P].astype(np.float64) * vectors_ND[target_P]
 
 
-def decoder_inputs(hadamard_PD: NDArray[np.floating], features_PF: NDArray[np.floating] | None) -> NDArray[np.float64]:
-    """Concatenate h_i * h_j and, if given, the pair features."""
-    parts = [hadamard_PD] if features_PF is None else [hadamard_PD, features_PF]
-    return np.concatenate(parts, axis=1, dtype=np.float64)
-
-
 # OpenBLAS's threads spin while they wait: beside another process, two threads took 15 times as long as one.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def fit_decoder(
@@ -62,25 +50,21 @@ def fit_decoder(
     *,
     weight_P: NDArray[np.float64] | None = None,
     strength: float = 1.0,
-    kind: DecoderKind = "features",
-    num_products: int = 0,
 ) -> LinkDecoder:
     """Fit a logistic regression on inputs standardised with their own mean and deviation; `strength` is C.
 
     With `validation`, C is the value of STRENGTHS with the best AUC there, and the decoder is fitted again on both,
-    validation pairs having the weight 1; ties go to the strongest regularisation.
-    The first `num_products` inputs share the prior variance of one input, because a hundred
-    products of vectors would otherwise fit the noise of few pairs. Raises ValueError unless there are pairs
-    of both kinds, and for inputs that are not finite.
+    validation pairs having the weight 1; ties go to the strongest regularisation. Raises ValueError unless there are
+    pairs of both kinds, and for inputs that are not finite.
     """
     if validation is not None:
-        values = strength_scores(inputs_PF, positive_P, validation, weight_P=weight_P, num_products=num_products)
+        values = strength_scores(inputs_PF, positive_P, validation, weight_P=weight_P)
         strength = max(values, key=lambda strength: values[strength])
         weight_P = np.ones(len(positive_P)) if weight_P is None else weight_P
         weight_P = np.concatenate([weight_P, np.ones(len(validation[1]))])
         inputs_PF = np.concatenate([inputs_PF, validation[0]])
         positive_P = np.concatenate([positive_P, validation[1]])
-    return next(_fits((inputs_PF, positive_P), weight_P, (strength,), kind, num_products))
+    return next(_fits((inputs_PF, positive_P), weight_P, (strength,)))
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -90,10 +74,9 @@ def strength_scores(
     validation: Examples,
     *,
     weight_P: NDArray[np.float64] | None = None,
-    num_products: int = 0,
 ) -> dict[float, float]:
     """Give the AUC on validation pairs of a fit with each of STRENGTHS. Raises ValueError like fit_decoder."""
-    decoders = _fits((inputs_PF, positive_P), weight_P, STRENGTHS, "features", num_products)
+    decoders = _fits((inputs_PF, positive_P), weight_P, STRENGTHS)
     values = [auc(validation[1], logit(decoder, validation[0])) for decoder in decoders]
     return dict(zip(STRENGTHS, values, strict=True))
 
@@ -121,21 +104,17 @@ def _fits(
     examples: Examples,
     weight_P: NDArray[np.float64] | None,
     strengths: Sequence[float],
-    kind: DecoderKind,
-    num_products: int,
 ) -> Iterator[LinkDecoder]:
     """Fit with each strength in turn, from the previous solution on."""
     from sklearn.linear_model import LogisticRegression
 
     inputs_PF, positive_P = np.asarray(examples[0], dtype=np.float64), examples[1]
     _check(inputs_PF, positive_P)
-    variance_F = np.ones(inputs_PF.shape[1])
-    variance_F[:num_products] = 1 / max(num_products, 1)
     mean_F = np.average(inputs_PF, axis=0, weights=weight_P)
     deviation_F = np.sqrt(np.average((inputs_PF - mean_F) ** 2, axis=0, weights=weight_P))
     # A constant input gets no weight, because rounding may leave it a tiny deviation to divide by.
     constant_F = deviation_F <= 1e-9 * np.abs(mean_F)
-    scale_F = np.where(constant_F, 1.0, deviation_F) / np.sqrt(variance_F)
+    scale_F = np.where(constant_F, 1.0, deviation_F)
     standard_PF = (inputs_PF - mean_F) / scale_F
     regression = LogisticRegression(solver="newton-cholesky", tol=TOLERANCE, max_iter=200, warm_start=True)
     coefficient_F, intercept = np.zeros(len(mean_F)), logit_of(np.average(positive_P, weights=weight_P))
@@ -144,7 +123,6 @@ def _fits(
             regression.set_params(C=strength).fit(standard_PF, positive_P, sample_weight=weight_P)
             coefficient_F, intercept = regression.coef_[0], np.ravel(regression.intercept_)[0]
         yield LinkDecoder(
-            kind=kind,
             mean_F=mean_F,
             scale_F=scale_F,
             coefficient_F=np.where(constant_F, 0.0, coefficient_F),

@@ -3,8 +3,9 @@
 P pairs    F inputs    N nodes    D width of a vector
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,16 +14,19 @@ from scipy.special import expit
 
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.scoring.heads import Head, HeadKind, fit_head
+from dyformer.scoring.heads import Head, HeadKind, LinearHead, fit_head, head_from_record, head_record
 from dyformer.scoring.labelled_tables import labelled_table, stacked
-from dyformer.scoring.link_features import LinkFeatures, prepare_link_features
-from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
+from dyformer.scoring.link_features import LinkFeatures, names, prepare_link_features
+from dyformer.scoring.vector_scores import NAMES, NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 """A graph as of a step -> vectors `[N, D]` of a model trained on no later step; None where there is no such model."""
 
 KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
 """The heads; the last one only where labelled pairs come as a source with its candidates."""
+
+NUM_REASONS = 3
+BLOCK_PAIRS = 1 << 18
 
 _FEATURES: WeakKeyDictionary[PreparedGraph, LinkFeatures] = WeakKeyDictionary()
 _VECTORS: WeakKeyDictionary[PreparedGraph, tuple[NDArray[np.floating], VectorScores]] = WeakKeyDictionary()
@@ -42,6 +46,16 @@ class FittedForecaster:
         logits = [scale * head.logits(inputs_PF) for head, scale in zip(self.heads, self.scales, strict=True)]
         return np.mean(logits, axis=0)
 
+    def record(self) -> dict[str, Any]:
+        """Give plain values for JSON, of which `from_record` makes an equal object."""
+        return {"heads": list(map(head_record, self.heads)), "scales": self.scales, "directed": self.directed}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "FittedForecaster":
+        """Read the values of `record`."""
+        heads, scales = tuple(map(head_from_record, record["heads"])), tuple(record["scales"])
+        return cls(heads=heads, scales=scales, directed=record["directed"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Forecaster:
@@ -58,10 +72,7 @@ class Forecaster:
 
         Raises ValueError where the labelled pairs are all of one kind.
         """
-        fitted = self.fitted(labelled)
-        return lambda source_P, target_P: expit(
-            fitted.logits(self.inputs(graph, source_P, target_P, directed=fitted.directed))
-        )
+        return ForecasterScore(forecaster=self, fitted=self.fitted(labelled), graph=graph)
 
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
         """Fit the heads on all labelled pairs. Raises ValueError like `fit_pairs`."""
@@ -105,6 +116,42 @@ class Forecaster:
             return np.hstack([table_PF, np.full((len(source_P), NUM_VECTOR_SCORES), np.nan, dtype=np.float32)])
         scores = _prepared_vectors(graph, vectors_ND)
         return np.hstack([table_PF, scores.table(source_P, target_P, directed=directed)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecasterScore:
+    """The scores of a fitted forecaster for the step after `graph.until`."""
+
+    forecaster: Forecaster
+    fitted: FittedForecaster
+    graph: PreparedGraph
+
+    def __call__(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Score pairs [P]."""
+        logit_P = np.empty(len(source_P))
+        for first in range(0, len(source_P), BLOCK_PAIRS):  # so that the inputs of many pairs take bounded memory
+            block = slice(first, first + BLOCK_PAIRS)
+            logit_P[block] = self.fitted.logits(self._inputs(source_P[block], target_P[block]))
+        return expit(logit_P)
+
+    def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
+        """Name the inputs that speak most for each pair, the strongest first.
+
+        These are the inputs with the largest positive part in the log-odds of the linear head: slope x (value - mean of
+        the labelled pairs).
+        """
+        linear = next(head for head in self.fitted.heads if isinstance(head, LinearHead))
+        inputs_PF = self._inputs(source_P, target_P)
+        part_PF = np.where(np.isnan(inputs_PF), 0, inputs_PF - linear.mean_F) * linear.slope_F
+        best_PK = np.argsort(-part_PF, axis=1, kind="stable")[:, :NUM_REASONS]
+        names_F = [*names(self.fitted.directed), *NAMES]
+        return [
+            [names_F[best] for best in best_K if part_F[best] > 0]
+            for best_K, part_F in zip(best_PK, part_PF, strict=True)
+        ]
+
+    def _inputs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.floating]:
+        return self.forecaster.inputs(self.graph, source_P, target_P, directed=self.fitted.directed)
 
 
 def _prepared_vectors(graph: PreparedGraph, vectors_ND: NDArray[np.floating]) -> VectorScores:

@@ -3,9 +3,10 @@
 P pairs    F inputs, NaN where one is missing    G groups: the pairs of one source in one step
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,19 @@ class TreesHead:
 
 
 Head = LinearHead | TreesHead
+
+
+def head_record(head: Head) -> dict[str, Any]:
+    """Give a head as plain values for JSON."""
+    fields = {name: getattr(head, name) for name in head.__dataclass_fields__}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+
+
+def head_from_record(record: Mapping[str, Any]) -> Head:
+    """Read the values of `head_record`."""
+    if "text" in record:
+        return TreesHead(text=record["text"])
+    return LinearHead(**{name: np.array(value) if isinstance(value, list) else value for name, value in record.items()})
 
 
 def fit_head(kind: HeadKind, table: LabelledTable, *, seed: int, strength: float = 1.0) -> Head:

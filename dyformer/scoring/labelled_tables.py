@@ -43,7 +43,7 @@ def labelled_tables(labelled: Sequence[LabelledStep]) -> tuple[LabelledTable, La
     The first two are the halves of the newest step's pairs. There is no third one without older steps. Features of
     a step's pairs are read from the steps before it.
     """
-    newest, *older = [labelled_table(step, _pair_features_of(step)) for step in labelled]
+    newest, *older = map(labelled_pair_features, labelled)
     is_first_P = first_half(newest.positive_P)
     return _rows(newest, is_first_P), _rows(newest, ~is_first_P), stacked(*older) if older else None
 
@@ -65,10 +65,11 @@ def labelled_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> Label
     )
 
 
-def _pair_features_of(step: LabelledStep) -> NDArray[np.float64]:
+def labelled_pair_features(step: LabelledStep) -> LabelledTable:
+    """Put the pairs of a step in a table with their pair features, which are read from the steps before it."""
     if step not in _INPUTS:
         _INPUTS[step] = pair_features(step.before).table(step.examples.source_P, step.examples.target_P)
-    return _INPUTS[step]
+    return labelled_table(step, _INPUTS[step])
 
 
 def _rows(table: LabelledTable, is_wanted_P: NDArray[np.bool_]) -> LabelledTable:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from dyformer.experiments.methods import TrainedDyFormer
-from dyformer.experiments.settings import Experiment, from_record
+from dyformer.embedder import Embedder, Scorer
+from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.experiments.methods import METHODS, TrainedDyFormer
+from dyformer.experiments.settings import Experiment, experiment_for, from_record
 from dyformer.training.checkpoint import Weights
 from flows.tasks.snapshots import Snapshots, StepOutOfRange
 from storage.artifacts.artifact import Lineage, is_complete, lineage_of, read_bytes, read_table
@@ -16,6 +18,9 @@ from storage.layout import WEIGHTS
 
 PARTS = ("graph", "model", "pretrain", "finetune")
 """Parts of an experiment on which the weights depend."""
+
+DYFORMER = FORECASTER_WITH + "DyFormer"
+"""Title of the forecaster that reads the vectors of the trained model."""
 
 LOSSES = {"stage": pl.String, "epoch": pl.Int64, "loss": pl.String, "value": pl.Float64}
 TIMES = {"stage": pl.String, "epoch": pl.Int64, "time": pl.String, "value": pl.Float64}
@@ -91,11 +96,24 @@ def stored_method(
     _, experiment, trained = open_model(model)
     if trained_until(trained, opened) >= step:
         raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
-    models = [open_model(each) for each in (*older, model)]
+    stored, _ = method_of(opened, Contender(title=model, models=(*older, model)))
+    assert isinstance(stored, TrainedDyFormer)
+    return stored, experiment, trained
+
+
+def method_of(opened: Snapshots, contender: Contender) -> tuple[Embedder | Scorer, Experiment]:
+    """Return the method of a contender, and the experiment whose graph settings it has.
+
+    Of a contender with models these are their weights, whose vectors the forecaster reads.
+    """
+    if not contender.models:
+        return METHODS[contender.title], experiment_for(opened.dataset)
+    models = [open_model(model) for model in contender.models]
+    experiment = models[-1][1]
     # A window of the whole history is settled at training, so the older weights may have fewer lags: they do not fit.
     fitting = [each for each in models if (each[1].graph, each[1].model) == (experiment.graph, experiment.model)]
     weights = {trained_until(lineage, opened): own for own, _, lineage in fitting}
-    return TrainedDyFormer(weights=weights, model=experiment.model, device=device()), experiment, trained
+    return TrainedDyFormer(weights=weights, model=experiment.model, device=device()), experiment
 
 
 def device() -> str:

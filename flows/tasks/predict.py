@@ -1,29 +1,49 @@
 """Weights and the newest snapshots -> node vectors and link forecasts, under the user's own ids."""
 
 import json
-from dataclasses import asdict
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.evaluation.protocols import forecast_decoder
-from dyformer.experiments.settings import Experiment
+from dyformer.embedder import Embed
+from dyformer.evaluation.forecast import Links, fit_forecast
+from dyformer.evaluation.stored_forecast import forecast_record
+from dyformer.experiments.methods import TrainedDyFormer
+from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
-from dyformer.graphs.prepared_graph import PreparedGraph, one_step_on, prepare_graph
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.sampling.pairs import Pairs
-from dyformer.scoring.decoder import LinkDecoder
-from dyformer.scoring.top_links import MAX_NODES, decoder_nodes, last_active, top_links
+from dyformer.scoring.labelled_tables import pair_features
+from dyformer.scoring.retrieval import last_active
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
-from flows.tasks.models import device, open_model, space_of
+from flows.tasks.models import Contender, device, method_of, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import is_current, lineage_of, read_table, write_artifact
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
-from storage.layout import DECODER
+from storage.layout import FORECAST
 from storage.queries import candidates
+
+FORECAST_COLUMNS = ("probability", "linked_before", "reasons")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredVectors:
+    """Stored weights, and the vectors that they have already given as of one step."""
+
+    method: TrainedDyFormer
+    until: int
+    vector_ND: NDArray[np.float32]
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Return the stored vectors as of `until`; as of other steps the weights embed the graph."""
+        if graph.until != self.until:
+            return self.method.fit(graph, seed=seed)
+        return lambda node_N: self.vector_ND[node_N]
 
 
 def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int = 0) -> str:
@@ -51,36 +71,53 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
 
 
 def write_forecasts(
-    snapshots: str, model: str, vectors: str, seed: int = 0, k: int = 10, num_nodes: int | None = None
+    snapshots: str,
+    contender: Contender,
+    vectors: str | None = None,
+    seed: int = 0,
+    k: int = 10,
+    num_nodes: int | None = None,
+    links: Links = "all",
 ) -> str:
-    """Rank the `k` most probable new partners of every node for the step after that of the vectors.
+    """Rank the `k` best partners of every node for the step after that of the vectors (by default the newest).
 
-    The decoder is fitted to the links of the vectors' step, from vectors as of the step before, and applied to
-    `vectors`. Pairs that were linked before are left out. With `num_nodes`, only the nodes linked last get some.
+    The method is fitted on all steps up to that one, as the prequential protocol evaluates it. The artifact has the
+    table `forecasts`, and with `links` "all" also the table `new` of each node's best new partners alone. With
+    `num_nodes`, only the nodes linked last get some.
+
+    Args:
+        snapshots: address of the snapshots.
+        contender: the method, with its models if it has some.
+        vectors: address of the vectors of its newest model.
+        seed: seed of the labelled pairs.
+        k: partners of each node at most.
+        num_nodes: number of nodes to forecast for, all by default.
+        links: "all", "new" (pairs never linked before) or "repeat".
     """
     opened = open_snapshots(snapshots)
-    given = lineage_of(vectors)
-    step = given.until
+    step = opened.num_steps if vectors is None else lineage_of(vectors).until
     assert step is not None
-    assert opened.layout.relative(model) in given.inputs, f"{vectors} holds vectors of another model than {model}"
-    weights, experiment, trained = open_model(model)
-    settings = {"model": trained.settings_hash, "decoder": experiment.decoder, "k": k, "seed": seed}
+    method, experiment = method_of(opened, contender)
+    settings = {"method": contender.title, "seed": seed, "k": k, "links": links, **as_record(experiment, "graph")}
     settings |= {} if num_nodes is None else {"num_nodes": num_nodes}
-    lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=(model, vectors))
+    inputs = (*contender.models, *([] if vectors is None else [vectors]))
+    lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=inputs)
     keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.forecasts(opened.dataset, **keys)
     if is_current(address, lineage):
         return address
-    graph = opened.graph(step)
-    before = prepare_graph(graph, until=step - 1, config=experiment.graph)
-    decoders = _decoders(graph, before, weights, experiment, seed)
-    vectors_ND = read_vectors(vectors)
-    query_A = None if num_nodes is None else last_active(graph, num_nodes)
-    is_large = graph.snapshots[-1].num_nodes > MAX_NODES
-    pairs = candidate_pairs(one_step_on(before, graph), query_A) if is_large else None
-    links = top_links(vectors_ND, decoders[experiment.decoder], graph, k=k, candidates=pairs, query_A=query_A)
-    contents = {"forecasts": _named(links, user_ids(opened, graph), step + 1), DECODER: to_json(decoders["paper"])}
-    return write_artifact(address, contents, lineage)
+    past = prepare_graph(opened.graph(step, interactions=True), until=step, config=experiment.graph)
+    if isinstance(method, TrainedDyFormer) and vectors is not None:
+        method = StoredVectors(method=method, until=past.until, vector_ND=read_vectors(vectors))
+    forecast = fit_forecast(contender.title, method, past, seed=seed, candidates_of=candidate_pairs)
+    query_A = None if num_nodes is None else last_active(past.history, num_nodes)
+    tables = {"forecasts": forecast.top(k, links=links, query_A=query_A)}
+    if links == "all":
+        tables["new"] = forecast.top(k, links="new", query_A=query_A)
+    nodes = user_ids(opened, past.history)
+    contents = {kind: _named(table, nodes, past.until + 1) for kind, table in tables.items()}
+    record = json.dumps(forecast_record(forecast, method, seed=seed)).encode()
+    return write_artifact(address, {**contents, FORECAST: record}, lineage)
 
 
 def read_vectors(address: str) -> NDArray[np.float32]:
@@ -90,7 +127,10 @@ def read_vectors(address: str) -> NDArray[np.float32]:
 
 
 def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:
-    """Return the pairs to score on a graph too large for all pairs: near by PageRank, or popular two hops away."""
+    """Return the pairs to compare on a graph too large for all pairs.
+
+    They are near by PageRank, popular two hops away, or were linked before.
+    """
     graph, union = prepared.history, prepared.union
     table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=query_A)
     found = candidates(
@@ -99,7 +139,12 @@ def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None =
         bipartite=len(np.unique(graph.side_N)) > 1,
         nodes=None if query_A is None else pl.Series(query_A),
     )
-    return found["node"].to_numpy(), found["partner"].to_numpy()
+    source_E, target_E = pair_features(prepared).edges.source_E, pair_features(prepared).edges.target_E
+    if query_A is not None:
+        wanted_E = np.isin(source_E, query_A) | np.isin(target_E, query_A)
+        source_E, target_E = source_E[wanted_E], target_E[wanted_E]
+    node_P, partner_P = found["node"].to_numpy(), found["partner"].to_numpy()
+    return np.concatenate([node_P, source_E]), np.concatenate([partner_P, target_E])
 
 
 def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
@@ -109,26 +154,6 @@ def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
     # Only this graph's nodes decide, so that nodes which come later change no earlier export.
     kind = pl.Int64 if ids_are_integers(nodes) else pl.String
     return nodes.select("side", pl.col("id").cast(kind))
-
-
-def to_json(decoder: LinkDecoder) -> bytes:
-    """Write a decoder as JSON."""
-    plain = {
-        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(decoder).items()
-    }
-    return json.dumps(plain).encode()
-
-
-def _decoders(
-    graph: DynamicGraph, before: PreparedGraph, weights: Weights, experiment: Experiment, seed: int
-) -> dict[str, LinkDecoder]:
-    """Fit the paper's decoder and the experiment's; a large step uses only the links between a part of the nodes."""
-    step = graph.num_steps
-    node_B = decoder_nodes(graph, step, num_targets=experiment.model.num_targets, seed=seed)
-    before_ND = embed(before, weights, experiment.model, device=device(), node_B=node_B)
-    return {
-        kind: forecast_decoder(before_ND, graph, step, seed, kind, node_B) for kind in ("paper", experiment.decoder)
-    }
 
 
 def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> NDArray[np.float32]:
@@ -142,5 +167,5 @@ def _named(links: pl.DataFrame, nodes: pl.DataFrame, step: int) -> pl.DataFrame:
     return (
         links.join(own, on="node", how="left", maintain_order="left")
         .join(partner, on="partner", how="left", maintain_order="left")
-        .select("side", "id", "rank", "partner_side", "partner_id", "score", step=pl.lit(step, pl.Int64))
+        .select("side", "id", "rank", "partner_side", "partner_id", *FORECAST_COLUMNS, step=pl.lit(step, pl.Int64))
     )

@@ -16,6 +16,7 @@ from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
 from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
+from dyformer.evaluation.stored_forecast import history_tables
 from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.audit import RECORD, read_audit
@@ -24,7 +25,7 @@ from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
-from storage.layout import DECODER, WEIGHTS, Layout
+from storage.layout import FORECAST, WEIGHTS, Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
@@ -266,9 +267,12 @@ def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
 
 def _register(run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], is_champion: bool) -> str | None:
     aliases = ("challenger", "champion") if is_champion else ("challenger",)
+    vectors = read_table(made["vectors"], "vectors")
     with packed_model(
-        vectors=read_table(made["vectors"], "vectors"),
-        decoder=read_bytes(made["forecasts"], DECODER),
+        record=read_bytes(made["forecasts"], FORECAST),
+        history=history_tables(opened.graph(opened.num_steps, interactions=True)),
+        ids=vectors,
+        vectors=vectors,
         weights=read_bytes(model, WEIGHTS),
     ) as folder:
         return run.register_model(folder, name=experiment_name(opened.dataset), aliases=aliases)

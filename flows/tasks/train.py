@@ -8,13 +8,14 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.protocols import MIN_TRAINED_STEPS
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.stages import finetune, pretrain
 from flows.console import tracked
-from flows.tasks.models import LOSSES, PARTS, TIMES, device, run_keys, times_address
-from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
+from flows.tasks.models import DYFORMER, LOSSES, PARTS, TIMES, Contender, device, run_keys, times_address
+from flows.tasks.snapshots import Snapshots, StepOutOfRange, newest_until, open_snapshots
 from storage.artifacts.artifact import Lineage, is_current, write_artifact
 from storage.artifacts.checkpoints import (
     has_checkpoint,
@@ -38,6 +39,20 @@ OnEpoch = Callable[[Lineage, list[EpochRow]], None]
 
 def ignore_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
     """Ignore the rows of an epoch, because the finished training stores them in tables."""
+
+
+def train_contender(snapshots: str, experiment: Experiment, seed: int = 0) -> Contender:
+    """Train the models of `model_steps` as of the newest step."""
+    untils = model_steps(newest_until(snapshots))
+    return Contender(title=DYFORMER, models=tuple(train_model(snapshots, until, experiment, seed) for until in untils))
+
+
+def model_steps(until: int) -> list[int]:
+    """List the steps until which models are trained for a forecast: `until`, and the step before where it can be.
+
+    From the vectors of the older model before known links, the forecaster learns how to read those of the newer one.
+    """
+    return [step for step in (until - 1, until) if step == until or step >= MIN_TRAINED_STEPS]
 
 
 def train_model(

@@ -1,8 +1,8 @@
-"""Weights, vectors and a decoder -> the folder of an MLflow model without pickle."""
+"""A forecast, its history and vectors -> the folder of an MLflow model without pickle."""
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -11,52 +11,65 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+import dyformer
 from storage.tracking.mlflow_client import set_environment
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow")
+REQUIREMENTS = (
+    "mlflow",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "polars",
+    "scipy",
+    "scikit-learn",
+    "lightgbm",
+    "numba",
+    "pydantic",
+    "threadpoolctl",
+)
+"""Packages that the served code imports; torch is not among them."""
 
 
 @contextmanager
-def packed_model(*, vectors: pl.DataFrame, decoder: bytes, weights: bytes) -> Iterator[Path]:
+def packed_model(
+    *,
+    record: bytes,
+    history: Mapping[str, pl.DataFrame],
+    ids: pl.DataFrame,
+    vectors: pl.DataFrame | None = None,
+    weights: bytes | None = None,
+) -> Iterator[Path]:
     """Make a temporary model folder, which exists during the `with` block, for `TrackedRun.register_model`.
 
     Args:
-        vectors: side, id (integer or string) and vector (list of floats); more columns are stored too.
-        decoder: JSON of a LinkDecoder of kind "paper": mean_F, scale_F, coefficient_F, intercept.
+        record: JSON of dyformer.evaluation.stored_forecast.forecast_record.
+        history: the tables of history_tables, from which the features of any pair are computed.
+        ids: side and id (integer or string) of the nodes, in their order.
+        vectors: the column vector (list of floats), in the same order; None for a forecast without vectors.
         weights: a safetensors file, stored with the model so that a training can continue from it.
 
     Raises:
-        ValueError: the decoder needs more than the Hadamard product of two vectors.
+        ValueError: the record is of a history with another number of steps.
     """
-    _check(vectors, json.loads(decoder))
+    steps, until = history["steps"].height, json.loads(record)["until"]
+    if steps != until:
+        raise ValueError(f"a forecast as of step {until} needs its history, found {steps} steps")
     with TemporaryDirectory() as folder:
         files = Path(folder) / "files"
         files.mkdir()
-        vectors.write_parquet(files / "vectors.parquet")
-        (files / "decoder.json").write_bytes(decoder)
-        (files / "weights.safetensors").write_bytes(weights)
-        (files / "ids.json").write_text(json.dumps({"type": _id_type(vectors)}))
-        yield _save(files, Path(folder) / "model", vectors)
+        tables = {**history, "ids": ids.select("side", "id")}
+        for name, table in (tables if vectors is None else {**tables, "vectors": vectors.select("vector")}).items():
+            table.write_parquet(files / f"{name}.parquet")
+        (files / "forecast.json").write_bytes(record)
+        if weights is not None:
+            (files / "weights.safetensors").write_bytes(weights)
+        yield _save(files, Path(folder) / "model", "long" if ids["id"].dtype.is_integer() else "string")
 
 
-def _check(vectors: pl.DataFrame, decoder: dict[str, object]) -> None:
-    mean, width = decoder["mean_F"], vectors["vector"].list.len().max()
-    found = len(mean) if isinstance(mean, list) else 0
-    if decoder["kind"] != "paper" or found != width:
-        raise ValueError(
-            f"a served model scores pairs from vectors only: expected a decoder of kind paper with {width} inputs,"
-            f" found kind {decoder['kind']} with {found}"
-        )
-
-
-def _id_type(vectors: pl.DataFrame) -> str:
-    return "long" if vectors["id"].dtype.is_integer() else "string"
-
-
-def _save(files: Path, model: Path, vectors: pl.DataFrame) -> Path:
+def _save(files: Path, model: Path, id_type: str) -> Path:
     set_environment()
     from mlflow.pyfunc import save_model
 
@@ -67,19 +80,24 @@ def _save(files: Path, model: Path, vectors: pl.DataFrame) -> Path:
             path=str(model),
             python_model=str(Path(__file__).with_name("served_model.py")),
             artifacts={"files": str(files)},
-            signature=_signature(_id_type(vectors)),
+            signature=_signature(id_type),
             pip_requirements=[f"{name}=={version(name)}" for name in REQUIREMENTS],
+            code_paths=[str(Path(dyformer.__file__).parent)],
         )
     return model
 
 
 def _signature(id_type: str) -> "ModelSignature":
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, Schema
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import Array, DataType
 
     ids = [ColSpec(id_type, name, required=False) for name in ("node", "source", "target")]
-    outputs = [ColSpec(Array(DataType.float), "vector", required=False), ColSpec("double", "score", required=False)]
+    partner = [ColSpec(id_type, "partner", required=False), ColSpec("long", "rank", required=False)]
+    numbers = [ColSpec("double", "probability", required=False), ColSpec("boolean", "linked_before", required=False)]
+    vector = ColSpec(Array(DataType.float), "vector", required=False)
     return ModelSignature(
-        inputs=Schema([*ids, ColSpec("long", "side", required=False)]), outputs=Schema([*ids, *outputs])
+        inputs=Schema([*ids, ColSpec("long", "side", required=False)]),
+        outputs=Schema([*ids, *partner, *numbers, vector]),
+        params=ParamSchema([ParamSpec("k", "long", 0), ParamSpec("links", "string", "all")]),
     )

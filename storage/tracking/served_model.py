@@ -1,6 +1,6 @@
-"""The registered model, as code: node ids -> vectors, pairs of ids -> scores.
+"""The registered model, as code: pairs of ids -> probabilities, nodes -> best partners or vectors.
 
-MLflow copies this file into the model and runs it where the model is loaded, so it imports nothing from this project.
+MLflow copies this file into the model, and the package `dyformer` beside it, and runs both where the model is loaded.
 
 N nodes    D width of a vector    P pairs
 """
@@ -12,27 +12,37 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
+import polars as pl
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
+from numpy.typing import NDArray
+
+from dyformer.evaluation.forecast import Links
+from dyformer.evaluation.stored_forecast import HISTORY_TABLES, forecast_from, history_from
 
 
 class ServedModel(PythonModel):
-    """Vectors of one step and the decoder of their Hadamard products.
+    """The published forecast of one step.
 
-    A frame with `node` (and `side`, if one id is on both sides of a bipartite log) gives `node, vector`; a
-    frame with `source` and `target` gives `source, target, score`.
+    A frame with `source` and `target` gives `source, target, probability`. A frame with `node` (and `side`, if one id
+    is on both sides of a bipartite log) gives `node, vector`, or with the parameter `k` the node's `k` best partners:
+    `node, partner, rank, probability, linked_before`; the parameter `links` is "all", "new" or "repeat".
     """
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the files that the model was packed with."""
         folder = Path(context.artifacts["files"])
-        table = pq.read_table(folder / "vectors.parquet", columns=["side", "id", "vector"])
-        self.vectors_ND = np.stack(table["vector"].to_numpy(zero_copy_only=False)).astype(np.float64)
-        keys = zip(table["side"].to_pylist(), map(str, table["id"].to_pylist()), strict=True)
-        self.row_of = {key: row for row, key in enumerate(keys)}
+        record = json.loads((folder / "forecast.json").read_text())
+        ids = pl.read_parquet(folder / "ids.parquet")
+        self.ids = ids["id"].cast(pl.String).to_list()
+        self.row_of = {key: row for row, key in enumerate(zip(ids["side"].to_list(), self.ids, strict=True))}
         self.is_bipartite = any(side == 1 for side, _ in self.row_of)
-        self.decoder = json.loads((folder / "decoder.json").read_text())
+        self.id_type = pd.Int64Dtype() if ids["id"].dtype.is_integer() else object
+        self.vectors_ND = _vectors(folder / "vectors.parquet")
+        history = history_from(
+            {name: pl.read_parquet(folder / f"{name}.parquet") for name in HISTORY_TABLES}, directed=record["directed"]
+        )
+        self.forecast = forecast_from(record, history, self.vectors_ND)
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's method has no return type
         self, context: PythonModelContext | None, model_input: pd.DataFrame, params: dict[str, Any] | None = None
@@ -40,38 +50,50 @@ class ServedModel(PythonModel):
         """Predict every row of the frame, in its order.
 
         Raises:
-            ValueError: other columns than `node` or `source` and `target`, or ids without a vector in the model.
+            ValueError: other columns than `node` or `source` and `target`, unknown ids, or vectors of a model that
+                has none.
         """
-        columns = set(model_input.columns)
+        columns, given = set(model_input.columns), params or {}
         if {"source", "target"} <= columns and "node" not in columns:
-            return self._scores(model_input)
+            return self._probabilities(model_input)
         if "node" in columns and not {"source", "target"} & columns:
-            return self._vectors(model_input)
+            row_N = self._rows_of_nodes(model_input)
+            k = int(given.get("k") or 0)
+            return self._top(row_N, k, given.get("links") or "all") if k else self._vectors(model_input, row_N)
         raise ValueError(
             f"expected the column node (and side), or the columns source and target; found {', '.join(sorted(columns))}"
         )
 
-    def _vectors(self, rows: pd.DataFrame) -> pd.DataFrame:
-        names = [str(name) for name in rows["node"]]
-        sides = rows["side"].tolist() if "side" in rows.columns else [self._only_side(name) for name in names]
-        row_N = self._rows(sides, names)
-        return rows.assign(vector=list(self.vectors_ND[row_N].astype(np.float32)))
-
-    def _scores(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def _probabilities(self, rows: pd.DataFrame) -> pd.DataFrame:
         other = 1 if self.is_bipartite else 0
         source_P = self._rows([0] * len(rows), [str(name) for name in rows["source"]])
         target_P = self._rows([other] * len(rows), [str(name) for name in rows["target"]])
-        product_PD = self.vectors_ND[source_P] * self.vectors_ND[target_P]
-        standard_PD = (product_PD - np.array(self.decoder["mean_F"])) / np.array(self.decoder["scale_F"])
-        logit_P = standard_PD @ np.array(self.decoder["coefficient_F"]) + self.decoder["intercept"]
-        return rows.assign(score=np.exp(-np.logaddexp(0.0, -logit_P)))
+        return rows.assign(probability=self.forecast.probability(source_P, target_P))
+
+    def _vectors(self, rows: pd.DataFrame, row_N: NDArray[np.int64]) -> pd.DataFrame:
+        if self.vectors_ND is None:
+            raise ValueError("this model is a baseline and has no vectors: ask for partners with the parameter k")
+        return rows.assign(vector=list(self.vectors_ND[row_N]))
+
+    def _top(self, row_N: NDArray[np.int64], k: int, links: Links) -> pd.DataFrame:
+        table = self.forecast.top(k, links=links, query_A=np.unique(row_N))
+        order = {row: place for place, row in reversed(list(enumerate(row_N.tolist())))}
+        table = table.sort(pl.col("node").replace_strict(order, return_dtype=pl.Int64), "rank")
+        named = {end: pd.Series([self.ids[row] for row in table[end]]).astype(self.id_type) for end in PARTNERS}
+        numbers = {name: table[name].to_numpy() for name in ("rank", "probability", "linked_before")}
+        return pd.DataFrame({**named, **numbers})
+
+    def _rows_of_nodes(self, rows: pd.DataFrame) -> NDArray[np.int64]:
+        names = [str(name) for name in rows["node"]]
+        sides = rows["side"].tolist() if "side" in rows.columns else [self._only_side(name) for name in names]
+        return self._rows(sides, names)
 
     def _only_side(self, name: str) -> int:
         if (0, name) in self.row_of and (1, name) in self.row_of:
             raise ValueError(f"the node {name} is on both sides: add a column side (0 source, 1 target)")
         return 1 if (1, name) in self.row_of else 0
 
-    def _rows(self, sides: Sequence[int], names: Sequence[str]) -> list[int]:
+    def _rows(self, sides: Sequence[int], names: Sequence[str]) -> NDArray[np.int64]:
         keys = list(zip(sides, names, strict=True))
         unknown = sorted(
             {
@@ -83,9 +105,19 @@ class ServedModel(PythonModel):
         if unknown:
             more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
             raise ValueError(
-                f"unknown nodes: {', '.join(unknown[:10])}{more}; the model has vectors of {len(self.row_of)} nodes"
+                f"unknown nodes: {', '.join(unknown[:10])}{more}; the model knows {len(self.row_of)} nodes"
             )
-        return [self.row_of[key] for key in keys]
+        return np.array([self.row_of[key] for key in keys], dtype=np.int64)
+
+
+PARTNERS = ("node", "partner")
+
+
+def _vectors(file: Path) -> NDArray[np.float32] | None:
+    if not file.exists():
+        return None
+    vectors = pl.read_parquet(file)["vector"]
+    return vectors.explode().to_numpy().reshape(len(vectors), -1)
 
 
 set_model(ServedModel())

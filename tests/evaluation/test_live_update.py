@@ -13,7 +13,7 @@ from dyformer.evaluation.live_update import (
     live_update_table,
     ranks_to_table,
 )
-from dyformer.sampling.ranking_queries import step_rows
+from dyformer.sampling.ranking_queries import step_pairs
 
 GRAPH, STEP = growing_log(num_rows=200), 4
 LINKS = held_out_links(GRAPH, STEP, seed=0)
@@ -21,7 +21,7 @@ NUM_KNOWN = GRAPH.snapshots[STEP - 2].num_nodes
 
 
 def test_a_tenth_of_the_interactions_is_held_out_repeats_included():
-    source_R, target_R = step_rows(GRAPH, STEP)
+    source_R, target_R = step_pairs(GRAPH, STEP)
     rows, held_out = (
         list(zip(*ends, strict=True)) for ends in ((source_R, target_R), (LINKS.source_H, LINKS.target_H))
     )

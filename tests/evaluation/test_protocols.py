@@ -9,16 +9,16 @@ from toy_graphs import random_graph, toy_graph, with_snapshots
 
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.metric_rows import log_metrics, metrics_of
-from dyformer.evaluation.protocols import FORECASTER_WITH, Trial, evaluate_method, forecast_decoder
+from dyformer.evaluation.protocols import FORECASTER_WITH, Trial, evaluate_method
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph
-from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.datasets import DATASETS
 from dyformer.sampling.pairs import TooFewLinks, evaluated_steps, first_half, paper_examples
 from dyformer.scoring.forecaster import Forecaster
 from dyformer.scoring.metrics import auc
-from dyformer.scoring.pair_features import PairFeatures, pair_feature_table, prepare_pair_features
+from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 SCORERS = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
 
@@ -293,31 +293,6 @@ def test_a_scorer_must_give_one_score_for_each_pair():
         scored_by(wrong, graph_of(), 4, 0)
 
 
-def test_the_forecast_decoder_reads_the_past_of_a_pair_and_not_the_step_of_its_label():
-    graph = graph_of()
-    split = paper_examples(graph, 5, seed=0)
-    parts = (split.train, split.validation, split.test)
-    source_P, target_P = (np.concatenate([getattr(part, end) for part in parts]) for end in ("source_P", "target_P"))
-    vectors = np.random.default_rng(0).normal(size=(40, 3))
-    fitted = forecast_decoder(vectors, graph, 5, 0, "features")
-    past_PF = pair_feature_table(prefix(graph, 4), source_P, target_P)
-    np.testing.assert_allclose(fitted.mean_F[3:], past_PF.mean(axis=0))
-    products_PD = vectors[source_P] * vectors[target_P]
-    np.testing.assert_allclose(fitted.scale_F[:3], products_PD.std(axis=0) * 3**0.5)  # all products share one prior
-
-
-def test_a_decoder_fitted_among_some_nodes_reads_no_other_vector():
-    graph, among = graph_of(), np.arange(5, 35)
-    vectors = np.random.default_rng(0).normal(size=(40, 3))
-    others = vectors.copy()
-    others[:5], others[35:] = 1e6, -1e6
-    fitted, again = (forecast_decoder(each, graph, 5, 0, "paper", among) for each in (vectors, others))
-    np.testing.assert_array_equal(fitted.coefficient_F, again.coefficient_F)
-    whole = forecast_decoder(vectors, graph, 5, 0, "paper", np.arange(40))
-    np.testing.assert_array_equal(whole.coefficient_F, forecast_decoder(vectors, graph, 5, 0, "paper").coefficient_F)
-    assert (whole.coefficient_F != fitted.coefficient_F).any()
-
-
 def test_vectors_that_are_not_finite_are_refused_even_where_only_a_test_pair_has_them():
     test = paper_examples(graph_of(), 4, seed=0).test
     vectors = np.ones((40, 3))
@@ -399,10 +374,3 @@ def test_baselines_have_their_measured_metrics(name: str, shared_log):
         steps = sorted({pairs.step for pairs in scored})
         coverage = log_metrics(graph, steps, name).filter(step="macro", metric="coverage")["value"].item()
         assert 100 * coverage == pytest.approx(COVERED[name], abs=0.05)
-
-
-def test_the_seed_decides_the_pairs_that_the_forecast_decoder_is_fitted_on():
-    graph, vectors = graph_of(), np.random.default_rng(0).normal(size=(40, 3))
-    first, again, other = (forecast_decoder(vectors, graph, 5, seed, "paper") for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first.coefficient_F, again.coefficient_F)
-    assert (first.coefficient_F != other.coefficient_F).all()

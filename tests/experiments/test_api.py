@@ -67,10 +67,10 @@ def test_ten_lines_give_vectors_scores_and_top_links_by_the_users_ids(graph: Gra
     assert len(vectors) == 300
     assert vectors["vector"][0].len() == 16
     top = model.top(3, ids=["u0007", "u0002"])
-    assert top.columns == ["id", "rank", "partner", "score"]
+    assert top.columns == ["id", "rank", "partner", "probability", "linked_before", "reasons"]
     assert set(top["id"]) == {"u0007", "u0002"}
     again = model.scores(top.select(source="id", target="partner"))
-    np.testing.assert_allclose(again["score"], top["score"], rtol=1e-6)
+    np.testing.assert_allclose(again["probability"], top["probability"], rtol=1e-12)
     assert again["source"].to_list() == top["id"].to_list()
 
 
@@ -183,8 +183,8 @@ def test_unusable_rows_are_listed_or_refused(frame: pl.DataFrame) -> None:
 def test_wrong_methods_settings_and_steps_are_refused(graph: Graph) -> None:
     with pytest.raises(ValueError, match="L3"):
         dyformer.evaluate(graph, ["nonsense"], steps=[12])
-    with pytest.raises(ValueError, match="L3 scores pairs without vectors"):
-        dyformer.fit(graph, "L3")
+    with pytest.raises(ValueError, match="this method scores pairs without vectors"):
+        dyformer.fit(graph, "L3").vectors()
     with pytest.raises(ValueError, match=r"Did you mean model\.num_layers"):
         dyformer.fit(graph, settings={"model.num_layer": 3})
     with pytest.raises(ValueError, match="expected at least 3"):

@@ -275,7 +275,7 @@ def test_decoder_is_a_logistic_regression_on_products_whose_strength_other_pairs
     logit_P = plain_decoder(product_PD, positive_P, both, STRENGTHS[int(np.argmax(values))])
     found = hadamard(vector_ND, *end_2P)
     chosen_on = (found[validation], positive_P[validation])
-    decoder = fit_decoder(found[train], positive_P[train], chosen_on, kind=SETTINGS.decoder)
+    decoder = fit_decoder(found[train], positive_P[train], chosen_on)
     np.testing.assert_allclose(score(decoder, found[test]), 1 / (1 + np.exp(-logit_P[test])), atol=1e-4)
 
 

@@ -50,7 +50,6 @@ def value_of(experiment: Experiment, name: str) -> Any:
         ("model.inputs", "structure", "structure"),
         ("pretrain", "none", None),
         ("pretrain", None, None),
-        ("decoder", "paper", "paper"),
     ],
 )
 def test_value_is_read_as_its_own_kind(name: str, given: object, expected: object) -> None:
@@ -72,7 +71,6 @@ def test_value_is_read_as_its_own_kind(name: str, given: object, expected: objec
         ("graph.teleport", "1_0", "expected float"),
         ("pretrain.mask_lag", 1, "expected bool"),
         ("pretrain.mask_lag", "yes", "expected bool"),
-        ("decoder", "best", "expected one of paper, features, got 'best'"),
         ("pretrain", 3, "expected default or none"),
         ("model.num_layers", 0, "model.num_layers: expected at least 1, got 0"),
         ("model.residual_dropout", 1.0, "at most 0.99"),
@@ -179,7 +177,6 @@ def test_the_table_of_settings_has_a_default_a_kind_and_a_meaning_for_each() -> 
     assert table["model.residual_dropout"][1:3] == ("0.1", "float, at least 0 and at most 0.99")
     assert table["pretrain"][1:3] == ("default", "default or none")
     assert table["pretrain.mask_lag"][1:3] == ("true", "bool")
-    assert table["decoder"][1:3] == ("features", "one of paper, features")
     for setting in table.values():
         assert Experiment().changed({setting.name: setting.default}) == Experiment()
 

@@ -12,6 +12,7 @@ from dyformer.experiments.tables import score_table
 from dyformer.logs.synthetic import generated_log
 from flows.tasks.evaluate import evaluate_methods, evaluate_model, metrics
 from flows.tasks.ingest import ingest_log
+from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import train_model
@@ -55,11 +56,15 @@ def test_table_is_that_of_the_benchmark(log: Path, snapshots: str, model: str) -
 
 def test_model_is_that_of_predict(log: Path, snapshots: str, model: str) -> None:
     vectors = write_vectors(snapshots, model)
-    forecasts = read_table(write_forecasts(snapshots, model, vectors, k=3), "forecasts")
+    older = train_model(snapshots, 10, Experiment().changed(SMALL), 0)
+    contender = Contender(title=DYFORMER, models=(older, model))
+    address = write_forecasts(snapshots, contender, vectors, k=3)
     fitted = dyformer.fit(dyformer.read_log(log).snapshots(WINDOW), settings=SMALL)
     stored = read_table(vectors, "vectors").sort("id")
     found = fitted.vectors().sort("id")
     assert found["id"].to_list() == stored["id"].to_list()
     np.testing.assert_array_equal(np.stack(found["vector"].to_list()), np.stack(stored["vector"].to_list()))
-    named = forecasts.select("id", "rank", partner="partner_id", score="score")
-    assert_frame_equal(fitted.top(3), named, check_row_order=False, check_exact=True)
+    for kind, links in (("forecasts", "all"), ("new", "new")):
+        named = read_table(address, kind).rename({"partner_id": "partner"})
+        top = fitted.top(3, links=links)
+        assert_frame_equal(top, named.select(top.columns), check_row_order=False, check_exact=True)

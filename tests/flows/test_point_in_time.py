@@ -21,6 +21,7 @@ from dyformer.sampling.link_batches import PairSizes, PairSource, forecast_tasks
 from dyformer.sampling.pairs import evaluated_steps, paper_examples
 from flows.tasks.evaluate import evaluate_baselines, evaluate_model
 from flows.tasks.ingest import ingest_log
+from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, open_snapshots
@@ -115,7 +116,7 @@ def known_at(snapshots: str, until: int = UNTIL) -> Known:
     made = prepare_tables(snapshots, until, EXPERIMENT) | {
         "model": model,
         "vectors": vectors,
-        "forecasts": write_forecasts(snapshots, model, vectors, k=3),
+        "forecasts": write_forecasts(snapshots, Contender(title=DYFORMER, models=(younger, model)), vectors, k=3),
         "scores of the model": evaluate_model(snapshots, younger, until),
         "scores of the baselines": evaluate_baselines(snapshots, until),
     }
@@ -235,7 +236,8 @@ def test_one_earlier_row_changes_tables_weights_vectors_and_scores(case: Case, s
     made |= {
         VECTORS,
         "forecasts/forecasts.parquet",
-        "forecasts/decoder.json",
+        "forecasts/new.parquet",
+        "forecasts/forecast.json",
         "training pairs",
         "scores of the model/pairs.parquet",
     }

@@ -1,5 +1,6 @@
 """Tasks as plain functions: a rerun continues after a crash and does not repeat finished work."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -11,12 +12,12 @@ from own_log import own_log
 from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluate import evaluate_model
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import open_model
+from flows.tasks.models import Contender, open_model
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
 from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import read_bytes, read_table
-from storage.layout import DECODER, WEIGHTS
+from storage.layout import FORECAST, WEIGHTS
 
 CHANGES = {
     "pretrain.epochs": 6,
@@ -63,18 +64,18 @@ def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps
         assert open_model(model)[1].graph.history_window == UNTIL
         vectors, later = (write_vectors(snapshots, model, step) for step in (UNTIL, UNTIL + 1))
         assert len(read_vectors(vectors)) <= len(read_vectors(later))
-        forecasts = read_table(write_forecasts(snapshots, model, later, k=2), "forecasts")
+        contender = Contender(title="Forecaster with DyFormer", models=(model,))
+        forecasts = read_table(write_forecasts(snapshots, contender, later, k=2), "forecasts")
         assert forecasts["step"].unique().to_list() == [UNTIL + 2]
         assert read_table(evaluate_model(snapshots, model, UNTIL + 1), "pairs").height
 
 
-def test_the_seed_reaches_the_decoder_of_the_forecasts(tmp_path: Path):
+def test_the_seed_reaches_the_heads_of_the_forecasts(tmp_path: Path):
     snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
-        model = train_model(snapshots, 2, EXPERIMENT.changed({"pretrain": None, "finetune.epochs": 1}))
-        vectors = write_vectors(snapshots, model)
-        decoders = [read_bytes(write_forecasts(snapshots, model, vectors, seed), DECODER) for seed in (0, 1)]
-    assert decoders[0] != decoders[1]
+        contender = Contender(title="Forecaster without vectors")
+        records = [read_bytes(write_forecasts(snapshots, contender, seed=seed), FORECAST) for seed in (0, 1)]
+    assert json.loads(records[0])["fitted"] != json.loads(records[1])["fitted"]
 
 
 def test_training_needs_a_history(tmp_path: Path):

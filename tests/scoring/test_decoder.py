@@ -7,7 +7,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import dyformer.scoring.decoder
-from dyformer.scoring.decoder import STRENGTHS, LinkDecoder, decoder_inputs, fit_decoder, hadamard, logit, score
+from dyformer.scoring.decoder import STRENGTHS, LinkDecoder, fit_decoder, hadamard, logit, score
 from dyformer.scoring.metrics import auc
 
 
@@ -44,7 +44,7 @@ def test_scores_are_the_logistic_regression_on_inputs_standardised_with_train_st
 def test_regularisation_is_the_one_with_the_best_validation_auc_and_the_last_fit_is_on_all_pairs():
     inputs_PF, positive_P = examples(0, 60, 40, signal=2.0)
     validation = examples(1, 60, 40, signal=2.0)
-    decoder = fit_decoder(inputs_PF, positive_P, validation, kind="paper")
+    decoder = fit_decoder(inputs_PF, positive_P, validation)
     scores = {s: auc(validation[1], plain(inputs_PF, positive_P, validation[0], s)) for s in STRENGTHS}
     best = max(STRENGTHS, key=lambda s: scores[s])
     assert len(set(scores.values())) > 1
@@ -79,33 +79,6 @@ def test_fits_are_at_their_optimum_also_for_correlated_inputs():
         assert np.abs(gradient_F).max() / len(positive_P) < 1e-6
 
 
-def test_products_have_the_prior_of_one_input_together():
-    inputs_PF, positive_P = examples(0, 400, 6, signal=3.0)
-    decoder = fit_decoder(inputs_PF, positive_P, num_products=4)
-    # The optimum of the loss with a fourfold penalty on the slopes of the four products (variance 1).
-    slope_F = decoder.coefficient_F / decoder.scale_F * inputs_PF.std(axis=0)
-    standard_PF = (inputs_PF - inputs_PF.mean(axis=0)) / inputs_PF.std(axis=0)
-    gradient_F = standard_PF.T @ (score(decoder, inputs_PF) - positive_P) + slope_F * [4, 4, 4, 4, 1, 1]
-    assert np.abs(gradient_F).max() / len(positive_P) < 1e-6
-
-
-def test_many_products_of_noise_do_not_hide_an_informative_feature():
-    generator = np.random.default_rng(0)
-    positive_P = np.arange(600) % 2 == 0
-    feature_P1 = (positive_P + generator.normal(size=600))[:, None]
-    inputs_PF = decoder_inputs(generator.normal(size=(600, 100)), feature_P1)
-    train, validation, test = (slice(0, 100), slice(100, 140), slice(140, 600))
-
-    def auc_with(num_products: int) -> float:
-        chosen_by = inputs_PF[validation], positive_P[validation]
-        decoder = fit_decoder(inputs_PF[train], positive_P[train], chosen_by, num_products=num_products)
-        return auc(positive_P[test], score(decoder, inputs_PF[test]))
-
-    alone = auc(positive_P[test], feature_P1[test, 0])
-    assert auc_with(100) > alone - 0.05
-    assert auc_with(0) < alone - 0.15
-
-
 def test_a_fit_runs_on_one_blas_thread_and_restores_the_limit(monkeypatch):
     def threads_of_blas() -> set[int]:
         return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
@@ -125,7 +98,7 @@ def test_forty_separable_examples_of_128_inputs_converge_without_a_warning(seed:
         inputs_PF += positive_P[:, None]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        decoder = fit_decoder(*train, validation, kind="paper")
+        decoder = fit_decoder(*train, validation)
     assert np.isfinite(decoder.coefficient_F).all()
     assert auc(validation[1], score(decoder, validation[0])) > 0.9
 
@@ -152,20 +125,13 @@ def test_a_constant_input_has_no_weight():
 
 def test_collapsed_vectors_score_chance_and_do_not_fail():
     inputs_PF, positive_P = np.zeros((20, 8)), np.arange(20) % 2 == 0
-    decoder = fit_decoder(inputs_PF, positive_P, (inputs_PF, positive_P), kind="paper")
+    decoder = fit_decoder(inputs_PF, positive_P, (inputs_PF, positive_P))
     np.testing.assert_allclose(score(decoder, inputs_PF), 0.5, atol=1e-12)
-
-
-def test_pair_features_follow_the_product():
-    inputs = decoder_inputs(np.ones((2, 3), dtype=np.float32), np.zeros((2, 2)))
-    np.testing.assert_array_equal(inputs, [[1, 1, 1, 0, 0]] * 2)
-    np.testing.assert_array_equal(decoder_inputs(np.ones((2, 3)), None), np.ones((2, 3)))
 
 
 def test_a_decoder_is_plain_arrays():
     decoder = fit_decoder(*examples(0, 20, 3))
     copied = LinkDecoder(
-        kind=decoder.kind,
         mean_F=np.array(decoder.mean_F.tolist()),
         scale_F=np.array(decoder.scale_F.tolist()),
         coefficient_F=np.array(decoder.coefficient_F.tolist()),

@@ -16,7 +16,7 @@ from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED, Cell, StepMetric, step_metrics
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, step_rows
+from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, step_pairs
 
 STANDARD_ERRORS = 4.0  # a method at chance is farther from 0.5 once in 16,000 times
 PLANTED_AUC = 0.95
@@ -26,7 +26,7 @@ UNIFORM_DEVIATION = 12**-0.5  # of a rank without ties; the least one, because f
 
 def links_of(graph: DynamicGraph, step: int) -> set[tuple[int, int]]:
     """Give the links of a step as pairs source, target; in both orders where the log has no direction."""
-    source_R, target_R = step_rows(graph, step)
+    source_R, target_R = step_pairs(graph, step)
     links = set(zip(source_R.tolist(), target_R.tolist(), strict=True))
     return links if graph.directed else links | {(target, source) for source, target in links}
 

@@ -1,0 +1,218 @@
+"""A method and the newest steps -> the forecast of the next step: each node's best partners, with probabilities.
+
+Stage 1 retrieves some hundreds of partners of each node by a linear score of pair features. Stage 2 ranks them by the
+method, exactly as the prequential protocol evaluates it: fitted on the labelled pairs of the newest steps.
+
+P pairs    R retrieved pairs    A query nodes    B levels of a calibration
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.prequential import fitted_scores, labelled_steps
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import Pairs, is_among
+from dyformer.sampling.ranking_queries import step_pairs
+from dyformer.scoring.decoder import LinkDecoder, fit_decoder
+from dyformer.scoring.forecaster import ForecasterScore
+from dyformer.scoring.labelled_tables import labelled_pair_features, pair_features, stacked
+from dyformer.scoring.retrieval import MAX_NODES, Retrieved, retrieve
+
+Links = Literal["all", "new", "repeat"]
+CandidatesOf = Callable[[PreparedGraph, NDArray[np.int64] | None], Pairs]
+"""A large graph and query nodes (None: all) -> the pairs among which stage 1 chooses."""
+
+MAX_RETRIEVED = 2_000_000  # pairs of all nodes; scoring a million takes ten seconds or so
+NUM_RETRIEVED = (100, 400)  # at least and at most so many new partners of a node, and so many past ones
+NUM_CALIBRATED = 2_000  # nodes whose retrieved pairs calibrate the probabilities
+
+FORECAST_SCHEMA = pl.Schema(
+    {
+        "node": pl.Int64(),
+        "rank": pl.Int64(),
+        "partner": pl.Int64(),
+        "probability": pl.Float64(),
+        "linked_before": pl.Boolean(),
+        "reasons": pl.List(pl.String()),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Probabilities by score: a rising step function, linear between its levels; constant beyond the outer ones."""
+
+    score_B: NDArray[np.float64]
+    probability_B: NDArray[np.float64]
+
+    def probability(self, score_P: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Give the probabilities [P] of scores."""
+        return np.interp(score_P, self.score_B, self.probability_B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A fitted method as of `past.until`: probabilities and best partners for the step after it."""
+
+    past: PreparedGraph
+    score: Score
+    retrieval: LinkDecoder
+    calibration: Calibration
+    candidates_of: CandidatesOf | None = None
+
+    def probability(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the probability [P] that each pair is linked in the next step, calibrated on retrieved pairs."""
+        return self.calibration.probability(self.score(source_P, target_P))
+
+    def top(self, k: int, *, links: Links = "all", query_A: NDArray[np.int64] | None = None) -> pl.DataFrame:
+        """Rank the `k` best partners of every node, or of `query_A`, with the columns of FORECAST_SCHEMA.
+
+        In a log with two sides the partner is of the other side. A pair counts as source -> target; the node is the
+        source, except for the nodes of the second side, which are targets. `links` leaves only pairs that were never
+        linked before ("new") or only past ones ("repeat"). Equal scores are ranked by node number. A node without an
+        admissible partner has no row. Raises ValueError for k < 1 and for unknown nodes.
+        """
+        if k < 1:
+            raise ValueError(f"k = {k}: expected at least one partner per node")
+        retrieved = self.retrieved(query_A)
+        wanted_R = np.full(len(retrieved.node_R), fill_value=True)
+        if links != "all":
+            wanted_R = retrieved.linked_R == (links == "repeat")
+        retrieved = Retrieved(*(column_R[wanted_R] for column_R in retrieved))
+        score_R = self.score(*ordered(self.past.history, retrieved))
+        best_R, rank_R = best_of_nodes(retrieved, score_R, k)
+        best = Retrieved(*(column_R[best_R] for column_R in retrieved))
+        columns = {
+            "node": best.node_R,
+            "rank": rank_R,
+            "partner": best.partner_R,
+            "probability": self.calibration.probability(score_R[best_R]),
+            "linked_before": best.linked_R,
+            "reasons": self._reasons(*ordered(self.past.history, best)),
+        }
+        return pl.DataFrame(columns, schema=FORECAST_SCHEMA)
+
+    def retrieved(self, query_A: NDArray[np.int64] | None = None) -> Retrieved:
+        """Give the pairs of stage 1."""
+        return retrieved_pairs(self.past, self.retrieval, query_A, self.candidates_of)
+
+    def _reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
+        if not isinstance(self.score, ForecasterScore):
+            return [[] for _ in source_P]
+        return self.score.reasons(source_P, target_P)
+
+
+def fit_forecast(
+    name: str, method: Embedder | Scorer, past: PreparedGraph, *, seed: int, candidates_of: CandidatesOf | None = None
+) -> Forecast:
+    """Fit a method on the steps up to `past.until`, for the step after it.
+
+    Vectors are read by the forecaster. The probabilities are calibrated one step earlier: the method is fitted on the
+    steps before `past.until`, and its scores of the pairs retrieved there are compared with the links of `past.until`.
+    `candidates_of` is needed for more than MAX_NODES nodes. Raises TooFewLinks for too short a history.
+    """
+    labelled = labelled_steps(past, seed=seed)
+    return Forecast(
+        past=past,
+        score=_fitted(name, method, past, labelled, seed),
+        retrieval=fit_retrieval(labelled),
+        calibration=_calibration(name, method, past, seed, candidates_of),
+        candidates_of=candidates_of,
+    )
+
+
+def fit_retrieval(labelled: Sequence[LabelledStep]) -> LinkDecoder:
+    """Fit the linear score of stage 1, a logistic regression on the pair features."""
+    table = stacked(*map(labelled_pair_features, labelled))
+    return fit_decoder(table.inputs_PF, table.positive_P, weight_P=table.weight_P)
+
+
+def retrieved_pairs(
+    past: PreparedGraph,
+    retrieval: LinkDecoder,
+    query_A: NDArray[np.int64] | None = None,
+    candidates_of: CandidatesOf | None = None,
+) -> Retrieved:
+    """Give the pairs of stage 1 of all nodes, or of `query_A`."""
+    num_nodes = len(past.history.side_N)
+    given = None
+    if num_nodes > MAX_NODES and candidates_of is not None:
+        given = candidates_of(past, query_A)
+    k = int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), *NUM_RETRIEVED))
+    return retrieve(pair_features(past), retrieval, past.history.side_N, k=k, candidates=given, query_A=query_A)
+
+
+def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:
+    """Give retrieved pairs as source and target: the node is the source, unless it is of the second side."""
+    is_target_R = history.side_N[retrieved.node_R] == 1
+    source_R = np.where(is_target_R, retrieved.partner_R, retrieved.node_R)
+    return source_R, np.where(is_target_R, retrieved.node_R, retrieved.partner_R)
+
+
+def best_of_nodes(
+    retrieved: Retrieved, score_R: NDArray[np.float64], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the positions of each node's `k` best pairs, and their ranks from 1; ties go to the first partners."""
+    order_R = np.lexsort((retrieved.partner_R, -score_R, retrieved.node_R))
+    node_R = retrieved.node_R[order_R]
+    rank_R = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) + 1
+    return order_R[rank_R <= k], rank_R[rank_R <= k]
+
+
+def linked_in(graph: DynamicGraph, step: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray:
+    """Check for each pair [P] whether the step has an interaction source -> target; either way if undirected."""
+    num_nodes = graph.snapshots[step - 1].num_nodes
+    source_R, target_R = step_pairs(graph, step)
+    key_R = [source_R * num_nodes + target_R]
+    if not graph.directed:
+        key_R.append(target_R * num_nodes + source_R)
+    return is_among(source_P * num_nodes + target_P, np.unique(np.concatenate(key_R)))
+
+
+def fit_calibration(score_P: NDArray[np.float64], positive_P: NDArray[np.bool_]) -> Calibration:
+    """Fit probabilities that rise with the score: isotonic regression (Zadrozny and Elkan, 2002).
+
+    Each level is the fraction of positives among its pairs and one more pair of the mean probability, so that few
+    pairs never give 0 or 1.
+    """
+    from sklearn.isotonic import isotonic_regression  # late, because scikit-learn takes a second to import
+
+    order_P = np.lexsort((positive_P, score_P))
+    score_P, positive_P = score_P[order_P], positive_P[order_P].astype(np.float64)
+    first_L = np.flatnonzero(np.diff(score_P, prepend=-np.inf) > 0)  # equal scores have one level
+    num_L = np.diff(np.append(first_L, len(score_P)))
+    sum_L = np.add.reduceat(positive_P, first_L)
+    level_L = isotonic_regression(sum_L / num_L, sample_weight=num_L.astype(np.float64))
+    first_B = np.flatnonzero(np.diff(level_L, prepend=-np.inf) > 0)
+    num_B, sum_B = np.add.reduceat(num_L, first_B), np.add.reduceat(sum_L, first_B)
+    level_B = np.maximum.accumulate((sum_B + positive_P.mean()) / (num_B + 1))
+    last_B = np.append(first_B[1:], len(first_L)) - 1
+    ends_B2 = np.stack([score_P[first_L[first_B]], score_P[first_L[last_B]]], axis=1)
+    return Calibration(score_B=ends_B2.ravel(), probability_B=np.repeat(level_B, 2))
+
+
+def _fitted(
+    name: str, method: Embedder | Scorer, past: PreparedGraph, labelled: Sequence[LabelledStep], seed: int
+) -> Score:
+    return list(fitted_scores(name, method, past, labelled, seed).values())[-1]
+
+
+def _calibration(
+    name: str, method: Embedder | Scorer, past: PreparedGraph, seed: int, candidates_of: CandidatesOf | None
+) -> Calibration:
+    before = prepare_graph(past.history, until=past.until - 1, config=past.config)
+    labelled = labelled_steps(before, seed=seed)
+    num_nodes = len(before.history.side_N)
+    generator = np.random.default_rng([seed, past.until])
+    drawn_A = np.sort(generator.permutation(num_nodes)[:NUM_CALIBRATED])
+    retrieved = retrieved_pairs(before, fit_retrieval(labelled), drawn_A, candidates_of)
+    pairs = ordered(before.history, retrieved)
+    score_R = _fitted(name, method, before, labelled, seed)(*pairs)
+    return fit_calibration(score_R, linked_in(past.history, past.until, *pairs))

@@ -1,0 +1,100 @@
+"""A published forecast -> plain values and tables, and back: the same object wherever it is loaded.
+
+N nodes    D width of a vector    R interactions
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.embedder import Embedder, Scorer
+from dyformer.evaluation.forecast import Calibration, Forecast
+from dyformer.evaluation.prequential import labelled_steps
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.interactions import Interactions
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.graphs.snapshots import DynamicGraph, from_tables, interactions_of, to_tables
+from dyformer.scoring.decoder import LinkDecoder
+from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
+
+BASELINES = "dyformer.baselines."
+HISTORY_TABLES = ("edges", "steps", "nodes", "interactions")
+
+
+def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int) -> dict[str, Any]:
+    """Give what was fitted as plain values for JSON.
+
+    The heads of a forecaster are stored. A baseline is stored by its class and settings, because it is fitted again in
+    seconds where it is loaded. Raises ValueError for a user's own scorer, whose code is not part of the package.
+    """
+    fitted = forecast.score.fitted.record() if isinstance(forecast.score, ForecasterScore) else None
+    kind = type(method)
+    if fitted is None and not kind.__module__.startswith(BASELINES):
+        raise ValueError(f"{kind.__module__}:{kind.__qualname__} cannot be stored: expected a forecaster or a baseline")
+    return {
+        "fitted": fitted,
+        "baseline": None if fitted is not None else [kind.__module__, kind.__qualname__, vars(method)],
+        "seed": seed,
+        "until": forecast.past.until,
+        "directed": forecast.past.history.directed,
+        "graph": asdict(forecast.past.config),
+        "retrieval": _plain(forecast.retrieval),
+        "calibration": _plain(forecast.calibration),
+    }
+
+
+def forecast_from(
+    record: Mapping[str, Any], history: DynamicGraph, vectors_ND: NDArray[np.floating] | None
+) -> Forecast:
+    """Read the values of `forecast_record`, for the same history and vectors. Raises ValueError for another history."""
+    if history.num_steps != record["until"]:
+        raise ValueError(f"a forecast as of step {record['until']} needs its history, found {history.num_steps} steps")
+    past = PreparedGraph(config=GraphConfig(**record["graph"]), until=record["until"], history=history)
+    if record["fitted"] is None:
+        module, name, settings = record["baseline"]
+        if not module.startswith(BASELINES):
+            raise ValueError(f"the baseline {module}:{name} is not one of {BASELINES.rstrip('.')}")
+        method = getattr(importlib.import_module(module), name)(**settings)
+        score = method.fit_pairs(past, labelled_steps(past, seed=record["seed"]))
+    else:
+        forecaster = Forecaster(vectors_of=None if vectors_ND is None else {past: vectors_ND}.get, seed=record["seed"])
+        score = ForecasterScore(
+            forecaster=forecaster, fitted=FittedForecaster.from_record(record["fitted"]), graph=past
+        )
+    return Forecast(
+        past=past,
+        score=score,
+        retrieval=LinkDecoder(**_arrays(record["retrieval"])),
+        calibration=Calibration(**_arrays(record["calibration"])),
+    )
+
+
+def history_tables(history: DynamicGraph) -> dict[str, pl.DataFrame]:
+    """Give a history as HISTORY_TABLES."""
+    return {**to_tables(history), "interactions": pl.DataFrame(vars(interactions_of(history)))}
+
+
+def history_from(tables: Mapping[str, pl.DataFrame], *, directed: bool) -> DynamicGraph:
+    """Read the tables of `history_tables`."""
+    graph = from_tables(dict(tables))
+    columns = {name: column.to_numpy() for name, column in tables["interactions"].to_dict().items()}
+    return DynamicGraph(
+        snapshots=graph.snapshots,
+        node_N=graph.node_N,
+        side_N=graph.side_N,
+        interactions=Interactions(**columns),
+        directed=directed,
+    )
+
+
+def _plain(values: LinkDecoder | Calibration) -> dict[str, Any]:
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(values).items()}
+
+
+def _arrays(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.array(value) if isinstance(value, list) else value for name, value in record.items()}

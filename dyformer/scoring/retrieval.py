@@ -1,0 +1,200 @@
+"""History and a linear score -> the pairs that a forecast looks at closely: each node's best partners.
+
+N nodes    S rows of a block    C columns of a block    P pairs    R retrieved pairs    A query nodes
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.sampling.pairs import Pairs, distinct, pair_keys
+from dyformer.scoring.decoder import LinkDecoder, logit, slopes
+from dyformer.scoring.pair_features import (
+    PairFeatures,
+    adamic_adar_weight,
+    busier_end_first,
+    check_known,
+    find_edges,
+)
+
+MAX_NODES = 50_000
+"""Up to so many nodes, all admissible pairs are compared; in a larger graph, only given candidates are."""
+
+BLOCK_PAIRS = 400_000
+"""Pairs compared at once; a block takes about 30 MB."""
+
+
+class Retrieved(NamedTuple):
+    """Pairs of a node and a possible partner, grouped by node."""
+
+    node_R: NDArray[np.int64]
+    partner_R: NDArray[np.int64]
+    linked_R: NDArray[np.bool_]  # whether the pair was linked before, in either direction
+
+
+@threadpool_limits.wrap(limits=1, user_api="blas")  # see fit_decoder
+def retrieve(
+    features: PairFeatures,
+    decoder: LinkDecoder,
+    side_N: NDArray[np.int8],
+    *,
+    k: int,
+    candidates: Pairs | None = None,
+    query_A: NDArray[np.int64] | None = None,
+) -> Retrieved:
+    """Give the best partners of every node, or of `query_A`: at most `k` new ones and `k` that it was linked with.
+
+    The best have the highest log-odds of a decoder of pair features; equal ones are taken by node number. A pair is
+    admissible if its nodes differ and lie on opposite sides where the log has two. With `candidates` (either direction,
+    duplicates allowed) only these pairs are compared. Memory is bounded by BLOCK_PAIRS. Raises ValueError for more than
+    MAX_NODES nodes without candidates, and for unknown query nodes.
+    """
+    is_query_N = _query_mask(len(side_N), query_A)
+    if candidates is not None:
+        return _best_of_pairs(features, decoder, _admissible(candidates, side_N), k, is_query_N)
+    if len(side_N) > MAX_NODES:
+        raise ValueError(f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates")
+    block_logits = _BlockLogits(features, decoder, has_paths_of_two=len(np.unique(side_N)) == 1)
+    parts = [Retrieved(*(np.empty(0, dtype=kind) for kind in (np.int64, np.int64, np.bool_)))]
+    for row_S, column_C in _row_blocks(side_N, is_query_N):
+        logit_SC = block_logits(row_S, column_C)
+        logit_SC[row_S[:, None] == column_C] = -np.inf
+        linked_SC = features.union[row_S].toarray()[:, column_C] > 0
+        for is_linked in (False, True):
+            row_R, column_R = _best_of_rows(np.where(linked_SC == is_linked, logit_SC, -np.inf), k)
+            parts.append(Retrieved(row_S[row_R], column_C[column_R], np.full(len(row_R), is_linked)))
+    return _grouped(Retrieved(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+
+
+def last_active(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
+    """Give the `num_nodes` nodes with the newest last link, sorted; ties go to the smallest numbers.
+
+    Nodes without a link are left out. Raises ValueError for less than one node.
+    """
+    if num_nodes < 1:
+        raise ValueError(f"forecasts for {num_nodes} nodes: expected at least 1")
+    active_step_N = np.zeros(len(history.node_N), dtype=np.int64)
+    for snapshot in history.snapshots:
+        active_step_N[snapshot.source_E] = snapshot.step
+        active_step_N[snapshot.target_E] = snapshot.step
+    order_N = np.argsort(-active_step_N, kind="stable")[:num_nodes]
+    return np.sort(order_N[active_step_N[order_N] > 0])
+
+
+class _BlockLogits:
+    """The log-odds [S, C] of whole rows of pairs, without a table of their features.
+
+    Most features are a term of one end, or a product of such terms, so the log-odds are a product of matrices; the
+    paths are sparse products, and what past links add is a sparse matrix.
+    """
+
+    def __init__(self, features: PairFeatures, decoder: LinkDecoder, *, has_paths_of_two: bool) -> None:
+        slope_F, self.offset = slopes(decoder)
+        self.features = features
+        self.has_paths_of_two = has_paths_of_two  # no two nodes of opposite sides have a common neighbour
+        seen, count, inverse, self.common, self.adamic, self.l3, *ends = slope_F
+        sum_degree, product_degree, self.difference, sum_last, product_last, sum_active, product_active, sum_steps = (
+            ends
+        )
+        degree_N, last_N, steps_N, active_N = features.end_terms
+        self.term_N = sum_degree * degree_N + sum_last * last_N + sum_active * active_N + sum_steps * steps_N
+        self.factor_N3 = np.stack([degree_N, last_N, active_N], axis=1)
+        self.slope_3 = np.array([product_degree, product_last, product_active])
+        self.degree_N = degree_N
+        edges = features.edges
+        past_E = seen + count * edges.count_E + inverse / (edges.num_steps + 1 - edges.last_step_E)
+        self.past = features.union.copy()
+        row_M = np.repeat(np.arange(edges.num_nodes), np.diff(self.past.indptr))
+        self.past.data = past_E[find_edges(edges, row_M, self.past.indices.astype(np.int64))]
+
+    def __call__(self, row_S: NDArray[np.int64], column_C: NDArray[np.int64]) -> NDArray[np.float64]:
+        features = self.features
+        logit_SC = (self.factor_N3[row_S] * self.slope_3) @ self.factor_N3[column_C].T
+        logit_SC += self.offset + self.term_N[row_S, None] + self.term_N[column_C]
+        logit_SC += self.difference * np.abs(self.degree_N[row_S, None] - self.degree_N[column_C])
+        logit_SC += self.past[row_S].toarray()[:, column_C]
+        walks_SN = (features.walk[row_S] @ features.walk).toarray()
+        logit_SC += self.l3 * np.log1p(1e4 * (features.walk[column_C] @ walks_SN.T).T)
+        if self.has_paths_of_two:
+            union_SN = features.union[row_S]
+            weighted_SN = union_SN.multiply(adamic_adar_weight(features.degree_N)).tocsr()
+            logit_SC += self.common * np.log1p((union_SN @ features.union).toarray()[:, column_C])
+            logit_SC += self.adamic * (weighted_SN @ features.union).toarray()[:, column_C]
+        return logit_SC
+
+
+def _query_mask(num_nodes: int, query_A: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    if query_A is None:
+        return np.ones(num_nodes, dtype=np.bool_)
+    check_known(num_nodes, query_A, query_A)
+    is_query_N = np.zeros(num_nodes, dtype=np.bool_)
+    is_query_N[query_A] = True
+    return is_query_N
+
+
+def _row_blocks(
+    side_N: NDArray[np.int8], is_query_N: NDArray[np.bool_]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    sides = np.unique(side_N)
+    for side in sides:
+        rows = np.flatnonzero((side_N == side) & is_query_N)
+        column_C = np.flatnonzero((side_N != side) | (len(sides) == 1))
+        # The sparse products are held as dense rows, so a row has as many values as the graph has nodes.
+        num_blocks = -(-len(rows) // max(1, BLOCK_PAIRS // len(side_N)))
+        for row_S in np.array_split(rows, num_blocks) if len(rows) else ():
+            yield row_S, column_C
+
+
+def _best_of_rows(logit_SC: NDArray[np.float64], k: int) -> Pairs:
+    """Give rows and columns of the `k` highest finite values of each row; ties go to the first columns."""
+    num_columns = logit_SC.shape[1]
+    if num_columns > k:
+        least_S = np.partition(logit_SC, num_columns - k, axis=1)[:, num_columns - k]
+    else:
+        least_S = np.full(len(logit_SC), -np.inf)
+    row_X, column_X = np.nonzero((logit_SC >= least_S[:, None]) & (logit_SC > -np.inf))
+    return _first_of_rows(row_X, column_X, logit_SC[row_X, column_X], k)
+
+
+def _first_of_rows(
+    row_X: NDArray[np.int64], column_X: NDArray[np.int64], logit_X: NDArray[np.float64], k: int
+) -> Pairs:
+    order_X = np.lexsort((column_X, -logit_X, row_X))
+    row_X, column_X = row_X[order_X], column_X[order_X]
+    best_X = np.arange(len(row_X)) - np.searchsorted(row_X, row_X) < k
+    return row_X[best_X], column_X[best_X]
+
+
+def _admissible(candidates: Pairs, side_N: NDArray[np.int8]) -> Pairs:
+    same_side_P = side_N[candidates[0]] == side_N[candidates[1]]
+    refused_P = (candidates[0] == candidates[1]) | (same_side_P & (len(np.unique(side_N)) > 1))
+    key_P = distinct(pair_keys(len(side_N), candidates[0], candidates[1])[~refused_P])
+    return key_P // len(side_N), key_P % len(side_N)
+
+
+def _best_of_pairs(
+    features: PairFeatures, decoder: LinkDecoder, pairs: Pairs, k: int, is_query_N: NDArray[np.bool_]
+) -> Retrieved:
+    # Pairs of one busy end go together, because its walks are expensive.
+    order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
+    logit_P = np.empty(len(order_P))
+    for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):
+        logit_P[block_P] = logit(decoder, features.table(pairs[0][block_P], pairs[1][block_P]))
+    linked_P = find_edges(features.edges, *pairs) >= 0
+    parts = []
+    for is_linked in (False, True):
+        wanted = [(linked_P == is_linked) & is_query_N[end_P] for end_P in pairs]
+        node_X, partner_X = (np.concatenate([pairs[end][wanted[0]], pairs[1 - end][wanted[1]]]) for end in (0, 1))
+        logit_X = np.concatenate([logit_P[wanted[0]], logit_P[wanted[1]]])
+        node_R, partner_R = _first_of_rows(node_X, partner_X, logit_X, k)
+        parts.append(Retrieved(node_R, partner_R, np.full(len(node_R), is_linked)))
+    return _grouped(Retrieved(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+
+
+def _grouped(retrieved: Retrieved) -> Retrieved:
+    order_R = np.argsort(retrieved.node_R, kind="stable")
+    return Retrieved(*(column_R[order_R] for column_R in retrieved))

@@ -1,0 +1,197 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+import pytest
+from ranked_logs import growing_log
+
+import dyformer.evaluation.forecast as module
+from dyformer.embedder import LabelledStep, Score
+from dyformer.evaluation.forecast import (
+    FORECAST_SCHEMA,
+    Forecast,
+    best_of_nodes,
+    fit_calibration,
+    fit_forecast,
+    linked_in,
+    ordered,
+)
+from dyformer.evaluation.prequential import RankingTrial, evaluate_queries
+from dyformer.experiments.methods import METHODS
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.sampling.ranking_queries import ranking_queries
+from dyformer.scoring import heads
+from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
+from dyformer.scoring.retrieval import Retrieved
+
+GRAPH, UNTIL = growing_log(num_steps=7), 6
+CONTACT = METHODS["Contact recency"]
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "NUM_ROUNDS", 15)
+
+
+def past_of(graph: DynamicGraph = GRAPH, until: int = UNTIL) -> PreparedGraph:
+    return prepare_graph(graph, until=until, config=GraphConfig())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """A scorer with one score for both directions, which knows no past."""
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        return lambda source_P, target_P: (source_P * 7 + target_P * 13) % 31 / 31.0
+
+
+@pytest.fixture(scope="module")
+def forecast() -> Forecast:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heads, "NUM_ROUNDS", 15)
+        return fit_forecast("Forecaster without vectors", Forecaster(), past_of(), seed=0)
+
+
+def test_a_forecast_has_the_scores_that_the_evaluation_of_the_step_gives(forecast: Forecast):
+    queries = ranking_queries(GRAPH, UNTIL + 1, seed=0, num_per_family=6)
+    [scored] = evaluate_queries("own", Forecaster(), RankingTrial(graph=GRAPH, queries=queries, seed=0))
+    pairs = queries.pairs
+    np.testing.assert_array_equal(forecast.score(pairs.source_S, pairs.target_S), scored.score_S)
+
+
+def test_each_node_gets_its_best_retrieved_pairs(forecast: Forecast):
+    top, history = forecast.top(4), forecast.past.history
+    assert top.schema == FORECAST_SCHEMA
+    retrieved = forecast.retrieved()
+    score_R = forecast.score(*ordered(history, retrieved))
+    for node in np.unique(retrieved.node_R):
+        own_R = np.flatnonzero(retrieved.node_R == node)
+        best = sorted(zip(-score_R[own_R], retrieved.partner_R[own_R].tolist(), strict=True))[:4]
+        rows = top.filter(node=node)
+        assert rows["partner"].to_list() == [partner for _, partner in best]
+        assert rows["rank"].to_list() == list(range(1, len(best) + 1))
+        given = forecast.probability(*ordered(history, Retrieved(*rows.select("node", "partner", "linked_before"))))
+        np.testing.assert_allclose(rows["probability"], given)
+
+
+def test_links_leave_only_new_or_only_past_pairs(forecast: Forecast):
+    linked = {
+        frozenset(pair)
+        for snapshot in forecast.past.history.snapshots
+        for pair in zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True)
+    }
+    new, repeat, both = (forecast.top(3, links=links) for links in ("new", "repeat", "all"))
+    for rows in (new, repeat, both):
+        is_linked = [frozenset(pair) in linked for pair in rows.select("node", "partner").rows()]
+        assert rows["linked_before"].to_list() == is_linked
+    assert not new["linked_before"].any()
+    assert repeat["linked_before"].all()
+    assert 0 < both["linked_before"].sum() < len(both)
+
+
+def test_query_nodes_get_the_forecasts_that_they_get_among_all(forecast: Forecast):
+    query_A = np.array([3, 8])
+    assert forecast.top(5, query_A=query_A).equals(forecast.top(5).filter(pl.col("node").is_in(query_A.tolist())))
+
+
+def test_no_link_of_a_later_step_is_read(forecast: Forecast):
+    cut = fit_forecast("own", Forecaster(), past_of(prefix(GRAPH, UNTIL)), seed=0)
+    assert cut.top(5).equals(forecast.top(5))
+
+
+def test_reasons_are_the_largest_parts_of_the_linear_head(forecast: Forecast):
+    source_P, target_P = np.array([1, 2, 5]), np.array([4, 3, 9])
+    assert isinstance(forecast.score, ForecasterScore)
+    linear = forecast.score.fitted.heads[0]
+    assert isinstance(linear, heads.LinearHead)
+    own = Forecaster()
+    inputs_PF = own.inputs(forecast.past, source_P, target_P, directed=True)
+    for found, input_F in zip(forecast.score.reasons(source_P, target_P), inputs_PF, strict=True):
+        part_F = (input_F - linear.mean_F) * linear.slope_F
+        expected = [index for index in np.argsort(-part_F)[:3] if part_F[index] > 0]
+        from dyformer.scoring.link_features import names
+
+        assert found == [names(directed=True)[index] for index in expected]
+
+
+def test_a_baseline_forecasts_as_well_and_has_no_reasons():
+    forecast = fit_forecast("Contact recency", CONTACT, past_of(), seed=0)
+    top = forecast.top(3)
+    assert top["reasons"].list.len().to_list() == [0] * len(top)
+    assert top["probability"].is_between(0, 1).all()
+
+
+def test_nodes_of_the_second_side_are_targets():
+    sides = np.array([0, 1, 0, 1], dtype=np.int8)
+    history = replace(GRAPH, side_N=sides)
+    retrieved = Retrieved(np.array([0, 1, 2]), np.array([1, 2, 3]), np.zeros(3, dtype=bool))
+    source_R, target_R = ordered(history, retrieved)
+    assert source_R.tolist() == [0, 2, 2]
+    assert target_R.tolist() == [1, 1, 3]
+
+
+def test_ties_go_to_the_first_partners():
+    retrieved = Retrieved(np.array([0, 0, 0, 1]), np.array([5, 2, 3, 4]), np.zeros(4, dtype=bool))
+    best_R, rank_R = best_of_nodes(retrieved, np.array([0.5, 0.5, 0.9, 0.1]), 2)
+    assert retrieved.partner_R[best_R].tolist() == [3, 2, 4]
+    assert rank_R.tolist() == [1, 2, 1]
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_links_of_a_step_have_the_direction_of_the_log(directed: bool):
+    graph = replace(GRAPH, directed=directed)
+    source_R, target_R = module.step_pairs(graph, 5)
+    rows = set(zip(source_R.tolist(), target_R.tolist(), strict=True))
+    one_way = next((s, t) for s, t in rows if (t, s) not in rows)
+    source_P, target_P = np.array(one_way), np.array(one_way[::-1])
+    assert linked_in(graph, 5, source_P, target_P).tolist() == [True, not directed]
+
+
+def test_calibration_is_isotonic_regression_with_one_more_pair_in_each_level():
+    from sklearn.isotonic import IsotonicRegression
+
+    generator = np.random.default_rng(0)
+    score_P = np.round(generator.random(3000), 3)
+    positive_P = generator.random(3000) < score_P**2
+    found = fit_calibration(score_P, positive_P).probability(score_P)
+    fitted = IsotonicRegression().fit(score_P, positive_P).predict(score_P)
+    _, level_P, num_L = np.unique(np.round(fitted, 12), return_inverse=True, return_counts=True)
+    expected = (fitted * num_L[level_P] + positive_P.mean()) / (num_L[level_P] + 1)
+    np.testing.assert_allclose(
+        found, np.maximum.accumulate(expected[np.argsort(score_P)])[np.argsort(np.argsort(score_P))], atol=1e-9
+    )
+    assert (np.diff(found[np.argsort(score_P, kind="stable")]) >= 0).all()
+
+
+def test_few_pairs_never_give_certainty():
+    calibration = fit_calibration(np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True]))
+    assert calibration.probability(np.array([-5.0, 0.85, 99.0])) == pytest.approx([0.5 / 3, 2.5 / 3, 2.5 / 3])
+
+
+def test_probabilities_are_calibrated_on_the_newest_step_alone():
+    past = past_of()
+    forecast = fit_forecast("own", Product(), past, seed=0)
+    before = past_of(until=UNTIL - 1)
+    retrieved = module.retrieved_pairs(before, module.fit_retrieval(module.labelled_steps(before, seed=0)))
+    pairs = ordered(before.history, retrieved)
+    expected = fit_calibration(Product().fit_pairs(before, ())(*pairs), linked_in(GRAPH, UNTIL, *pairs))
+    np.testing.assert_array_equal(forecast.calibration.score_B, expected.score_B)
+    np.testing.assert_array_equal(forecast.calibration.probability_B, expected.probability_B)
+
+
+def test_a_fitted_forecaster_survives_its_record(forecast: Forecast):
+    import json
+
+    assert isinstance(forecast.score, ForecasterScore)
+    stored = FittedForecaster.from_record(json.loads(json.dumps(forecast.score.fitted.record())))
+    again = replace(forecast.score, fitted=stored)
+    source_P, target_P = np.triu_indices(12, 1)
+    np.testing.assert_array_equal(again(source_P, target_P), forecast.score(source_P, target_P))
+
+
+def test_less_than_one_partner_is_refused(forecast: Forecast):
+    with pytest.raises(ValueError, match="k = 0: expected at least one partner per node"):
+        forecast.top(0)
