@@ -32,12 +32,14 @@ def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int)
     The heads of a forecaster are stored. A baseline is stored by its class and settings, because it is fitted again in
     seconds where it is loaded. Raises ValueError for a user's own scorer, whose code is not part of the package.
     """
-    fitted = forecast.score.fitted.record() if isinstance(forecast.score, ForecasterScore) else None
-    kind = type(method)
+    fitted, reads_vectors, kind = None, False, type(method)
+    if isinstance(forecast.score, ForecasterScore):
+        fitted, reads_vectors = forecast.score.fitted.record(), forecast.score.forecaster.vectors_of is not None
     if fitted is None and not kind.__module__.startswith(BASELINES):
         raise ValueError(f"{kind.__module__}:{kind.__qualname__} cannot be stored: expected a forecaster or a baseline")
     return {
         "fitted": fitted,
+        "reads_vectors": reads_vectors,
         "baseline": None if fitted is not None else [kind.__module__, kind.__qualname__, vars(method)],
         "seed": seed,
         "until": forecast.past.until,
@@ -62,7 +64,10 @@ def forecast_from(
         method = getattr(importlib.import_module(module), name)(**settings)
         score = method.fit_pairs(past, labelled_steps(past, seed=record["seed"]))
     else:
-        forecaster = Forecaster(vectors_of=None if vectors_ND is None else {past: vectors_ND}.get, seed=record["seed"])
+        if record["reads_vectors"] and vectors_ND is None:
+            raise ValueError("this forecast reads vectors, and none are given")
+        vectors_of = (lambda graph: vectors_ND) if record["reads_vectors"] else None
+        forecaster = Forecaster(vectors_of=vectors_of, seed=record["seed"])
         score = ForecasterScore(
             forecaster=forecaster, fitted=FittedForecaster.from_record(record["fitted"]), graph=past
         )

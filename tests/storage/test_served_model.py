@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,44 +13,76 @@ import pandas as pd
 import polars as pl
 import pytest
 from mlflow.pyfunc.model import PythonModelContext
+from ranked_logs import growing_log
 
-from dyformer.scoring.decoder import LinkDecoder, hadamard, score
+from dyformer.embedder import Embed
+from dyformer.evaluation.forecast import Forecast, fit_forecast
+from dyformer.evaluation.stored_forecast import forecast_record, history_tables
+from dyformer.experiments.methods import METHODS
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.scoring import heads
 from storage.layout import Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import Tracker, open_tracker
 from storage.tracking.served_model import ServedModel
 from storage.tracking.spool import spooled_runs
 
-DECODER = LinkDecoder(
-    kind="paper",
-    mean_F=np.array([0.1, -0.2]),
-    scale_F=np.array([2.0, 0.5]),
-    coefficient_F=np.array([1.5, -0.7]),
-    intercept=0.3,
-)
-DECODER_JSON = json.dumps(
-    {
-        "kind": "paper",
-        "mean_F": [0.1, -0.2],
-        "scale_F": [2.0, 0.5],
-        "coefficient_F": [1.5, -0.7],
-        "intercept": 0.3,
-    }
-).encode()
-VECTORS_ND = np.array([[1.0, 2.0], [0.5, -1.0], [3.0, 0.25], [-2.0, 1.5]], dtype=np.float32)
+UNTIL = 6
+GRAPH = growing_log(num_steps=7)
+NUM_NODES = GRAPH.snapshots[UNTIL - 1].num_nodes
+VECTORS_ND = np.random.default_rng(0).normal(size=(NUM_NODES, 4)).astype(np.float32)
+SIDES = np.arange(len(GRAPH.side_N)) % 2
 
 
-def vector_table(ids: list[Any], sides: tuple[int, ...] = (0, 0, 0, 0)) -> pl.DataFrame:
-    vectors = pl.Series(VECTORS_ND.tolist(), dtype=pl.List(pl.Float32))
-    return pl.DataFrame({"side": pl.Series(sides, dtype=pl.Int8), "id": ids, "vector": vectors})
+class Given:
+    """A method with the same vectors for every step."""
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        return lambda node_N: VECTORS_ND[node_N]
 
 
-def opened(ids: list[Any], folder: Path, sides: tuple[int, ...] = (0, 0, 0, 0)) -> ServedModel:
-    vector_table(ids, sides).write_parquet(folder / "vectors.parquet")
-    (folder / "decoder.json").write_bytes(DECODER_JSON)
+def fitted(name: str, *, directed: bool = True) -> tuple[Forecast, bytes]:
+    """A forecast of step 7 and its record."""
+    method = Given() if name == "Given" else METHODS[name]
+    graph = replace(GRAPH, directed=directed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heads, "NUM_ROUNDS", 10)
+        forecast = fit_forecast(name, method, prepare_graph(graph, until=UNTIL, config=GraphConfig()), seed=0)
+    return forecast, json.dumps(forecast_record(forecast, method, seed=0)).encode()
+
+
+@pytest.fixture(scope="module")
+def forecast() -> tuple[Forecast, bytes]:
+    return fitted("Given")
+
+
+def id_table(ids: list[Any], sides: Any = None) -> pl.DataFrame:
+    column = pl.Series(np.zeros(len(ids)) if sides is None else sides, dtype=pl.Int8)
+    return pl.DataFrame({"side": column, "id": ids})
+
+
+def vector_table() -> pl.DataFrame:
+    return pl.DataFrame({"vector": pl.Series(VECTORS_ND.tolist(), dtype=pl.List(pl.Float32))})
+
+
+def tables_of(forecast: Forecast) -> dict[str, pl.DataFrame]:
+    return history_tables(forecast.past.history)
+
+
+def opened(given: tuple[Forecast, bytes], ids: list[Any], folder: Path, sides: Any = None) -> ServedModel:
+    forecast, record = given
+    tables = {**tables_of(forecast), "ids": id_table(ids, sides), "vectors": vector_table()}
+    for name, table in tables.items():
+        table.write_parquet(folder / f"{name}.parquet")
+    (folder / "forecast.json").write_bytes(record)
     model = ServedModel()
     model.load_context(PythonModelContext(artifacts={"files": str(folder)}, model_config={}))
     return model
+
+
+def names(prefix: str = "n") -> list[str]:
+    return [f"{prefix}{number}" for number in range(NUM_NODES)]
 
 
 @pytest.fixture
@@ -58,51 +91,81 @@ def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
     return open_tracker(Layout(str(tmp_path)))
 
 
-def test_vectors_come_in_the_order_of_the_nodes(tmp_path: Path) -> None:
-    found = opened(["a", "b", "c", "d"], tmp_path).predict(None, pd.DataFrame({"node": ["c", "a", "c"]}))
+def test_vectors_come_in_the_order_of_the_nodes(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
+    found = opened(forecast, names(), tmp_path).predict(None, pd.DataFrame({"node": ["n2", "n0", "n2"]}))
     np.testing.assert_array_equal(np.stack(found["vector"].to_list()), VECTORS_ND[[2, 0, 2]])
 
 
-def test_pairs_give_the_scores_of_the_decoder(tmp_path: Path) -> None:
-    source_P, target_P = np.array([0, 1, 2]), np.array([3, 2, 0])
-    pairs = pd.DataFrame({"source": 10 * (source_P + 1), "target": 10 * (target_P + 1)})
-    found = opened([10, 20, 30, 40], tmp_path).predict(None, pairs)
-    expected_P = score(DECODER, hadamard(VECTORS_ND, source_P, target_P))
-    np.testing.assert_allclose(found["score"], expected_P, rtol=1e-12)
+@pytest.mark.parametrize("name", ["Given", "Forecaster without vectors", "Contact recency", "Boosted trees"])
+@pytest.mark.parametrize("directed", [True, False])
+def test_one_pair_has_one_number(name: str, directed: bool, tmp_path: Path) -> None:
+    name = "Boosted trees on pair features" if name == "Boosted trees" else name
+    given = fitted(name, directed=directed)
+    source_P, target_P = np.triu_indices(NUM_NODES, 1)
+    pairs = pd.DataFrame({"source": 10 * source_P, "target": 10 * target_P})
+    found = opened(given, [10 * number for number in range(NUM_NODES)], tmp_path).predict(None, pairs)
+    np.testing.assert_allclose(found["probability"], given[0].probability(source_P, target_P), rtol=0, atol=1e-12)
 
 
-def test_bipartite_pair_reads_its_target_on_the_other_side(tmp_path: Path) -> None:
-    model = opened([7, 8, 7, 9], tmp_path, sides=(0, 0, 1, 1))
-    found = model.predict(None, pd.DataFrame({"source": [7], "target": [7]}))
-    expected_P = score(DECODER, hadamard(VECTORS_ND, np.array([0]), np.array([2])))
-    np.testing.assert_allclose(found["score"], expected_P, rtol=1e-12)
-    vectors = model.predict(None, pd.DataFrame({"node": [7, 7], "side": [1, 0]}))["vector"].to_list()
-    np.testing.assert_array_equal(np.stack(vectors), VECTORS_ND[[2, 0]])
-    np.testing.assert_array_equal(model.predict(None, pd.DataFrame({"node": [9]}))["vector"][0], VECTORS_ND[3])
+def test_best_partners_are_those_of_the_forecast(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
+    model, rows = opened(forecast, names(), tmp_path), pd.DataFrame({"node": ["n3", "n1"]})
+    for links in ("all", "new", "repeat"):
+        found = model.predict(None, rows, {"k": 4, "links": links})
+        for node in (3, 1):
+            expected = forecast[0].top(4, links=links, query_A=np.array([node]))
+            own = found[found["node"] == f"n{node}"]
+            assert own["partner"].tolist() == [f"n{partner}" for partner in expected["partner"]]
+            assert own["rank"].tolist() == expected["rank"].to_list()
+            np.testing.assert_allclose(own["probability"], expected["probability"])
+            assert own["linked_before"].tolist() == expected["linked_before"].to_list()
+    assert found["node"].tolist() == sorted(found["node"], reverse=True)  # in the order of the rows
+
+
+def test_bipartite_pair_reads_its_target_on_the_other_side(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
+    ids = [number // 2 for number in range(NUM_NODES)]
+    model = opened(forecast, ids, tmp_path, sides=SIDES[:NUM_NODES])
+    found = model.predict(None, pd.DataFrame({"source": [2], "target": [2]}))
+    expected = forecast[0].probability(np.array([4]), np.array([5]))
+    np.testing.assert_allclose(found["probability"], expected, rtol=0, atol=1e-12)
+    vectors = model.predict(None, pd.DataFrame({"node": [2, 2], "side": [1, 0]}))["vector"].to_list()
+    np.testing.assert_array_equal(np.stack(vectors), VECTORS_ND[[5, 4]])
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ({"node": [7]}, "7 is on both sides"),
-        ({"node": [5, 6]}, "unknown nodes: 5 on side 0, 6 on side 0; the model has vectors of 4"),
-        ({"source": [7], "target": [8]}, "unknown nodes: 8 on side 1"),
-        ({"source": [7]}, "expected the column node"),
-        ({"node": [7], "source": [7], "target": [9]}, "expected the column node"),
-        ({"user": [7]}, "found user"),
+        ({"node": [1]}, "1 is on both sides"),
+        ({"node": [501, 600]}, "unknown nodes: 501 on side 0, 600 on side 0; the model knows"),
+        ({"source": [1], "target": [800]}, "unknown nodes: 800 on side 1"),
+        ({"source": [1]}, "expected the column node"),
+        ({"node": [1], "source": [1], "target": [2]}, "expected the column node"),
+        ({"user": [1]}, "found user"),
     ],
 )
-def test_rows_that_cannot_be_predicted_are_refused(rows: dict[str, Any], message: str, tmp_path: Path) -> None:
-    model = opened([7, 8, 7, 9], tmp_path, sides=(0, 0, 1, 1))
+def test_rows_that_cannot_be_predicted_are_refused(
+    forecast: tuple[Forecast, bytes], rows: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    ids = [number // 2 for number in range(NUM_NODES)]
+    model = opened(forecast, ids, tmp_path, sides=SIDES[:NUM_NODES])
     with pytest.raises(ValueError, match=message):
         model.predict(None, pd.DataFrame(rows))
 
 
-def test_decoder_that_needs_more_than_vectors_is_not_packed() -> None:
-    decoder = json.dumps({**json.loads(DECODER_JSON), "kind": "features"}).encode()
+def test_a_baseline_has_partners_and_no_vectors(tmp_path: Path) -> None:
+    given = fitted("Contact recency")
+    model = opened(given, names(), tmp_path)
+    (tmp_path / "vectors.parquet").unlink()
+    model.load_context(PythonModelContext(artifacts={"files": str(tmp_path)}, model_config={}))
+    rows = pd.DataFrame({"node": ["n1"]})
+    assert len(model.predict(None, rows, {"k": 3})) == 3
+    with pytest.raises(ValueError, match="this model is a baseline and has no vectors"):
+        model.predict(None, rows)
+
+
+def test_a_forecast_of_another_history_is_not_packed(forecast: tuple[Forecast, bytes]) -> None:
     with (
-        pytest.raises(ValueError, match="expected a decoder of kind paper with 2 inputs"),
-        packed_model(vectors=vector_table([1, 2, 3, 4]), decoder=decoder, weights=b""),
+        pytest.raises(ValueError, match="a forecast as of step 6 needs its history, found 7 steps"),
+        packed_model(record=forecast[1], history=history_tables(GRAPH), ids=id_table(names())),
     ):
         pass
 
@@ -111,10 +174,13 @@ LOAD = """
 import sys
 import mlflow, pandas
 model = mlflow.pyfunc.load_model("models:/dyformer-toy@challenger")
-pairs = pandas.DataFrame({"source": ["a", "b"], "target": ["d", "c"]})
-print(*model.predict(pairs)["score"])
-print(*model.predict(pandas.DataFrame({"node": ["b"]}))["vector"][0])
-print(sorted({"torch", "storage", "dyformer", "prefect"} & set(sys.modules)))
+pairs = pandas.DataFrame({"source": ["n0", "n1"], "target": ["n3", "n2"]})
+print(*map(repr, model.predict(pairs)["probability"].tolist()))
+print(*model.predict(pandas.DataFrame({"node": ["n1"]}))["vector"][0])
+print(*model.predict(pandas.DataFrame({"node": ["n1"]}), params={"k": 3})["partner"])
+print(sorted({"torch", "storage", "prefect"} & set(sys.modules)))
+import dyformer
+print(dyformer.__file__)
 try:
     model.predict(pandas.DataFrame({"node": ["nobody"]}))
 except Exception as error:
@@ -122,10 +188,12 @@ except Exception as error:
 """
 
 
-def test_model_loads_in_a_fresh_process_with_nothing_but_mlflow(tracker: Tracker, tmp_path: Path) -> None:
-    table = vector_table(["a", "b", "c", "d"])
+def test_model_loads_in_a_fresh_process_with_the_code_that_it_was_packed_with(
+    forecast: tuple[Forecast, bytes], tracker: Tracker, tmp_path: Path
+) -> None:
     run = tracker.start_run(dataset="toy", name="DyFormer")
-    with packed_model(vectors=table, decoder=DECODER_JSON, weights=b"w") as folder:
+    parts = {"history": tables_of(forecast[0]), "ids": id_table(names()), "vectors": vector_table(), "weights": b"w"}
+    with packed_model(record=forecast[1], **parts) as folder:
         assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt")]
         assert "torch" not in (folder / "requirements.txt").read_text()
         assert run.register_model(folder, name="dyformer-toy") == "1", run.problem
@@ -135,18 +203,23 @@ def test_model_loads_in_a_fresh_process_with_nothing_but_mlflow(tracker: Tracker
     done = subprocess.run(
         [sys.executable, "-c", LOAD], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    scores, vector, modules, error = done.stdout.splitlines()
-    expected_P = score(DECODER, hadamard(VECTORS_ND, np.array([0, 1]), np.array([3, 2])))
-    np.testing.assert_allclose([float(value) for value in scores.split()], expected_P, rtol=1e-12)
-    np.testing.assert_array_equal([float(value) for value in vector.split()], VECTORS_ND[1])
+    probabilities, vector, partners, modules, code, error = done.stdout.splitlines()
+    expected = forecast[0].probability(np.array([0, 1]), np.array([3, 2]))
+    np.testing.assert_allclose([float(value) for value in probabilities.split()], expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose([float(value) for value in vector.split()], VECTORS_ND[1], rtol=1e-6)
+    best = forecast[0].top(3, query_A=np.array([1]))["partner"]
+    assert partners.split() == [f"n{partner}" for partner in best]
     assert modules == "[]"
+    assert "/code/dyformer/" in code
     assert "unknown nodes: nobody" in error
 
 
-def test_model_of_a_tracker_that_is_away_is_registered_by_the_replay(tracker: Tracker) -> None:
+def test_model_of_a_tracker_that_is_away_is_registered_by_the_replay(
+    forecast: tuple[Forecast, bytes], tracker: Tracker
+) -> None:
     away = Tracker(uri="http://127.0.0.1:9", spool=tracker.spool)
     run = away.start_run(dataset="toy", name="DyFormer")
-    with packed_model(vectors=vector_table([1, 2, 3, 4]), decoder=DECODER_JSON, weights=b"w") as folder:
+    with packed_model(record=forecast[1], history=tables_of(forecast[0]), ids=id_table(names())) as folder:
         assert run.register_model(folder, name="dyformer-toy") is None
     run.finish()
     tracker.replay_spool()
