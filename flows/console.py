@@ -100,11 +100,12 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     """List commands to use after a run: show its forecasts, its vectors, make more forecasts, open MLflow."""
     dataset, addresses, tracker = summary["dataset"], summary["addresses"], summary["tracking"]["tracker"]
     program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
-    forecasts = f"select id, partner_id, score from forecasts where {_keys(addresses['forecasts'])}"  # noqa: S608
+    columns = "id, partner_id, probability, linked_before"
+    forecasts = f"select {columns} from forecasts where {_keys(addresses['forecasts'])}"  # noqa: S608
     vectors = f"select id, vector from vectors where {_keys(addresses['vectors'])} limit 10"  # noqa: S608
     is_server = tracker.startswith(("http://", "https://"))
     return [
-        f'{program} sql "{forecasts} order by score desc limit 10"',
+        f'{program} sql "{forecasts} order by probability desc limit 10"',
         f'{program} sql "{vectors}"',
         f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}",
         f"open {tracker}" if is_server else f"mlflow ui --backend-store-uri {shlex.quote(tracker)}",

@@ -106,8 +106,9 @@ def track_run(
         published = made["model"]
         made = {kind: address for kind, address in made.items() if kind != "model"}
         _attach(run, made)
-        champions = promotion["champion"] and promotion["champion"]["models"]
-        version = _register(run, opened, published, made, bool(champions) and champions[-1] == published)
+        is_challenger = promotion["champion"] in (None, {"title": contender.title, "models": list(contender.models)})
+        aliases = ["challenger"] * is_challenger + ["champion"] * (promotion["champion"] is not None)
+        version = _register(run, opened, published, made, tuple(aliases))
     return _outcome(tracker, run, version)
 
 
@@ -265,8 +266,9 @@ def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
             run.artifact(f"{kind}/{name}", read_bytes(address, name))
 
 
-def _register(run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], is_champion: bool) -> str | None:
-    aliases = ("challenger", "champion") if is_champion else ("challenger",)
+def _register(
+    run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], aliases: tuple[str, ...]
+) -> str | None:
     vectors = read_table(made["vectors"], "vectors")
     with packed_model(
         record=read_bytes(made["forecasts"], FORECAST),
