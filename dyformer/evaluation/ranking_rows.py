@@ -41,9 +41,11 @@ class StepMetric(NamedTuple):
     count_B: NDArray[np.float64] | None = None
 
 
-def query_resamples(queries: Sequence[RankingQueries], *, seed: int) -> NodeResamples:
-    """Draw resamples of the nodes of all steps' queries and candidates."""
-    ends = [end for each in queries for end in (each.pairs.source_S, each.pairs.target_S)]
+def query_resamples(
+    queries: Sequence[RankingQueries], *, seed: int, others: Sequence[NDArray[np.int64]] = ()
+) -> NodeResamples:
+    """Draw resamples of the nodes of all steps' queries and candidates, and of `others`."""
+    ends = [*others, *(end for each in queries for end in (each.pairs.source_S, each.pairs.target_S))]
     return node_resamples(ends, num_resamples=1000, generator=np.random.default_rng(seed))
 
 
@@ -77,7 +79,7 @@ def query_means(
     """
     queries = _same_queries(scored)
     value_QM = np.column_stack([_values(each)[metric, MIXED] for each in scored])
-    return _means_by_slice(value_QM, _weights(resamples, queries.source_Q, queries.target_Q), slices)
+    return _means_by_slice(value_QM, pair_weights(resamples, queries.source_Q, queries.target_Q), slices)
 
 
 def metric_rows(
@@ -106,12 +108,18 @@ def metric_rows(
     return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row").fill_nan(None)
 
 
-def query_log_rows(queries: Iterable[RankingQueries], dataset: str, *, protocol: str = PROTOCOL) -> pl.DataFrame:
+def query_log_rows(
+    queries: Iterable[RankingQueries],
+    dataset: str,
+    *,
+    protocol: str = PROTOCOL,
+    retrieved: Mapping[int, tuple[int, int]] | None = None,
+) -> pl.DataFrame:
     """Give properties of the log as rows of METRICS_SCHEMA, under the method `-` without a seed.
 
     `coverage`: fraction of a step's links that can be scored, because both ends are known. `unseen_ends_1` and
     `unseen_ends_2`: fractions with one and two unknown ends. `repeat_rate`: fraction of the queries whose pair was
-    linked before.
+    linked before. `retrieved`, given as counts by step: fraction of the evaluated nodes' links that stage 1 retrieved.
     """
     names = ("coverage", "unseen_ends_1", "unseen_ends_2")
     counts = {
@@ -120,9 +128,10 @@ def query_log_rows(queries: Iterable[RankingQueries], dataset: str, *, protocol:
         for number, name in enumerate(names)
     }
     counts |= {("repeat_rate", str(each.step)): (int((~each.new_Q).sum()), len(each.new_Q)) for each in queries}
+    counts |= {("retrieved", str(step)): count for step, count in (retrieved or {}).items()}
     counts = {key: count for key, count in counts.items() if count[1]}
     rows = []
-    for name in (*names, "repeat_rate"):
+    for name in (*names, "repeat_rate", "retrieved"):
         steps = {step: count for (own, step), count in counts.items() if own == name}
         total = sum(count[1] for count in steps.values())
         values = {step: (part / whole, whole) for step, (part, whole) in steps.items()}
@@ -171,7 +180,7 @@ def _add_means(
     resamples: NodeResamples,
 ) -> None:
     queries = scored[0].queries
-    weight_BQ = _weights(resamples, queries.source_Q, queries.target_Q)
+    weight_BQ = pair_weights(resamples, queries.source_Q, queries.target_Q)
     values = [_values(each) for each in scored]
     for metric, family in values[0]:
         value_QM = np.column_stack([each[metric, family] for each in values])
@@ -183,7 +192,10 @@ def _add_means(
                     found[each.method, each.seed][metric, family, ALL] = _with_misses(own, queries)
 
 
-def _weights(resamples: NodeResamples, source_Q: NDArray[np.int64], target_Q: NDArray[np.int64]) -> NDArray[np.float32]:
+def pair_weights(
+    resamples: NodeResamples, source_Q: NDArray[np.int64], target_Q: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Give how often each pair counts in each resample, [B, Q]."""
     source_Q, target_Q = (np.searchsorted(resamples.node_S, end_Q) for end_Q in (source_Q, target_Q))
     return resamples.weight_BS[:, source_Q].astype(np.float32) * resamples.weight_BS[:, target_Q]
 
@@ -193,10 +205,11 @@ def _means_by_slice(
 ) -> dict[str, list[StepMetric]]:
     used_Q = np.isfinite(value_QM[:, 0])  # the same queries for all methods
     masks = {part: mask_Q & used_Q for part, mask_Q in slices.items()}
-    return {part: _means(value_QM[mask_Q], weight_BQ[:, mask_Q]) for part, mask_Q in masks.items() if mask_Q.any()}
+    return {part: means(value_QM[mask_Q], weight_BQ[:, mask_Q]) for part, mask_Q in masks.items() if mask_Q.any()}
 
 
-def _means(value_QM: NDArray[np.float64], weight_BQ: NDArray[np.float32]) -> list[StepMetric]:
+def means(value_QM: NDArray[np.float64], weight_BQ: NDArray[np.float32]) -> list[StepMetric]:
+    """Give the means over queries of the values of M methods, and their resampled means."""
     total_BM, count_B = weight_BQ @ value_QM, weight_BQ.sum(axis=1, dtype=np.float64)
     with np.errstate(invalid="ignore"):  # a resample without any of the queries is NaN
         value_BM = total_BM / count_B[:, None]

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from dyformer.evaluation.best_partners import PUBLISHED
 from dyformer.evaluation.live_update import live_update_table
 from dyformer.evaluation.prequential import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
@@ -10,7 +11,7 @@ from dyformer.experiments.tables import PrintedTable, printed_tables
 
 CELLS = {
     "MRR": ("mrr", MIXED),
-    "Hits@10": ("hits_at_10", MIXED),
+    "precision@10": ("precision_at_10", PUBLISHED),
     "AUC random": ("auc", "random"),
     "AUC active": ("auc", "active"),
 }
@@ -70,6 +71,10 @@ def printed_ranking(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
         f"{100 * fraction['coverage']:.0f} % of the links can be ranked, because both ends are known before; "
         f"{100 * fraction['repeat_rate']:.0f} % of these repeat an earlier link."
     )
+    if "retrieved" in fraction:
+        covered += (
+            f" The first stage retrieves {100 * fraction['retrieved']:.0f} % of the links of the evaluated nodes."
+        )
     return PrintedTable(title, pl.DataFrame(columns), [*_comparison(rows), covered])
 
 

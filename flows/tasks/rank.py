@@ -6,19 +6,29 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.best_partners import (
+    best_partners,
+    merged,
+    partner_metrics,
+    retrieved_links,
+    retrieved_of,
+    retrieved_table,
+)
 from dyformer.evaluation.prequential import (
     PROTOCOL,
     RankingTrial,
     ScoredQueries,
-    evaluate_queries,
+    fitted_scores,
     from_table,
     has_labelled_steps,
+    scored_queries,
     to_table,
 )
 from dyformer.evaluation.protocols import NUM_OLDER_STEPS
 from dyformer.evaluation.ranking_rows import metric_rows, query_log_rows, query_resamples, step_metrics
 from dyformer.experiments.methods import BASELINES, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from dyformer.graphs.snapshots import prefix
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 from dyformer.sampling.ranking_queries import (
     FAMILIES,
@@ -131,18 +141,28 @@ def _metrics(scores: tuple[tuple[str, str], ...], snapshots: str) -> pl.DataFram
     queries_of = {address: opened.layout.absolute(lineage_of(address).settings["queries"]) for address in addresses}
     queries = {address: read_queries(address) for address in dict.fromkeys(queries_of.values())}
     seed_of = {address: lineage_of(address).settings["seed"] for address in queries}
+    partners = {address: read_table(address, "partners") for address in addresses}
     resamples = {
-        seed: query_resamples([queries[address] for address in queries if seed_of[address] == seed], seed=seed)
+        seed: query_resamples(
+            [queries[address] for address in queries if seed_of[address] == seed],
+            seed=seed,
+            others=[table[end].to_numpy() for table in partners.values() for end in ("node", "partner")],
+        )
         for seed in set(seed_of.values())
     }
     steps: dict[int, dict] = {}
+    retrieved: dict[int, tuple[int, int]] = {}
     for own, drawn in sorted(queries.items(), key=lambda item: item[1].step):
         # One step is in memory at a time, because its scores are many.
-        tables = [read_table(address, "rankings") for address in addresses if queries_of[address] == own]
-        scored = [each for table in tables for each in from_table(table, drawn)]
-        graph = opened.graph(drawn.step - 1, interactions=True)
-        steps.setdefault(drawn.step, {}).update(step_metrics(scored, graph, resamples[seed_of[own]]))
-    log = query_log_rows(queries.values(), opened.dataset)
+        evaluated = [address for address in addresses if queries_of[address] == own]
+        scored = [each for address in evaluated for each in from_table(read_table(address, "rankings"), drawn)]
+        graph = opened.graph(drawn.step, interactions=True)
+        past, seed = prefix(graph, drawn.step - 1), seed_of[own]
+        measured = step_metrics(scored, past, resamples[seed])
+        best = partner_metrics(pl.concat([partners[address] for address in evaluated]), graph, resamples[seed])
+        steps.setdefault(drawn.step, {}).update(merged(measured, best))
+        retrieved[drawn.step] = retrieved_links(read_table(evaluated[0], "retrieved"), graph, seed=seed)
+    log = query_log_rows(queries.values(), opened.dataset, retrieved=retrieved)
     return pl.concat([metric_rows(steps, opened.dataset, baselines=BASELINES), log])
 
 
@@ -165,8 +185,13 @@ def _ranked(
         return address
     # The graph ends before the step, so no method can read it.
     posed = RankingTrial(graph=opened.graph(step - 1, interactions=True), queries=read_queries(queries), **trial)
+    retrieved = retrieved_of(posed)
     scored: list[ScoredQueries] = []
+    partners: list[pl.DataFrame] = []
     for title, method in methods.items():
         with own_errors(title, method):
-            scored += evaluate_queries(title, method, posed)
-    return write_artifact(address, {"rankings": to_table(scored)}, lineage)
+            for name, score_pairs in fitted_scores(title, method, posed.past, posed.labelled, seed).items():
+                scored.append(scored_queries(name, posed, score_pairs))
+                partners.append(best_partners(name, posed, retrieved, score_pairs))
+    tables = {"rankings": to_table(scored), "partners": pl.concat(partners), "retrieved": retrieved_table(retrieved)}
+    return write_artifact(address, tables, lineage)

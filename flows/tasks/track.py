@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
 from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
@@ -36,8 +37,10 @@ METRIC_NAMES = {
     "hits_at_1": "hits_at_1",
     "hits_at_10": "hits_at_10",
     "ndcg_at_10": "ndcg_at_10",
+    "precision_at_10": "precision_at_10",
+    "recall_at_10": "recall_at_10",
 }
-SLICES = ("all", "known", "new", "repeat")
+SLICES = ("all", "known", "new", "repeat", BUSIEST)
 BESIDE = ("low", "high", "num_pairs", "difference", "difference_low", "difference_high")
 
 
@@ -225,7 +228,7 @@ def _metric_name(row: dict[str, Any]) -> str:
     """Join metric, family of negatives and slice; the usual family and slice of a protocol have no name."""
     parts = [METRIC_NAMES[row["metric"]]]
     if row["protocol"] == RANKING_PROTOCOL:
-        parts += [row["family"]] if row["family"] != MIXED else []
+        parts += [row["family"]] if row["family"] not in (MIXED, PUBLISHED) else []
         return "_".join(parts + ([row["slice"]] if row["slice"] != KNOWN else []))
     return "_".join(parts + ([row["slice"]] if row["slice"] != "all" else []))
 

@@ -1,0 +1,147 @@
+"""Fitted methods and the pairs of stage 1 -> each node's ten best partners, and how many of them come.
+
+R retrieved pairs    P best partners of all nodes    L links of a step    A nodes
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.embedder import Score
+from dyformer.evaluation.bootstrap import NodeResamples
+from dyformer.evaluation.forecast import best_of_nodes, fit_retrieval, linked_in, ordered, retrieved_pairs
+from dyformer.evaluation.prequential import RankingTrial
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, pair_weights
+from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.sampling.pairs import is_among, nodes_known_before, past_pair_keys
+from dyformer.sampling.ranking_queries import step_pairs
+from dyformer.scoring.retrieval import Retrieved
+
+PUBLISHED = "published"
+"""In the place of a family of negatives: all pairs that a forecast chooses from."""
+
+BUSIEST = "busiest"
+NUM_PARTNERS = 10
+NUM_DRAWN, NUM_BUSIEST = 500, 100  # nodes, of a graph with more
+
+RETRIEVED_SCHEMA = pl.Schema({"node": pl.Int64(), "partner": pl.Int64(), "linked_before": pl.Boolean()})
+PARTNERS_SCHEMA = pl.Schema(
+    {
+        "method": pl.String(),
+        "seed": pl.Int64(),
+        "step": pl.Int64(),
+        "node": pl.Int64(),
+        "rank": pl.Int64(),
+        "partner": pl.Int64(),
+    }
+)
+
+
+class Nodes(NamedTuple):
+    """The nodes whose best partners are evaluated, by slice."""
+
+    known_A: NDArray[np.int64]  # drawn from all nodes with a link
+    busiest_A: NDArray[np.int64]  # with the most past partners
+
+
+def evaluated_nodes(history: DynamicGraph, *, seed: int) -> Nodes:
+    """Draw the nodes to evaluate, and give the busiest ones; ties go to the first nodes."""
+    num_nodes = history.snapshots[-1].num_nodes
+    key_K = past_pair_keys(history.snapshots, num_nodes)
+    degree_N = np.bincount(np.concatenate([key_K // num_nodes, key_K % num_nodes]), minlength=num_nodes)
+    linked_A = np.flatnonzero(degree_N)
+    drawn_A = np.random.default_rng([seed, history.num_steps]).permutation(linked_A)[:NUM_DRAWN]
+    return Nodes(np.sort(drawn_A), np.sort(np.argsort(-degree_N, kind="stable")[:NUM_BUSIEST]))
+
+
+def retrieved_of(trial: RankingTrial) -> Retrieved:
+    """Give the pairs of stage 1 of the evaluated nodes: the same for all methods of a trial."""
+    nodes = np.union1d(*evaluated_nodes(trial.past.history, seed=trial.seed))
+    return retrieved_pairs(trial.past, fit_retrieval(trial.labelled), nodes)
+
+
+def best_partners(name: str, trial: RankingTrial, retrieved: Retrieved, score_pairs: Score) -> pl.DataFrame:
+    """Give each node's NUM_PARTNERS best retrieved partners, with the columns of PARTNERS_SCHEMA."""
+    score_R = score_pairs(*ordered(trial.past.history, retrieved))
+    best_R, rank_R = best_of_nodes(retrieved, score_R, NUM_PARTNERS)
+    found = {"node": retrieved.node_R[best_R], "rank": rank_R, "partner": retrieved.partner_R[best_R]}
+    about = {"method": name, "seed": trial.seed, "step": trial.queries.step}
+    return pl.DataFrame(found).select(
+        *(pl.lit(value, PARTNERS_SCHEMA[key]).alias(key) for key, value in about.items()), *found
+    )
+
+
+def partner_metrics(
+    partners: pl.DataFrame, graph: DynamicGraph, resamples: NodeResamples
+) -> dict[Run, dict[Cell, StepMetric]]:
+    """Give precision and recall of the best partners of one step, for the drawn nodes and for the busiest ones.
+
+    `precision_at_10`: the fraction of the best partners that are linked with the node in the step, the partner being
+    the target (for a node of the second side, the source). `recall_at_10`: the fraction of the nodes' links with known
+    nodes that are among the best partners. `graph` ends with the evaluated step.
+    """
+    step = graph.num_steps
+    nodes = evaluated_nodes(prefix(graph, step - 1), seed=partners["seed"][0])
+    found: dict[Run, dict[Cell, StepMetric]] = {}
+    for (method, seed), rows in partners.group_by("method", "seed", maintain_order=True):
+        node_P, partner_P = rows["node"].to_numpy(), rows["partner"].to_numpy()
+        came_P = linked_in(graph, step, *_ordered(graph, node_P, partner_P)).astype(np.float64)
+        cells = found.setdefault((str(method), int(str(seed))), {})
+        for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A)):
+            own_P = np.isin(node_P, node_A)
+            node_L, partner_L = _links(graph, node_A)
+            key_P = np.sort(node_P * len(graph.side_N) + partner_P)
+            among_L = is_among(node_L * len(graph.side_N) + partner_L, key_P).astype(np.float64)
+            for metric, value_X, ends in (
+                ("precision_at_10", came_P[own_P], (node_P[own_P], partner_P[own_P])),
+                ("recall_at_10", among_L, (node_L, partner_L)),
+            ):
+                if len(value_X):
+                    [cells[metric, PUBLISHED, part]] = means(value_X[:, None], pair_weights(resamples, *ends))
+    return found
+
+
+def retrieved_links(retrieved: pl.DataFrame, graph: DynamicGraph, *, seed: int) -> tuple[int, int]:
+    """Count the drawn nodes' links of the newest step whose pair stage 1 retrieved, and all of them."""
+    nodes = evaluated_nodes(prefix(graph, graph.num_steps - 1), seed=seed)
+    node_L, partner_L = _links(graph, nodes.known_A)
+    key_R = np.sort(retrieved["node"].to_numpy() * len(graph.side_N) + retrieved["partner"].to_numpy())
+    return int(is_among(node_L * len(graph.side_N) + partner_L, key_R).sum()), len(node_L)
+
+
+def retrieved_table(retrieved: Retrieved) -> pl.DataFrame:
+    """Give retrieved pairs with the columns of RETRIEVED_SCHEMA."""
+    return pl.DataFrame(dict(zip(RETRIEVED_SCHEMA, retrieved, strict=True)), schema=RETRIEVED_SCHEMA)
+
+
+def merged(
+    *measured: Mapping[Run, Mapping[Cell, StepMetric]],
+) -> dict[Run, dict[Cell, StepMetric]]:
+    """Put the metrics of the same runs together."""
+    found: dict[Run, dict[Cell, StepMetric]] = {}
+    for each in measured:
+        for run, cells in each.items():
+            found.setdefault(run, {}).update(cells)
+    return found
+
+
+def _ordered(graph: DynamicGraph, node_P: NDArray[np.int64], partner_P: NDArray[np.int64]) -> Sequence[NDArray]:
+    return ordered(graph, Retrieved(node_P, partner_P, np.zeros(len(node_P), dtype=np.bool_)))
+
+
+def _links(graph: DynamicGraph, node_A: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the links of the newest step between known nodes as node and partner, for the given nodes."""
+    num_known, size = nodes_known_before(graph, graph.num_steps), len(graph.side_N)
+    source_R, target_R = step_pairs(graph, graph.num_steps)
+    known_R = np.maximum(source_R, target_R) < num_known
+    ends = [(source_R[known_R], target_R[known_R])]
+    if graph.side_N.any() or not graph.directed:  # both ends have the other one as a partner
+        ends.append((target_R[known_R], source_R[known_R]))
+    key_L = np.unique(np.concatenate([node_X * size + partner_X for node_X, partner_X in ends]))
+    node_L, partner_L = key_L // size, key_L % size
+    own_L = np.isin(node_L, node_A)
+    return node_L[own_L], partner_L[own_L]

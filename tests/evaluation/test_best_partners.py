@@ -1,0 +1,116 @@
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from ranked_logs import growing_log
+
+from dyformer.evaluation import best_partners as module
+from dyformer.evaluation.best_partners import (
+    BUSIEST,
+    PARTNERS_SCHEMA,
+    PUBLISHED,
+    best_partners,
+    evaluated_nodes,
+    partner_metrics,
+    retrieved_links,
+    retrieved_of,
+    retrieved_table,
+)
+from dyformer.evaluation.bootstrap import node_resamples
+from dyformer.evaluation.prequential import RankingTrial
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.experiments.methods import METHODS
+from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
+
+GRAPH, STEP = growing_log(num_steps=7), 6
+CONTACT = METHODS["Contact recency"]
+
+
+def trial_of(graph: DynamicGraph = GRAPH) -> RankingTrial:
+    queries = ranking_queries(graph, STEP, seed=0, num_per_family=4)
+    return RankingTrial(graph=prefix(graph, STEP - 1), queries=queries, seed=0)
+
+
+def partners_of(trial: RankingTrial) -> pl.DataFrame:
+    score = CONTACT.fit_pairs(trial.past, trial.labelled)  # pyright: ignore[reportAttributeAccessIssue]
+    return best_partners("Contact recency", trial, retrieved_of(trial), score)
+
+
+def measured(graph: DynamicGraph, partners: pl.DataFrame):
+    ends = [partners[end].to_numpy() for end in ("node", "partner")]
+    everyone = np.arange(graph.snapshots[STEP - 1].num_nodes)
+    resamples = node_resamples([*ends, everyone], num_resamples=50, generator=np.random.default_rng(0))
+    return partner_metrics(partners, prefix(graph, STEP), resamples)["Contact recency", 0]
+
+
+@pytest.mark.parametrize("kind", ["directed", "undirected", "two sides"])
+def test_precision_and_recall_are_counted_from_the_links_of_the_step(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "NUM_BUSIEST", 5)
+    monkeypatch.setattr(module, "NUM_DRAWN", 20)
+    graph = replace(GRAPH, directed=kind == "directed")
+    if kind == "two sides":
+        graph = growing_log(num_steps=7, bipartite=True)
+    partners = partners_of(trial_of(graph))
+    assert partners.schema == PARTNERS_SCHEMA
+    nodes = evaluated_nodes(prefix(graph, STEP - 1), seed=0)
+    num_known = graph.snapshots[STEP - 2].num_nodes
+    links = {
+        pair
+        for pair in zip(*(end_R.tolist() for end_R in step_pairs(graph, STEP)), strict=True)
+        if max(pair) < num_known
+    }
+    both_ways = links | {pair[::-1] for pair in links}
+    cells = measured(graph, partners)
+    for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A)):
+        own = {row for row in partners.select("node", "partner").rows() if row[0] in node_A}
+        true = {pair for pair in (links if kind == "directed" else both_ways) if pair[0] in node_A}
+        precision, recall = (cells[name, PUBLISHED, part] for name in ("precision_at_10", "recall_at_10"))
+        assert precision.value == pytest.approx(len(own & true) / len(own))
+        assert precision.num == len(own)
+        assert recall.value == pytest.approx(len(own & true) / len(true))
+        assert recall.num == len(true)
+    assert 0 < cells["precision_at_10", PUBLISHED, KNOWN].value < 1
+
+
+def test_each_node_has_its_ten_best_retrieved_partners():
+    trial = trial_of()
+    partners, retrieved = partners_of(trial), retrieved_of(trial)
+    score = CONTACT.fit_pairs(trial.past, trial.labelled)  # pyright: ignore[reportAttributeAccessIssue]
+    for node in np.unique(retrieved.node_R)[:6]:
+        own = retrieved.partner_R[retrieved.node_R == node]
+        values = score(np.full(len(own), node), own)
+        best = [partner for _, partner in sorted(zip(-values, own.tolist(), strict=True))[:10]]
+        assert partners.filter(node=node)["partner"].to_list() == best
+
+
+def test_the_busiest_nodes_have_the_most_past_partners(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "NUM_BUSIEST", 4)
+    history = prefix(GRAPH, STEP - 1)
+    partners: dict[int, set[int]] = {}
+    for snapshot in history.snapshots:
+        for one, other in zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True):
+            partners.setdefault(one, set()).add(other)
+            partners.setdefault(other, set()).add(one)
+    ranked = sorted(partners, key=lambda node: (-len(partners[node]), node))[:4]
+    assert evaluated_nodes(history, seed=0).busiest_A.tolist() == sorted(ranked)
+
+
+def test_drawn_nodes_have_a_link_and_follow_the_seed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "NUM_DRAWN", 6)
+    history = prefix(GRAPH, STEP - 1)
+    first, again, other = (evaluated_nodes(history, seed=seed).known_A.tolist() for seed in (0, 0, 1))
+    assert first == again != other
+    assert len(set(first)) == 6
+
+
+def test_the_recall_of_the_first_stage_counts_links_between_known_nodes():
+    trial = trial_of()
+    table, graph = retrieved_table(retrieved_of(trial)), prefix(GRAPH, STEP)
+    found, every = retrieved_links(table, graph, seed=0)
+    assert retrieved_links(table.clear(), graph, seed=0) == (0, every)
+    assert 0 < found <= every
+    source_R, target_R = step_pairs(graph, STEP)
+    num_known = graph.snapshots[STEP - 2].num_nodes
+    assert every == len({p for p in zip(source_R.tolist(), target_R.tolist(), strict=True) if max(p) < num_known})
