@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from own_log import own_log
@@ -97,15 +98,20 @@ def test_vectors_and_forecasts_carry_the_ids_of_the_log(run: Run, store: Path):
     assert vectors["step"].unique().to_list() == [12]
     assert vectors["space_id"].n_unique() == 1
     forecasts = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet")
-    assert set(forecasts.columns) >= {"id", "partner_id", "score", "rank"}
+    assert set(forecasts.columns) >= {"id", "partner_id", "probability", "rank", "linked_before", "reasons"}
     assert forecasts["step"].unique().to_list() == [13]
-    pairs = set(forecasts.filter(side=0).select("id", "partner_id").iter_rows())
-    pairs |= set(forecasts.filter(side=1).select("partner_id", "id").iter_rows())
-    assert pairs
-    assert not pairs & known
-    assert forecasts["rank"].min() == 1
-    best = forecasts.sort("rank").group_by("side", "id", maintain_order=True).agg("score")
-    assert all(row == sorted(row, reverse=True) for row in best["score"].to_list())
+    new = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "new.parquet")
+    for table in (forecasts, new):
+        pairs = table.select(
+            user=pl.when(side=0).then("id").otherwise("partner_id"),
+            item=pl.when(side=0).then("partner_id").otherwise("id"),
+        )
+        assert table["linked_before"].to_list() == [pair in known for pair in pairs.iter_rows()]
+        best = table.sort("rank").group_by("side", "id", maintain_order=True).agg("rank", "probability")
+        assert all(row == list(range(1, len(row) + 1)) for row in best["rank"].to_list())
+        assert all(row == sorted(row, reverse=True) for row in best["probability"].to_list())
+    assert 0 < forecasts["linked_before"].sum() < len(forecasts)
+    assert not new["linked_before"].any()
 
 
 def test_run_is_tracked_and_its_model_returns_the_ids_of_the_log(run: Run, store: Path):
@@ -126,8 +132,11 @@ def test_run_is_tracked_and_its_model_returns_the_ids_of_the_log(run: Run, store
     vectors = model.predict(pd.DataFrame({"node": ["user-0", "item/1"]}))
     stored = pl.read_parquet(Path(run["addresses"]["vectors"]) / "vectors.parquet")
     assert list(vectors["vector"].iloc[0]) == stored.filter(id="user-0")["vector"].item().to_list()
-    scores = model.predict(pd.DataFrame({"source": ["user-0", "user-1"], "target": ["item/1", "item/1"]}))["score"]
-    assert all(0 <= score <= 1 for score in scores)
+    forecasts = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet").filter(side=0)
+    pairs = pd.DataFrame({"source": forecasts["id"].to_list(), "target": forecasts["partner_id"].to_list()})
+    np.testing.assert_allclose(model.predict(pairs)["probability"], forecasts["probability"], rtol=0, atol=1e-9)
+    best = model.predict(pd.DataFrame({"node": ["user-0"]}), params={"k": 3})
+    assert best["partner"].tolist() == forecasts.filter(id="user-0").sort("rank")["partner_id"][:3].to_list()
 
 
 def test_outcome_of_the_promotion_is_printed_reported_and_tracked(run: Run, store: Path):
@@ -248,6 +257,8 @@ def test_prequential_benchmark_ranks_all_methods_on_the_same_queries(
     printed = capsys.readouterr().out
     assert "mylog, prequential protocol: mean over 2 steps" in printed
     assert "The best baseline in MRR is " in printed
+    assert "precision@10" in printed
+    assert "The first stage retrieves " in printed
     before = sorted(path for path in store.rglob("*.parquet"))
     assert command("benchmark", *arguments, "--methods", "dyformer,l3,contact_recency,logistic") == 0
     assert sorted(path for path in store.rglob("*.parquet")) == before  # nothing is computed twice
