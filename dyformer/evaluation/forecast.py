@@ -85,10 +85,10 @@ class Forecast:
         wanted_R = np.full(len(retrieved.node_R), fill_value=True)
         if links != "all":
             wanted_R = retrieved.linked_R == (links == "repeat")
-        retrieved = Retrieved(*(column_R[wanted_R] for column_R in retrieved))
+        retrieved = retrieved.rows(wanted_R)
         score_R = self.score(*ordered(self.past.history, retrieved))
         best_R, rank_R = best_of_nodes(retrieved, score_R, k)
-        best = Retrieved(*(column_R[best_R] for column_R in retrieved))
+        best = retrieved.rows(best_R)
         columns = {
             "node": best.node_R,
             "rank": rank_R,
@@ -185,14 +185,14 @@ def fit_calibration(score_P: NDArray[np.float64], positive_P: NDArray[np.bool_])
     from sklearn.isotonic import isotonic_regression  # late, because scikit-learn takes a second to import
 
     order_P = np.lexsort((positive_P, score_P))
-    score_P, positive_P = score_P[order_P], positive_P[order_P].astype(np.float64)
+    score_P, label_P = score_P[order_P], positive_P[order_P].astype(np.float64)
     first_L = np.flatnonzero(np.diff(score_P, prepend=-np.inf) > 0)  # equal scores have one level
     num_L = np.diff(np.append(first_L, len(score_P)))
-    sum_L = np.add.reduceat(positive_P, first_L)
+    sum_L = np.add.reduceat(label_P, first_L)
     level_L = isotonic_regression(sum_L / num_L, sample_weight=num_L.astype(np.float64))
     first_B = np.flatnonzero(np.diff(level_L, prepend=-np.inf) > 0)
     num_B, sum_B = np.add.reduceat(num_L, first_B), np.add.reduceat(sum_L, first_B)
-    level_B = np.maximum.accumulate((sum_B + positive_P.mean()) / (num_B + 1))
+    level_B = np.maximum.accumulate((sum_B + label_P.mean()) / (num_B + 1))
     last_B = np.append(first_B[1:], len(first_L)) - 1
     ends_B2 = np.stack([score_P[first_L[first_B]], score_P[first_L[last_B]]], axis=1)
     return Calibration(score_B=ends_B2.ravel(), probability_B=np.repeat(level_B, 2))

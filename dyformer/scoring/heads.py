@@ -84,7 +84,9 @@ def head_from_record(record: Mapping[str, Any]) -> Head:
     """Read the values of `head_record`."""
     if "text" in record:
         return TreesHead(text=record["text"])
-    return LinearHead(**{name: np.array(value) if isinstance(value, list) else value for name, value in record.items()})
+    return LinearHead(
+        mean_F=np.array(record["mean_F"]), slope_F=np.array(record["slope_F"]), offset=float(record["offset"])
+    )
 
 
 def fit_head(kind: HeadKind, table: LabelledTable, *, seed: int, strength: float = 1.0) -> Head:

@@ -35,6 +35,10 @@ class Retrieved(NamedTuple):
     partner_R: NDArray[np.int64]
     linked_R: NDArray[np.bool_]  # whether the pair was linked before, in either direction
 
+    def rows(self, index_R: NDArray[np.integer] | NDArray[np.bool_]) -> "Retrieved":
+        """Give some of the pairs."""
+        return Retrieved(self.node_R[index_R], self.partner_R[index_R], self.linked_R[index_R])
+
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # see fit_decoder
 def retrieve(
@@ -59,7 +63,7 @@ def retrieve(
     if len(side_N) > MAX_NODES:
         raise ValueError(f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates")
     block_logits = _BlockLogits(features, decoder, has_paths_of_two=len(np.unique(side_N)) == 1)
-    parts = [Retrieved(*(np.empty(0, dtype=kind) for kind in (np.int64, np.int64, np.bool_)))]
+    parts = []
     for row_S, column_C in _row_blocks(side_N, is_query_N):
         logit_SC = block_logits(row_S, column_C)
         logit_SC[row_S[:, None] == column_C] = -np.inf
@@ -67,7 +71,7 @@ def retrieve(
         for is_linked in (False, True):
             row_R, column_R = _best_of_rows(np.where(linked_SC == is_linked, logit_SC, -np.inf), k)
             parts.append(Retrieved(row_S[row_R], column_C[column_R], np.full(len(row_R), is_linked)))
-    return _grouped(Retrieved(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+    return _grouped(parts)
 
 
 def last_active(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
@@ -192,9 +196,13 @@ def _best_of_pairs(
         logit_X = np.concatenate([logit_P[wanted[0]], logit_P[wanted[1]]])
         node_R, partner_R = _first_of_rows(node_X, partner_X, logit_X, k)
         parts.append(Retrieved(node_R, partner_R, np.full(len(node_R), is_linked)))
-    return _grouped(Retrieved(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+    return _grouped(parts)
 
 
-def _grouped(retrieved: Retrieved) -> Retrieved:
-    order_R = np.argsort(retrieved.node_R, kind="stable")
-    return Retrieved(*(column_R[order_R] for column_R in retrieved))
+def _grouped(parts: list[Retrieved]) -> Retrieved:
+    """Put parts together, grouped by node."""
+    none = np.empty(0, dtype=np.int64)
+    node_R = np.concatenate([none, *(part.node_R for part in parts)])
+    partner_R = np.concatenate([none, *(part.partner_R for part in parts)])
+    linked_R = np.concatenate([none.astype(np.bool_), *(part.linked_R for part in parts)])
+    return Retrieved(node_R, partner_R, linked_R).rows(np.argsort(node_R, kind="stable"))

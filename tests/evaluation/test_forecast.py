@@ -73,7 +73,8 @@ def test_each_node_gets_its_best_retrieved_pairs(forecast: Forecast):
         rows = top.filter(node=node)
         assert rows["partner"].to_list() == [partner for _, partner in best]
         assert rows["rank"].to_list() == list(range(1, len(best) + 1))
-        given = forecast.probability(*ordered(history, Retrieved(*rows.select("node", "partner", "linked_before"))))
+        own = Retrieved(rows["node"].to_numpy(), rows["partner"].to_numpy(), rows["linked_before"].to_numpy())
+        given = forecast.probability(*ordered(history, own))
         np.testing.assert_allclose(rows["probability"], given)
 
 

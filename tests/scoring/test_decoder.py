@@ -71,7 +71,7 @@ def test_fits_are_at_their_optimum_also_for_correlated_inputs():
     inputs_PF[:, 5] = inputs_PF[:, :5].sum(axis=1) + 0.01 * inputs_PF[:, 5]
     for strength, decoder in zip(
         STRENGTHS,
-        dyformer.scoring.decoder._fits((inputs_PF, positive_P), None, STRENGTHS, "paper", 0),
+        dyformer.scoring.decoder._fits((inputs_PF, positive_P), None, STRENGTHS),
         strict=True,
     ):
         standard_PF = (inputs_PF - decoder.mean_F) / decoder.scale_F
