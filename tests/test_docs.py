@@ -53,7 +53,6 @@ def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> N
         "pretrain",
         "finetune",
         "promotion",
-        "decoder",
     ]
 
 

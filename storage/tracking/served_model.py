@@ -72,12 +72,12 @@ class ServedModel(PythonModel):
 
     def _vectors(self, rows: pd.DataFrame, row_N: NDArray[np.int64]) -> pd.DataFrame:
         if self.vectors_ND is None:
-            raise ValueError("this model is a baseline and has no vectors: ask for partners with the parameter k")
+            raise ValueError("this model is a baseline and has no vectors: it gives partners with the parameter k")
         return rows.assign(vector=list(self.vectors_ND[row_N]))
 
     def _top(self, row_N: NDArray[np.int64], k: int, links: Links) -> pd.DataFrame:
         table = self.forecast.top(k, links=links, query_A=np.unique(row_N))
-        order = {row: place for place, row in reversed(list(enumerate(row_N.tolist())))}
+        order = {row: position for position, row in reversed(list(enumerate(row_N.tolist())))}
         table = table.sort(pl.col("node").replace_strict(order, return_dtype=pl.Int64), "rank")
         named = {end: pd.Series([self.ids[row] for row in table[end]]).astype(self.id_type) for end in PARTNERS}
         numbers = {name: table[name].to_numpy() for name in ("rank", "probability", "linked_before")}

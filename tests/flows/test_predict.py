@@ -24,9 +24,13 @@ def path_graph(num_nodes: int) -> DynamicGraph:
     return DynamicGraph(snapshots=(snapshot,), node_N=np.arange(num_nodes), side_N=np.zeros(num_nodes, dtype=np.int8))
 
 
-def test_candidates_are_near_and_were_never_linked() -> None:
-    node_P, partner_P = candidate_pairs(prepare_graph(path_graph(9), until=1, config=GraphConfig()))
-    pairs = set(zip(node_P.tolist(), partner_P.tolist(), strict=True))
-    assert (0, 2) in pairs
-    assert (4, 6) in pairs
-    assert not any(abs(node - partner) <= 1 for node, partner in pairs)
+def test_candidates_are_near_or_were_linked() -> None:
+    graph = prepare_graph(path_graph(9), until=1, config=GraphConfig())
+    pairs = {frozenset(pair) for pair in zip(*(end_P.tolist() for end_P in candidate_pairs(graph)), strict=True)}
+    assert frozenset((0, 2)) in pairs
+    assert frozenset((4, 6)) in pairs
+    assert {frozenset((node, node + 1)) for node in range(8)} <= pairs
+    own = candidate_pairs(graph, np.array([4]))
+    of_one = {frozenset(pair) for pair in zip(*(end_P.tolist() for end_P in own), strict=True)}
+    assert {frozenset((3, 4)), frozenset((4, 5)), frozenset((4, 6))} <= of_one
+    assert all(4 in pair for pair in of_one)

@@ -45,7 +45,7 @@ def test_scores_record_their_queries_and_are_reused(snapshots: str, monkeypatch:
     queries = write_queries(snapshots, 6)
     scores = rank_methods(snapshots, queries, ["L3", "Contact recency"])
     assert digest(queries) in lineage_of(scores).inputs.values()
-    monkeypatch.setattr("flows.tasks.rank.evaluate_queries", lambda *args: pytest.fail("evaluated again"))
+    monkeypatch.setattr("flows.tasks.rank.fitted_scores", lambda *args: pytest.fail("evaluated again"))
     assert rank_methods(snapshots, queries, ["L3", "Contact recency"]) == scores
 
 
