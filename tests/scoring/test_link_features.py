@@ -74,14 +74,14 @@ class Plain:
         return found[1] - found[0]
 
     def smoothed(self, rank: int) -> list[np.ndarray]:
-        kept = np.zeros((len(self.nodes), len(self.nodes)))
+        lasting = np.zeros((len(self.nodes), len(self.nodes)))
         for a, b, age, weight in self.rows:
             if a != b:
-                kept[a, b] += math.log1p(weight) / math.log(2) * 0.5 ** (age / 16)
-        kept = np.log1p(kept + kept.T)
-        total = kept.sum(0)
+                lasting[a, b] += math.log1p(weight) / math.log(2) * 0.5 ** (age / 16)
+        lasting = np.log1p(lasting + lasting.T)
+        total = lasting.sum(0)
         root = np.sqrt(total + 0.3 * (total[total > 0].mean() if total.any() else 1))
-        value, vector = np.linalg.eigh(kept / root / root[:, None])
+        value, vector = np.linalg.eigh(lasting / root / root[:, None])
         chosen = np.argsort(-abs(value), kind="stable")[:rank]
         once, cubed, size = (
             (vector[:, chosen] * power[chosen]) @ vector[:, chosen].T for power in (value, value**3, abs(value))
