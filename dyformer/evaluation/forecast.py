@@ -15,10 +15,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
-from dyformer.evaluation.prequential import fitted_scores, labelled_steps
+from dyformer.evaluation.prequential import fitted_scores, has_labelled_steps, labelled_steps
+from dyformer.evaluation.protocols import NUM_OLDER_STEPS
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import Pairs, is_among
+from dyformer.sampling.pairs import Pairs, TooFewLinks, is_among
 from dyformer.sampling.ranking_queries import step_pairs
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder
 from dyformer.scoring.forecaster import ForecasterScore
@@ -115,7 +116,8 @@ def fit_forecast(
     """Fit a method on the steps up to `past.until`, for the step after it.
 
     Vectors are read by the forecaster. The probabilities are calibrated one step earlier: the method is fitted on the
-    steps before `past.until`, and its scores of the pairs retrieved there are compared with the links of `past.until`.
+    steps before `past.until`, and its scores of the pairs retrieved there are compared with the links of `past.until`
+    (of an earlier step where that one has none among them).
     `candidates_of` is needed for more than MAX_NODES nodes. Raises TooFewLinks for too short a history.
     """
     labelled = labelled_steps(past, seed=seed)
@@ -207,12 +209,19 @@ def _fitted(
 def _calibration(
     name: str, method: Embedder | Scorer, past: PreparedGraph, seed: int, candidates_of: CandidatesOf | None
 ) -> Calibration:
-    before = prepare_graph(past.history, until=past.until - 1, config=past.config)
-    labelled = labelled_steps(before, seed=seed)
-    num_nodes = len(before.history.side_N)
-    generator = np.random.default_rng([seed, past.until])
-    drawn_A = np.sort(generator.permutation(num_nodes)[:NUM_CALIBRATED])
-    retrieved = retrieved_pairs(before, fit_retrieval(labelled), drawn_A, candidates_of)
-    pairs = ordered(before.history, retrieved)
-    score_R = _fitted(name, method, before, labelled, seed)(*pairs)
-    return fit_calibration(score_R, linked_in(past.history, past.until, *pairs))
+    """Calibrate on the newest step in which some retrieved pair is linked."""
+    for step in range(past.until, max(past.until - NUM_OLDER_STEPS, 2), -1):
+        if not has_labelled_steps(past.history, step):
+            continue
+        before = prepare_graph(past.history, until=step - 1, config=past.config)
+        labelled = labelled_steps(before, seed=seed)
+        drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]
+        retrieved = retrieved_pairs(before, fit_retrieval(labelled), np.sort(drawn_A), candidates_of)
+        pairs = ordered(before.history, retrieved)
+        linked_R = linked_in(past.history, step, *pairs)
+        if linked_R.any():
+            return fit_calibration(_fitted(name, method, before, labelled, seed)(*pairs), linked_R)
+    raise TooFewLinks(
+        f"no step up to {past.until} has links between nodes known before it and an earlier step to learn from: "
+        f"probabilities cannot be calibrated; choose longer windows, or wait for more rows"
+    )

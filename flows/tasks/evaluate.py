@@ -29,7 +29,7 @@ def evaluate_model(
     opened = open_snapshots(snapshots)
     stored, experiment, trained = stored_method(opened, model, older, step)
     trial = {"step": step, "seed": seed, "config": experiment.graph}
-    settings = {"method": method, "model": trained.settings_hash}
+    settings = {"method": method, "model": trained.settings_hash, "trained_until": trained.until}
     return _evaluated(opened, {method: stored}, trial, settings, inputs=(model, *older))
 
 

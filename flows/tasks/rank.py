@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.best_partners import (
+    NUM_PARTNERS,
     best_partners,
     merged,
     partner_metrics,
@@ -93,7 +94,7 @@ def rank_model(
     """
     opened, step = open_snapshots(snapshots), lineage_of(queries).settings["step"]
     stored, experiment, trained = stored_method(opened, model, older, step)
-    settings = {"method": method, "model": trained.settings_hash}
+    settings = {"method": method, "model": trained.settings_hash, "trained_until": trained.until}
     return _ranked(
         opened, queries, {method: stored}, {"seed": seed, "config": experiment.graph}, settings, (model, *older)
     )
@@ -177,7 +178,8 @@ def _ranked(
     """Evaluate methods, by title, on the queries of a step, unless their scores exist already."""
     step, seed = lineage_of(queries).settings["step"], trial["seed"]
     drawn = opened.layout.relative(queries)
-    settings = {"protocol": PROTOCOL, "seed": seed, "step": step, "queries": drawn, **settings}
+    about = {"protocol": PROTOCOL, "seed": seed, "step": step, "queries": drawn, "num_partners": NUM_PARTNERS}
+    settings = {**about, **settings}
     lineage = opened.lineage("rankings", until=step, settings=settings, inputs=(queries, *inputs))
     keys = {"version": opened.version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.rankings(opened.dataset, **keys)

@@ -22,6 +22,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
+from dyformer.sampling.pairs import TooFewLinks
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.scoring import heads
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
@@ -196,3 +197,32 @@ def test_a_fitted_forecaster_survives_its_record(forecast: Forecast):
 def test_less_than_one_partner_is_refused(forecast: Forecast):
     with pytest.raises(ValueError, match="k = 0: expected at least one partner per node"):
         forecast.top(0)
+
+
+def test_a_newest_step_without_links_among_known_nodes_does_not_calibrate():
+    thin = without_links(GRAPH, UNTIL)
+    forecast = fit_forecast("own", Product(), past_of(thin), seed=0)
+    earlier = fit_forecast("own", Product(), past_of(until=UNTIL - 1), seed=0)
+    np.testing.assert_array_equal(forecast.calibration.probability_B, earlier.calibration.probability_B)
+    assert forecast.calibration.probability_B.max() > 0
+
+
+def test_a_history_without_links_to_calibrate_on_is_refused():
+    thin = GRAPH
+    for step in (2, 4, 5, UNTIL):
+        thin = without_links(thin, step)
+    with pytest.raises(TooFewLinks, match="probabilities cannot be calibrated"):
+        fit_forecast("own", Product(), past_of(thin), seed=0)
+
+
+def without_links(graph: DynamicGraph, step: int) -> DynamicGraph:
+    """The graph with self-loops alone in one step."""
+    snapshot, rows = graph.snapshots[step - 1], graph.interactions
+    assert rows is not None
+    first = sum(each.num_interactions for each in graph.snapshots[: step - 1])
+    target_R = rows.target_R.copy()
+    target_R[first : first + snapshot.num_interactions] = rows.source_R[first : first + snapshot.num_interactions]
+    none = np.empty(0, dtype=np.int64)
+    empty = replace(snapshot, source_E=none, target_E=none, weight_E=none.astype(np.float64))
+    snapshots = (*graph.snapshots[: step - 1], empty, *graph.snapshots[step:])
+    return replace(graph, snapshots=snapshots, interactions=replace(rows, target_R=target_R))

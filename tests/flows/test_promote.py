@@ -18,6 +18,7 @@ from dyformer.sampling.ranking_queries import RankingQueries
 from flows.tasks import promote, train
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, space_of, trained_until
+from flows.tasks.predict import write_forecasts
 from flows.tasks.promote import NotEvaluated, champion_of, promote_if_better, unranked
 from flows.tasks.rank import rank_methods, rank_model, read_queries, write_queries
 from flows.tasks.report import run_metrics
@@ -458,6 +459,13 @@ def test_a_newest_step_without_links_between_known_nodes_is_not_evaluated_and_pr
     assert champion_file().read_bytes() == before
     assert retrain._evaluated(thin, contender_of(thin, 2.0), 0) == ([], [])
     assert run_tables(run_metrics(thin, [], []), "mylog") == []
+
+
+def test_a_newest_step_without_links_between_known_nodes_has_forecasts_all_the_same(snapshots: str, tmp_path: Path):
+    thin = grown(tmp_path, "thin", ["100,101,60"])
+    forecasts = read_table(write_forecasts(thin, Contender(title="Contact recency")), "forecasts")
+    assert forecasts["step"].unique().to_list() == [7]
+    assert forecasts["probability"].max() > 0
 
 
 def test_slices_that_may_not_be_lost_are_a_setting(snapshots: str, champion_skill: Callable):
