@@ -20,7 +20,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import TooFewLinks
-from dyformer.sampling.ranking_queries import ranking_queries
+from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, ranking_queries
 from dyformer.scoring.forecaster import Forecaster
 
 GRAPH, STEP = growing_log(num_steps=7), 6
@@ -102,11 +102,19 @@ def test_training_pairs_are_drawn_with_other_seeds_than_those_of_evaluations():
         kind = ~examples.positive_P
         negatives.append(set(zip(examples.source_P[kind].tolist(), examples.target_P[kind].tolist(), strict=True)))
     assert negatives[0] != negatives[1]
-    queries = ranking_queries(GRAPH, 5, seed=0, num_per_family=5, families=("typed", "active", "historical"))
+    queries = ranking_queries(GRAPH, 5, seed=0, num_per_family=5, families=TRAINING_FAMILIES)
     drawn = {
         (s, c) for s, row in zip(queries.source_Q.tolist(), queries.candidate_QC.tolist(), strict=True) for c in row
     }
     assert negatives[0] != {pair for pair in drawn if pair[1] >= 0}
+
+
+def test_training_pairs_include_uniform_ones():
+    side_N = (np.arange(len(GRAPH.node_N)) % 2).astype(np.int8)
+    examples = ranking_examples(replace(GRAPH, side_N=side_N), 5, seed=0)
+    is_one_side_P = side_N[examples.source_P] == side_N[examples.target_P]
+    # Past partners are not new, and the other families stay on the other side.
+    assert (is_one_side_P & examples.new_P & ~examples.positive_P).any()
 
 
 def test_no_scorer_reads_the_forecast_step_or_a_later_one():
