@@ -51,7 +51,14 @@ def spectrum(matrix: sparse.csr_array) -> Spectrum:
     else:
         start_N = np.random.default_rng(0).random(num_nodes)
         num_kept = min(NUM_KEPT, num_nodes)
-        value_K, vector_NK = map(np.asarray, eigsh(matrix, k=RANK, v0=start_N, ncv=num_kept, tol=TOLERANCE))
+        found = eigsh(
+            matrix,
+            k=RANK,
+            v0=start_N,
+            ncv=num_kept,
+            tol=TOLERANCE,  # pyright: ignore[reportArgumentType]  # scipy takes a float
+        )
+        value_K, vector_NK = map(np.asarray, found)
     largest = np.argsort(-np.abs(value_K), kind="stable")[:RANK]
     return Spectrum(vector_NK=vector_NK[:, largest].astype(np.float32), value_K=value_K[largest])
 
