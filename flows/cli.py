@@ -233,6 +233,24 @@ def retrain(
 
 
 @app.command()
+def report(
+    dataset: Name,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="file to write (by default DATASET-report.html)", dir_okay=False, show_default=False),
+    ] = None,
+) -> None:
+    """Write the report of the newest run as one HTML file that opens offline."""
+    from flows.tasks.report import newest_report, read_report, report_page
+
+    file = Path(f"{dataset}-report.html") if out is None else out
+    page = report_page(*read_report(newest_report(dataset)))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(page, encoding="utf-8")
+    print(f"report: {file}")
+
+
+@app.command()
 @with_reading
 def benchmark(  # noqa: PLR0913, because each option is an argument
     dataset: Name,

@@ -32,7 +32,7 @@ from flows.tasks.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.promote import promote_if_better, unranked
 from flows.tasks.rank import rankable_steps
-from flows.tasks.report import finished_report, run_metrics, write_report
+from flows.tasks.report import finished_report, report_page, run_metrics, write_report
 from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run
 from flows.tasks.train import model_steps
@@ -69,16 +69,16 @@ def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Change
         show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
     with _timed(seconds, "predict"):
         made = _published(snapshots, contender, promotion, seed)
-    with _timed(seconds, "track"):
-        tracked = track_task(snapshots, contender, rows, earlier, made, promotion)
     summary = {
         "dataset": dataset,
         "counts": {**counts, "snapshots": snapshots},
-        "addresses": {"snapshots": snapshots, "scores": scores, "rankings": rankings, **made},
+        "addresses": {"snapshots": snapshots, "scores": scores, "earlier": earlier, "rankings": rankings, **made},
         "promotion": promotion,
-        "tracking": tracked,
-        "seconds": seconds,
     }
+    with _timed(seconds, "track"):
+        page = report_page(rows, summary)
+        tracked = track_task(snapshots, contender, rows, earlier, made, promotion, page)
+    summary |= {"tracking": tracked, "seconds": seconds}
     report = report_task(snapshots, rows, summary, experiment, seed)
     show_report(report)
     return report

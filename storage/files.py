@@ -78,6 +78,14 @@ def size(address: str) -> int | None:
         return None
 
 
+def modified(address: str) -> float:
+    """Time of the last write, in seconds since 1970; FileNotFoundError when there is no such file."""
+    if not is_remote(address):
+        return Path(address).stat().st_mtime
+    with _named_errors(address):
+        return obstore.head(*_object(address))["last_modified"].timestamp()
+
+
 def remove(address: str) -> None:
     """Delete a file; a missing file is no error."""
     if not is_remote(address):

@@ -127,6 +127,10 @@ class Layout:
         """Artifact with the metrics and the summary of a finished run."""
         return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))
 
+    def reports(self, dataset: str) -> str:
+        """Folder of all reports of a dataset."""
+        return self._join(FORECASTS, "report", _hive(dataset=dataset))
+
     def audit(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the checks of a leak audit as of step `until`."""
         return self._join(FORECASTS, "audit", _run(dataset, version, until, settings, seed))

@@ -11,20 +11,33 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-METRIC_TITLES = {"auc": "AUC", "average_precision": "average precision"}
+from dyformer.evaluation.best_partners import BUSIEST
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.sampling.ranking_queries import FAMILIES
+
+METRIC_TITLES = {
+    "auc": "AUC",
+    "average_precision": "average precision",
+    "mrr": "MRR",
+    "precision_at_10": "precision@10",
+}
+SLICE_TITLES = {"all": "all links", KNOWN: "known nodes", BUSIEST: "the busiest nodes"}
 QUIET = 2  # the layer of a plot on which baselines are
 GREY = "#9A9A9A"
+DARK = 80  # percent; above it the heat map is dark, so that its numbers are white
 # These colours remain distinguishable for colour-blind readers too (Okabe and Ito, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
 
-def step_curve(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
+def step_curve(
+    metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all", family: str = "random"
+) -> Figure:
     """Draw a metric per step, one line a method: mean over seeds, with a band of the 95 % interval (Fig. 5).
 
     Our methods are in colour, in front; baselines are grey lines, the best one dark, with a band of its own.
-    Raises ValueError when the frame has no per-step value of this metric and slice.
+    Raises ValueError when the frame has no per-step value of this metric, slice and family.
     """
-    rows = _rows(metrics, metric, slice_name).filter(~pl.col("step").is_in(["micro", "macro"]))
+    rows = _rows(metrics, metric, slice_name, family).filter(~pl.col("step").is_in(["micro", "macro"]))
     rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
     figure, axes = _empty(8.5, 4.8)
     styles = _styles(rows)
@@ -41,15 +54,17 @@ def step_curve(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = 
     return figure
 
 
-def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> Figure:
+def comparison_chart(
+    metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all", family: str = "random"
+) -> Figure:
     """Draw Micro and Macro of every method as points with 95 % intervals, the best macro on top; on one step one point.
 
     Points, because the length of a bar misleads on an axis that does not begin at 0. Ours have colours, baselines grey.
-    Raises ValueError when the frame has neither a micro nor a macro value of this metric and slice.
+    Raises ValueError when the frame has neither a micro nor a macro value of this metric, slice and family.
     """
-    every = _rows(metrics, metric, slice_name)
+    every = _rows(metrics, metric, slice_name, family)
     rows = _not_empty(every.filter(pl.col("step").is_in(["micro", "macro"])), metrics, metric, slice_name)
-    is_single = every["step"].n_unique() == 3
+    is_single = every.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique() == 1
     ranked = _ranked(rows)[::-1]  # rows are drawn upwards
     figure, axes = _empty(8.5, 1.4 + 0.36 * len(ranked))
     styles, markers = _styles(rows), {"macro": "o"} if is_single else {"macro": "o", "micro": "D"}
@@ -64,6 +79,37 @@ def comparison_chart(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: 
     axes.set_xlabel(f"{METRIC_TITLES.get(metric, metric)} (%), with 95 % interval")
     _finish(axes, rows, metric, slice_name)
     axes.set_ylabel("")
+    return figure
+
+
+def family_heat_map(metrics: pl.DataFrame) -> Figure:
+    """Draw the AUC of every method against each family of negatives: mean over steps and seeds, in percent.
+
+    The best mean over families is on top, the best value of a family in bold; names of baselines are grey. Raises
+    ValueError when the frame has no such value of the prequential protocol.
+    """
+    rows = metrics.filter(pl.col("family").is_in(FAMILIES), metric="auc", slice=KNOWN, step="macro")
+    rows = _not_empty(rows.drop_nulls("value"), metrics, "auc", KNOWN)
+    ranked, families = _ranked(rows), [name for name in FAMILIES if name in set(rows["family"])]
+    baselines = set(rows.filter(pl.col("is_baseline"))["method"])
+    mean = {(*key,): 100 * value for *key, value in rows.group_by("method", "family").agg(pl.mean("value")).iter_rows()}
+    value_MF = [[mean.get((method, family), float("nan")) for family in families] for method in ranked]
+    figure, axes = _empty(4.2 + 0.9 * len(families), 1.2 + 0.32 * len(ranked))
+    axes.imshow(value_MF, cmap="Blues", vmin=50, vmax=100, aspect="auto")
+    for column, family in enumerate(families):
+        best = max(value for (_, own), value in mean.items() if own == family)
+        for row, method in enumerate(ranked):
+            value = mean.get((method, family))
+            if value is not None:
+                colour, weight = "white" if value > DARK else "black", "bold" if value == best else "normal"
+                axes.text(
+                    column, row, f"{value:.1f}", ha="center", va="center", color=colour, weight=weight, fontsize=8
+                )
+    axes.set_xticks(range(len(families)), families)
+    axes.set_yticks(range(len(ranked)), ranked, fontsize=9)
+    for label in axes.get_yticklabels():
+        label.set_color("#606060" if label.get_text() in baselines else "black")
+    axes.set_title(f"AUC (%) by family of negatives\n{_title(rows, KNOWN)}", loc="left", fontsize=10)
     return figure
 
 
@@ -114,8 +160,8 @@ def _loss_panel(axes: Axes, stage: str, rows: pl.DataFrame) -> None:
     axes.legend(frameon=False, fontsize=9)
 
 
-def _rows(metrics: pl.DataFrame, metric: str, slice_name: str) -> pl.DataFrame:
-    wanted = (pl.col("metric") == metric) & (pl.col("slice") == slice_name) & (pl.col("family") == "random")
+def _rows(metrics: pl.DataFrame, metric: str, slice_name: str, family: str) -> pl.DataFrame:
+    wanted = (pl.col("metric") == metric) & (pl.col("slice") == slice_name) & (pl.col("family") == family)
     return metrics.with_columns(pl.col("step").cast(pl.String)).filter(wanted).drop_nulls("value")
 
 
@@ -176,7 +222,7 @@ def _finish(axes: Axes, rows: pl.DataFrame, metric: str, slice_name: str, *, rev
 
 def _title(rows: pl.DataFrame, slice_name: str) -> str:
     datasets, protocols = rows["dataset"].unique().sort(), rows["protocol"].unique().sort()
-    which = "all links" if slice_name == "all" else f"{slice_name} links only"
+    which = SLICE_TITLES.get(slice_name, f"{slice_name} links only")
     num_seeds, num_pairs = rows["seed"].n_unique(), rows["num_pairs"].max()
     per_step = " a step at most" if rows["step"].dtype == pl.Int64 else ""
     pairs = "" if num_pairs is None else f"{num_pairs:,} pairs{per_step}, "

@@ -6,11 +6,15 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment, as_record
+from flows.console import promotion_line
 from flows.tasks.evaluate import metrics
 from flows.tasks.rank import ranking_metrics
-from flows.tasks.snapshots import open_snapshots
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from storage import files
 from storage.artifacts.artifact import (
+    MANIFEST,
     ArtifactMissing,
     Lineage,
     is_current,
@@ -19,8 +23,13 @@ from storage.artifacts.artifact import (
     read_table,
     write_artifact,
 )
+from storage.drop import check_dataset
+from storage.layout import Layout
 
 SUMMARY = "summary.json"
+NUM_LINKS = 15  # most probable links of each kind on the page
+ROW_COUNTS = ("read", "accepted", "quarantined", "dropped")
+LINK_TITLES = {"forecasts": "all links", "new": "new links alone"}
 
 
 def write_report(
@@ -53,6 +62,63 @@ def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> st
     """Return the address of the report that a run on these snapshots would write, if it exists."""
     address, lineage = _planned(snapshots, experiment, seed)
     return address if is_current(address, lineage) else None
+
+
+def newest_report(dataset: str) -> str:
+    """Return the address of the last report on the newest rows of a dataset.
+
+    Raises DatasetNotIngested for an unknown dataset, ArtifactMissing for one without a report.
+    """
+    layout = Layout.from_environment()
+    check_dataset(layout, dataset)
+    found = files.find(layout.reports(dataset), MANIFEST)
+    if not found:
+        raise ArtifactMissing(f"{dataset} has no report in {layout.root}: run `dyformer run {dataset}` first")
+    addresses = {address.removesuffix(f"/{MANIFEST}"): files.modified(address) for address in found}
+    return max(addresses, key=lambda address: (int(layout.describe(address)[1]["version"]), addresses[address]))
+
+
+def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
+    """Make the HTML page of a run from its metrics and its summary: counts, addresses and promotion."""
+    counts, addresses = summary["counts"], summary["addresses"]
+    opened = open_snapshots(addresses["snapshots"])
+    texts = {
+        "event table version": str(opened.version),
+        "rows": ", ".join(f"{counts[f'num_{name}']:,} {name}" for name in ROW_COUNTS),
+        "snapshots": f"{opened.num_steps}, window {opened.window}",
+        "nodes": f"{opened.steps['num_nodes'].max():,}",
+        "interactions": f"{opened.steps['num_interactions'].sum():,}",
+    }
+    earlier = [metrics([address], opened.address) for address in addresses.get("earlier", [])]
+    step = opened.num_steps + 1
+    return html_report(
+        rows,
+        opened.dataset,
+        counts=texts,
+        sentences=[promotion_line(summary["promotion"])],
+        links={
+            f"Forecasts for step {step}, {title}": most_probable(opened, read_table(addresses["forecasts"], table))
+            for table, title in LINK_TITLES.items()
+        },
+        earlier=pl.concat(earlier) if earlier else None,
+    )
+
+
+def most_probable(opened: Snapshots, forecasts: pl.DataFrame) -> pl.DataFrame:
+    """Return the NUM_LINKS forecasts of the highest probability, each pair once: source, target, probability, ...
+
+    In a log with two sides, and in an undirected log, a pair may be among the best of both its ends.
+    """
+    is_swapped = pl.col("side") > pl.col("partner_side")
+    if not opened.directed:
+        is_swapped = is_swapped | ((pl.col("side") == pl.col("partner_side")) & (pl.col("id") > pl.col("partner_id")))
+    ends = {
+        "source": pl.when(is_swapped).then("partner_id").otherwise("id"),
+        "target": pl.when(is_swapped).then("id").otherwise("partner_id"),
+    }
+    pairs = forecasts.select(**ends, **{name: pl.col(name) for name in ("probability", "linked_before", "reasons")})
+    pairs = pairs.unique(["source", "target"], maintain_order=True)
+    return pairs.sort("probability", descending=True, maintain_order=True).head(NUM_LINKS)
 
 
 def _planned(snapshots: str, experiment: Experiment, seed: int) -> tuple[str, Lineage]:

@@ -18,7 +18,7 @@ from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.evaluation.stored_forecast import history_tables
-from dyformer.experiments.plots import comparison_chart, loss_curve, step_curve
+from dyformer.experiments.plots import comparison_chart, family_heat_map, loss_curve, step_curve
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.audit import RECORD, read_audit
 from flows.tasks.evaluate import metrics
@@ -72,6 +72,7 @@ def track_run(
     earlier: list[str],
     made: dict[str, str],
     promotion: dict[str, Any],
+    page: str,
 ) -> dict[str, Any]:
     """Track a retraining: one run for its newest model, with all its results, and one for each method.
 
@@ -82,6 +83,7 @@ def track_run(
         earlier: addresses of the pairs of all evaluated steps by the baselines alone, for the curve.
         made: addresses of the model that is published, its vectors and its forecasts, by kind.
         promotion: the outcome of promote_if_better.
+        page: the report of the run, as HTML.
 
     Returns:
         tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
@@ -103,7 +105,9 @@ def track_run(
         if not pairs.is_empty():
             _draw(run, pairs, pl.concat([pairs, *(metrics([address], snapshots) for address in earlier)]))
             _track_tables(run, pairs, opened.dataset)
+        _draw_families(run, ranked)
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
+        run.artifact("report.html", page.encode())
         run.table("metrics.csv", table)
         _track_promotion(run, promotion)
         published = made["model"]
@@ -149,6 +153,7 @@ def track_rankings(snapshots: str, scores: list[str], table: pl.DataFrame) -> di
     name = "comparison of methods"
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
         _track_data(run, opened)
+        _draw_families(run, table)
         run.table("metrics.csv", table)
     return _outcome(tracker, run, None)
 
@@ -261,6 +266,12 @@ def _draw(run: TrackedRun, compared: pl.DataFrame, per_step: pl.DataFrame) -> No
         if compared.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
             run.plot(f"plots/auc_per_step_{part}.png", step_curve(course, slice_name=part))
             run.plot(f"plots/comparison_{part}.png", comparison_chart(compared, slice_name=part))
+
+
+def _draw_families(run: TrackedRun, table: pl.DataFrame) -> None:
+    """Plot the AUC of each method by family of negatives, where the table has the prequential protocol."""
+    if not table.filter(protocol=RANKING_PROTOCOL, metric="auc", slice=KNOWN, step="macro").is_empty():
+        run.plot("plots/auc_by_family.png", family_heat_map(table))
 
 
 def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from dyformer.experiments.plots import COLOURS, GREY, comparison_chart, loss_curve, step_curve
+from dyformer.experiments.plots import COLOURS, GREY, comparison_chart, family_heat_map, loss_curve, step_curve
 
 AUC = {"EdgeBank": (0.70, 0.72), "DyFormer": (0.88, 0.90), "L3": (0.80, 0.95), "Popularity": (0.60, 0.65)}
 
@@ -141,3 +141,47 @@ def test_losses_have_a_panel_a_stage_and_a_line_a_loss() -> None:
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2]
     with pytest.raises(ValueError, match="no loss to draw"):
         loss_curve(losses.clear())
+
+
+def test_heat_map_has_a_row_a_method_and_a_column_a_family() -> None:
+    rows = metric_rows().filter(step="macro").with_columns(protocol=pl.lit("prequential"), slice=pl.lit("known"))
+    historical = rows.filter(pl.col("method") != "L3").with_columns(
+        family=pl.lit("historical"), value=0.95 - pl.col("value")
+    )
+    figure = family_heat_map(pl.concat([historical, rows]))
+    assert_draws(figure)
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["random", "historical"]  # the others have no value
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == ["L3", "DyFormer", "EdgeBank", "Popularity"]  # by the mean of the families
+    cells = {(names[int(text.get_position()[1])], int(text.get_position()[0])): text for text in axes.texts}
+    assert {key: text.get_text() for key, text in cells.items()} == {
+        ("L3", 0): "86.0",
+        ("DyFormer", 0): "81.0",
+        ("EdgeBank", 0): "63.0",
+        ("Popularity", 0): "56.0",
+        ("DyFormer", 1): "14.0",
+        ("EdgeBank", 1): "32.0",
+        ("Popularity", 1): "39.0",
+    }
+    bold = {key for key, text in cells.items() if text.get_fontweight() == "bold"}
+    assert bold == {("L3", 0), ("Popularity", 1)}
+    colours = {text.get_text(): text.get_color() for text in axes.get_yticklabels()}
+    assert colours["DyFormer"] == "black"
+    assert len({colours[name] for name in names}) == 2
+    with pytest.raises(ValueError, match="no value of auc, slice known"):
+        family_heat_map(metric_rows())
+
+
+def test_charts_and_curves_of_other_families_and_slices() -> None:
+    rows = metric_rows(num_seeds=1).with_columns(
+        metric=pl.lit("precision_at_10"), family=pl.lit("published"), slice=pl.lit("busiest")
+    )
+    one = rows.filter(pl.col("step").is_in(["4", "macro"]))  # one step, without a micro value
+    chart = comparison_chart(one, metric="precision_at_10", slice_name="busiest", family="published")
+    assert labels(chart) == ["precision@10"]
+    assert "the busiest nodes" in chart.axes[0].get_title(loc="left")
+    curve = step_curve(rows, metric="precision_at_10", slice_name="busiest", family="published")
+    assert curve.axes[0].get_ylabel() == "precision@10 (%)"
+    with pytest.raises(ValueError, match="no value of precision_at_10"):
+        comparison_chart(one, metric="precision_at_10", slice_name="busiest")

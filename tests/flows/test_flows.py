@@ -1,5 +1,6 @@
 """One whole run, from a user's own raw log to a tracked model and its forecasts, on a real Prefect server."""
 
+import html
 import json
 import os
 import re
@@ -161,6 +162,28 @@ def test_outcome_of_the_promotion_is_printed_reported_and_tracked(run: Run, stor
     with get_client(sync_client=True) as client:
         (summary,) = [found for found in client.read_artifacts() if found.key == "summary-mylog"]
     assert promotion_line(outcome) in str(summary.data)
+
+
+def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    import mlflow
+
+    file = store.parent / "pages" / "mylog.html"
+    assert command("report", "mylog", "--out", str(file)) == 0
+    assert str(file) in capsys.readouterr().out
+    page = file.read_text()
+    best = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet").sort("probability").tail(1)
+    for text in (best["id"].item(), best["partner_id"].item(), promotion_line(run["promotion"]), "1,500 accepted"):
+        assert html.escape(text) in page
+    for plot in ("AUC of each method by family", "Precision of the ten best", "AUC of each step, all links"):
+        assert f'alt="{plot}' in page
+    client = mlflow.MlflowClient(run["tracking"]["tracker"])
+    assert "plots/auc_by_family.png" in {item.path for item in client.list_artifacts(run["tracking"]["run"], "plots")}
+    found = client.download_artifacts(run["tracking"]["run"], "report.html", str(store.parent))
+    assert Path(found).read_text() == page
+    assert command("report", "other") == 1
+    assert "no dataset 'other'" in capsys.readouterr().err
 
 
 def test_a_rerun_prints_the_ranking_the_papers_tables_and_then_the_promotion(

@@ -1,0 +1,147 @@
+"""Metrics of a run and its most probable links -> one HTML page that opens offline: tables, sentences, plots.
+
+All texts are escaped, because names and ids come from logs. The page has no script, and its plots are inside it.
+"""
+
+import base64
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from dyformer.evaluation.best_partners import BUSIEST, PUBLISHED
+from dyformer.evaluation.metric_rows import SLICES
+from dyformer.evaluation.prequential import PROTOCOL
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.ranking_rows import MIXED
+from dyformer.experiments.plots import comparison_chart, family_heat_map, step_curve
+from dyformer.experiments.ranking_tables import run_tables
+from dyformer.experiments.tables import PrintedTable
+
+PLOT_DPI = 110
+ROW_KEYS = ["method", "seed", "step", "metric", "slice"]  # of one protocol with one family of negatives
+
+# The policy forbids a browser every request and every script, whatever a text of the page may be.
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; }}
+h2 {{ font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #ccc; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }}
+caption {{ text-align: left; color: #555; padding-bottom: .4rem; }}
+th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }}
+img {{ max-width: 100%; height: auto; display: block; margin: 1.5rem 0; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def html_report(
+    metrics: pl.DataFrame,
+    dataset: str,
+    *,
+    counts: Mapping[str, str],
+    sentences: Sequence[str] = (),
+    links: Mapping[str, pl.DataFrame] | None = None,
+    earlier: pl.DataFrame | None = None,
+) -> str:
+    """Give the page of a run.
+
+    Args:
+        metrics: rows of METRICS_SCHEMA, of the prequential protocol, of the paper's, or of both.
+        dataset: its name.
+        counts: the texts at the top, by their name.
+        sentences: the outcome of the run.
+        links: tables of forecasts, by title.
+        earlier: rows of the paper's protocol of more steps, for the curves.
+    """
+    ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(protocol="paper")
+    course = pairs if earlier is None else pl.concat([pairs, earlier]).unique(ROW_KEYS, maintain_order=True)
+    numbers = PrintedTable("", pl.DataFrame({"": list(counts), "value": list(counts.values())}), [])
+    forecasts = [PrintedTable(title, frame, []) for title, frame in (links or {}).items()]
+    parts = [
+        *_table(numbers),
+        *(f"<p>{escape(sentence)}</p>" for sentence in sentences),
+        *_section("Ranking of the next links", run_tables(ranked, dataset), _ranking_plots(ranked)),
+        *_section("The paper's protocol", run_tables(pairs, dataset), _pair_plots(pairs, course)),
+        *_section("Most probable links", forecasts),
+    ]
+    return PAGE.format(title=escape(f"{dataset}: report"), body="\n".join(parts))
+
+
+def _ranking_plots(rows: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
+    """Draw the plots that the rows of the prequential protocol allow, each with its title."""
+    mean = rows.filter(slice=KNOWN, family=MIXED, metric="mrr")
+    if not mean.is_empty():
+        yield "MRR with intervals", comparison_chart(mean, metric="mrr", slice_name=KNOWN, family=MIXED)
+    if _num_steps(mean) > 1:
+        yield "MRR of each step", step_curve(mean, metric="mrr", slice_name=KNOWN, family=MIXED)
+    if not rows.filter(metric="auc", slice=KNOWN).is_empty():
+        yield "AUC of each method by family of negatives", family_heat_map(rows)
+    for part in (KNOWN, BUSIEST):
+        best = rows.filter(slice=part, family=PUBLISHED, metric="precision_at_10")
+        if not best.is_empty():
+            chart = comparison_chart(best, metric="precision_at_10", slice_name=part, family=PUBLISHED)
+            yield f"Precision of the ten best partners, {part} nodes", chart
+
+
+def _pair_plots(rows: pl.DataFrame, course: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
+    """Draw the plots of the paper's protocol: a comparison on the same steps, and curves over the steps of `course`."""
+    for part in SLICES:
+        if not rows.filter(slice=part, metric="auc").is_empty():
+            yield f"AUC with intervals, {part} links", comparison_chart(rows, slice_name=part)
+        if _num_steps(course.filter(slice=part, metric="auc")) > 1:
+            yield f"AUC of each step, {part} links", step_curve(course, slice_name=part)
+
+
+def _num_steps(rows: pl.DataFrame) -> int:
+    return rows.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique()
+
+
+def _section(title: str, tables: Sequence[PrintedTable], plots: Iterable[tuple[str, Figure]] = ()) -> Iterator[str]:
+    """Give a heading, tables and plots; nothing where there is no table."""
+    if tables:
+        yield f"<h2>{escape(title)}</h2>"
+        for table in tables:
+            yield from _table(table)
+        for name, plot in plots:
+            yield f'<img alt="{escape(name)}" src="data:image/png;base64,{_encoded(plot)}">'
+
+
+def _table(table: PrintedTable) -> Iterator[str]:
+    header = "".join(f"<th>{escape(name)}</th>" for name in table.frame.columns)
+    yield f'<div class="wide"><table><caption>{escape(table.title)}</caption><tr>{header}</tr>'
+    for row in table.frame.iter_rows():
+        yield "<tr>" + "".join(f"<td>{escape(_text(value))}</td>" for value in row) + "</tr>"
+    yield "</table></div>"
+    yield from (f"<p>{escape(sentence)}</p>" for sentence in table.sentences)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _encoded(plot: Figure) -> str:
+    image = io.BytesIO()
+    plot.savefig(image, format="png", dpi=PLOT_DPI)
+    return base64.b64encode(image.getvalue()).decode()

@@ -1,0 +1,114 @@
+"""The page of a run holds its tables, sentences, links and plots, requests nothing, and escapes every text."""
+
+import base64
+from html.parser import HTMLParser
+
+import polars as pl
+
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.experiments.html_report import html_report
+
+TAGS = set("html head meta title style body h1 h2 p div table caption tr th td img".split())  # noqa: SIM905, as a list it is long
+EVIL = '<script src="http://x.example/a.js">alert(1)</script>'
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the texts, as a browser reads them."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def plots(self) -> dict[str, bytes]:
+        images = [attributes for tag, attributes in self.elements if tag == "img"]
+        sources = {str(each["alt"]): str(each["src"]).removeprefix("data:image/png;base64,") for each in images}
+        return {title: base64.b64decode(source, validate=True) for title, source in sources.items()}
+
+
+def rows(protocol: str, steps: tuple[str, ...], *cells: tuple[str, str, str]) -> pl.DataFrame:
+    found = []
+    for metric, family, part in cells:
+        for method, value in (("Ours", 0.8), ("L3", 0.7)):
+            about = {"dataset": "mylog", "protocol": protocol, "method": method, "seed": 0, "metric": metric}
+            about |= {"family": family, "slice": part, "is_baseline": method == "L3", "best_baseline": "L3"}
+            numbers = {"value": value, "num_pairs": 40, "low": value - 0.1, "high": value + 0.1}
+            found += [{**about, **numbers, "step": step} for step in (*steps, "macro")]
+    return pl.DataFrame(found, schema=METRICS_SCHEMA)
+
+
+RANKED = (
+    ("mrr", "mixed", "known"),
+    ("auc", "random", "known"),
+    ("auc", "historical", "known"),
+    ("precision_at_10", "published", "known"),
+    ("precision_at_10", "published", "busiest"),
+)
+
+
+def ranking(*steps: str) -> pl.DataFrame:
+    log = [
+        {"dataset": "mylog", "protocol": "prequential", "method": "-", "step": "micro", "metric": name, "value": 0.5}
+        for name in ("coverage", "repeat_rate")
+    ]
+    return pl.concat([rows("prequential", steps, *RANKED), pl.DataFrame(log, schema=METRICS_SCHEMA)])
+
+
+def test_page_has_the_tables_sentences_and_plots_of_both_protocols():
+    metrics = pl.concat([ranking("5"), rows("paper", ("5",), ("auc", "random", "all"))])
+    page = Page(html_report(metrics, "mylog", counts={"nodes": "300"}, sentences=["champion: Ours"]))
+    text = "".join(page.texts)
+    for expected in ("nodes", "300", "champion: Ours", "0.800 [0.700, 0.900]", "The best baseline in MRR is L3"):
+        assert expected in text
+    assert text.index("mylog, prequential protocol") < text.index("mylog, paper protocol")
+    assert list(page.plots()) == [
+        "MRR with intervals",
+        "AUC of each method by family of negatives",
+        "Precision of the ten best partners, known nodes",
+        "Precision of the ten best partners, busiest nodes",
+        "AUC with intervals, all links",
+    ]
+    assert all(image.startswith(b"\x89PNG") for image in page.plots().values())
+
+
+def test_curves_are_drawn_where_several_steps_were_evaluated():
+    metrics = pl.concat([ranking("5", "6"), rows("paper", ("6",), ("auc", "random", "all"))])
+    earlier = rows("paper", ("4", "5", "6"), ("auc", "random", "all")).filter(method="L3")
+    curves = {"MRR of each step", "AUC of each step, all links"}
+    assert curves <= set(Page(html_report(metrics, "mylog", counts={}, earlier=earlier)).plots())
+    without = metrics.filter(pl.col("step") != "5")
+    assert not curves & set(Page(html_report(without, "mylog", counts={})).plots())
+
+
+def test_page_without_a_protocol_has_no_heading_for_it():
+    page = html_report(ranking("5"), "mylog", counts={})
+    assert "Ranking of the next links" in page
+    assert "paper&#x27;s protocol" not in page
+    assert "Most probable links" not in page
+
+
+def test_texts_of_the_log_are_escaped_and_nothing_is_requested():
+    links = pl.DataFrame({"source": [EVIL], "target": ["a&b"], "probability": [0.25], "reasons": [[EVIL, "x"]]})
+    metrics = ranking("5").with_columns(
+        pl.col("method").replace("L3", EVIL), pl.col("best_baseline").replace("L3", EVIL)
+    )
+    page = html_report(metrics, "mylog", counts={EVIL: EVIL}, sentences=[EVIL], links={EVIL: links})
+    parsed = Page(page)
+    assert "<script" not in page
+    assert {tag for tag, _ in parsed.elements} <= TAGS
+    assert sum(text == EVIL for text in parsed.texts) >= 5  # count, sentence, title, id, name of a method
+    assert "a&b" in parsed.texts
+    assert "0.2500" in parsed.texts
+    addresses = [each.get("src") or each.get("href") for _, each in parsed.elements if each.keys() & {"src", "href"}]
+    assert addresses
+    assert all(str(address).startswith("data:image/png;base64,") for address in addresses)
+    assert all("url(" not in text and "@import" not in text for text in parsed.texts)
+    policies = [each["content"] for _, each in parsed.elements if "http-equiv" in each]
+    assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]

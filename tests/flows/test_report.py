@@ -1,0 +1,67 @@
+"""The page of a run is made from the newest report, and lists each forecast pair once."""
+
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from flows.tasks.report import NUM_LINKS, most_probable, newest_report
+from flows.tasks.snapshots import Snapshots
+from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
+from storage.events.table import DatasetNotIngested
+from storage.files import write_bytes
+from storage.layout import Layout
+
+
+def opened(*, directed: bool) -> Snapshots:
+    steps = pl.DataFrame({"step": [1]})
+    return Snapshots(
+        layout=Layout("data"), address="", dataset="mylog", version=1, window="7d", steps=steps, directed=directed
+    )
+
+
+def forecasts(*pairs: tuple[int, str, int, str, float]) -> pl.DataFrame:
+    frame = pl.DataFrame(pairs, schema=["side", "id", "partner_side", "partner_id", "probability"], orient="row")
+    return frame.with_columns(linked_before=pl.lit(True), reasons=pl.lit(["recency"]))
+
+
+def test_most_probable_links_hold_each_pair_once():
+    both = forecasts((0, "a", 0, "b", 0.3), (0, "b", 0, "a", 0.3), (0, "a", 0, "c", 0.9))
+    undirected = most_probable(opened(directed=False), both)
+    assert undirected.select("source", "target", "probability").rows() == [("a", "c", 0.9), ("a", "b", 0.3)]
+    one_way = most_probable(opened(directed=True), both)
+    assert one_way.select("source", "target").rows() == [("a", "c"), ("a", "b"), ("b", "a")]
+    sides = forecasts((1, "a", 0, "u", 0.4), (0, "u", 1, "a", 0.4), (0, "v", 1, "a", 0.1))
+    for directed in (True, False):
+        assert most_probable(opened(directed=directed), sides)["source"].to_list() == ["u", "v"]
+
+
+def test_most_probable_links_are_few():
+    many = forecasts(*((0, "a", 0, f"n{number}", number / 100) for number in range(50)))
+    assert most_probable(opened(directed=True), many)["probability"].to_list() == [
+        number / 100 for number in range(49, 49 - NUM_LINKS, -1)
+    ]
+
+
+def test_newest_report_is_the_last_one_on_the_newest_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    layout = Layout.from_environment()
+    with pytest.raises(DatasetNotIngested, match="no dataset 'mylog'"):
+        newest_report("mylog")
+    write_bytes(layout.declaration("mylog"), b"{}")
+    with pytest.raises(ArtifactMissing, match="run `dyformer run mylog` first"):
+        newest_report("mylog")
+
+    def report(version: int, settings: str, written: int) -> str:
+        address = layout.report("mylog", version=version, until=3, settings=settings, seed=0)
+        lineage = Lineage(kind="report", dataset="mylog", table_version=version, until=3)
+        write_artifact(address, {"summary.json": b"{}"}, lineage)
+        os.utime(Path(address) / "manifest.json", (written, written))
+        return address
+
+    report(9, "a", 400)
+    report(10, "a", 100)
+    last = report(10, "b", 300)
+    report(10, "c", 200)
+    assert newest_report("mylog") == last
