@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
-from dyformer.evaluation.forecast import best_of_nodes, fit_retrieval, linked_in, ordered, retrieved_pairs
+from dyformer.evaluation.forecast import CandidatesOf, best_of_nodes, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, pair_weights
@@ -58,10 +58,10 @@ def evaluated_nodes(history: DynamicGraph, *, seed: int) -> Nodes:
     return Nodes(np.sort(drawn_A), np.sort(np.argsort(-degree_N, kind="stable")[:NUM_BUSIEST]))
 
 
-def retrieved_of(trial: RankingTrial) -> Retrieved:
+def retrieved_of(trial: RankingTrial, candidates_of: CandidatesOf | None = None) -> Retrieved:
     """Give the pairs of stage 1 of the evaluated nodes: the same for all methods of a trial."""
     nodes = np.union1d(*evaluated_nodes(trial.past.history, seed=trial.seed))
-    return retrieved_pairs(trial.past, fit_retrieval(trial.labelled), nodes)
+    return retrieved_pairs(trial.past, fit_retrieval(trial.labelled), nodes, candidates_of)
 
 
 def best_partners(name: str, trial: RankingTrial, retrieved: Retrieved, score_pairs: Score) -> pl.DataFrame:

@@ -43,6 +43,7 @@ from dyformer.sampling.ranking_queries import (
 from flows.tasks.evaluate import wanted_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import stored_method
+from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, lineage_of, read_table, write_artifact
 
@@ -187,7 +188,7 @@ def _ranked(
         return address
     # The graph ends before the step, so no method can read it.
     posed = RankingTrial(graph=opened.graph(step - 1, interactions=True), queries=read_queries(queries), **trial)
-    retrieved = retrieved_of(posed)
+    retrieved = retrieved_of(posed, candidate_pairs)
     scored: list[ScoredQueries] = []
     partners: list[pl.DataFrame] = []
     for title, method in methods.items():

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dyformer.evaluation.forecast import Links
 from dyformer.evaluation.stored_forecast import HISTORY_TABLES, forecast_from, history_from
+from dyformer.scoring.retrieval import MAX_NODES
 
 
 class ServedModel(PythonModel):
@@ -76,6 +77,11 @@ class ServedModel(PythonModel):
         return rows.assign(vector=list(self.vectors_ND[row_N]))
 
     def _top(self, row_N: NDArray[np.int64], k: int, links: Links) -> pd.DataFrame:
+        if len(self.ids) > MAX_NODES:
+            raise ValueError(
+                f"{len(self.ids):,} nodes are too many to compare all pairs (up to {MAX_NODES:,}): read the forecasts "
+                f"that `dyformer run` writes, or give pairs of source and target"
+            )
         table = self.forecast.top(k, links=links, query_A=np.unique(row_N))
         order = {row: position for position, row in reversed(list(enumerate(row_N.tolist())))}
         table = table.sort(pl.col("node").replace_strict(order, return_dtype=pl.Int64), "rank")

@@ -12,7 +12,8 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import ranking_queries
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import stored_method
+from flows.tasks.models import Contender, stored_method
+from flows.tasks.predict import write_forecasts
 from flows.tasks.rank import rank_methods, rank_model, ranking_metrics, read_queries, steps_to_rank, write_queries
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
@@ -47,6 +48,16 @@ def test_scores_record_their_queries_and_are_reused(snapshots: str, monkeypatch:
     assert digest(queries) in lineage_of(scores).inputs.values()
     monkeypatch.setattr("flows.tasks.rank.fitted_scores", lambda *args: pytest.fail("evaluated again"))
     assert rank_methods(snapshots, queries, ["L3", "Contact recency"]) == scores
+
+
+def test_nodes_too_many_for_all_pairs_have_partners_among_candidates(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    for module in ("dyformer.scoring.retrieval", "dyformer.evaluation.forecast"):
+        monkeypatch.setattr(f"{module}.MAX_NODES", 5)
+    partners = read_table(rank_methods(snapshots, write_queries(snapshots, 6), ["L3"]), "partners")
+    assert partners["node"].n_unique() > 5
+    assert partners["rank"].max() == 10
+    forecasts = read_table(write_forecasts(snapshots, Contender(title="L3"), k=2), "forecasts")
+    assert forecasts["rank"].max() == 2
 
 
 def test_methods_get_a_graph_that_ends_before_the_step(snapshots: str, monkeypatch: pytest.MonkeyPatch):

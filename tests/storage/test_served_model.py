@@ -121,6 +121,14 @@ def test_best_partners_are_those_of_the_forecast(forecast: tuple[Forecast, bytes
     assert found["node"].tolist() == sorted(found["node"], reverse=True)  # in the order of the rows
 
 
+def test_partners_among_too_many_nodes_are_refused(
+    forecast: tuple[Forecast, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.tracking.served_model.MAX_NODES", 3)
+    with pytest.raises(ValueError, match=r"nodes are too many to compare all pairs \(up to 3\): read the forecasts"):
+        opened(forecast, names(), tmp_path).predict(None, pd.DataFrame({"node": ["n3"]}), {"k": 2})
+
+
 def test_bipartite_pair_reads_its_target_on_the_other_side(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
     ids = [number // 2 for number in range(NUM_NODES)]
     model = opened(forecast, ids, tmp_path, sides=SIDES[:NUM_NODES])
