@@ -21,7 +21,7 @@ def metrics() -> pl.DataFrame:
         for step in ("4", "5", "macro"):
             rows.append(row(method, "mrr", "mixed", step, value, **beside))
             rows += [row(method, "auc", family, step, value + 0.5) for family in ("random", "active", "typed")]
-            rows.append(row(method, "hits_at_10", "mixed", step, value + 0.2))
+            rows.append(row(method, "precision_at_10", "published", step, value + 0.2))
             rows.append(row(method, "mrr", "mixed", step, 0.9, slice="repeat"))  # another slice is not in the table
     log = {"seed": None, "low": None, "high": None, "slice": "all"}
     rows += [row("-", name, "-", "micro", value, **log) for name, value in (("coverage", 0.7), ("repeat_rate", 0.4))]
@@ -33,7 +33,7 @@ def test_table_has_the_mean_over_steps_of_the_known_queries():
     assert table["method"].to_list() == ["Ours", "L3", "Recency"]
     assert table["MRR"].to_list() == [0.3, 0.25, 0.2]
     assert table["AUC active"].to_list() == [0.8, 0.75, 0.7]
-    assert table["Hits@10"].to_list() == [0.5, 0.45, 0.4]
+    assert table["precision@10"].to_list() == [0.5, 0.45, 0.4]
     assert table["num_queries"].unique().to_list() == [1234]
 
 
