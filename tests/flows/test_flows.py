@@ -316,6 +316,8 @@ def test_a_whole_run_lives_in_an_object_store(
     run = json.loads((tmp_path / "run.json").read_text())
     assert all(address.startswith(f"{root}/") for address in (run["report"], run["addresses"]["model"]))
     assert read_table(run["addresses"]["forecasts"], "forecasts")["step"].unique().to_list() == [13]
+    assert command("report", "mylog", "--out", str(tmp_path / "mylog.html")) == 0
+    assert "mylog, prequential protocol" in (tmp_path / "mylog.html").read_text()
     assert run["tracking"]["problem"] is None
     tracked = mlflow.MlflowClient(run["tracking"]["tracker"]).get_run(run["tracking"]["run"])
     assert str(tracked.info.artifact_uri).startswith(f"{root}/mlflow/")
