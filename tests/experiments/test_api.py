@@ -20,6 +20,8 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows
 from dyformer.logs.synthetic import generated_log
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 SMALL = {"model.num_layers": 1, "model.width": 16, "model.num_heads": 2, "pretrain": None, "finetune.epochs": 1}
 
 

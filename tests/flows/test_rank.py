@@ -19,6 +19,8 @@ from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read_table
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 
 

@@ -18,6 +18,8 @@ from dyformer.experiments.settings import Experiment
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 TINY = {
     "model.width": 8,
     "model.num_heads": 2,

@@ -19,6 +19,8 @@ from flows.tasks.train import train_model
 from storage.artifacts.artifact import read_bytes, read_table
 from storage.layout import FORECAST, WEIGHTS
 
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 CHANGES = {
     "pretrain.epochs": 6,
     "pretrain.batches_per_epoch": 3,
