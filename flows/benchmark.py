@@ -7,7 +7,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.protocols import MIN_TRAINED_STEPS
+from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.methods import METHODS, Method, Variation
 from dyformer.experiments.ranking_tables import printed_ranking
 from dyformer.experiments.settings import Experiment
@@ -54,9 +54,8 @@ def _fitted(
         yield scorers, ()
     for name, method in chosen.items():
         if isinstance(method, Variation):
-            untils = [until for until in (step - 2, step - 1) if until >= MIN_TRAINED_STEPS]
             changed = method.changed(experiment)
-            yield [name], tuple(train_task(snapshots, until, changed, seed) for until in untils)
+            yield [name], tuple(train_task(snapshots, until, changed, seed) for until in model_steps(step - 1))
         elif name not in scorers:
             yield [name], ()
 

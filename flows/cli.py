@@ -148,16 +148,22 @@ def predict(
     changes: Changes = None,
     seed: Seed = 0,
 ) -> None:
-    """Write node vectors and link forecasts as of the newest step; trains the model if there is none."""
+    """Write the champion's vectors and link forecasts as of the newest step.
+
+    Without a champion, or with --set, DyFormer is trained first, unless it was trained before.
+    """
     experiment = experiment_from(dataset, changes)
     from flows.tasks.predict import write_forecasts, write_vectors
+    from flows.tasks.promote import champion_contender
     from flows.tasks.snapshots import make_snapshots
     from flows.tasks.train import train_contender
 
     address = make_snapshots(dataset)
-    contender = train_contender(address, experiment, seed)
-    vectors = write_vectors(address, contender.models[-1], seed=seed)
-    print(f"vectors: {vectors}")
+    champion = None if changes else champion_contender(address)
+    contender = train_contender(address, experiment, seed) if champion is None else champion
+    vectors = write_vectors(address, contender.models[-1], seed=seed) if contender.models else None
+    print(f"method: {contender.title}")
+    print(f"vectors: {vectors or 'none, because this method has none'}")
     print(f"forecasts: {write_forecasts(address, contender, vectors, seed, k=top, links=links)}")
 
 

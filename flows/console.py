@@ -62,7 +62,7 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     Args:
         metrics: the report's scores.
         summary: the report's summary.
-        options: `--set` and `--seed` of the run, without which `predict` would train another model.
+        options: `--set` and `--seed` of the run; without a champion `predict` would train another model without --set.
         storage: the value of `--storage`, None where the environment sets it.
     """
     from dyformer.experiments.ranking_tables import run_tables
@@ -104,6 +104,8 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     forecasts = f"select {columns} from forecasts where {_keys(addresses['forecasts'])}"  # noqa: S608
     vectors = f"select id, vector from vectors where {_keys(addresses['vectors'])} limit 10"  # noqa: S608
     is_server = tracker.startswith(("http://", "https://"))
+    if summary["promotion"]["champion"] is not None:  # settings would make `predict` leave the champion out
+        options = options[options.index("--seed") :] if "--seed" in options else []
     return [
         f'{program} sql "{forecasts} order by probability desc limit 10"',
         f'{program} sql "{vectors}"',

@@ -9,6 +9,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from dyformer.embedder import Scorer
+from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
@@ -35,7 +36,6 @@ from flows.tasks.rank import rankable_steps
 from flows.tasks.report import finished_report, report_page, run_metrics, write_report
 from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run
-from flows.tasks.train import model_steps
 
 METHOD = "DyFormer"
 

@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
+from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.settings import Experiment, experiment_for
 from flows.artifacts import show_table
 from flows.tasks.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
@@ -12,10 +13,11 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
+from flows.tasks.promote import champion_contender
 from flows.tasks.rank import rank_methods, rank_model, write_queries
 from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.track import tracked_epochs
-from flows.tasks.train import model_steps, train_model
+from flows.tasks.train import train_model
 
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
@@ -99,9 +101,15 @@ def evaluate(
 
 @flow(flow_run_name="predict {dataset}")
 def predict(dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None) -> dict[str, str]:
-    """Write every node's vector and its most probable new links as of the newest step; returns the addresses."""
+    """Write the champion's vectors, if it has some, and its forecasts as of the newest step; returns the addresses.
+
+    Without a champion, or with changed settings, DyFormer is trained first, unless it was trained before.
+    """
     experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
-    models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]
-    contender = Contender(title=DYFORMER, models=tuple(models))
-    vectors = vectors_task(snapshots, models[-1], seed=seed)
-    return {"vectors": vectors, "forecasts": forecasts_task(snapshots, contender, vectors, seed=seed)}
+    contender = None if changes else champion_contender(snapshots)
+    if contender is None:
+        models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]
+        contender = Contender(title=DYFORMER, models=tuple(models))
+    vectors = vectors_task(snapshots, contender.models[-1], seed=seed) if contender.models else None
+    forecasts = forecasts_task(snapshots, contender, vectors, seed=seed)
+    return {"forecasts": forecasts} if vectors is None else {"vectors": vectors, "forecasts": forecasts}

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
-from dyformer.evaluation.forecast import CandidatesOf, best_of_nodes, fit_retrieval, linked_in, ordered, retrieved_pairs
+from dyformer.evaluation.forecast import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, pair_weights
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import is_among, nodes_known_before, past_pair_keys
 from dyformer.sampling.ranking_queries import step_pairs
-from dyformer.scoring.retrieval import Retrieved
+from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
 PUBLISHED = "published"
 """In the place of a family of negatives: all pairs that a forecast chooses from."""
@@ -67,7 +67,7 @@ def retrieved_of(trial: RankingTrial, candidates_of: CandidatesOf | None = None)
 def best_partners(name: str, trial: RankingTrial, retrieved: Retrieved, score_pairs: Score) -> pl.DataFrame:
     """Give each node's NUM_PARTNERS best retrieved partners, with the columns of PARTNERS_SCHEMA."""
     score_R = score_pairs(*ordered(trial.past.history, retrieved))
-    best_R, rank_R = best_of_nodes(retrieved, score_R, NUM_PARTNERS)
+    best_R, rank_R = best_of_nodes(retrieved.node_R, retrieved.partner_R, score_R, NUM_PARTNERS)
     found = {"node": retrieved.node_R[best_R], "rank": rank_R, "partner": retrieved.partner_R[best_R]}
     about = {"method": name, "seed": trial.seed, "step": trial.queries.step}
     return pl.DataFrame(found).select(

@@ -24,7 +24,7 @@ from dyformer.sampling.ranking_queries import step_pairs
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder
 from dyformer.scoring.forecaster import ForecasterScore
 from dyformer.scoring.labelled_tables import labelled_pair_features, pair_features, stacked
-from dyformer.scoring.retrieval import MAX_NODES, Retrieved, retrieve
+from dyformer.scoring.retrieval import MAX_NODES, Retrieved, best_of_nodes, retrieve
 
 Links = Literal["all", "new", "repeat"]
 CandidatesOf = Callable[[PreparedGraph, NDArray[np.int64] | None], Pairs]
@@ -88,7 +88,7 @@ class Forecast:
             wanted_R = retrieved.linked_R == (links == "repeat")
         retrieved = retrieved.rows(wanted_R)
         score_R = self.score(*ordered(self.past.history, retrieved))
-        best_R, rank_R = best_of_nodes(retrieved, score_R, k)
+        best_R, rank_R = best_of_nodes(retrieved.node_R, retrieved.partner_R, score_R, k)
         best = retrieved.rows(best_R)
         columns = {
             "node": best.node_R,
@@ -156,16 +156,6 @@ def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:
     is_target_R = history.side_N[retrieved.node_R] == 1
     source_R = np.where(is_target_R, retrieved.partner_R, retrieved.node_R)
     return source_R, np.where(is_target_R, retrieved.node_R, retrieved.partner_R)
-
-
-def best_of_nodes(
-    retrieved: Retrieved, score_R: NDArray[np.float64], k: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give the positions of each node's `k` best pairs, and their ranks from 1; ties go to the first partners."""
-    order_R = np.lexsort((retrieved.partner_R, -score_R, retrieved.node_R))
-    node_R = retrieved.node_R[order_R]
-    rank_R = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) + 1
-    return order_R[rank_R <= k], rank_R[rank_R <= k]
 
 
 def linked_in(graph: DynamicGraph, step: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray:

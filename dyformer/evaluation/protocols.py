@@ -76,6 +76,14 @@ class Trial:
         )
 
 
+def model_steps(until: int) -> list[int]:
+    """List the steps until which models are trained for a forecast: `until`, and the step before where it can be.
+
+    From the vectors of the older model before known links, the forecaster learns how to read those of the newer one.
+    """
+    return [step for step in (until - 1, until) if step == until or step >= MIN_TRAINED_STEPS]
+
+
 def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[ScoredPairs]:
     """Fit a method on the past and score the 60 % of the step's pairs that are left for the test.
 

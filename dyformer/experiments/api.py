@@ -16,7 +16,7 @@ from dyformer.embedder import Embedder
 from dyformer.evaluation.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.prequential import labelled_steps
-from dyformer.evaluation.protocols import MIN_TRAINED_STEPS, Trial, evaluate_method, fitted_vectors
+from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, model_steps
 from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, checked_method
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
@@ -263,8 +263,10 @@ def fit(
     past = prepare_graph(dynamic, until=step, config=experiment.graph)
     labelled_steps(past, seed=seed)  # too few links are refused before any training
     if isinstance(chosen, Variation):
-        untils = [end for end in (step - 2, step - 1) if end >= MIN_TRAINED_STEPS]
-        trained = [chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed) for end in untils]
+        trained = [
+            chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed)
+            for end in model_steps(step - 1)
+        ]
         weights = {end: own for each in trained for end, own in each.weights.items()}
         chosen = replace(trained[-1], weights=weights)
     vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, Embedder) else None

@@ -89,6 +89,19 @@ def last_active(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
     return np.sort(order_N[active_step_N[order_N] > 0])
 
 
+def best_of_nodes(
+    node_R: NDArray[np.int64], partner_R: NDArray[np.int64], score_R: NDArray[np.float64], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the positions of each node's `k` best pairs, by node and rank, and their ranks from 1.
+
+    Equal scores are ranked by the partner's number.
+    """
+    order_R = np.lexsort((partner_R, -score_R, node_R))
+    node_R = node_R[order_R]
+    rank_R = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) + 1
+    return order_R[rank_R <= k], rank_R[rank_R <= k]
+
+
 class _BlockLogits:
     """The log-odds [S, C] of whole rows of pairs, without a table of their features.
 
@@ -161,15 +174,7 @@ def _best_of_rows(logit_SC: NDArray[np.float64], k: int) -> Pairs:
     else:
         least_S = np.full(len(logit_SC), -np.inf)
     row_X, column_X = np.nonzero((logit_SC >= least_S[:, None]) & (logit_SC > -np.inf))
-    return _first_of_rows(row_X, column_X, logit_SC[row_X, column_X], k)
-
-
-def _first_of_rows(
-    row_X: NDArray[np.int64], column_X: NDArray[np.int64], logit_X: NDArray[np.float64], k: int
-) -> Pairs:
-    order_X = np.lexsort((column_X, -logit_X, row_X))
-    row_X, column_X = row_X[order_X], column_X[order_X]
-    best_X = np.arange(len(row_X)) - np.searchsorted(row_X, row_X) < k
+    best_X, _ = best_of_nodes(row_X, column_X, logit_SC[row_X, column_X], k)
     return row_X[best_X], column_X[best_X]
 
 
@@ -194,8 +199,8 @@ def _best_of_pairs(
         wanted = [(linked_P == is_linked) & is_query_N[end_P] for end_P in pairs]
         node_X, partner_X = (np.concatenate([pairs[end][wanted[0]], pairs[1 - end][wanted[1]]]) for end in (0, 1))
         logit_X = np.concatenate([logit_P[wanted[0]], logit_P[wanted[1]]])
-        node_R, partner_R = _first_of_rows(node_X, partner_X, logit_X, k)
-        parts.append(Retrieved(node_R, partner_R, np.full(len(node_R), is_linked)))
+        best_X, _ = best_of_nodes(node_X, partner_X, logit_X, k)
+        parts.append(Retrieved(node_X[best_X], partner_X[best_X], np.full(len(best_X), is_linked)))
     return _grouped(parts)
 
 

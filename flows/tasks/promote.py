@@ -114,6 +114,15 @@ def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
     return {**record, **about, "num_tests": 0, "tests": {}}
 
 
+def champion_contender(snapshots: str) -> Contender | None:
+    """Return the dataset's champion with the addresses of its models; None without one, or without its weights."""
+    opened = open_snapshots(snapshots)
+    layout, record = opened.layout, champion_of(opened.layout, opened.dataset)
+    if record is None or not _is_complete(layout, record):
+        return None
+    return Contender(title=record["title"], models=tuple(layout.absolute(model) for model in record["models"]))
+
+
 def identity(contender: Contender) -> str:
     """Return what a contender is known by: its title, and the ids of its models' spaces, equal for equal weights."""
     return " ".join([contender.title, *map(space_of, contender.models)])

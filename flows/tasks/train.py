@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.protocols import MIN_TRAINED_STEPS
+from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
@@ -45,14 +45,6 @@ def train_contender(snapshots: str, experiment: Experiment, seed: int = 0) -> Co
     """Train the models of `model_steps` as of the newest step."""
     untils = model_steps(newest_until(snapshots))
     return Contender(title=DYFORMER, models=tuple(train_model(snapshots, until, experiment, seed) for until in untils))
-
-
-def model_steps(until: int) -> list[int]:
-    """List the steps until which models are trained for a forecast: `until`, and the step before where it can be.
-
-    From the vectors of the older model before known links, the forecaster learns how to read those of the newer one.
-    """
-    return [step for step in (until - 1, until) if step == until or step >= MIN_TRAINED_STEPS]
 
 
 def train_model(

@@ -11,7 +11,6 @@ from dyformer.embedder import LabelledStep, Score
 from dyformer.evaluation.forecast import (
     FORECAST_SCHEMA,
     Forecast,
-    best_of_nodes,
     fit_calibration,
     fit_forecast,
     linked_in,
@@ -26,7 +25,7 @@ from dyformer.sampling.pairs import TooFewLinks
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.scoring import heads
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
-from dyformer.scoring.retrieval import Retrieved
+from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
 GRAPH, UNTIL = growing_log(num_steps=7), 6
 CONTACT = METHODS["Contact recency"]
@@ -137,7 +136,7 @@ def test_nodes_of_the_second_side_are_targets():
 
 def test_ties_go_to_the_first_partners():
     retrieved = Retrieved(np.array([0, 0, 0, 1]), np.array([5, 2, 3, 4]), np.zeros(4, dtype=bool))
-    best_R, rank_R = best_of_nodes(retrieved, np.array([0.5, 0.5, 0.9, 0.1]), 2)
+    best_R, rank_R = best_of_nodes(retrieved.node_R, retrieved.partner_R, np.array([0.5, 0.5, 0.9, 0.1]), 2)
     assert retrieved.partner_R[best_R].tolist() == [3, 2, 4]
     assert rank_R.tolist() == [1, 2, 1]
 

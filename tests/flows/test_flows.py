@@ -216,6 +216,7 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
         assert program == "dyformer"
         assert command(*arguments) == 0
         assert "train" not in capsys.readouterr().out  # `predict` uses the model of the run
+    assert "--set" not in lines[2]  # settings would train a challenger, and leave the champion out
     assert shlex.split(lines[3])[:3] == ["mlflow", "ui", "--backend-store-uri"]
     assert shlex.split(lines[3])[3] == run["tracking"]["tracker"]
 

@@ -15,11 +15,12 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import RankingQueries
+from flows.cli import main
 from flows.tasks import promote, train
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.predict import write_forecasts
-from flows.tasks.promote import NotEvaluated, champion_of, promote_if_better, unranked
+from flows.tasks.promote import NotEvaluated, champion_contender, champion_of, promote_if_better, unranked
 from flows.tasks.rank import rank_methods, rank_model, read_queries, write_queries
 from flows.tasks.report import run_metrics
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, newest_until, open_snapshots
@@ -466,6 +467,32 @@ def test_a_newest_step_without_links_between_known_nodes_has_forecasts_all_the_s
     forecasts = read_table(write_forecasts(thin, Contender(title="Contact recency")), "forecasts")
     assert forecasts["step"].unique().to_list() == [7]
     assert forecasts["probability"].to_numpy().max() > 0
+
+
+def test_predict_forecasts_by_the_champion_unless_settings_are_changed(
+    snapshots: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def trained_for(*args: Any) -> Contender:
+        pytest.fail("trained")
+
+    monkeypatch.setattr(train, "train_contender", trained_for)
+    champion = Contender(title="Contact recency")
+    path = Path(Layout.from_environment().champion("mylog"))
+    path.parent.mkdir(parents=True)
+    about = {"title": champion.title, "models": [], "identity": champion.title, "num_tests": 0, "tests": {}}
+    path.write_text(json.dumps(about))
+    assert champion_contender(snapshots) == champion
+    monkeypatch.setattr("sys.argv", ["dyformer", "predict", "mylog", "--top", "3"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    printed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert printed["method"] == "Contact recency"
+    assert printed["vectors"].startswith("none")
+    assert read_table(printed["forecasts"], "forecasts")["rank"].max() == 3
+    monkeypatch.setattr("sys.argv", ["dyformer", "predict", "mylog", "--set", "finetune.epochs=1"])
+    with pytest.raises(pytest.fail.Exception, match="trained"):
+        main()
 
 
 def test_slices_that_may_not_be_lost_are_a_setting(snapshots: str, champion_skill: Callable):
