@@ -8,14 +8,14 @@ P pairs    R retrieved pairs    A query nodes    B levels of a calibration
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
-from dyformer.evaluation.prequential import fitted_scores, has_labelled_steps, labelled_steps
+from dyformer.evaluation.prequential import has_labelled_steps, labelled_steps, published_score
 from dyformer.evaluation.protocols import NUM_OLDER_STEPS
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
@@ -78,10 +78,12 @@ class Forecast:
         In a log with two sides the partner is of the other side. A pair counts as source -> target; the node is the
         source, except for the nodes of the second side, which are targets. `links` leaves only pairs that were never
         linked before ("new") or only past ones ("repeat"). Equal scores are ranked by node number. A node without an
-        admissible partner has no row. Raises ValueError for k < 1 and for unknown nodes.
+        admissible partner has no row. Raises ValueError for k < 1, for other `links`, and for unknown nodes.
         """
         if k < 1:
             raise ValueError(f"k = {k}: expected at least one partner per node")
+        if links not in get_args(Links):
+            raise ValueError(f"links = {links!r}: expected one of {', '.join(get_args(Links))}")
         retrieved = self.retrieved(query_A)
         wanted_R = np.full(len(retrieved.node_R), fill_value=True)
         if links != "all":
@@ -123,7 +125,7 @@ def fit_forecast(
     labelled = labelled_steps(past, seed=seed)
     return Forecast(
         past=past,
-        score=_fitted(name, method, past, labelled, seed),
+        score=published_score(name, method, past, labelled, seed),
         retrieval=fit_retrieval(labelled),
         calibration=_calibration(name, method, past, seed, candidates_of),
         candidates_of=candidates_of,
@@ -190,12 +192,6 @@ def fit_calibration(score_P: NDArray[np.float64], positive_P: NDArray[np.bool_])
     return Calibration(score_B=ends_B2.ravel(), probability_B=np.repeat(level_B, 2))
 
 
-def _fitted(
-    name: str, method: Embedder | Scorer, past: PreparedGraph, labelled: Sequence[LabelledStep], seed: int
-) -> Score:
-    return list(fitted_scores(name, method, past, labelled, seed).values())[-1]
-
-
 def _calibration(
     name: str, method: Embedder | Scorer, past: PreparedGraph, seed: int, candidates_of: CandidatesOf | None
 ) -> Calibration:
@@ -210,7 +206,7 @@ def _calibration(
         pairs = ordered(before.history, retrieved)
         linked_R = linked_in(past.history, step, *pairs)
         if linked_R.any():
-            return fit_calibration(_fitted(name, method, before, labelled, seed)(*pairs), linked_R)
+            return fit_calibration(published_score(name, method, before, labelled, seed)(*pairs), linked_R)
     raise TooFewLinks(
         f"no step up to {past.until} has links between nodes known before it and an earlier step to learn from: "
         f"probabilities cannot be calibrated; choose longer windows, or wait for more rows"

@@ -43,6 +43,7 @@ from dyformer.scoring.forecaster import Forecaster
 PROTOCOL = "prequential"
 TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluation is trained on
 TRAINING_PER_FAMILY = 5
+MIN_LABELLED = 2  # positive pairs of a labelled step, and negative ones
 
 SCORES_SCHEMA = pl.Schema(
     {"method": pl.String(), "seed": pl.Int64(), "step": pl.Int64(), "score": pl.List(pl.Float64())}
@@ -96,28 +97,30 @@ def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...
     """Give labelled pairs of up to four newest steps of a history, with weights 1, 1/2, 1/4 and 1/8.
 
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
-    from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. A step without both kinds is left out.
-    Raises TooFewLinks where no step is left.
+    from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. A step with fewer than two of a kind is
+    left out, because methods fit on half of the pairs and choose on the other. Raises TooFewLinks where none is left.
     """
     labelled = []
     for age in range(min(NUM_OLDER_STEPS, past.until - 1)):
         before = prepare_graph(past.history, until=past.until - 1 - age, config=past.config)
         examples = ranking_examples(past.history, before.until + 1, seed=seed)
-        if examples.positive_P.any() and not examples.positive_P.all():
+        if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
             labelled.append(LabelledStep(before=before, examples=examples, **about))
     if not labelled:
         raise TooFewLinks(
-            f"no step up to {past.until} has a link between nodes known before it: there are no labelled pairs to "
-            f"learn from; evaluate a later step, or choose longer windows"
+            f"no step up to {past.until} has {MIN_LABELLED} links between nodes known before it: there are too few "
+            f"labelled pairs to learn from; evaluate a later step, or choose longer windows"
         )
     return tuple(labelled)
 
 
 def has_labelled_steps(graph: DynamicGraph, step: int) -> bool:
-    """Check whether one of the steps that a forecast of `step` may learn from has links between known nodes."""
+    """Check whether one of the steps that a forecast of `step` may learn from has enough links of known nodes."""
     earlier = range(max(2, step - NUM_OLDER_STEPS), step)
-    return any(len(known_edges(graph.snapshots[t - 1], nodes_known_before(graph, t))[0]) for t in earlier)
+    return any(
+        len(known_edges(graph.snapshots[t - 1], nodes_known_before(graph, t))[0]) >= MIN_LABELLED for t in earlier
+    )
 
 
 def ranking_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExamples:
@@ -154,19 +157,31 @@ def evaluate_queries(name: str, method: Embedder | Scorer, trial: RankingTrial) 
 def fitted_scores(
     name: str, method: Embedder | Scorer, past: PreparedGraph, labelled: Sequence[LabelledStep], seed: int
 ) -> dict[str, Score]:
-    """Fit a method and return its scores of pairs, by the title of the row; for vectors that of the forecaster is last.
-
-    The evaluation and the published forecast both use it. Raises like `evaluate_queries`.
-    """
+    """Fit a method and return its scores of pairs, by the title of the row. Raises like `evaluate_queries`."""
     if isinstance(method, Scorer):
         return {name: method.fit_pairs(past, labelled)}
-    newest_ND = fitted_vectors(name, method, past, seed)
-    vectors_of = {past: newest_ND, **older_vectors(name, method, labelled, seed)}
-    forecaster = Forecaster(vectors_of=vectors_of.get, seed=seed)
+    vectors_of = _vectors_by_graph(name, method, past, labelled, seed)
     return {
         name: _decoded(vectors_of, past, labelled[0]),
-        FORECASTER_WITH + name: forecaster.fit_pairs(past, labelled),
+        FORECASTER_WITH + name: Forecaster(vectors_of=vectors_of.get, seed=seed).fit_pairs(past, labelled),
     }
+
+
+def published_score(
+    name: str, method: Embedder | Scorer, past: PreparedGraph, labelled: Sequence[LabelledStep], seed: int
+) -> Score:
+    """Fit a method as `fitted_scores` does, without the paper's decoder: a published forecast reads vectors only so."""
+    if isinstance(method, Scorer):
+        return method.fit_pairs(past, labelled)
+    vectors_of = _vectors_by_graph(name, method, past, labelled, seed)
+    return Forecaster(vectors_of=vectors_of.get, seed=seed).fit_pairs(past, labelled)
+
+
+def _vectors_by_graph(
+    name: str, method: Embedder, past: PreparedGraph, labelled: Sequence[LabelledStep], seed: int
+) -> dict[PreparedGraph, NDArray[np.floating]]:
+    newest_ND = fitted_vectors(name, method, past, seed)
+    return {past: newest_ND, **older_vectors(name, method, labelled, seed)}
 
 
 def scored_queries(name: str, trial: RankingTrial, score_pairs: Score) -> ScoredQueries:

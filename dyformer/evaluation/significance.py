@@ -10,9 +10,6 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
-from dyformer.evaluation.bootstrap import interval, node_resamples, resampled_metrics
-from dyformer.evaluation.scored_pairs import ScoredPairs, check_same_pairs
-
 MIN_DIFFERENCES = 6
 
 TESTS_SCHEMA = pl.Schema(
@@ -26,32 +23,6 @@ TESTS_SCHEMA = pl.Schema(
         "p_holm": pl.Float64(),
     }
 )
-
-
-def paired_difference(
-    challenger: ScoredPairs, champion: ScoredPairs, *, num_resamples: int = 1000, generator: np.random.Generator
-) -> tuple[float, float, float]:
-    """Give low end, mean and high end of the 95 % interval of the challenger's AUC less the champion's.
-
-    A paired two-way bootstrap: both methods are evaluated on the same resamples of the nodes, as NodeResamples
-    explains. A resample without pairs of both kinds is left out. Raises NotTheSamePairs, and ValueError where no
-    resample has pairs of both kinds.
-    """
-    check_same_pairs(challenger, champion)
-    ends = challenger.source_P, challenger.target_P
-    resamples = node_resamples(ends, num_resamples=num_resamples, generator=generator)
-    first_B, second_B = (
-        resampled_metrics(resamples, pairs.source_P, pairs.target_P, pairs.positive_P, pairs.score_P)[0]
-        for pairs in (challenger, champion)
-    )
-    difference_B = (first_B - second_B)[np.isfinite(first_B)]
-    if not len(difference_B):
-        raise ValueError(
-            f"step {challenger.step}: {len(ends[0])} pairs of {len(resamples.node_S)} nodes, and no resample of "
-            f"{num_resamples} holds a positive and a negative pair; evaluate a step with more of both"
-        )
-    low, high = interval(difference_B)
-    return low, float(difference_B.mean()), high
 
 
 def wilcoxon_tests(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> pl.DataFrame:

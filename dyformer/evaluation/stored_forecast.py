@@ -21,6 +21,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, from_tables, interactions_of, to_tables
 from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
+from dyformer.scoring.heads import plain_values, with_arrays
 
 BASELINES = "dyformer.baselines."
 HISTORY_TABLES = ("edges", "steps", "nodes", "interactions")
@@ -45,8 +46,8 @@ def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int)
         "until": forecast.past.until,
         "directed": forecast.past.history.directed,
         "graph": asdict(forecast.past.config),
-        "retrieval": _plain(forecast.retrieval),
-        "calibration": _plain(forecast.calibration),
+        "retrieval": plain_values(forecast.retrieval),
+        "calibration": plain_values(forecast.calibration),
     }
 
 
@@ -74,8 +75,8 @@ def forecast_from(
     return Forecast(
         past=past,
         score=score,
-        retrieval=LinkDecoder(**_arrays(record["retrieval"])),
-        calibration=Calibration(**_arrays(record["calibration"])),
+        retrieval=LinkDecoder(**with_arrays(record["retrieval"])),
+        calibration=Calibration(**with_arrays(record["calibration"])),
     )
 
 
@@ -95,11 +96,3 @@ def history_from(tables: Mapping[str, pl.DataFrame], *, directed: bool) -> Dynam
         interactions=Interactions(**columns),
         directed=directed,
     )
-
-
-def _plain(values: LinkDecoder | Calibration) -> dict[str, Any]:
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(values).items()}
-
-
-def _arrays(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: np.array(value) if isinstance(value, list) else value for name, value in record.items()}

@@ -81,8 +81,8 @@ class Model:
     def top(self, k: int = 10, ids: Iterable[Any] | None = None, *, links: Links = "all") -> pl.DataFrame:
         """Rank each node's best partners: id, rank (from 1), partner, probability, linked_before, reasons.
 
-        `reasons` are the inputs that speak most for a pair (docs/evaluation.md). On a log with two id spaces, a partner
-        is of the other side, and a column `side` is added.
+        `reasons` are the inputs that raise the score of a pair most (docs/evaluation.md). On a log with two id spaces,
+        a partner is of the other side, and a column `side` is added.
 
         Args:
             k: partners of each node at most.

@@ -29,16 +29,14 @@ class HistoryLinks:
         link_P = np.searchsorted(self.cumulative_L, generator.random(num), side="right")
         return self.source_L[link_P].astype(np.int64), self.target_L[link_P].astype(np.int64)
 
-    def draw_negatives(
-        self, num: int, generator: np.random.Generator, *, positives: Pairs | None = None, hard: float = 0.0
-    ) -> Pairs:
+    def draw_negatives(self, num: int, generator: np.random.Generator, *, positives: Pairs, hard: float) -> Pairs:
         """Draw `num` pairs of known nodes, all equally likely, and drop those with an edge in some step.
 
-        A fraction `hard` of them are ends of different positive pairs.
+        The nodes of a fraction `hard` of them are ends of the given positive pairs.
         """
         num_hard = round(hard * num)
         source_M, target_M = generator.integers(self.num_nodes, size=(2, num - num_hard))
-        if num_hard and positives is not None:
+        if num_hard:
             hard_source_M, hard_target_M = crossed(positives, self.side_N, num_hard, generator)
             source_M, target_M = np.concatenate([source_M, hard_source_M]), np.concatenate([target_M, hard_target_M])
         is_positive_M = is_among(pair_keys(self.num_nodes, source_M, target_M), self.positive_key_K)

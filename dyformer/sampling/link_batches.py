@@ -59,7 +59,7 @@ class PairSizes:
     num_context: int | None  # None: as many as targets
     num_history_links: int = 0  # links of all steps, for the loss of the id embeddings
     half_life: float = 4.0  # steps of age that halve the probability of drawing a history link
-    hard_negatives: float = 0.0  # fraction of the negative pairs that are ends of different positive pairs
+    hard_negatives: float = 0.0  # fraction of the negative pairs whose nodes are ends of positive pairs
     ranked: bool = False  # whether batches have `negative_GG`
 
 

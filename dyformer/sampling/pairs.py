@@ -113,14 +113,12 @@ def sample_negatives(num_nodes: int, positives: Pairs, num: int, generator: np.r
     return key_P // num_nodes, key_P % num_nodes
 
 
-def crossed(
-    positives: Pairs, side_N: NDArray[np.int8], num: int, generator: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw `num` times an end of one positive pair beside an end of another one.
+def crossed(positives: Pairs, side_N: NDArray[np.int8], num: int, generator: np.random.Generator) -> Pairs:
+    """Draw `num` pairs of nodes, each an end of a positive pair; both may be ends of the same one.
 
-    Each node is drawn as often as positive pairs have it, so that the popularity of the ends says nothing about such a
-    pair. On a bipartite log (`side_N` not all equal) the ends lie on different sides. A drawn pair may be positive, and
-    both ends may be one node.
+    Each node is drawn as often as positive pairs have it, so that the popularity of its ends cannot distinguish such a
+    pair from a positive one. On a bipartite log (`side_N` not all equal) the ends lie on different sides. A drawn pair
+    may be positive, and both ends may be one node.
     """
     source_P, target_P = positives
     row_M, other_M = generator.integers(len(source_P), size=(2, num))

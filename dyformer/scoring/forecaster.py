@@ -14,10 +14,11 @@ from scipy.special import expit
 
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.scoring.heads import Head, HeadKind, LinearHead, fit_head, head_from_record, head_record
+from dyformer.scoring import vector_scores
+from dyformer.scoring.heads import Head, HeadKind, LinearHead, fit_head, head_from_record, plain_values
 from dyformer.scoring.labelled_tables import labelled_table, stacked
 from dyformer.scoring.link_features import LinkFeatures, names, prepare_link_features
-from dyformer.scoring.vector_scores import NAMES, NUM_VECTOR_SCORES, VectorScores, prepare_vectors
+from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 """A graph as of a step -> vectors `[N, D]` of a model trained on no later step; None where there is no such model."""
@@ -48,7 +49,7 @@ class FittedForecaster:
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON, of which `from_record` makes an equal object."""
-        return {"heads": list(map(head_record, self.heads)), "scales": self.scales, "directed": self.directed}
+        return {"heads": list(map(plain_values, self.heads)), "scales": self.scales, "directed": self.directed}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FittedForecaster":
@@ -135,16 +136,16 @@ class ForecasterScore:
         return expit(logit_P)
 
     def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
-        """Name the inputs that speak most for each pair, the strongest first.
+        """Name the inputs that raise the score of each pair most, the strongest first.
 
         These are the inputs with the largest positive part in the log-odds of the linear head: slope x (value - mean of
         the labelled pairs).
         """
         linear = next(head for head in self.fitted.heads if isinstance(head, LinearHead))
         inputs_PF = self._inputs(source_P, target_P)
-        part_PF = np.where(np.isnan(inputs_PF), 0, inputs_PF - linear.mean_F) * linear.slope_F
+        part_PF = (inputs_PF - linear.mean_F) * linear.slope_F  # NaN, a missing input, is sorted last
         best_PK = np.argsort(-part_PF, axis=1, kind="stable")[:, :NUM_REASONS]
-        names_F = [*names(self.fitted.directed), *NAMES]
+        names_F = [*names(self.fitted.directed), *vector_scores.names(self.fitted.directed)]
         return [
             [names_F[best] for best in best_K if part_F[best] > 0]
             for best_K, part_F in zip(best_PK, part_PF, strict=True)

@@ -4,7 +4,7 @@ P pairs    F inputs, NaN where one is missing    G groups: the pairs of one sour
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from dyformer.scoring.decoder import fit_decoder, slopes
 from dyformer.scoring.labelled_tables import LabelledTable
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from lightgbm import Booster
 
 HeadKind = Literal["linear", "trees", "ranking"]
@@ -74,19 +75,20 @@ class TreesHead:
 Head = LinearHead | TreesHead
 
 
-def head_record(head: Head) -> dict[str, Any]:
-    """Give a head as plain values for JSON."""
-    fields = {name: getattr(head, name) for name in head.__dataclass_fields__}
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
-
-
 def head_from_record(record: Mapping[str, Any]) -> Head:
-    """Read the values of `head_record`."""
-    if "text" in record:
-        return TreesHead(text=record["text"])
-    return LinearHead(
-        mean_F=np.array(record["mean_F"]), slope_F=np.array(record["slope_F"]), offset=float(record["offset"])
-    )
+    """Read the values of `plain_values` of a head."""
+    return (TreesHead if "text" in record else LinearHead)(**with_arrays(record))
+
+
+def plain_values(record: "DataclassInstance") -> dict[str, Any]:
+    """Give a dataclass of numbers, texts and arrays as values for JSON."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def with_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the values of `plain_values`: lists become arrays."""
+    return {name: np.array(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def fit_head(kind: HeadKind, table: LabelledTable, *, seed: int, strength: float = 1.0) -> Head:

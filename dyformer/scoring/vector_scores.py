@@ -22,13 +22,28 @@ WITH_PARTNERS = (
     "mean_product",
     "mean_cosine",
 )
-NAMES = (*OWN, *(f"{name}_{half_life:g}" for half_life in HALF_LIVES for name in WITH_PARTNERS))
-NUM_VECTOR_SCORES = len(NAMES)
+WITHOUT_DIRECTION = (
+    "average_partner_cosine",
+    "difference_partner_cosine",
+    "average_partner_id_cosine",
+    "difference_partner_id_cosine",
+    *WITH_PARTNERS[4:],
+)
+NUM_VECTOR_SCORES = len(OWN) + len(HALF_LIVES) * len(WITH_PARTNERS)
 BLOCK_PAIRS = 1 << 15
 
 
+def names(directed: bool) -> tuple[str, ...]:
+    """Name the columns of `VectorScores.table`.
+
+    Without direction the cosines of source and target are replaced by their average and their absolute difference.
+    """
+    with_partners = WITH_PARTNERS if directed else WITHOUT_DIRECTION
+    return (*OWN, *(f"{name}_{half_life:g}" for half_life in HALF_LIVES for name in with_partners))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class NodeVectors:
     """A vector of each node, its length, and that of its id part, with 1 for the length 0."""
 
     vector_ND: NDArray[np.float32]
@@ -40,10 +55,11 @@ class Side:
 class VectorScores:
     """Vectors, and the mean vector of each node's partners, from which the scores of any pair are computed.
 
-    The partners m of a node n are weighted by log1p of the decayed number of their interactions, the sum of
-    w x 0.5^(age / h) over the steps, as fractions of n's total; a node without partners has zeros. The last quarter of
-    a vector is its id part, because it holds DyFormer's id embedding. A product is signed where each fourth column of
-    the vectors counts negatively, as in DyFormer's link score, and plain without the signs.
+    The partners m of a node n are weighted by log1p of the decayed number of their interactions, as fractions of n's
+    total; that number is the sum of w x 0.5^(age / h) over the steps that link n and m, with the pair's weight w in the
+    step. A node without partners has zeros. The last quarter of a vector is its id part, because it holds DyFormer's id
+    embedding. A product is signed where each fourth column of the vectors counts negatively, as in DyFormer's link
+    score, and plain without the signs.
 
     | score | formula, for the pair of i and j with vectors v and partners' means m_h |
     |---|---|
@@ -51,16 +67,15 @@ class VectorScores:
     | plain_product, cosine | v_i v_j, and the same over both lengths |
     | target_cosine_h, source_cosine_h | cosine of m_h,i and v_j, and of v_i and m_h,j |
     | target_id_cosine_h, source_id_cosine_h | the same of the id parts |
+    | average_partner_*, difference_partner_* | mean and absolute difference of the two, for a pair without direction |
     | mean_product_h, mean_cosine_h | signed product of m_h,i and m_h,j, and the cosine of their id parts |
-
-    A pair without direction has the mean of the target's and the source's cosine and their absolute difference.
     """
 
-    own: Side
-    means: tuple[Side, ...]  # of each half-life
+    own: NodeVectors
+    means: tuple[NodeVectors, ...]  # of each half-life
 
     def table(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool) -> NDArray[np.float32]:
-        """Give the scores [P, S] of pairs, in the order of NAMES."""
+        """Give the scores [P, S] of pairs, in the order of `names`."""
         score_PS = np.empty((len(source_P), NUM_VECTOR_SCORES), dtype=np.float32)
         for first in range(0, len(source_P), BLOCK_PAIRS):  # blocks bound the memory
             rows = slice(first, first + BLOCK_PAIRS)
@@ -98,7 +113,7 @@ def prepare_vectors(vectors_ND: NDArray[np.floating], history: DynamicGraph) -> 
     """Average the vectors of each node's partners in a history, all steps before the predicted one."""
     vectors_ND = vectors_ND.astype(np.float32)
     means = (partner_fractions(history, half_life) @ vectors_ND for half_life in HALF_LIVES)
-    return VectorScores(own=_side(vectors_ND), means=tuple(map(_side, means)))
+    return VectorScores(own=_node_vectors(vectors_ND), means=tuple(map(_node_vectors, means)))
 
 
 def partner_fractions(history: DynamicGraph, half_life: float) -> sparse.csr_array:
@@ -129,9 +144,9 @@ def signs(width: int) -> NDArray[np.float32]:
     return np.where(np.arange(width) % 4 == 3, -1, 1).astype(np.float32)
 
 
-def _side(vectors_ND: NDArray[np.float32]) -> Side:
+def _node_vectors(vectors_ND: NDArray[np.float32]) -> NodeVectors:
     width = vectors_ND.shape[1]
-    return Side(
+    return NodeVectors(
         vector_ND=vectors_ND, length_N=_lengths(vectors_ND), id_length_N=_lengths(vectors_ND[:, width - width // 4 :])
     )
 
@@ -142,7 +157,7 @@ def _lengths(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _cosines(
-    left: Side, left_B: NDArray[np.int64], right: Side, right_B: NDArray[np.int64], id_D: slice
+    left: NodeVectors, left_B: NDArray[np.int64], right: NodeVectors, right_B: NDArray[np.int64], id_D: slice
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Give the cosines [B] of whole vectors and of their id parts."""
     product_BD = left.vector_ND[left_B] * right.vector_ND[right_B]

@@ -47,8 +47,8 @@ HardNegatives = Annotated[
     Field(
         ge=0,
         le=1,
-        description="fraction of the negative pairs whose ends are those of different positive pairs, so that "
-        "popularity says nothing about them; the others are pairs of any nodes, as in the paper",
+        description="fraction of the negative pairs whose two nodes are drawn from the ends of positive pairs, so "
+        "that popularity cannot distinguish them; the others are pairs of any nodes, as in the paper",
     ),
 ]
 ValidationFraction = Annotated[float, Field(ge=0, le=0.9, description="fraction of the links that is held out")]

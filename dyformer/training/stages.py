@@ -195,7 +195,7 @@ def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> 
     score_GG = model.link.all_pairs(vector_GD)
     ranking = ranking_loss(score_GG, pairs.positive_first_P, pairs.positive_second_P, batch.negative_GG)
     loss = (1 - config.ranking_weight) * link + config.ranking_weight * ranking
-    return {"loss": loss, "link": loss, "ranking": ranking}
+    return {"loss": loss, "link": link, "ranking": ranking}
 
 
 def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | None, seed: int) -> DyFormer:

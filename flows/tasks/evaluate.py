@@ -14,7 +14,7 @@ from dyformer.experiments.methods import BASELINES, METHODS, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
-from flows.tasks.models import stored_method
+from flows.tasks.models import space_of, stored_method
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
 
@@ -27,9 +27,9 @@ def evaluate_model(
     `older` and errors as in stored_method.
     """
     opened = open_snapshots(snapshots)
-    stored, experiment, trained = stored_method(opened, model, older, step)
+    stored, experiment = stored_method(opened, model, older, step)
     trial = {"step": step, "seed": seed, "config": experiment.graph}
-    settings = {"method": method, "model": trained.settings_hash, "trained_until": trained.until}
+    settings = {"method": method, "models": list(map(space_of, (*older, model)))}
     return _evaluated(opened, {method: stored}, trial, settings, inputs=(model, *older))
 
 

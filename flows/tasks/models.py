@@ -85,9 +85,7 @@ def trained_until(trained: Lineage, opened: Snapshots) -> int:
     return int((opened.steps["start_time"] <= trained.max_event_time).sum())
 
 
-def stored_method(
-    opened: Snapshots, model: str, older: Sequence[str], step: int
-) -> tuple[TrainedDyFormer, Experiment, Lineage]:
+def stored_method(opened: Snapshots, model: str, older: Sequence[str], step: int) -> tuple[TrainedDyFormer, Experiment]:
     """Return stored weights as a method for the forecast of a step, with their settings and lineage.
 
     `older` are models of the same settings, trained until earlier steps: the forecaster learns from their vectors how
@@ -98,7 +96,7 @@ def stored_method(
         raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
     stored, _ = method_of(opened, Contender(title=model, models=(*older, model)))
     assert isinstance(stored, TrainedDyFormer)
-    return stored, experiment, trained
+    return stored, experiment
 
 
 def method_of(opened: Snapshots, contender: Contender) -> tuple[Embedder | Scorer, Experiment]:

@@ -54,7 +54,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
     weights, experiment, trained = open_model(model)
-    settings = {"model": trained.settings_hash, "trained_until": trained.until}
+    settings = {"model": space_of(model)}
     lineage = opened.lineage("vectors", until=step, settings=settings, inputs=(model,))
     keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.vectors(opened.dataset, **keys)
@@ -98,7 +98,8 @@ def write_forecasts(
     step = opened.num_steps if vectors is None else lineage_of(vectors).until
     assert step is not None
     method, experiment = method_of(opened, contender)
-    settings = {"method": contender.title, "seed": seed, "k": k, "links": links, **as_record(experiment, "graph")}
+    settings = {"method": contender.title, "models": list(map(space_of, contender.models)), "seed": seed, "k": k}
+    settings |= {"links": links, **as_record(experiment, "graph")}
     settings |= {} if num_nodes is None else {"num_nodes": num_nodes}
     inputs = (*contender.models, *([] if vectors is None else [vectors]))
     lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=inputs)

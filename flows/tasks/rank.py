@@ -42,7 +42,7 @@ from dyformer.sampling.ranking_queries import (
 )
 from flows.tasks.evaluate import wanted_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
-from flows.tasks.models import stored_method
+from flows.tasks.models import space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, lineage_of, read_table, write_artifact
@@ -94,8 +94,8 @@ def rank_model(
     `older` and errors as in stored_method.
     """
     opened, step = open_snapshots(snapshots), lineage_of(queries).settings["step"]
-    stored, experiment, trained = stored_method(opened, model, older, step)
-    settings = {"method": method, "model": trained.settings_hash, "trained_until": trained.until}
+    stored, experiment = stored_method(opened, model, older, step)
+    settings = {"method": method, "models": list(map(space_of, (*older, model)))}
     return _ranked(
         opened, queries, {method: stored}, {"seed": seed, "config": experiment.graph}, settings, (model, *older)
     )

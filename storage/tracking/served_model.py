@@ -59,8 +59,10 @@ class ServedModel(PythonModel):
             return self._probabilities(model_input)
         if "node" in columns and not {"source", "target"} & columns:
             row_N = self._rows_of_nodes(model_input)
-            k = int(given.get("k") or 0)
-            return self._top(row_N, k, given.get("links") or "all") if k else self._vectors(model_input, row_N)
+            k, links = int(given.get("k") or 0), given.get("links") or "all"
+            if not k and links != "all":
+                raise ValueError(f"links = {links!r} needs the parameter k, the number of partners of each node")
+            return self._top(row_N, k, links) if k else self._vectors(model_input, row_N)
         raise ValueError(
             f"expected the column node (and side), or the columns source and target; found {', '.join(sorted(columns))}"
         )

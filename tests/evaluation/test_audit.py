@@ -297,8 +297,6 @@ def test_a_leak_in_the_pipeline_is_found(leak: Callable, monkeypatch: pytest.Mon
     assert outcome(LEAKS[leak], methods).passed is False
 
 
-# -------------------------------------------------------------------------------------------------- leaks in methods
-
 LOG_OF: dict[PreparedGraph, DynamicGraph] = {}
 """The log of which a trial was made, for a dishonest method."""
 

@@ -114,3 +114,11 @@ def test_the_recall_of_the_first_stage_counts_links_between_known_nodes():
     source_R, target_R = step_pairs(graph, STEP)
     num_known = graph.snapshots[STEP - 2].num_nodes
     assert every == len({p for p in zip(source_R.tolist(), target_R.tolist(), strict=True) if max(p) < num_known})
+
+
+def test_a_node_without_a_link_is_not_drawn():
+    history = prefix(GRAPH, STEP - 1)
+    newest = history.snapshots[-1]
+    with_lonely = replace(newest, num_nodes=newest.num_nodes + 1)
+    lonely = replace(history, snapshots=(*history.snapshots[:-1], with_lonely))
+    assert newest.num_nodes not in evaluated_nodes(lonely, seed=0).known_A

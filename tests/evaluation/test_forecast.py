@@ -17,6 +17,7 @@ from dyformer.evaluation.forecast import (
     ordered,
 )
 from dyformer.evaluation.prequential import RankingTrial, evaluate_queries
+from dyformer.evaluation.stored_forecast import forecast_from, forecast_record
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -196,6 +197,8 @@ def test_a_fitted_forecaster_survives_its_record(forecast: Forecast):
 def test_less_than_one_partner_is_refused(forecast: Forecast):
     with pytest.raises(ValueError, match="k = 0: expected at least one partner per node"):
         forecast.top(0)
+    with pytest.raises(ValueError, match="links = 'repeated': expected one of all, new, repeat"):
+        forecast.top(3, links="repeated")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_newest_step_without_links_among_known_nodes_does_not_calibrate():
@@ -225,3 +228,30 @@ def without_links(graph: DynamicGraph, step: int) -> DynamicGraph:
     empty = replace(snapshot, source_E=none, target_E=none, weight_E=none.astype(np.float64))
     snapshots = (*graph.snapshots[: step - 1], empty, *graph.snapshots[step:])
     return replace(graph, snapshots=snapshots, interactions=replace(rows, target_R=target_R))
+
+
+def test_scores_of_blocks_are_those_of_all_pairs(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):
+    source_P, target_P = np.triu_indices(12, 1)
+    whole = forecast.score(source_P, target_P)
+    monkeypatch.setattr("dyformer.scoring.forecaster.BLOCK_PAIRS", 7)
+    np.testing.assert_allclose(forecast.score(source_P, target_P), whole, rtol=0, atol=1e-12)
+
+
+def test_only_forecasters_and_baselines_are_stored_and_read():
+    past = past_of()
+    forecast = fit_forecast("own", Product(), past, seed=0)
+    with pytest.raises(
+        ValueError, match=r"test_forecast:Product cannot be stored: expected a forecaster or a baseline"
+    ):
+        forecast_record(forecast, Product(), seed=0)
+    record = forecast_record(fit_forecast("Contact recency", CONTACT, past, seed=0), CONTACT, seed=0)
+    with pytest.raises(ValueError, match=r"the baseline os:system is not one of dyformer\.baselines"):
+        forecast_from({**record, "baseline": ["os", "system", {"command": "true"}]}, past.history, None)
+    with pytest.raises(ValueError, match="a forecast as of step 6 needs its history, found 5 steps"):
+        forecast_from(record, prefix(past.history, 5), None)
+
+
+def test_a_forecast_that_reads_vectors_needs_them(forecast: Forecast):
+    record = forecast_record(forecast, Forecaster(), seed=0)
+    with pytest.raises(ValueError, match="this forecast reads vectors, and none are given"):
+        forecast_from({**record, "reads_vectors": True}, forecast.past.history, None)

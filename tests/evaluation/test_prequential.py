@@ -226,3 +226,24 @@ def test_scores_survive_their_table_and_those_of_other_queries_are_refused():
     assert back[0].score_S.tobytes() == scored[0].score_S.tobytes()
     with pytest.raises(ValueError, match="of other queries"):
         from_table(to_table(scored), trial_of(seed=1).queries)
+
+
+@pytest.mark.parametrize("num_links", [0, 1, 2])
+def test_a_newest_step_of_one_link_is_not_learnt_from_and_stops_no_method(num_links: int):
+    rows = GRAPH.interactions
+    assert rows is not None
+    first = sum(each.num_interactions for each in GRAPH.snapshots[: STEP - 2])
+    newest, until = GRAPH.snapshots[STEP - 2], GRAPH.snapshots[STEP - 3].num_nodes
+    source_R, target_R = rows.source_R.copy(), rows.target_R.copy()
+    step = slice(first, first + newest.num_interactions)
+    target_R[step] = source_R[step] = 0
+    source_R[first : first + num_links], target_R[first : first + num_links] = 1, np.arange(2, 2 + num_links)
+    ends = np.ones(num_links, dtype=np.int64), np.arange(2, 2 + num_links)
+    thin = replace(newest, source_E=ends[0], target_E=ends[1], weight_E=np.ones(num_links))
+    snapshots = (*GRAPH.snapshots[: STEP - 2], thin, *GRAPH.snapshots[STEP - 1 :])
+    assert until > 3
+    graph = replace(GRAPH, snapshots=snapshots, interactions=replace(rows, source_R=source_R, target_R=target_R))
+    trial = trial_of(graph)
+    assert trial.labelled[0].before.until == (STEP - 2 if num_links == 2 else STEP - 3)
+    for name, method in {**SCORERS, "Vectors": Random()}.items():
+        assert evaluate_queries(name, method, trial)

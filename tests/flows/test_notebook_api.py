@@ -67,3 +67,15 @@ def test_model_is_that_of_predict(log: Path, snapshots: str, model: str) -> None
     for kind, top in (("forecasts", fitted.top(3)), ("new", fitted.top(3, links="new"))):
         named = read_table(address, kind).rename({"partner_id": "partner"})
         assert_frame_equal(top, named.select(top.columns), check_row_order=False, check_exact=True)
+
+
+def test_forecasts_by_other_weights_have_an_address_of_their_own(snapshots: str, model: str) -> None:
+    older = train_model(snapshots, 10, Experiment().changed(SMALL), 0)
+    both, alone = (Contender(title=DYFORMER, models=models) for models in ((older, model), (older,)))
+    first = write_forecasts(snapshots, both, k=3)
+    before = read_table(first, "forecasts")
+    second = write_forecasts(snapshots, alone, k=3)
+    assert second != first
+    assert_frame_equal(read_table(first, "forecasts"), before)
+    vectors = [write_vectors(snapshots, each) for each in (model, older)]
+    assert vectors[0] != vectors[1]

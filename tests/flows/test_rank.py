@@ -83,7 +83,7 @@ def test_an_older_model_with_fewer_lags_is_left_out(snapshots: str):
     tiny |= {"finetune.epochs": 1, "finetune.batches_per_epoch": 1, "graph.history_window": None}
     older, newer = (train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
     queries, opened = write_queries(snapshots, 6), open_snapshots(snapshots)
-    stored, _, _ = stored_method(opened, newer, (older,), 6)
+    stored, _ = stored_method(opened, newer, (older,), 6)
     assert list(stored.weights) == [5]
     table = read_table(rank_model(snapshots, queries, newer, older=(older,)), "rankings")
     assert table["method"].to_list() == ["DyFormer", "Forecaster with DyFormer"]

@@ -92,3 +92,14 @@ def test_a_group_is_a_source_in_one_step():
     for step, own in zip(steps, groups, strict=True):
         assert len(own) == len(set(step.examples.source_P.tolist()))
     assert len(set().union(*groups)) == sum(map(len, groups))
+
+
+def test_other_vectors_of_the_same_graph_have_scores_of_their_own():
+    first, second = (np.random.default_rng(seed).normal(size=(40, 8)) for seed in (0, 1))
+    graph = as_of(4)
+    found = [
+        Forecaster(vectors_of=lambda graph, vectors=vectors: vectors).inputs(graph, SOURCE_P, TARGET_P, directed=True)
+        for vectors in (first, second, first)
+    ]
+    np.testing.assert_array_equal(found[0], found[2])
+    assert (found[0][:, -NUM_VECTOR_SCORES:] != found[1][:, -NUM_VECTOR_SCORES:]).any()

@@ -5,7 +5,15 @@ import pytest
 from toy_graphs import random_graph
 
 from dyformer.scoring import vector_scores
-from dyformer.scoring.vector_scores import HALF_LIVES, NAMES, OWN, partner_fractions, prepare_vectors
+from dyformer.scoring.vector_scores import (
+    HALF_LIVES,
+    NUM_VECTOR_SCORES,
+    OWN,
+    names,
+    partner_fractions,
+    prepare_vectors,
+    signs,
+)
 
 GRAPH = random_graph(np.random.default_rng(0), num_nodes=20, num_steps=4, num_edges=30)
 VECTORS = np.random.default_rng(1).normal(size=(20, 16)).astype(np.float32)
@@ -51,7 +59,7 @@ def test_each_score_of_an_ordered_pair_is_its_formula(block_pairs: int, monkeypa
     found = prepare_vectors(VECTORS, GRAPH).table(SOURCE_P, TARGET_P, directed=True)
     for row, i, j in zip(found, SOURCE_P, TARGET_P, strict=True):
         np.testing.assert_allclose(row, plain_scores(i, j), rtol=1e-4, atol=1e-5)
-    assert found.shape == (len(SOURCE_P), len(NAMES))
+    assert found.shape == (len(SOURCE_P), NUM_VECTOR_SCORES)
 
 
 def test_an_unordered_pair_has_the_mean_and_the_difference_of_both_orders():
@@ -80,3 +88,17 @@ def test_scores_of_a_pair_have_the_same_bytes_beside_other_pairs(width: int, dir
     for index in ([0], [299, 4], np.arange(150), np.arange(299)):
         alone = scores.table(source_P[index], target_P[index], directed=directed)
         np.testing.assert_array_equal(alone, together[index])
+
+
+def test_every_column_has_a_name_and_the_unordered_ones_have_no_direction():
+    assert len(names(directed=True)) == len(names(directed=False)) == NUM_VECTOR_SCORES
+    assert len(set(names(directed=False))) == NUM_VECTOR_SCORES
+    assert not any(name.startswith(("source", "target")) for name in names(directed=False))
+    assert names(directed=True)[4:6] == ("target_cosine_1", "source_cosine_1")
+
+
+@pytest.mark.parametrize("width", [1, 4, 16, 30])
+def test_signs_are_those_of_the_models_link_score(width: int):
+    from dyformer.model import transformer
+
+    np.testing.assert_array_equal(signs(width), transformer.signs(width).numpy())

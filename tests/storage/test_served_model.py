@@ -88,6 +88,7 @@ def names(prefix: str = "n") -> list[str]:
 @pytest.fixture
 def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)  # a tracker without a folder of its own writes ./mlruns
     return open_tracker(Layout(str(tmp_path)))
 
 
@@ -118,7 +119,8 @@ def test_best_partners_are_those_of_the_forecast(forecast: tuple[Forecast, bytes
             assert own["rank"].tolist() == expected["rank"].to_list()
             np.testing.assert_allclose(own["probability"], expected["probability"])
             assert own["linked_before"].tolist() == expected["linked_before"].to_list()
-    assert found["node"].tolist() == sorted(found["node"], reverse=True)  # in the order of the rows
+    repeated = model.predict(None, pd.DataFrame({"node": ["n3", "n1", "n3"]}), {"k": 4})
+    assert repeated["node"].tolist() == ["n3"] * 4 + ["n1"] * 4  # in the order of the rows, each node once
 
 
 def test_partners_among_too_many_nodes_are_refused(
@@ -157,6 +159,14 @@ def test_rows_that_cannot_be_predicted_are_refused(
     model = opened(forecast, ids, tmp_path, sides=SIDES[:NUM_NODES])
     with pytest.raises(ValueError, match=message):
         model.predict(None, pd.DataFrame(rows))
+
+
+def test_which_links_needs_the_number_of_partners(forecast: tuple[Forecast, bytes], tmp_path: Path) -> None:
+    model, rows = opened(forecast, names(), tmp_path), pd.DataFrame({"node": ["n1"]})
+    with pytest.raises(ValueError, match="links = 'new' needs the parameter k"):
+        model.predict(None, rows, {"links": "new"})
+    with pytest.raises(ValueError, match="links = 'repeated': expected one of all, new, repeat"):
+        model.predict(None, rows, {"k": 3, "links": "repeated"})
 
 
 def test_a_baseline_has_partners_and_no_vectors(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def test_forecast_loss_is_the_weighted_mean_of_the_link_loss_and_the_ranking_los
         source = pair_source(graph, MODEL, config, 0)
         batch = source.batch(task, np.random.default_rng(0), held_out=False, two_views=False)
         losses[weight] = {name: float(value.detach()) for name, value in forecast_loss(model, batch, config).items()}
-        assert losses[weight]["loss"] == losses[weight]["link"]
+        assert losses[weight]["link"] == losses[0.0]["link"]
     vector_GD, pairs = model(batch.subgraph), batch.pairs
     score_GG = torch.stack(
         [
@@ -332,6 +332,7 @@ def test_forecast_loss_is_the_weighted_mean_of_the_link_loss_and_the_ranking_los
     assert batch.negative_GG is not None
     ranking = ranking_loss(score_GG, pairs.positive_first_P, pairs.positive_second_P, batch.negative_GG)
     assert losses[1.0]["loss"] == pytest.approx(float(ranking.detach()), rel=1e-5)
+    assert losses[0.0]["loss"] == losses[0.0]["link"] != losses[1.0]["loss"]
     assert losses[0.25]["loss"] == pytest.approx(0.75 * losses[0.0]["loss"] + 0.25 * losses[1.0]["loss"], rel=1e-5)
     assert "ranking" not in losses[0.0]
 

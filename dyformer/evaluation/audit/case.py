@@ -17,7 +17,7 @@ from dyformer.evaluation.protocols import fitted_vectors
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import LinkExamples, evaluated_steps, joined, paper_examples
+from dyformer.sampling.pairs import LinkExamples, Pairs, evaluated_steps, joined, paper_examples
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
 from dyformer.scoring.link_features import prepare_link_features
@@ -28,7 +28,6 @@ NUM_TARGETS = 32
 MAX_LABELLED = 5_000  # pairs of a step on which methods are fitted
 
 Method = Embedder | Scorer
-Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 Results = dict[str, list[NDArray]]
 """Name of a result -> its arrays."""
 

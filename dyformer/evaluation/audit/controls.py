@@ -41,12 +41,14 @@ def candidates_check(case: AuditCase, queries: RankingQueries) -> Check:
         candidates = queries.candidate_QC[row][queries.family_QC[row] >= 0].tolist()
         partners = queries.candidate_QC[row][queries.family_QC[row] == historical].tolist()
         faults = {
-            "a true pair is no link": (source, target) not in links,
+            "a true pair is not among the step's links": (source, target) not in links,
             "a candidate is a link": any((source, node) in links for node in candidates),
             "a candidate is there twice": len(set(candidates)) < len(candidates),
             "a node was not known before": max([source, target, *candidates]) >= num_known,
             "a node is its own candidate": source in candidates,
-            "a past partner is none": any((source, n) not in past and (n, source) not in past for n in partners),
+            "a historical candidate is no past partner": any(
+                (source, n) not in past and (n, source) not in past for n in partners
+            ),
         }
         wrong |= {fault for fault, is_found in faults.items() if is_found}
     return Check(
@@ -79,7 +81,7 @@ def chance_check(case: AuditCase, fitted: Fitted, queries: RankingQueries) -> Ch
     low, high = min(auc_of.values()), max(auc_of.values())
     return Check(
         name="chance",
-        compared=f"{len(queries.source_Q)} uniform pairs in the place of step {case.until + 1}, and uniform candidates",
+        compared=f"{len(queries.source_Q)} uniform pairs instead of step {case.until + 1}, and uniform candidates",
         methods=tuple(case.methods),
         passed=not wrong,
         detail=described(wrong) or f"AUC of {len(auc_of)} rows from {low:.3f} to {high:.3f}",
