@@ -53,7 +53,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     """
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
-    weights, experiment, trained = open_model(model)
+    weights, experiment, _ = open_model(model)
     settings = {"model": space_of(model)}
     lineage = opened.lineage("vectors", until=step, settings=settings, inputs=(model,))
     keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}

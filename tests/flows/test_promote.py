@@ -230,11 +230,12 @@ def test_a_baseline_that_was_not_given_is_fitted_on_the_queries(snapshots: str, 
 
 
 def test_a_champion_with_a_title_that_no_longer_exists_is_replaced(snapshots: str, monkeypatch: pytest.MonkeyPatch):
-    promoted(snapshots, contender_of(snapshots, 1.0, until=3), 0.0, {"L3": 5.0}, step=4)
-    monkeypatch.delitem(METHODS, "L3")
+    with monkeypatch.context() as patch:
+        patch.setitem(METHODS, "Of before", METHODS["L3"])
+        promoted(snapshots, contender_of(snapshots, 1.0, until=3), 0.0, {"Of before": 5.0}, step=4)
     outcome = promoted(snapshots, contender_of(snapshots, 2.0), 1.0, {"Contact recency": 0.0})
     assert outcome["promoted"]
-    assert outcome["reason"].startswith("this version has no method L3; ")
+    assert outcome["reason"].startswith("this version has no method Of before; ")
 
 
 # One test of a model on a step.
