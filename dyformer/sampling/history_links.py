@@ -53,7 +53,6 @@ def history_links(
     """
     trained = [np.flatnonzero(~held_out_E) for held_out_E in held_out]
     ages = [snapshots[-1].step - snapshot.step for snapshot in snapshots]
-    ages = [snapshots[-1].step - snapshot.step for snapshot in snapshots]
     age_L = np.repeat(ages, [len(edge_E) for edge_E in trained])
     weight_L = np.cumsum(0.5 ** (age_L / half_life))
     num_nodes = snapshots[-1].num_nodes

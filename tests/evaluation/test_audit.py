@@ -218,6 +218,40 @@ def candidates_that_are_links(patch: pytest.MonkeyPatch):
     patch.setattr(ranking_queries_module, "_read_step", read)
 
 
+def historical_candidates_of_all_nodes(patch: pytest.MonkeyPatch):
+    def nodes(state):
+        num = state.num_nodes
+        return ranking_queries_module.lists_of(np.arange(num * num), num)
+
+    patch.setattr(ranking_queries_module, "_past_partners", nodes)
+
+
+def interactions_of_the_labelled_step(patch: pytest.MonkeyPatch):
+    """Labelled pairs are described by earlier snapshots, and by the rows of their own step."""
+    honest = prequential.labelled_steps
+
+    def labelled(past: PreparedGraph, *, seed: int):
+        def with_rows(before: PreparedGraph) -> PreparedGraph:
+            return replace(before, history=replace(before.history, interactions=past.history.interactions))
+
+        return tuple(replace(step, before=with_rows(step.before)) for step in honest(past, seed=seed))
+
+    patch.setattr(prequential, "labelled_steps", labelled)
+
+
+def snapshots_that_keep_the_first_rows(patch: pytest.MonkeyPatch):
+    from dyformer.evaluation.audit import invariances
+
+    honest = invariances.graph_of
+    patch.setattr(invariances, "graph_of", lambda rows, graph: honest(rows[: len(rows) // 2], graph))
+
+
+def a_memory_that_forgets(patch: pytest.MonkeyPatch):
+    from dyformer.evaluation.audit import controls
+
+    patch.setattr(controls, "EdgeBank", lambda **_: PreferentialAttachment(memory="last"))
+
+
 def popularity_of_later_steps(patch: pytest.MonkeyPatch):
     """`active` candidates are drawn from all later links, not from those of the step."""
     honest = ranking_queries_module._read_step
@@ -282,6 +316,10 @@ LEAKS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     labels_of_the_test_pairs: "label permutation",
     negatives_that_are_inactive: "chance",
     candidates_that_are_links: "candidates",
+    historical_candidates_of_all_nodes: "candidates",
+    interactions_of_the_labelled_step: "labelled steps",
+    snapshots_that_keep_the_first_rows: "order of rows",
+    a_memory_that_forgets: "planted rule",
     popularity_of_later_steps: "future poison: ten times the volume",
     links_to_reconstruct_visible: "hidden step",
     degrees_of_the_hidden_step: "hidden step",
@@ -290,11 +328,22 @@ LEAKS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
 }
 
 
+DETAILS = {
+    candidates_that_are_links: "a candidate is a link",
+    historical_candidates_of_all_nodes: "a historical candidate is no past partner",
+    interactions_of_the_labelled_step: "features with the labelled step",
+    snapshots_that_keep_the_first_rows: "other snapshots: [",
+    a_memory_that_forgets: "expected 0.95 and more",
+}
+
+
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
 def test_a_leak_in_the_pipeline_is_found(leak: Callable, monkeypatch: pytest.MonkeyPatch):
     methods = {name: HONEST[name] for name in ("EdgeBank", "Regression")} | {"Memory": labels.LabelMemory()}
     leak(monkeypatch)
-    assert outcome(LEAKS[leak], methods).passed is False
+    check = outcome(LEAKS[leak], methods)
+    assert check.passed is False
+    assert DETAILS.get(leak, "") in check.detail
 
 
 LOG_OF: dict[PreparedGraph, DynamicGraph] = {}

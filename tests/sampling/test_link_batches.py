@@ -262,6 +262,21 @@ def test_hard_negatives_are_ends_of_positives_without_an_edge_in_the_step(graph:
 
 
 @pytest.mark.parametrize("graph", [example_graph(), side_graph()], ids=["one side", "two sides"])
+def test_hard_negatives_of_the_history_are_ends_of_its_positives(graph: PreparedGraph):
+    sizes = replace(SIZES, hard_negatives=1.0, num_history_links=12)
+    source = PairSource(graph, sizes, validation_fraction=0.1, seed=1)
+    task, side_N = LinkTask(until=3, step=4, hidden=False), graph.history.side_N
+    for batch in source.batches([task] * 30, np.random.default_rng(0), held_out=False, two_views=False):
+        assert batch.history is not None
+        ends = {name: tensor.numpy() for name, tensor in vars(batch.history).items()}
+        positive_ends = {*ends["positive_first_P"].tolist(), *ends["positive_second_P"].tolist()}
+        first_M, second_M = ends["negative_first_M"], ends["negative_second_M"]
+        assert len(first_M) > 0
+        assert {*first_M.tolist(), *second_M.tolist()} <= positive_ends
+        assert not side_N.any() or (side_N[first_M] != side_N[second_M]).all()
+
+
+@pytest.mark.parametrize("graph", [example_graph(), side_graph()], ids=["one side", "two sides"])
 def test_a_ranked_batch_marks_the_pairs_of_targets_without_an_edge(graph: PreparedGraph):
     source = PairSource(graph, replace(SIZES, ranked=True), validation_fraction=0.1, seed=1)
     task = LinkTask(until=3, step=4, hidden=False)

@@ -176,6 +176,17 @@ def test_features_of_a_larger_graph_equal_their_formulas():
     assert_equal_to_plain(rows, history)
 
 
+def test_smooth_cosines_of_nodes_outside_the_largest_eigenvectors_are_zero():
+    rows = [(2 * pair, 2 * pair + 1, 0, 1.0) for pair in range(40) for _ in range(pair + 1)]
+    history = graph_of(rows)
+    assert len(history.node_N) > DENSE_NODES
+    table = prepare_link_features(history).directed(np.arange(0, 80, 2), np.arange(1, 80, 2))
+    cosine_16, cosine_32 = (table[:, names(directed=True).index(f"smooth_cosine_{rank}")] for rank in (16, 32))
+    assert cosine_16[:32].tolist() == [0] * 32
+    assert cosine_32[:24].tolist() == [0] * 24
+    assert np.isfinite(table).all()
+
+
 def test_features_of_a_pair_by_hand():
     #  two windows; node 0 sends to 1 at ages 2, 1 and 0.2, 1 sends to 0 at 0.4, and 1 sends to 2 at 0.6
     rows = [(0, 1, 0, 1.0), (0, 1, 5, 1.0), (1, 2, 7, 3.0), (1, 0, 8, 1.0), (0, 1, 9, 1.0)]
