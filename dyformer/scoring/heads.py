@@ -69,7 +69,8 @@ class TreesHead:
 
     def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the log-odds [P], or for LambdaRank a number without scale that ranks the pairs of one source."""
-        return np.asarray(self.booster.predict(inputs_PF, raw_score=True, num_threads=1), dtype=np.float64)
+        # A pair's output does not depend on the number of threads; training on few pairs is slower with several.
+        return np.asarray(self.booster.predict(inputs_PF, raw_score=True), dtype=np.float64)
 
 
 Head = LinearHead | TreesHead

@@ -23,6 +23,7 @@ from storage.artifacts.artifact import (
     read_table,
     write_artifact,
 )
+from storage.artifacts.code import code_version
 from storage.drop import check_dataset
 from storage.layout import Layout
 
@@ -84,6 +85,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
     opened = open_snapshots(addresses["snapshots"])
     texts = {
         "event table version": str(opened.version),
+        "code": code_version(),
         "rows": ", ".join(f"{counts[f'num_{name}']:,} {name}" for name in ROW_COUNTS),
         "snapshots": f"{opened.num_steps}, window {opened.window}",
         "nodes": f"{opened.steps['num_nodes'].max():,}",

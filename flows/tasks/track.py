@@ -26,6 +26,7 @@ from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
+from storage.artifacts.code import code_version
 from storage.layout import FORECAST, WEIGHTS, Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
@@ -80,7 +81,7 @@ def track_run(
         snapshots: address of the snapshots of the training.
         contender: the challenger, with the trained models.
         table: the metrics of the newest step in both protocols.
-        earlier: addresses of the pairs of all evaluated steps by the baselines alone, for the curve.
+        earlier: addresses of the pairs of the newest steps by the baselines alone, for the curve.
         made: addresses of the model that is published, its vectors and its forecasts, by kind.
         promotion: the outcome of promote_if_better.
         page: the report of the run, as HTML.
@@ -300,7 +301,7 @@ def _outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str
 
 
 def _tags(opened: Snapshots, seed: int | None) -> dict[str, Any]:
-    tags = {"table_version": opened.version, "protocol": PROTOCOL, "window": opened.window}
+    tags = {"table_version": opened.version, "protocol": PROTOCOL, "window": opened.window, "code": code_version()}
     return tags if seed is None else {**tags, "seed": seed}
 
 

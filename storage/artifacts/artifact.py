@@ -10,13 +10,13 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from storage import files
+from storage.artifacts.code import code_version
 
 MANIFEST = "manifest.json"
 LEFTOVER_SECONDS = 24 * 3600  # a hidden folder of this age belongs to a writer that was killed
@@ -57,7 +57,7 @@ class Lineage:
         if self.settings_hash not in ("", expected):
             raise ValueError(f"lineage of {self.kind}: settings hash {self.settings_hash}, expected {expected}")
         object.__setattr__(self, "settings_hash", expected)
-        object.__setattr__(self, "code_version", self.code_version or version("dyformer"))
+        object.__setattr__(self, "code_version", self.code_version or code_version())
 
 
 def write_artifact(address: str, contents: Mapping[str, pl.DataFrame | bytes], lineage: Lineage) -> str:

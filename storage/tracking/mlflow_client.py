@@ -176,7 +176,9 @@ def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | 
 
 def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> set[tuple[str, int]]:
     """Points (name, step) that the run already has; an interrupted training may have sent other values for them."""
-    histories = [client.get_metric_history(run_id, name) for name in sorted({point[0] for point in points})]
+    # Each history is a request; a new run has no names, and needs none.
+    names = sorted({point[0] for point in points} & client.get_run(run_id).data.metrics.keys())
+    histories = [client.get_metric_history(run_id, name) for name in names]
     return {(metric.key, metric.step) for history in histories for metric in history}
 
 
