@@ -7,9 +7,10 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from dyformer.embedder import Scorer
+from dyformer.evaluation.forecast_rows import reliability
 from dyformer.evaluation.protocols import model_steps
-from dyformer.experiments.methods import METHODS, Method, Variation
-from dyformer.experiments.ranking_tables import printed_ranking
+from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation
+from dyformer.experiments.ranking_tables import printed_forecasts, printed_ranking
 from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_table, show_tables
 from flows.console import tracked
@@ -24,6 +25,7 @@ from flows.stages import (
     rank_model_task,
     train_task,
 )
+from flows.tasks.backtest import backtest_forecasts, backtest_metrics, read_backtests, steps_to_backtest
 from flows.tasks.evaluate import metrics, steps_to_evaluate
 from flows.tasks.live_update import live_update_metrics, rank_live_updates
 from flows.tasks.methods import chosen_methods
@@ -32,6 +34,9 @@ from flows.tasks.track import track_benchmark, track_rankings
 
 track_task = task(name="track benchmark")(track_benchmark)
 track_rankings_task = task(name="track rankings", cache_policy=NO_CACHE)(track_rankings)
+backtest_task = task(name="backtest forecasts", task_run_name="{name} on step {step}", cache_policy=NO_CACHE)(
+    backtest_forecasts
+)
 live_update_task = task(name="rank live updates", cache_policy=NO_CACHE)(rank_live_updates)
 
 
@@ -122,6 +127,35 @@ def prequential(
     rows = ranking_metrics(scores, snapshots)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
     track_rankings_task(snapshots, scores, rows)
+    return {"snapshots": snapshots, "scores": scores}
+
+
+@flow(flow_run_name="forecasts benchmark {dataset}")
+def forecasts(
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    steps: str | None = None,
+    seeds: int = 1,
+    changes: Changes = None,
+    methods: list[str] | None = None,
+) -> dict[str, Any]:
+    """Make the forecasts that every method would have published for past steps, and compare them with the links.
+
+    A method with weights has those that a retraining publishes: trained until two steps before the forecast one, as
+    the step between decided on the promotion. `methods` as in `benchmark`.
+
+    Returns:
+        snapshots: address; scores: addresses of the backtests.
+    """
+    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    snapshots = ingest(dataset, reading)["snapshots"]
+    scores: list[str] = []
+    for step, seed in _jobs(f"forecasts of {dataset}", steps_to_backtest(snapshots, steps), seeds):
+        for names, models in _fitted(snapshots, step - 1, experiment, chosen, seed):
+            scores += [backtest_task(snapshots, name, step, experiment, seed, models) for name in names]
+    rows = backtest_metrics(scores, snapshots)
+    show_tables(dataset, {"forecasts": printed_forecasts(rows, dataset)})
+    track_rankings_task(snapshots, scores, rows, reliability(read_backtests(scores), baselines=BASELINES))
     return {"snapshots": snapshots, "scores": scores}
 
 

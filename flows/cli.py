@@ -270,7 +270,8 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         ProtocolName,
         typer.Option(
             help="paper: AUC of the next step's links against random pairs; prequential: their ranks among hard"
-            " candidates; live-update: ROLAND's weekly ranks"
+            " candidates; forecasts: what would have been published, against what came; live-update: ROLAND's weekly"
+            " ranks"
         ),
     ] = "paper",
     methods: Annotated[

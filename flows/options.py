@@ -23,7 +23,7 @@ Seed = Annotated[int, typer.Option(help="seed of the split and of the training",
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
-ProtocolName = Literal["paper", "prequential", "live-update"]
+ProtocolName = Literal["paper", "prequential", "forecasts", "live-update"]
 LinksName = Literal["all", "new", "repeat"]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 

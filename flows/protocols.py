@@ -7,10 +7,11 @@ import polars as pl
 
 from dyformer.embedder import Scorer
 from dyformer.experiments.methods import METHODS
-from dyformer.experiments.ranking_tables import printed_live_update, printed_ranking
+from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import PrintedTable, printed_tables
-from flows.benchmark import benchmark, live_update, prequential
+from flows.benchmark import benchmark, forecasts, live_update, prequential
+from flows.tasks.backtest import backtest_metrics, steps_to_backtest
 from flows.tasks.evaluate import metrics, steps_to_evaluate
 from flows.tasks.live_update import live_update_metrics
 from flows.tasks.rank import ranking_metrics, steps_to_rank
@@ -59,6 +60,9 @@ PROTOCOLS: dict[str, ProtocolRun] = {
     "paper": ProtocolRun(steps_to_evaluate, benchmark, metrics, printed_tables),
     "prequential": ProtocolRun(
         steps_to_rank, prequential, ranking_metrics, lambda rows, dataset: [printed_ranking(rows, dataset)]
+    ),
+    "forecasts": ProtocolRun(
+        steps_to_backtest, forecasts, backtest_metrics, lambda rows, dataset: [printed_forecasts(rows, dataset)]
     ),
     "live-update": ProtocolRun(
         _all_weeks, _live_update, live_update_metrics, lambda rows, dataset: [printed_live_update(rows, dataset)]

@@ -123,6 +123,10 @@ class Layout:
         """Artifact with the ranks of held-out links of the weeks up to the end of step `until`."""
         return self._join(FORECASTS, "ranks", _run(dataset, version, until, settings, seed))
 
+    def backtests(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the forecasts of a method for the past step `until`, and the links that came."""
+        return self._join(FORECASTS, "backtests", _run(dataset, version, until, settings, seed))
+
     def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the metrics and the summary of a finished run."""
         return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))

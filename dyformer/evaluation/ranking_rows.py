@@ -266,7 +266,7 @@ def _with_means(steps: Mapping[int, Mapping[Cell, StepMetric]]) -> dict[tuple[st
         totals = [(each.total_B, each.count_B) for each in values if each.total_B is not None]
         if totals:
             total_B, count_B = (np.sum(parts, axis=0) for parts in zip(*totals, strict=True))
-            with np.errstate(invalid="ignore"):
+            with np.errstate(invalid="ignore", divide="ignore"):  # a resample without any pair that counts
                 found["micro", cell] = StepMetric(sum(each.total for each in values) / num, num, total_B / count_B)
         found["macro", cell] = StepMetric(
             float(np.mean([each.value for each in values])), num, _mean_of_known([each.value_B for each in values])

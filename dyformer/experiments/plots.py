@@ -113,6 +113,39 @@ def family_heat_map(metrics: pl.DataFrame) -> Figure:
     return figure
 
 
+def reliability_diagram(rows: pl.DataFrame) -> Figure:
+    """Draw the fraction of pairs that came against their mean probability, by bin, from rows of RELIABILITY_SCHEMA.
+
+    Both axes are logarithmic, because most probabilities are small. Ours are in colour with 95 % intervals, baselines
+    grey. A bin in which no pair came is left out. Raises ValueError where no pair of any bin came.
+    """
+    came = rows.filter(pl.col("fraction") > 0)
+    if came.is_empty():
+        raise ValueError("there is no reliability to draw: no pair of any bin came")
+    figure, axes = _empty(7.5, 5.0)
+    ours = rows.filter(~pl.col("is_baseline"))["method"].unique(maintain_order=True).to_list()
+    least = min(came["probability"].min(), came["fraction"].min())  # pyright: ignore[reportArgumentType]
+    axes.plot([least, 1], [least, 1], color="black", linewidth=0.8, linestyle="--", label="exact")
+    for method in came["method"].unique(maintain_order=True):
+        line = came.filter(method=method).sort("probability")
+        if method in ours:
+            colour = COLOURS[ours.index(method) % len(COLOURS)]
+            below = (line["fraction"] - line["low"]).clip(0).to_list()
+            above = (line["high"] - line["fraction"]).clip(0).to_list()
+            axes.errorbar(
+                line["probability"], line["fraction"], yerr=[below, above], color=colour, marker="o", label=method
+            )
+        else:
+            axes.plot(line["probability"], line["fraction"], color=GREY, linewidth=0.8, zorder=1)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("mean probability of a bin of published pairs")
+    axes.set_ylabel("fraction that came")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
 def metric_title(metric: str, name: str, is_single: bool) -> str:
     """Name a metric over steps: "macro" and "micro", or "AUC" where one step was evaluated."""
     return METRIC_TITLES.get(metric, metric) if is_single else name

@@ -17,6 +17,15 @@ CELLS = {
 }
 """Columns of the printed table: metric and family of negatives, over the queries between known nodes."""
 
+FORECAST_COLUMNS = (
+    ("precision@10", "precision_at_10", "value", "{:.4f}"),
+    ("difference", "precision_at_10", "difference", "{:+.4f}"),
+    ("calibration error", "calibration_error", "value", "{:.4f}"),
+    ("sum of probabilities / links", "probability_sum", "value", "{:.2f}"),
+    ("Brier", "brier", "value", "{:.4f}"),
+)
+"""Columns of the table of forecasts: title, metric, which value of it, format."""
+
 
 def ranking_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     """Give one row per method, the best MRR on top: the mean over steps of each of CELLS, averaged over seeds.
@@ -78,6 +87,31 @@ def printed_ranking(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
     return PrintedTable(title, pl.DataFrame(columns), [*_comparison(rows), covered])
 
 
+def printed_forecasts(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
+    """Give the table of published forecasts as text: means over steps and seeds, the best precision on top."""
+    rows = metrics.filter(family=PUBLISHED, slice="all", step="macro", dataset=dataset)
+    about = ("value", "low", "high", "difference", "difference_low", "difference_high")
+    merged = rows.group_by("method", "metric").agg(pl.col(about).mean(), pl.col("num_pairs").sum())
+    cells = {(row["method"], row["metric"]): row for row in merged.iter_rows(named=True)}
+    order = sorted({method for method, _ in cells}, key=lambda name: (-cells[name, "precision_at_10"]["value"], name))
+    columns: dict[str, list[str]] = {"method": order}
+    for title, metric, name, form in FORECAST_COLUMNS:
+        columns[title] = [_named_cell(cells.get((method, metric)), name, form) for method in order]
+    confident = [cells.get((method, "confident")) for method in order]
+    columns["came of 0.8 and more"] = [
+        f"{row['value']:.2f} of {row['num_pairs']:,}" if row else "-" for row in confident
+    ]
+    steps = metrics.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique()
+    pairs = max(cells[method, "precision_at_10"]["num_pairs"] for method in order)
+    best = rows["best_baseline"].drop_nulls().first()
+    title = (
+        f"{dataset}, forecasts that would have been published, and the links that came: mean over {steps} "
+        f"step{'s' * (steps > 1)} [95 % interval]; {pairs:,} pairs"
+        + (f"; difference to the best baseline, {best}" if best else "")
+    )
+    return PrintedTable(title, pl.DataFrame(columns), [])
+
+
 def run_tables(metrics: pl.DataFrame, dataset: str) -> list[PrintedTable]:
     """Give the tables of a run: that of the prequential protocol, then those of the paper's; each where it has rows."""
     ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(pl.col("protocol") != PROTOCOL)
@@ -118,8 +152,18 @@ def _comparison(rows: list[dict]) -> list[str]:
     return [f"{sentence}; {own['method']} is {abs(own['difference']):.3f} ({relative}) {direction} it, {between}."]
 
 
+def _named_cell(row: dict | None, name: str, form: str) -> str:
+    if row is None:
+        return ""
+    low, high = (row["low"], row["high"]) if name == "value" else (row[f"{name}_low"], row[f"{name}_high"])
+    return _with_interval(row[name], low, high, form)
+
+
 def _cell(row: dict, name: str, form: str) -> str:
-    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    return _with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"], form)
+
+
+def _with_interval(value: float | None, low: float | None, high: float | None, form: str) -> str:
     if value is None:
         return ""
     return form.format(value) + ("" if low is None else f" [{form.format(low)}, {form.format(high)}]")

@@ -18,7 +18,7 @@ from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.evaluation.stored_forecast import history_tables
-from dyformer.experiments.plots import comparison_chart, family_heat_map, loss_curve, step_curve
+from dyformer.experiments.plots import comparison_chart, family_heat_map, loss_curve, reliability_diagram, step_curve
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.audit import RECORD, read_audit
 from flows.tasks.evaluate import metrics
@@ -40,6 +40,10 @@ METRIC_NAMES = {
     "ndcg_at_10": "ndcg_at_10",
     "precision_at_10": "precision_at_10",
     "recall_at_10": "recall_at_10",
+    "brier": "brier",
+    "calibration_error": "calibration_error",
+    "probability_sum": "probability_sum",
+    "confident": "confident",
 }
 SLICES = ("all", "known", "new", "repeat", BUSIEST)
 BESIDE = ("low", "high", "num_pairs", "difference", "difference_low", "difference_high")
@@ -137,13 +141,16 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
     return _outcome(tracker, run, None)
 
 
-def track_rankings(snapshots: str, scores: list[str], table: pl.DataFrame) -> dict[str, Any]:
-    """Track a benchmark of ranks: one run per method and seed with its metrics of every step, and one with all.
+def track_rankings(
+    snapshots: str, scores: list[str], table: pl.DataFrame, reliable: pl.DataFrame | None = None
+) -> dict[str, Any]:
+    """Track a benchmark of ranks or forecasts: one run per method and seed with its metrics, and one with all.
 
     Args:
         snapshots: address of the snapshots.
-        scores: addresses of the scored queries or the ranks.
+        scores: addresses of the scored queries, the ranks or the backtests.
         table: their metrics, of one protocol.
+        reliable: the reliability of probabilities, where the protocol has some.
     """
     opened = open_snapshots(snapshots)
     tracker = open_tracker(opened.layout)
@@ -156,6 +163,9 @@ def track_rankings(snapshots: str, scores: list[str], table: pl.DataFrame) -> di
         _track_data(run, opened)
         _draw_families(run, table)
         run.table("metrics.csv", table)
+        if reliable is not None:
+            run.plot("plots/reliability.png", reliability_diagram(reliable))
+            run.table("reliability.csv", reliable)
     return _outcome(tracker, run, None)
 
 

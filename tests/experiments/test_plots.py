@@ -6,7 +6,15 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from dyformer.experiments.plots import COLOURS, GREY, comparison_chart, family_heat_map, loss_curve, step_curve
+from dyformer.experiments.plots import (
+    COLOURS,
+    GREY,
+    comparison_chart,
+    family_heat_map,
+    loss_curve,
+    reliability_diagram,
+    step_curve,
+)
 
 AUC = {"EdgeBank": (0.70, 0.72), "DyFormer": (0.88, 0.90), "L3": (0.80, 0.95), "Popularity": (0.60, 0.65)}
 
@@ -185,3 +193,26 @@ def test_charts_and_curves_of_other_families_and_slices() -> None:
     assert curve.axes[0].get_ylabel() == "precision@10 (%)"
     with pytest.raises(ValueError, match="no value of precision_at_10"):
         comparison_chart(one, metric="precision_at_10", slice_name="busiest")
+
+
+def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing_came() -> None:
+    rows = pl.DataFrame(
+        {
+            "method": ["Ours", "Ours", "Ours", "L3"],
+            "is_baseline": [False, False, False, True],
+            "probability": [0.0005, 0.01, 0.5, 0.1],
+            "fraction": [0.0, 0.02, 0.4, 0.3],
+            "low": [0.0, 0.01, 0.3, 0.2],
+            "high": [0.0, 0.03, 0.5, 0.4],
+        }
+    )
+    figure = reliability_diagram(rows)
+    assert_draws(figure)
+    axes = figure.axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    lines = {tuple(line.get_xdata()): line.get_color() for line in axes.lines}
+    assert lines[0.01, 0.5] == COLOURS[0]
+    assert lines[0.1,] == GREY
+    assert axes.get_legend_handles_labels()[1] == ["exact", "Ours"]
+    with pytest.raises(ValueError, match="no pair of any bin came"):
+        reliability_diagram(rows.filter(pl.col("fraction") == 0))

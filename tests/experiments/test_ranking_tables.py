@@ -1,7 +1,7 @@
 import polars as pl
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
-from dyformer.experiments.ranking_tables import printed_live_update, printed_ranking, ranking_table
+from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking, ranking_table
 
 
 def row(method: str, metric: str, family: str, step: str, value: float, **more: object) -> dict:
@@ -60,3 +60,32 @@ def test_live_update_table_has_the_published_value():
     printed = printed_live_update(pl.DataFrame(rows, schema=METRICS_SCHEMA), "uci")
     assert dict(printed.frame.iter_rows()) == {"Recency": "0.360 [0.260, 0.460]", "ROLAND-GRU (paper)": "0.112"}
     assert printed.title.endswith("mean over 1 steps, 1,234 ranked sources")
+
+
+def test_table_of_forecasts_has_calibration_beside_precision():
+    about = {"protocol": "forecasts", "slice": "all", "num_pairs": 20, "best_baseline": "L3"}
+    more = {"difference": 0.05, "difference_low": 0.01, "difference_high": 0.09}
+    rows = []
+    for step in ("3", "4", "macro"):
+        rows += [
+            row("L3", "precision_at_10", "published", step, 0.2, **about),
+            row("Ours", "precision_at_10", "published", step, 0.25, **about, **more),
+            row("Ours", "calibration_error", "published", step, 0.015, **{**about, "low": None, "high": None}),
+            row("Ours", "probability_sum", "published", step, 1.5, **about),
+            row("Ours", "confident", "published", step, 0.75, **{**about, "num_pairs": 8}),
+            row("Ours", "precision_at_10", "published", step, 0.9, **{**about, "slice": "new"}),
+        ]
+    printed = printed_forecasts(pl.DataFrame(rows, schema=METRICS_SCHEMA), "uci")
+    assert "mean over 2 steps" in printed.title
+    assert printed.title.endswith("20 pairs; difference to the best baseline, L3")
+    ours, l3 = printed.frame.iter_rows(named=True)
+    assert ours == {
+        "method": "Ours",
+        "precision@10": "0.2500 [0.1500, 0.3500]",
+        "difference": "+0.0500 [+0.0100, +0.0900]",
+        "calibration error": "0.0150",
+        "sum of probabilities / links": "1.50 [1.40, 1.60]",
+        "Brier": "",
+        "came of 0.8 and more": "0.75 of 8",
+    }
+    assert (l3["method"], l3["difference"], l3["came of 0.8 and more"]) == ("L3", "", "-")

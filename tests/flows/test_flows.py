@@ -288,6 +288,35 @@ def test_prequential_benchmark_ranks_all_methods_on_the_same_queries(
     assert sorted(path for path in store.rglob("*.parquet")) == before  # nothing is computed twice
 
 
+def test_forecasts_benchmark_compares_published_pairs_with_links(
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    report = store.parent / "forecasts.json"
+    arguments = (
+        "benchmark",
+        "mylog",
+        "--protocol",
+        "forecasts",
+        "--steps",
+        "12",
+        "--methods",
+        "dyformer,contact_recency",
+    )
+    assert command(*arguments, "--json", str(report)) == 0
+    rows = json.loads(report.read_text())
+    assert {row["protocol"] for row in rows} == {"forecasts"}
+    assert {row["method"] for row in rows} == {"Forecaster with DyFormer", "Contact recency"}
+    assert {"precision_at_10", "brier", "calibration_error", "probability_sum"} <= {row["metric"] for row in rows}
+    printed = capsys.readouterr().out
+    assert "mylog, forecasts that would have been published" in printed
+    assert "difference to the best baseline, Contact recency" in printed
+    before = sorted(store.rglob("*.parquet"))
+    assert command(*arguments) == 0
+    assert sorted(store.rglob("*.parquet")) == before  # nothing is computed twice
+    assert command(*arguments[:-3], "3", *arguments[-2:]) == 1
+    assert "cannot be forecast; 4, 5" in capsys.readouterr().err
+
+
 def test_live_update_benchmark_ranks_the_links_of_each_week(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
     report = store.parent / "live.json"
     arguments = ("benchmark", "mylog", "--protocol", "live-update", "--methods", "l3,contact_recency")

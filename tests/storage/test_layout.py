@@ -27,6 +27,7 @@ def test_every_kind_has_its_own_address(tmp_path: Path):
         layout.queries("uci", **RUN),
         layout.rankings("uci", **RUN),
         layout.ranks("uci", **RUN),
+        layout.backtests("uci", **RUN),
         layout.audit("uci", **RUN),
         layout.spool,
         layout.spills,

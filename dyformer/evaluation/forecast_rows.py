@@ -1,0 +1,166 @@
+"""Forecasts that would have been published for a past step, and its links -> rows of metrics, and reliability.
+
+P pairs: each node's ten best partners    B resamples    K bins
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.evaluation.best_partners import NUM_PARTNERS, PUBLISHED
+from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resamples
+from dyformer.evaluation.forecast import Forecast, linked_in, ordered
+from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, metric_rows, pair_weights
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.ranking_metrics import expected_calibration_error
+from dyformer.scoring.retrieval import Retrieved
+
+PROTOCOL = "forecasts"
+CONFIDENT = 0.8
+SLICES = ("all", "new", "repeat")
+EDGES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
+"""Ends of the bins of a reliability diagram: most probabilities are small."""
+
+BACKTEST_SCHEMA = pl.Schema(
+    {
+        "method": pl.String(),
+        "seed": pl.Int64(),
+        "step": pl.Int64(),
+        "node": pl.Int64(),
+        "partner": pl.Int64(),
+        "probability": pl.Float64(),
+        "linked_before": pl.Boolean(),
+        "came": pl.Boolean(),
+    }
+)
+RELIABILITY_SCHEMA = pl.Schema(
+    {
+        "method": pl.String(),
+        "is_baseline": pl.Boolean(),
+        "low_end": pl.Float64(),
+        "high_end": pl.Float64(),
+        "num_pairs": pl.Int64(),
+        "probability": pl.Float64(),
+        "fraction": pl.Float64(),
+        "low": pl.Float64(),
+        "high": pl.Float64(),
+    }
+)
+
+
+def backtest(name: str, forecast: Forecast, graph: DynamicGraph, *, seed: int) -> pl.DataFrame:
+    """Give each node's best partners of a forecast and whether they were linked, with the columns of BACKTEST_SCHEMA.
+
+    `graph` ends with the step that was forecast.
+    """
+    best = forecast.top(NUM_PARTNERS)
+    pairs = Retrieved(*(best[name].to_numpy() for name in ("node", "partner", "linked_before")))
+    came_P = linked_in(graph, graph.num_steps, *ordered(forecast.past.history, pairs))
+    about = {"method": name, "seed": seed, "step": graph.num_steps}
+    literals = [pl.lit(value, BACKTEST_SCHEMA[key]).alias(key) for key, value in about.items()]
+    return best.with_columns(*literals, came=pl.Series(came_P)).select(BACKTEST_SCHEMA.names())
+
+
+def forecast_metrics(backtests: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give the metrics of backtests as rows of METRICS_SCHEMA: per step, micro and macro; all, new and past pairs.
+
+    `precision_at_10`: the fraction of the pairs that came. `brier`: the mean squared difference of probability and
+    outcome. `calibration_error`: the expected calibration error, without interval. `probability_sum`: the sum of the
+    probabilities over the number of links that came, 1 at best; no row where none came. `confident`: the fraction that
+    came of the pairs with a probability of CONFIDENT and more. Only the precision is compared with the best of
+    `baselines`.
+    """
+    resamples = {
+        int(str(seed)): _resamples(rows, int(str(seed)))
+        for (seed,), rows in backtests.group_by("seed", maintain_order=True)
+    }
+    steps: dict[int, dict[Run, dict[Cell, StepMetric]]] = {}
+    for (step, method, seed), rows in backtests.group_by("step", "method", "seed", maintain_order=True):
+        run = str(method), int(str(seed))
+        steps.setdefault(int(str(step)), {})[run] = dict(_cells(rows, resamples[run[1]]))
+    parts = []
+    for is_precision in (True, False):
+        chosen = {
+            step: {
+                run: {cell: own for cell, own in cells.items() if (cell[0] == "precision_at_10") == is_precision}
+                for run, cells in by_run.items()
+            }
+            for step, by_run in steps.items()
+        }
+        parts.append(metric_rows(chosen, dataset, protocol=PROTOCOL, baselines=baselines if is_precision else ()))
+    return pl.concat(parts).with_columns(is_baseline=pl.col("method").is_in(list(baselines)))
+
+
+def reliability(backtests: pl.DataFrame, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give mean probability and fraction that came, by method and bin of EDGES, with the columns of RELIABILITY_SCHEMA.
+
+    The 95 % interval of the fraction is that of resampled nodes. A bin without pairs has no row.
+    """
+    rows = []
+    for (method,), own in backtests.group_by("method", maintain_order=True):
+        weight_BP, (probability_P, came_P) = _weights(own, _resamples(own, seed=0)), _values(own)
+        bin_P = np.clip(np.searchsorted(EDGES, probability_P, side="right") - 1, 0, len(EDGES) - 2)
+        for k in np.unique(bin_P).tolist():
+            inside_P = bin_P == k
+            [fraction] = means(came_P[inside_P, None], weight_BP[:, inside_P])
+            about = (
+                method,
+                method in baselines,
+                EDGES[k],
+                EDGES[k + 1],
+                int(inside_P.sum()),
+                float(probability_P[inside_P].mean()),
+            )
+            rows.append((*about, fraction.value, *interval(fraction.value_B)))
+    return pl.DataFrame(rows, schema=RELIABILITY_SCHEMA, orient="row")
+
+
+def _cells(rows: pl.DataFrame, resamples: NodeResamples) -> Iterator[tuple[Cell, StepMetric]]:
+    weight_BP, (probability_P, came_P) = _weights(rows, resamples), _values(rows)
+    linked_P = rows["linked_before"].to_numpy()
+    for part, inside_P in zip(SLICES, (np.full(len(linked_P), fill_value=True), ~linked_P, linked_P), strict=True):
+        if not inside_P.any():
+            continue
+        own = probability_P[inside_P], came_P[inside_P], weight_BP[:, inside_P]
+        for metric, measured in _measured(*own):
+            yield (metric, PUBLISHED, part), measured
+
+
+def _measured(
+    probability_P: NDArray[np.float64], came_P: NDArray[np.float64], weight_BP: NDArray[np.float32]
+) -> Iterator[tuple[str, StepMetric]]:
+    precision, brier = means(np.stack([came_P, (probability_P - came_P) ** 2], axis=1), weight_BP)
+    yield "precision_at_10", precision
+    yield "brier", brier
+    error = expected_calibration_error(came_P.astype(np.bool_), probability_P)
+    yield "calibration_error", StepMetric(error, len(came_P), np.empty(0))
+    num_came = int(came_P.sum())
+    if num_came:
+        total_B, count_B = weight_BP @ probability_P, weight_BP @ came_P
+        with np.errstate(invalid="ignore", divide="ignore"):  # a resample without a link that came
+            value_B = total_B / count_B
+        total = float(probability_P.sum())
+        yield "probability_sum", StepMetric(total / num_came, num_came, value_B, total, total_B, count_B)
+    confident_P = probability_P >= CONFIDENT
+    if confident_P.any():
+        [came] = means(came_P[confident_P, None], weight_BP[:, confident_P])
+        yield "confident", came
+
+
+def _values(rows: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return rows["probability"].to_numpy(), rows["came"].to_numpy().astype(np.float64)
+
+
+def _resamples(rows: pl.DataFrame, seed: int) -> NodeResamples:
+    return node_resamples(_ends(rows), generator=np.random.default_rng(seed))
+
+
+def _weights(rows: pl.DataFrame, resamples: NodeResamples) -> NDArray[np.float32]:
+    node_P, partner_P = _ends(rows)
+    return pair_weights(resamples, node_P, partner_P)
+
+
+def _ends(rows: pl.DataFrame) -> Sequence[NDArray[np.int64]]:
+    return [rows[end].to_numpy() for end in ("node", "partner")]

@@ -1,0 +1,78 @@
+"""Snapshots and a past step -> the forecasts that methods would have published for it, and what came of them."""
+
+import polars as pl
+
+from dyformer.embedder import Scorer
+from dyformer.evaluation.forecast import fit_forecast
+from dyformer.evaluation.forecast_rows import PROTOCOL, backtest, forecast_metrics
+from dyformer.evaluation.protocols import FORECASTER_WITH, NUM_OLDER_STEPS
+from dyformer.experiments.methods import BASELINES
+from dyformer.experiments.settings import Experiment, as_record
+from dyformer.graphs.prepared_graph import prepare_graph
+from flows.tasks.evaluate import wanted_steps
+from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
+from flows.tasks.models import Contender, method_of, space_of
+from flows.tasks.predict import candidate_pairs
+from flows.tasks.rank import rankable_steps
+from flows.tasks.snapshots import StepOutOfRange, first_evaluated_step, open_snapshots
+from storage.artifacts.artifact import is_current, read_table, write_artifact
+
+
+def backtest_forecasts(
+    snapshots: str, name: str, step: int, experiment: Experiment, seed: int = 0, models: tuple[str, ...] = ()
+) -> str:
+    """Forecast a past step from the steps before it, as `write_forecasts` does; return the address of the outcome.
+
+    `name` as in chosen_methods; `models` are the stored weights of a method that is trained, the newest last.
+    """
+    opened = open_snapshots(snapshots)
+    if models:
+        method, experiment = method_of(opened, Contender(title=name, models=models))
+        record: object = list(map(space_of, models))
+    else:
+        [method] = chosen_methods([name]).values()
+        record = record_of(method)
+    title = title_of(name) if isinstance(method, Scorer) else FORECASTER_WITH + title_of(name)
+    settings = {"protocol": PROTOCOL, "method": title, "record": record, "step": step, "seed": seed}
+    settings |= {"directed": opened.directed, **as_record(experiment, "graph")}
+    lineage = opened.lineage("backtests", until=step, settings=settings, inputs=models)
+    keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
+    address = opened.layout.backtests(opened.dataset, **keys)
+    if is_current(address, lineage):
+        return address
+    # The graph of the forecast ends before the step, so no method can read it.
+    past = prepare_graph(opened.graph(step - 1, interactions=True), until=step - 1, config=experiment.graph)
+    with own_errors(title, method):
+        forecast = fit_forecast(name, method, past, seed=seed, candidates_of=candidate_pairs)
+        outcome = backtest(title, forecast, opened.graph(step, interactions=True), seed=seed)
+    return write_artifact(address, {"backtest": outcome}, lineage)
+
+
+def steps_to_backtest(snapshots: str, wanted: str | None = None) -> list[int]:
+    """List the steps for which forecasts can be made and calibrated, from the dataset's first evaluated step on.
+
+    Raises:
+        StepOutOfRange: a wanted step without links between known nodes, or without an earlier step that has some.
+    """
+    opened, rankable = open_snapshots(snapshots), rankable_steps(snapshots)
+    possible = [step for step in rankable if any(step - NUM_OLDER_STEPS <= before < step for before in rankable)]
+    first = first_evaluated_step(opened.dataset)
+    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
+    wrong = [step for step in steps if step not in possible]
+    if wrong or not steps:
+        can = f"{', '.join(map(str, possible))} can" if possible else "no step can"
+        raise StepOutOfRange(
+            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be forecast; {can} (a step needs an "
+            f"earlier one on which the probabilities are calibrated)"
+        )
+    return steps
+
+
+def backtest_metrics(backtests: list[str], snapshots: str) -> pl.DataFrame:
+    """Return the metrics of backtests as rows of METRICS_SCHEMA."""
+    return forecast_metrics(read_backtests(backtests), open_snapshots(snapshots).dataset, baselines=BASELINES)
+
+
+def read_backtests(addresses: list[str]) -> pl.DataFrame:
+    """Read the forecasts of backtests and what came of them as one table."""
+    return pl.concat([read_table(address, "backtest") for address in addresses])
