@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
@@ -210,7 +211,7 @@ def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing
     assert_draws(figure)
     axes = figure.axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    lines = {tuple(line.get_xdata()): line.get_color() for line in axes.lines}
+    lines = {tuple(np.asarray(line.get_xdata()).tolist()): line.get_color() for line in axes.lines}
     assert lines[0.01, 0.5] == COLOURS[0]
     assert lines[0.1,] == GREY
     assert axes.get_legend_handles_labels()[1] == ["exact", "Ours"]
