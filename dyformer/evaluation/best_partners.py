@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
+from dyformer.evaluation.evidence import num_partners
 from dyformer.evaluation.forecast import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, pair_weights
 from dyformer.graphs.snapshots import DynamicGraph, prefix
-from dyformer.sampling.pairs import is_among, nodes_known_before, past_pair_keys
+from dyformer.sampling.pairs import is_among, nodes_known_before
 from dyformer.sampling.ranking_queries import step_pairs
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
@@ -50,9 +51,7 @@ class Nodes(NamedTuple):
 
 def evaluated_nodes(history: DynamicGraph, *, seed: int) -> Nodes:
     """Draw the nodes to evaluate, and give the busiest ones; ties go to the first nodes."""
-    num_nodes = history.snapshots[-1].num_nodes
-    key_K = past_pair_keys(history.snapshots, num_nodes)
-    degree_N = np.bincount(np.concatenate([key_K // num_nodes, key_K % num_nodes]), minlength=num_nodes)
+    degree_N = num_partners(history.snapshots)
     linked_A = np.flatnonzero(degree_N)
     drawn_A = np.random.default_rng([seed, history.num_steps]).permutation(linked_A)[:NUM_DRAWN]
     return Nodes(np.sort(drawn_A), np.sort(np.argsort(-degree_N, kind="stable")[:NUM_BUSIEST]))

@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.evidence import evidence, num_partners
 from dyformer.evaluation.prequential import has_labelled_steps, labelled_steps, published_score
 from dyformer.evaluation.protocols import NUM_OLDER_STEPS
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -41,6 +42,7 @@ FORECAST_SCHEMA = pl.Schema(
         "partner": pl.Int64(),
         "probability": pl.Float64(),
         "linked_before": pl.Boolean(),
+        "evidence": pl.String(),
         "reasons": pl.List(pl.String()),
     }
 )
@@ -77,8 +79,9 @@ class Forecast:
 
         In a log with two sides the partner is of the other side. A pair counts as source -> target; the node is the
         source, except for the nodes of the second side, which are targets. `links` leaves only pairs that were never
-        linked before ("new") or only past ones ("repeat"). Equal scores are ranked by node number. A node without an
-        admissible partner has no row. Raises ValueError for k < 1, for other `links`, and for unknown nodes.
+        linked before ("new") or only past ones ("repeat"). `evidence` tells how many past partners the node has. Equal
+        scores are ranked by node number. A node without an admissible partner has no row. Raises ValueError for k < 1,
+        for other `links`, and for unknown nodes.
         """
         if k < 1:
             raise ValueError(f"k = {k}: expected at least one partner per node")
@@ -98,6 +101,7 @@ class Forecast:
             "partner": best.partner_R,
             "probability": self.calibration.probability(score_R[best_R]),
             "linked_before": best.linked_R,
+            "evidence": evidence(num_partners(self.past.history.snapshots)[best.node_R]),
             "reasons": self._reasons(*ordered(self.past.history, best)),
         }
         return pl.DataFrame(columns, schema=FORECAST_SCHEMA)

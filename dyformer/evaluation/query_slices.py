@@ -1,13 +1,13 @@
 """Ranking queries and the graph before them -> the slices of queries that metrics are given for.
 
-Q queries    N nodes known one step before    T steps    K pairs linked in an earlier step
+Q queries    N nodes known one step before    T steps
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer.evaluation.evidence import LEVELS, evidence, num_partners
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import past_pair_keys
 from dyformer.sampling.ranking_queries import RankingQueries, step_pairs
 
 KNOWN = "known"
@@ -22,6 +22,7 @@ def query_slices(graph: DynamicGraph, queries: RankingQueries) -> dict[str, NDAr
     - new, repeat: whether the pair was linked before.
     - inactive_ends=0, 1, 2: number of ends without an interaction in the newest snapshot before the step.
     - degree_decile=1 .. 10: of the source's number of past partners, among the queries; equal degrees share a decile.
+    - evidence=none, one, few, many: level of the end with fewer past partners (dyformer/evaluation/evidence.py).
     - age=1, 2-4, 5+: steps since the younger end came.
     - side=0, 1: side of the source, on a bipartite log.
 
@@ -33,20 +34,17 @@ def query_slices(graph: DynamicGraph, queries: RankingQueries) -> dict[str, NDAr
     for end_R in step_pairs(graph, step - 1):
         active_N[end_R] = True
     num_inactive_Q = 2 - active_N[source_Q].astype(np.int64) - active_N[target_Q]
-    decile_Q, age_Q = _deciles(_degrees(graph, step)[source_Q]), _ages(graph, step, np.maximum(source_Q, target_Q))
+    partners_N = num_partners(graph.snapshots[: step - 1])
+    level_Q = evidence(np.minimum(partners_N[source_Q], partners_N[target_Q]))
+    decile_Q, age_Q = _deciles(partners_N[source_Q]), _ages(graph, step, np.maximum(source_Q, target_Q))
     slices = {KNOWN: np.ones(len(source_Q), dtype=np.bool_), "new": queries.new_Q, "repeat": ~queries.new_Q}
     slices |= {f"inactive_ends={number}": num_inactive_Q == number for number in range(3)}
     slices |= {f"degree_decile={number}": decile_Q == number for number in range(1, NUM_DECILES + 1)}
+    slices |= {f"evidence={level}": level_Q == level for level in LEVELS}
     slices |= {f"age={name}": (age_Q >= low) & (age_Q <= high) for name, (low, high) in AGES.items()}
     if graph.side_N.any():
         slices |= {f"side={side}": graph.side_N[source_Q] == side for side in (0, 1)}
     return {name: mask_Q for name, mask_Q in slices.items() if mask_Q.any()}
-
-
-def _degrees(graph: DynamicGraph, step: int) -> NDArray[np.int64]:
-    num_nodes = graph.snapshots[step - 2].num_nodes
-    key_K = past_pair_keys(graph.snapshots[: step - 1], num_nodes)
-    return np.bincount(np.concatenate([key_K // num_nodes, key_K % num_nodes]), minlength=num_nodes)
 
 
 def _deciles(degree_Q: NDArray[np.int64]) -> NDArray[np.int64]:

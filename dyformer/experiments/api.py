@@ -79,10 +79,11 @@ class Model:
         )
 
     def top(self, k: int = 10, ids: Iterable[Any] | None = None, *, links: Links = "all") -> pl.DataFrame:
-        """Rank each node's best partners: id, rank (from 1), partner, probability, linked_before, reasons.
+        """Rank each node's best partners: id, rank (from 1), partner, probability, linked_before, evidence, reasons.
 
-        `reasons` are the inputs that raise the score of a pair most (docs/evaluation.md). On a log with two id spaces,
-        a partner is of the other side, and a column `side` is added.
+        `evidence` is "none", "one", "few" (2 to 4) or "many" past partners of the node. `reasons` are the inputs that
+        raise the score of a pair most (docs/evaluation.md). On a log with two id spaces, a partner is of the other
+        side, and a column `side` is added.
 
         Args:
             k: partners of each node at most.
@@ -104,10 +105,11 @@ class Model:
             best["rank"],
             best["probability"],
             best["linked_before"],
+            best["evidence"],
             best["reasons"],
             partner=self.graph.nodes["id"].gather(best["partner"]),
         )
-        order = [*self.graph.nodes.columns, "rank", "partner", "probability", "linked_before", "reasons"]
+        order = [*self.graph.nodes.columns, "rank", "partner", "probability", "linked_before", "evidence", "reasons"]
         return _without_one_side(named.select(order))
 
 

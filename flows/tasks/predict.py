@@ -28,7 +28,7 @@ from storage.events.table import node_dictionary
 from storage.layout import FORECAST
 from storage.queries import candidates
 
-FORECAST_COLUMNS = ("probability", "linked_before", "reasons")
+FORECAST_COLUMNS = ("probability", "linked_before", "evidence", "reasons")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,6 +177,11 @@ def test_slices_are_those_of_their_definition():
             partners.setdefault(source, set()).add(target)
             partners.setdefault(target, set()).add(source)
     degree = [len(partners.get(source, ())) for source, _ in pairs]
+    fewest = [min(len(partners.get(end, ())) for end in pair) for pair in pairs]
+    for level, wanted in (("none", {0}), ("one", {1}), ("few", {2, 3, 4})):
+        mask = slices.get(f"evidence={level}", np.zeros(len(pairs), bool))
+        assert mask.tolist() == [number in wanted for number in fewest]
+    assert sum(mask.sum() for name, mask in slices.items() if name.startswith("evidence=")) == len(pairs)
     decile_of = {name: mask for name, mask in slices.items() if name.startswith("degree_decile")}
     assert sum(mask.sum() for mask in decile_of.values()) == len(pairs)
     for lower, higher in zip(decile_of.values(), list(decile_of.values())[1:], strict=False):
