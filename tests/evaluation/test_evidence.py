@@ -31,7 +31,7 @@ def test_every_known_node_has_forecasts_with_its_level():
     alone = (
         rows.filter(pl.col("step") == 3).head(1).with_columns(pl.lit(10_000).alias(end) for end in ("source", "target"))
     )
-    graph = graph_of(pl.concat([rows, alone.select(rows.columns).cast(dict(rows.schema))]), log)
+    graph = graph_of(pl.concat([rows, alone.select(rows.columns).cast(rows.schema)]), log)
     past = prepare_graph(graph, until=6, config=GraphConfig())
     known = interactions_of(past.history)
     partners: list[set[int]] = [set() for _ in range(past.history.snapshots[-1].num_nodes)]
