@@ -48,6 +48,16 @@ def few_trees() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def short_generated_log() -> Iterator[None]:
+    """Generate a fifth of the interactions, in as many weeks, for tests that need some log and not a large one."""
+    from dyformer.logs import synthetic
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "NUM_INTERACTIONS", 4_000)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_log() -> Callable[[str], Path]:
     """Path of a published log (or of the reference counts); their licences keep them out of this repository."""

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dyformer.logs import synthetic
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
@@ -20,13 +18,12 @@ def test_there_are_notebooks_on_a_log_a_method_and_runs() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["comparing_runs", "own_log", "own_method"]
 
 
-@pytest.mark.usefixtures("few_trees")
+@pytest.mark.usefixtures("few_trees", "short_generated_log")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / f"{path.stem}.py"
     script.write_text("\n\n".join("".join(cell["source"]) for cell in code_cells(path)))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(synthetic, "NUM_INTERACTIONS", 4_000)  # a fifth: fits take seconds on the whole log
     runpy.run_path(str(script), run_name="__main__")  # in this process: the libraries take seconds to import
     assert {found.name for found in tmp_path.iterdir()} == {script.name}, "a notebook leaves no file behind"
 

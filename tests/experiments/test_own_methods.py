@@ -16,7 +16,7 @@ from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.experiments.methods import METHODS
 
 TOY, OWN, BASELINE = "Toy node2vec", "Walks", "EdgeBank (last)"
-pytestmark = pytest.mark.usefixtures("few_trees")
+pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 
 ROWS = {TOY, FORECASTER_WITH + TOY, OWN, FORECASTER_WITH + OWN, BASELINE}
 

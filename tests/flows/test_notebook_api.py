@@ -18,7 +18,7 @@ from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import read_table
 
-pytestmark = pytest.mark.usefixtures("few_trees")
+pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 
 SMALL = {"model.num_layers": 1, "model.width": 16, "model.num_heads": 2, "pretrain.epochs": 1, "finetune.epochs": 1}
 WINDOW = "7d"

@@ -29,7 +29,7 @@ from flows.tasks.train import train_model
 from storage.artifacts.artifact import Lineage, manifest, names, read_bytes
 from storage.events.table import node_dictionary
 
-pytestmark = pytest.mark.usefixtures("few_trees")
+pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 
 DAY = 86_400
 UNTIL = 3

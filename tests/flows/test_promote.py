@@ -29,7 +29,7 @@ from storage.artifacts.artifact import lineage_of, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.layout import Layout
 
-pytestmark = pytest.mark.usefixtures("few_trees")
+pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 
 TITLE = "Forecaster with DyFormer"
 Outcome = dict[str, Any]

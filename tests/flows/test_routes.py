@@ -18,7 +18,7 @@ from dyformer.experiments.settings import Experiment
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 
-pytestmark = pytest.mark.usefixtures("few_trees")
+pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 
 TINY = {
     "model.width": 8,
