@@ -27,6 +27,7 @@ PUBLISHED = "published"
 
 BUSIEST = "busiest"
 NUM_PARTNERS = 10
+FIRST = (1, 2, 5, NUM_PARTNERS)  # precision is that of so many best partners
 NUM_DRAWN, NUM_BUSIEST = 500, 100  # nodes, of a graph with more
 
 RETRIEVED_SCHEMA = pl.Schema({"node": pl.Int64(), "partner": pl.Int64(), "linked_before": pl.Boolean()})
@@ -79,15 +80,15 @@ def partner_metrics(
 ) -> dict[Run, dict[Cell, StepMetric]]:
     """Give precision and recall of the best partners of one step, for the drawn nodes and for the busiest ones.
 
-    `precision_at_10`: the fraction of the best partners that are linked with the node in the step, the partner being
-    the target (for a node of the second side, the source). `recall_at_10`: the fraction of the nodes' links with known
+    `precision_at_1` to `precision_at_10`: the fraction of so many best partners that are linked with the node in the
+    step, the partner being the target (for a node of the second side, the source). `recall_at_10`: the fraction of the nodes' links with known
     nodes that are among the best partners. `graph` ends with the evaluated step.
     """
     step = graph.num_steps
     nodes = evaluated_nodes(prefix(graph, step - 1), seed=partners["seed"][0])
     found: dict[Run, dict[Cell, StepMetric]] = {}
     for (method, seed), rows in partners.group_by("method", "seed", maintain_order=True):
-        node_P, partner_P = rows["node"].to_numpy(), rows["partner"].to_numpy()
+        node_P, partner_P, rank_P = (rows[name].to_numpy() for name in ("node", "partner", "rank"))
         came_P = linked_in(graph, step, *_ordered(graph, node_P, partner_P)).astype(np.float64)
         cells = found.setdefault((str(method), int(str(seed))), {})
         for part, node_A in ((KNOWN, nodes.known_A), (BUSIEST, nodes.busiest_A)):
@@ -95,10 +96,11 @@ def partner_metrics(
             node_L, partner_L = _links(graph, node_A)
             key_P = np.sort(node_P * len(graph.side_N) + partner_P)
             among_L = is_among(node_L * len(graph.side_N) + partner_L, key_P).astype(np.float64)
-            for metric, value_X, ends in (
-                ("precision_at_10", came_P[own_P], (node_P[own_P], partner_P[own_P])),
-                ("recall_at_10", among_L, (node_L, partner_L)),
-            ):
+            measured = [("recall_at_10", among_L, (node_L, partner_L))]
+            for k in FIRST:
+                best_P = own_P & (rank_P <= k)
+                measured.append((f"precision_at_{k}", came_P[best_P], (node_P[best_P], partner_P[best_P])))
+            for metric, value_X, ends in measured:
                 if len(value_X):
                     [cells[metric, PUBLISHED, part]] = means(value_X[:, None], pair_weights(resamples, *ends))
     return found

@@ -16,11 +16,12 @@ from dyformer.evaluation.metric_rows import SLICES
 from dyformer.evaluation.prequential import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
-from dyformer.experiments.plots import comparison_chart, family_heat_map, step_curve
+from dyformer.experiments.plots import comparison_chart, family_heat_map, precision_curve, step_curve
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.tables import PrintedTable
 
 PLOT_DPI = 110
+INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"
 ROW_KEYS = ["method", "seed", "step", "metric", "slice"]  # of one protocol with one family of negatives
 
 # The policy forbids a browser every request and every script, whatever a text of the page may be.
@@ -57,6 +58,7 @@ def html_report(
     counts: Mapping[str, str],
     sentences: Sequence[str] = (),
     links: Mapping[str, pl.DataFrame] | None = None,
+    inputs: pl.DataFrame | None = None,
     earlier: pl.DataFrame | None = None,
 ) -> str:
     """Give the page of a run.
@@ -67,6 +69,7 @@ def html_report(
         counts: the texts at the top, by their name.
         sentences: the outcome of the run.
         links: tables of forecasts, by title.
+        inputs: what each group of inputs gives to the published method.
         earlier: rows of the paper's protocol of more steps, for the curves.
     """
     ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(protocol="paper")
@@ -79,6 +82,7 @@ def html_report(
         *_section("Ranking of the next links", run_tables(ranked, dataset), _ranking_plots(ranked)),
         *_section("The paper's protocol", run_tables(pairs, dataset), _pair_plots(pairs, course)),
         *_section("Most probable links", forecasts),
+        *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
     ]
     return PAGE.format(title=escape(f"{dataset}: report"), body="\n".join(parts))
 
@@ -97,6 +101,8 @@ def _ranking_plots(rows: pl.DataFrame) -> Iterator[tuple[str, Figure]]:
         if not best.is_empty():
             chart = comparison_chart(best, metric="precision_at_10", slice_name=part, family=PUBLISHED)
             yield f"Precision of the ten best partners, {part} nodes", chart
+    if not rows.filter(slice=KNOWN, family=PUBLISHED, metric="precision_at_1").is_empty():
+        yield "Precision of the k best partners", precision_curve(rows)
 
 
 def _pair_plots(rows: pl.DataFrame, course: pl.DataFrame) -> Iterator[tuple[str, Figure]]:

@@ -15,9 +15,9 @@ from scipy.special import expit
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring import vector_scores
-from dyformer.scoring.heads import Head, HeadKind, LinearHead, fit_head, head_from_record, plain_values
+from dyformer.scoring.heads import Head, HeadKind, LinearHead, TreesHead, fit_head, head_from_record, plain_values
 from dyformer.scoring.labelled_tables import labelled_table, stacked
-from dyformer.scoring.link_features import LinkFeatures, names, prepare_link_features
+from dyformer.scoring.link_features import LinkFeatures, groups, names, prepare_link_features
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
@@ -46,6 +46,16 @@ class FittedForecaster:
         """Give the log-odds [P] of pairs from their inputs."""
         logits = [scale * head.logits(inputs_PF) for head, scale in zip(self.heads, self.scales, strict=True)]
         return np.mean(logits, axis=0)
+
+    def gains(self) -> dict[str, float]:
+        """Give the fraction of the gain of all splits of the trees by group of inputs."""
+        gains = [head.gain_F for head in self.heads if isinstance(head, TreesHead)]
+        gain_F = np.sum([gain_F / max(gain_F.sum(), np.finfo(np.float64).tiny) for gain_F in gains], axis=0)
+        columns = groups(self.directed)
+        num_features = sum(map(len, columns.values()))
+        if len(gain_F) > num_features:
+            columns["vectors"] = list(range(num_features, len(gain_F)))
+        return {name: float(gain_F[own].sum() / max(gain_F.sum(), 1)) for name, own in columns.items()}
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON, of which `from_record` makes an equal object."""

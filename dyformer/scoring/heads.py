@@ -67,6 +67,11 @@ class TreesHead:
 
         return Booster(model_str=self.text)
 
+    @property
+    def gain_F(self) -> NDArray[np.float64]:
+        """The gain of all splits by each input [F]."""
+        return np.asarray(self.booster.feature_importance("gain"), dtype=np.float64)
+
     def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the log-odds [P], or for LambdaRank a number without scale that ranks the pairs of one source."""
         # A pair's output does not depend on the number of threads; training on few pairs is slower with several.

@@ -16,6 +16,7 @@ from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.sampling.pairs import Pairs
+from dyformer.scoring.forecaster import ForecasterScore
 from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.retrieval import last_active
 from dyformer.training.checkpoint import Weights
@@ -117,6 +118,9 @@ def write_forecasts(
         tables["new"] = forecast.top(k, links="new", query_A=query_A)
     nodes = user_ids(opened, past.history)
     contents = {kind: _named(table, nodes, past.until + 1) for kind, table in tables.items()}
+    if isinstance(forecast.score, ForecasterScore):
+        gains = forecast.score.fitted.gains()
+        contents["inputs"] = pl.DataFrame({"inputs": list(gains), "gain": list(gains.values())})
     record = json.dumps(forecast_record(forecast, method, seed=seed)).encode()
     return write_artifact(address, {**contents, FORECAST: record}, lineage)
 

@@ -92,16 +92,17 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         "interactions": f"{opened.steps['num_interactions'].sum():,}",
     }
     earlier = [metrics([address], opened.address) for address in addresses.get("earlier", [])]
-    step = opened.num_steps + 1
+    step, forecasts = opened.num_steps + 1, addresses["forecasts"]
     return html_report(
         rows,
         opened.dataset,
         counts=texts,
         sentences=[promotion_line(summary["promotion"])],
         links={
-            f"Forecasts for step {step}, {title}": most_probable(opened, read_table(addresses["forecasts"], table))
+            f"Forecasts for step {step}, {title}": most_probable(opened, read_table(forecasts, table))
             for table, title in LINK_TITLES.items()
         },
+        inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,
         earlier=pl.concat(earlier) if earlier else None,
     )
 

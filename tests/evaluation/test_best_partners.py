@@ -69,6 +69,10 @@ def test_precision_and_recall_are_counted_from_the_links_of_the_step(kind: str, 
         precision, recall = (cells[name, PUBLISHED, part] for name in ("precision_at_10", "recall_at_10"))
         assert precision.value == pytest.approx(len(own & true) / len(own))
         assert precision.num == len(own)
+        for k in (1, 2, 5):
+            first = {row[:2] for row in partners.select("node", "partner", "rank").rows() if row[2] <= k} & own
+            at_k = cells[f"precision_at_{k}", PUBLISHED, part]
+            assert (at_k.value, at_k.num) == (pytest.approx(len(first & true) / len(first)), len(first))
         assert recall.value == pytest.approx(len(own & true) / len(true))
         assert recall.num == len(true)
     assert 0 < cells["precision_at_10", PUBLISHED, KNOWN].value < 1

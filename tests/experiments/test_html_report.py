@@ -48,6 +48,7 @@ RANKED = (
     ("mrr", "mixed", "known"),
     ("auc", "random", "known"),
     ("auc", "historical", "known"),
+    ("precision_at_1", "published", "known"),
     ("precision_at_10", "published", "known"),
     ("precision_at_10", "published", "busiest"),
 )
@@ -73,6 +74,7 @@ def test_page_has_the_tables_sentences_and_plots_of_both_protocols():
         "AUC of each method by family of negatives",
         "Precision of the ten best partners, known nodes",
         "Precision of the ten best partners, busiest nodes",
+        "Precision of the k best partners",
         "AUC with intervals, all links",
     ]
     assert all(image.startswith(b"\x89PNG") for image in page.plots().values())

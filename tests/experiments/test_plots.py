@@ -13,6 +13,7 @@ from dyformer.experiments.plots import (
     comparison_chart,
     family_heat_map,
     loss_curve,
+    precision_curve,
     reliability_diagram,
     step_curve,
 )
@@ -217,3 +218,27 @@ def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing
     assert axes.get_legend_handles_labels()[1] == ["exact", "Ours"]
     with pytest.raises(ValueError, match="no pair of any bin came"):
         reliability_diagram(rows.filter(pl.col("fraction") == 0))
+
+
+def test_precision_against_k_has_a_line_for_each_method() -> None:
+    rows = (
+        metric_rows()
+        .filter(step="macro")
+        .drop("metric")
+        .join(
+            pl.DataFrame({"metric": [f"precision_at_{k}" for k in (1, 2, 10)], "part": [1.0, 0.5, 0.25]}), how="cross"
+        )
+    )
+    rows = rows.with_columns(
+        pl.col("value", "low", "high") * pl.col("part"), family=pl.lit("published"), slice=pl.lit("known")
+    )
+    figure = precision_curve(rows)
+    assert_draws(figure)
+    axes = figure.axes[0]
+    line = next(line for line in axes.lines if line.get_color() == COLOURS[0])
+    assert np.asarray(line.get_xdata()).tolist() == [1, 2, 10]
+    mean = rows.filter(method="DyFormer").group_by("part").agg(pl.mean("value")).sort("part", descending=True)
+    np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), 100 * mean["value"].to_numpy())
+    assert len(axes.lines) == rows["method"].n_unique()
+    with pytest.raises(ValueError, match="no value of precision_at_k, slice known"):
+        precision_curve(metric_rows())

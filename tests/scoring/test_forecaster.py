@@ -7,9 +7,10 @@ from toy_graphs import random_graph
 from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import joined, paper_examples
-from dyformer.scoring.forecaster import Forecaster
+from dyformer.scoring.forecaster import Forecaster, ForecasterScore
+from dyformer.scoring.heads import TreesHead
 from dyformer.scoring.labelled_tables import labelled_table
-from dyformer.scoring.link_features import names
+from dyformer.scoring.link_features import GROUPS, groups, names
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES
 
 GRAPH = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=4, num_edges=120)
@@ -83,6 +84,20 @@ def test_vectors_that_know_the_labels_decide_the_score():
     examples = steps[0].examples
     score_P = score(examples.source_P, examples.target_P)
     assert score_P[examples.positive_P].min() > score_P[~examples.positive_P].max()
+    assert isinstance(score, ForecasterScore)
+    assert score.fitted.gains()["vectors"] > 0.5
+
+
+def test_gains_of_the_groups_are_parts_of_all_gains():
+    fitted = Forecaster().fitted(labelled(directed=True, ranked=True))
+    gains = fitted.gains()
+    assert set(gains) == set(groups(directed=True))
+    assert sum(gains.values()) == pytest.approx(1)
+    parts = [head.gain_F / head.gain_F.sum() for head in fitted.heads if isinstance(head, TreesHead)]
+    assert len(parts) == 2
+    contact_names = [name for name in names(directed=True) if name.removesuffix("_back") in GROUPS["contacts"]]
+    by_name = [dict(zip(names(directed=True), part.tolist(), strict=True)) for part in parts]
+    assert gains["contacts"] == pytest.approx(np.mean([sum(each[name] for name in contact_names) for each in by_name]))
 
 
 def test_a_group_is_a_source_in_one_step():
