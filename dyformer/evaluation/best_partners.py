@@ -81,8 +81,8 @@ def partner_metrics(
     """Give precision and recall of the best partners of one step, for the drawn nodes and for the busiest ones.
 
     `precision_at_1` to `precision_at_10`: the fraction of so many best partners that are linked with the node in the
-    step, the partner being the target (for a node of the second side, the source). `recall_at_10`: the fraction of the nodes' links with known
-    nodes that are among the best partners. `graph` ends with the evaluated step.
+    step, the partner being the target (for a node of the second side, the source). `recall_at_10`: the fraction of the
+    nodes' links with known nodes that are among the best partners. `graph` ends with the evaluated step.
     """
     step = graph.num_steps
     nodes = evaluated_nodes(prefix(graph, step - 1), seed=partners["seed"][0])
