@@ -79,7 +79,7 @@ class Forecast:
 
         In a log with two sides the partner is of the other side. A pair counts as source -> target; the node is the
         source, except for the nodes of the second side, which are targets. `links` leaves only pairs that were never
-        linked before ("new") or only past ones ("repeat"). `evidence` tells how many past partners the node has. Equal
+        linked before ("new") or only past ones ("repeat"). `evidence` is the level of the node's past partners. Equal
         scores are ranked by node number. A node without an admissible partner has no row. Raises ValueError for k < 1,
         for other `links`, and for unknown nodes.
         """
