@@ -1,24 +1,21 @@
 """A file of delimited text and its ReadPlan -> blocks of rows: the texts of the planned columns, line by line.
 
-A line is regular if each of its fields is quoted as a whole or not at all. Regular lines are split all together: those
-without quotes at every separator, those with quotes by one pattern. Any other line with a quote starts an odd record.
-Odd records are read one by one, because such a record may continue on the next lines or have broken quotes.
+A line is regular if each of its fields is quoted as a whole or has no quote. Regular lines are split all together:
+those without quotes at every separator, those with quotes by one pattern. Any other line with a quote starts an odd
+record. Odd records are read one by one, because such a record may continue on the next lines or have broken quotes.
 """
 
-import csv
 import io
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from dyformer.logs.lines import Lines, integer_rows, text_blocks
+from dyformer.logs.lines import BLANK, Lines, integer_rows, text_blocks
 from dyformer.logs.plan import ReadPlan, position
+from dyformer.logs.quoting import OddRecord, odd_records, parsed, separator_pattern
 from dyformer.logs.raw_file import RawFile
-from dyformer.logs.validation import read_times
-
-MAX_RECORD_LINES = 100
+from dyformer.logs.validation import COMMENT, read_times
 
 QUOTED = r'"(?:[^"]|"")*"'
 
@@ -32,18 +29,6 @@ class Positions:
     header: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OddRecord:
-    """A record whose first line has a quote and is not regular."""
-
-    first: int  # index of its first line in the block
-    num_lines: int
-    raw: str
-    fields: list[str]
-    reason: str | None = None  # None if the record can be split
-    is_open: bool = False  # the record may continue in the next block, because its quote is not closed in this one
-
-
 def delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator[pl.DataFrame]:
     """Read one file of delimited text, block by block, in the form of `events.raw_rows`."""
     positions: Positions | None = None
@@ -55,43 +40,36 @@ def delimited_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator[
             continue
         frame = lines.frame if waiting is None else pl.concat([waiting, lines.frame])
         if positions is None:
-            first = frame.filter(~_is_no_row(plan)).head(1)
-            if first.is_empty():
+            before, frame = _cut_at_first_row(frame, plan)
+            yield _comments(before, plan)
+            if frame.is_empty():
                 continue
-            positions = _positions(file, plan, first["raw"][0], first["line"][0])
-            frame = frame if positions.header is None else frame.filter(pl.col("line") > first["line"][0])
+            positions = _positions(file, plan, frame["raw"][0], frame["line"][0])
+            frame = frame if positions.header is None else frame.slice(1)
+            plan = replace(plan, comment_marks="") if plan.has_header else plan
         odd = []
         if b'"' in lines.block or waiting is not None:
-            odd, waiting = _odd_records(frame, plan, positions, is_last=lines.is_last)
+            odd, waiting = _odd_records(frame, file, plan, positions, is_last=lines.is_last)
             frame = frame.head(frame.height - waiting.height)
             waiting = None if waiting.is_empty() else waiting
         yield _rows(frame, odd, plan, positions)
 
 
-def odd_records(texts: pl.Series, starts: list[int], separator: str, num_fields: range) -> list[OddRecord]:
-    """Read the odd records that start at the given lines, in order.
-
-    Lines after an open quote become part of its record if the record then has an allowed number of fields. A given line
-    that is part of an earlier record starts no record.
-    """
-    records: list[OddRecord] = []
-    for start in starts:
-        if records and start < records[-1].first + records[-1].num_lines:
-            continue
-        records.append(_odd_record(texts, start, separator, num_fields))
-    return records
+def _cut_at_first_row(frame: pl.DataFrame, plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Separate the blank lines and comments before a file's first row from the rest of its first block."""
+    is_row = frame.select(~(_is_blank() | _is_comment(plan)) & pl.col("reason").is_null()).to_series()
+    if not is_row.any():
+        return frame, frame.clear()
+    first = int(is_row.arg_max() or 0)
+    return frame.head(first), frame.slice(first)
 
 
-def parsed(text: str, separator: str) -> tuple[list[str], str | None]:
-    """Split one record into its stripped fields; the second result says how its quoting is broken, None if sound."""
-    line = text.replace("\t", " ").strip() if separator == " " else text
-    lines = io.StringIO(line, newline="\n")
-    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
-    try:
-        values = next(reader)
-    except csv.Error as error:
-        return [], "unclosed quote" if "unexpected end" in str(error) else "broken quoting"
-    return [value.strip() for value in values], None
+def _comments(frame: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
+    """Mark the comments by their reason; lines that cannot be read before the first row keep theirs."""
+    frame = frame.filter(~_is_blank())
+    nothing = {role: pl.lit(None, pl.String) for role in plan.columns.by_role()}
+    reason = pl.when(_is_comment(plan)).then(pl.lit(COMMENT)).otherwise("reason")
+    return frame.with_columns(reason=reason, **nothing)
 
 
 def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Positions:
@@ -114,14 +92,15 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
     where = f"{file.name}, line {line}"
     at = {role: position(role, column, names, len(names), where) for role, column in wanted.items()}
     more = len(names) - len(plan.names)
-    return Positions(at=at, num_fields=range(plan.min_fields + more, most + more + 1), header=first_row.strip())
+    return Positions(at=at, num_fields=range(plan.min_fields + more, most + more + 1), header=first_row.strip(BLANK))
 
 
 def _integer_rows(lines: Lines, plan: ReadPlan, positions: Positions) -> pl.DataFrame | None:
     """Read a block whose ids are all integers; None if it has other ids, quotes, comments or uneven rows."""
-    block = lines.block.replace(b"\r\n", b"\n") if b"\r" in lines.block else lines.block
-    marks = ('"', "\0", "\r", *plan.comment_marks, *([positions.header] if positions.header else []))
-    rows = integer_rows(block, str(plan.separator), positions.at, tuple(mark.encode() for mark in marks))
+    if lines.max_bytes is not None:
+        return None
+    marks = ('"', "\0", *plan.comment_marks, *([positions.header] if positions.header else []))
+    rows = integer_rows(lines.block, str(plan.separator), positions.at, tuple(mark.encode() for mark in marks))
     if rows is None or rows.width - len(positions.at) not in positions.num_fields:
         return None
     nothing = pl.lit(None, pl.String)
@@ -130,36 +109,19 @@ def _integer_rows(lines: Lines, plan: ReadPlan, positions: Positions) -> pl.Data
 
 
 def _odd_records(
-    frame: pl.DataFrame, plan: ReadPlan, positions: Positions, *, is_last: bool
+    frame: pl.DataFrame, file: RawFile, plan: ReadPlan, positions: Positions, *, is_last: bool
 ) -> tuple[list[OddRecord], pl.DataFrame]:
     """Find the odd records, and the lines that must wait for the next block, because the last record may continue."""
     starts = frame.select(
         pl.col("raw").str.contains('"', literal=True)
         & pl.col("reason").is_null()
-        & ~_is_no_row(plan)
+        & ~_is_comment(plan)
         & ~_is_regular(pl.col("raw"), str(plan.separator))
     ).to_series()
-    records = odd_records(frame["raw"], starts.arg_true().to_list(), str(plan.separator), positions.num_fields)
+    separator, max_length = str(plan.separator), file.limits.max_line_bytes
+    records = odd_records(frame, starts.arg_true().to_list(), separator, positions.num_fields, max_length)
     waiting = next((record.first for record in records if record.is_open and not is_last), frame.height)
     return [record for record in records if record.first < waiting], frame.slice(waiting)
-
-
-def _odd_record(texts: pl.Series, start: int, separator: str, num_fields: range) -> OddRecord:
-    text = texts[start]
-    values, fault = parsed(text, separator)
-    if fault != "unclosed quote":
-        return OddRecord(first=start, num_lines=1, raw=text, fields=values, reason=fault)
-    for end in range(start + 1, min(start + MAX_RECORD_LINES, len(texts))):
-        text += "\n" + texts[end]
-        if '"' not in texts[end]:
-            continue
-        values, joined_fault = parsed(text, separator)
-        if joined_fault is None and len(values) in num_fields:
-            return OddRecord(first=start, num_lines=end - start + 1, raw=text, fields=values)
-        if joined_fault != "unclosed quote":
-            return OddRecord(first=start, num_lines=1, raw=texts[start], fields=[], reason=fault)
-    is_open = start + MAX_RECORD_LINES > len(texts)
-    return OddRecord(first=start, num_lines=1, raw=texts[start], fields=[], reason=fault, is_open=is_open)
 
 
 def _rows(frame: pl.DataFrame, odd: list[OddRecord], plan: ReadPlan, positions: Positions) -> pl.DataFrame:
@@ -168,8 +130,10 @@ def _rows(frame: pl.DataFrame, odd: list[OddRecord], plan: ReadPlan, positions: 
         taken = [at for record in odd for at in range(record.first, record.first + record.num_lines)]
         parts.append(_odd_rows(frame, odd, positions))
         frame = frame.filter(~pl.int_range(pl.len()).is_in(taken))
-    is_no_row = frame.select(_is_no_row(plan)).to_series()
-    frame = frame.filter(~is_no_row) if is_no_row.any() else frame  # a filter copies all texts
+    is_no_row = frame.select(_is_blank() | _is_comment(plan)).to_series()
+    if is_no_row.any():  # a filter copies all texts
+        parts.append(_comments(frame.filter(is_no_row), plan))
+        frame = frame.filter(~is_no_row)
     is_quoted = frame.select(pl.col("raw").str.contains('"', literal=True) & pl.col("reason").is_null()).to_series()
     if is_quoted.any():
         quoted = frame.filter(is_quoted)
@@ -213,15 +177,18 @@ def _counted(rows: pl.DataFrame, positions: Positions) -> pl.DataFrame:
     return rows.with_columns(reason=reason).drop("num_fields")
 
 
-def _is_no_row(plan: ReadPlan) -> pl.Expr:
-    is_blank = pl.col("raw").str.strip_chars().str.len_bytes() == 0
-    return pl.any_horizontal(is_blank, *(pl.col("raw").str.starts_with(mark) for mark in plan.comment_marks))
+def _is_blank() -> pl.Expr:
+    return pl.col("raw").str.strip_chars().str.len_bytes() == 0
+
+
+def _is_comment(plan: ReadPlan) -> pl.Expr:
+    return pl.any_horizontal(pl.lit(False), *(pl.col("raw").str.starts_with(mark) for mark in plan.comment_marks))
 
 
 def _plain_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.DataFrame:
     """Split lines without quotes: the stripped fields at the wanted positions (null if missing), and `num_fields`."""
     if separator == " ":
-        raw = raw.str.strip_chars()
+        raw = raw.str.strip_chars(" \t")
         if raw.str.contains(r"\t|  ").any():
             raw = raw.str.replace_all(r"[ \t]+", " ")
     num_fields = raw.str.count_matches(separator, literal=True) + 1
@@ -249,25 +216,21 @@ def _ragged_texts(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.Data
 def _is_regular(text: pl.Expr, separator: str) -> pl.Expr:
     """Whether each line is regular."""
     field = _field(separator)
-    return text.str.strip_chars(" ").str.contains(f"^(?:{field})(?:{_pattern(separator)}(?:{field}))*$")
+    return text.str.strip_chars(" ").str.contains(f"^(?:{field})(?:{separator_pattern(separator)}(?:{field}))*$")
 
 
 def _quoted_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.DataFrame:
     """Split regular lines with quotes: the fields at the wanted positions, and `num_fields`."""
     text = raw.str.strip_chars(" \t" if separator == " " else " ")
-    pattern = _pattern(separator)
+    pattern = separator_pattern(separator)
     groups = text.str.extract_groups("^" + pattern.join([f"({_field(separator)})"] * (max(at.values()) + 1)))
     outside = text.str.replace_all(QUOTED, "q")
     fields = [_unquoted(groups.struct.field(str(index + 1))).alias(role) for role, index in at.items()]
     return pl.DataFrame([*fields, (outside.str.count_matches(pattern) + 1).alias("num_fields")])
 
 
-def _pattern(separator: str) -> str:
-    return {" ": r"[ \t]+", "\t": r"\t"}.get(separator) or re.escape(separator)
-
-
 def _field(separator: str) -> str:
-    bare = r'[^" \t]+' if separator == " " else f'[^"{_pattern(separator)}]*'
+    bare = r'[^" \t]+' if separator == " " else f'[^"{separator_pattern(separator)}]*'
     return f"{QUOTED}|{bare}" if separator == " " else f" *{QUOTED} *|{bare}"
 
 

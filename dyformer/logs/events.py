@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dyformer.logs.datasets import TimeUnit
 from dyformer.logs.delimited import delimited_rows
 from dyformer.logs.ids import compact, united
+from dyformer.logs.json_lines import json_rows
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import (
     DamagedLog,
@@ -34,9 +35,9 @@ from dyformer.logs.raw_file import (
     UnreadableTime,
     first_bytes,
 )
-from dyformer.logs.records import json_rows, parquet_rows
-from dyformer.logs.sample import PARQUET_MAGIC, decoded
-from dyformer.logs.validation import QUARANTINE_SCHEMA, quarantined, validated
+from dyformer.logs.records import parquet_rows
+from dyformer.logs.sample import PARQUET_MAGIC, START_BYTES, check_text, empty_message
+from dyformer.logs.validation import COMMENT, QUARANTINE_SCHEMA, quarantined, validated
 
 CONTENT = ("source", "target", "time", "weight", "label")
 """Rows equal in these are exact duplicates."""
@@ -64,6 +65,7 @@ class ReadResult:
     num_quarantined: int
     num_dropped: int  # duplicates, dropped because the user wants it
     num_duplicates: int  # usable rows equal to an earlier one, whether dropped or not
+    num_comments: int = 0  # lines that begin with a comment mark
 
 
 def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bool = False) -> ReadResult:
@@ -74,7 +76,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
 
     Raises EmptyLog, DamagedLog and ColumnNotFound with the file; UnreadableTime or NoUsableRows where no row is usable.
     """
-    events, quarantine = _all_rows(files, plan)
+    events, quarantine, num_comments = _all_rows(files, plan)
     is_repeat_R = repeats(events.select(name for name in CONTENT if name in plan.columns.by_role()))
     num_usable, num_duplicates = events.height, int(is_repeat_R.sum())
     if drop_duplicates and num_duplicates:
@@ -87,6 +89,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
         events=events,
         quarantine=quarantine,
         num_read=num_usable + quarantine.height,
+        num_comments=num_comments,
         num_accepted=events.height,
         num_quarantined=quarantine.height,
         num_dropped=num_usable - events.height,
@@ -94,51 +97,54 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
     )
 
 
-def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-    """Read one file block by block: events, whose ids are String or Int64, and quarantined rows."""
+def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, int]]:
+    """Read one file block by block: events, whose ids are String or Int64, quarantined rows, number of comments."""
     constants = _constants(file, plan)
     columns = [name for name in EVENT_COLUMNS if name not in constants]
     for texts in raw_rows(file, plan):
         rows = validated(texts, plan)
         is_bad = rows.select(pl.col("reason").is_not_null()).to_series()
-        events, quarantine = rows.select(columns), QUARANTINE_SCHEMA.to_frame()
+        events, quarantine, num_comments = rows.select(columns), QUARANTINE_SCHEMA.to_frame(), 0
         if is_bad.any():
-            quarantine = quarantined(rows.filter(is_bad).with_columns(file=pl.lit(file.name)), plan)
+            bad = rows.filter(is_bad)
+            num_comments = int((bad["reason"] == COMMENT).sum())
+            bad = bad.filter(pl.col("reason") != COMMENT)
+            quarantine = quarantined(bad.with_columns(file=pl.lit(file.name)), plan)
             events = events.filter(~is_bad)
-        yield events.with_columns(**constants).select(EVENT_COLUMNS), quarantine
+        yield events.with_columns(**constants).select(EVENT_COLUMNS), quarantine, num_comments
 
 
 def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -> Iterator[pl.DataFrame]:
     """Split one file into rows, block by block; raises DamagedLog and ColumnNotFound.
 
-    Blank lines, comment lines and headers are left out. A block has the columns
+    Blank lines and headers are left out. A block has the columns
 
     - `source`, `target`, `time` and, where planned, `weight`, `label`: stripped texts, null where missing.
     - `line`: from 1; in Parquet the number of the row.
     - `raw`: the whole line, unchanged; null in Parquet.
-    - `reason`: why the row cannot be split; null if it can.
+    - `reason`: why the row cannot be split, or `COMMENT`; null if it can be split.
 
     If all ids of a block are integers without sign or leading zeros, they are Int64, and so are such times. This block
     has null in `raw`, and every field of the text in `field_0`, `field_1`, ... instead.
     """
-    start = first_bytes(file, 64)
+    start = first_bytes(file, START_BYTES)
     if start.startswith(PARQUET_MAGIC) != (plan.format == "parquet"):
         raise DamagedLog(f"{file.name} is not {plan.format} like the files before it; ingest it on its own")
-    decoded(start, file.name)
     if plan.format == "parquet":
         return parquet_rows(file, plan)
+    check_text(start, file.name)
     return (json_rows if plan.format == "jsonl" else delimited_rows)(file, plan, block_bytes)
 
 
-def check_usable(num_events: int, quarantine: pl.DataFrame, files: Sequence[RawFile], plan: ReadPlan) -> None:
+def check_usable(
+    num_events: int, quarantine: pl.DataFrame, files: Sequence[RawFile], plan: ReadPlan, num_comments: int
+) -> None:
     """Raise EmptyLog, UnreadableTime or NoUsableRows where no row is usable."""
     if num_events:
         return
     names = ", ".join(file.name for file in files[:5])
     if quarantine.is_empty():
-        raise EmptyLog(
-            f"{names}: the log is empty (no row in {len(files)} file(s)); check that it was written completely"
-        )
+        raise EmptyLog(empty_message(names, len(files), num_comments))
     first = quarantine.row(0, named=True)
     where = f"first in {first['file']}, line {first['line']}: {first['raw'][:80]!r}"
     if quarantine["reason"].str.contains("time", literal=True).all():
@@ -179,14 +185,17 @@ def in_pieces(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         yield _in_one(run)
 
 
-def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Read all files: their events, and their quarantined rows; raises where no row is usable."""
+def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, pl.DataFrame, int]:
+    """Read all files: events, quarantined rows, number of comments; raises where no row is usable."""
     good: list[pl.DataFrame] = []
     bad = [QUARANTINE_SCHEMA.to_frame()]
+    num_comments = 0
 
     def usable(file: RawFile, constants: Iterable[str]) -> Iterator[pl.DataFrame]:
-        for events, quarantine in event_blocks(file, plan):
+        nonlocal num_comments
+        for events, quarantine, comments in event_blocks(file, plan):
             bad.append(quarantine)
+            num_comments += comments
             if events.height:
                 yield compact(events.drop(constants))
 
@@ -195,8 +204,8 @@ def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, p
         pieces = in_pieces(usable(file, constants))
         good += [piece.with_columns(**constants).select(EVENT_COLUMNS) for piece in pieces]
     quarantine = pl.concat(bad)
-    check_usable(sum(piece.height for piece in good), quarantine, files, plan)
-    return pl.concat(united(good), rechunk=False), quarantine
+    check_usable(sum(piece.height for piece in good), quarantine, files, plan, num_comments)
+    return pl.concat(united(good), rechunk=False), quarantine, num_comments
 
 
 def _constants(file: RawFile, plan: ReadPlan) -> dict[str, pl.Expr]:

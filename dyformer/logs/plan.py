@@ -1,10 +1,13 @@
 """How the rows of a log are read: the user's declarations, and the plan made from them."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from dyformer.logs.datasets import Columns, Dataset, TimeUnit
-from dyformer.logs.raw_file import ColumnNotFound
+from dyformer.logs.raw_file import AmbiguousLog, ColumnNotFound
+
+MAX_LISTED = 20  # names in a message
 
 LogFormat = Literal["delimited", "jsonl", "parquet"]
 
@@ -57,6 +60,7 @@ class ReadPlan:
     bipartite: bool = False
     directed: bool = True
     comment_marks: str = "%#"
+    since_epoch: bool = False  # most counts of the sample are times of the years from 1973 on
     notes: tuple[str, ...] = ()  # each guess and its reason
 
 
@@ -89,14 +93,26 @@ def describe(plan: ReadPlan) -> str:
 def position(role: str, column: str | int, names: tuple[str, ...], num_fields: int, where: str) -> int:
     """Find the column declared for a role among those of a file: by its name, else as a position from 0.
 
-    Raises ColumnNotFound with the columns found.
+    Raises ColumnNotFound with the columns found, and AmbiguousLog for a name that stands twice.
     """
     if column in names:
-        return names.index(str(column))
+        places = [at for at, name in enumerate(names) if name == column]
+        if len(places) > 1:
+            raise AmbiguousLog(
+                f"{where}: the name {column!r} stands twice, at the positions {' and '.join(map(str, places))}, counted"
+                f" from 0; choose one of them with `{role}`"
+            )
+        return places[0]
     if str(column).isdecimal() and int(column) < num_fields:
         return int(column)
-    found = ", ".join(names) if names else f"positions 0 to {num_fields - 1} and no header"
+    found = listed(names) if names else f"positions 0 to {num_fields - 1} and no header"
     raise ColumnNotFound(f"{where} has no column {column!r}; found: {found}. Name one of these with `{role}`")
+
+
+def listed(names: Sequence[str]) -> str:
+    """List names for a message, the first ones if they are many."""
+    more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
 
 
 def _where(column: str | int, names: tuple[str, ...]) -> str:

@@ -1,20 +1,26 @@
-"""Records with named values (Parquet, JSON lines, data frames) -> blocks of rows in the form of `events.raw_rows`."""
+"""Tables with typed columns (Parquet, data frames) -> blocks of rows in the form of `events.raw_rows`."""
 
 import io
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from dyformer.logs.lines import text_blocks
 from dyformer.logs.plan import ReadPlan, position
-from dyformer.logs.raw_file import DamagedLog, LogNotFound, RawFile, seekable
+from dyformer.logs.raw_file import AmbiguousLog, DamagedLog, LogNotFound, RawFile, seekable
+from dyformer.logs.validation import LAST_CLOCK_TIME
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 BATCH_ROWS = 1 << 20
+MAX_WHOLE = 10**15  # a float below it that is whole is written as an integer
+OUT_OF_RANGE = 1 << 62
+UNIT_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+DAY_MICROSECONDS = 86_400_000_000
 
 
 def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame") -> RawFile:
@@ -37,64 +43,151 @@ def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame
 
 def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
     """Read the planned columns batch by batch, every value as its text; raises DamagedLog and ColumnNotFound."""
+    first_row = 1
+    with _parquet(file) as table:
+        names = tuple(table.schema_arrow.names)
+        columns = plan.columns.by_role().items()
+        roles = {role: names[position(role, column, names, len(names), file.name)] for role, column in columns}
+        for role, name in roles.items():
+            _check_column(table, role, name, file.name)
+        for batch in table.iter_batches(BATCH_ROWS, columns=sorted(set(roles.values()))):
+            texts = {name: _texts(_whole(batch.column(name))) for name in batch.schema.names}
+            is_bad = pl.Series([False]).new_from_index(0, batch.num_rows)
+            for _, is_undecodable in texts.values():
+                is_bad = is_bad if is_undecodable is None else is_bad | is_undecodable
+            yield pl.DataFrame({role: texts[name][0] for role, name in roles.items()}).select(
+                pl.all().str.strip_chars(),
+                line=pl.int_range(first_row, first_row + batch.num_rows),
+                raw=pl.lit(None, pl.String),
+                reason=pl.when(is_bad).then(pl.lit("not UTF-8 text")),
+            )
+            first_row += batch.num_rows
+
+
+def parquet_start(file: RawFile, num_rows: int) -> tuple[tuple[str, ...], list[list[str]], tuple[int, ...]]:
+    """Read the names, the first texts of each column (nothing where they are not single values), and the clock columns.
+
+    A clock column holds dates or times. Raises DamagedLog.
+    """
+    import pyarrow as pa
+
+    with _parquet(file) as table:
+        fields = list(table.schema_arrow)
+        names = tuple(field.name for field in fields)
+        single = [name for name, field in zip(names, fields, strict=True) if _is_single(field.type)]
+        batch = next(table.iter_batches(num_rows, columns=single if len(set(names)) == len(names) else None), None)
+        if batch is None:
+            return names, [[] for _ in names], ()
+        found = dict(zip(single, batch.columns, strict=True)) if batch.num_columns != len(names) else {}
+        arrays = [found.get(name) if found else batch.columns[at] for at, name in enumerate(names)]
+        texts = [
+            [""] * batch.num_rows
+            if array is None or not _is_single(array.type)
+            else _texts(_whole(array))[0].fill_null("").to_list()
+            for array in arrays
+        ]
+    return names, texts, tuple(at for at, field in enumerate(fields) if pa.types.is_temporal(field.type))
+
+
+@contextmanager
+def _parquet(file: RawFile) -> "Iterator[pq.ParquetFile]":
+    """Open a Parquet file; raises DamagedLog with its name for every fault of its bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    first_row = 1
     with closing(seekable(file.open())) as stream:
         try:
-            table = pq.ParquetFile(stream)
-            names = tuple(table.schema_arrow.names)
-            columns = plan.columns.by_role().items()
-            roles = {role: names[position(role, column, names, len(names), file.name)] for role, column in columns}
-            for batch in table.iter_batches(BATCH_ROWS, columns=sorted(set(roles.values()))):
-                yield _texts(pl.DataFrame(pa.Table.from_batches([batch])), roles, first_row, file.name)
-                first_row += batch.num_rows
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({error}); copy it again") from error
+            yield pq.ParquetFile(stream)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({reason}); copy it again") from error
 
 
-def json_rows(file: RawFile, plan: ReadPlan, block_bytes: int) -> Iterator[pl.DataFrame]:
-    """Read JSON lines block by block, every planned value as its text."""
-    is_blank = pl.col("raw").str.strip_chars().str.len_bytes() == 0
-    for lines in text_blocks(file, block_bytes):
-        frame = lines.frame.filter(~is_blank)
-        texts = {
-            role: frame["raw"].str.json_path_match(f"$['{column}']").str.strip_chars()
-            for role, column in plan.columns.by_role().items()
-        }
-        is_broken = pl.col("source").is_null() & pl.col("raw").str.json_path_match("$").is_null()
-        reason = (
-            pl.when(pl.col("reason").is_not_null())
-            .then("reason")
-            .when(~pl.col("raw").str.strip_chars().str.starts_with("{"))
-            .then(pl.lit("not a JSON object"))
-            .when(is_broken)
-            .then(pl.lit("broken JSON"))
-            .otherwise(None)
+def _check_column(table: "pq.ParquetFile", role: str, name: str, file: str) -> None:
+    """Raise for a column that stands twice, because it is read by its name, or that does not hold single values."""
+    fields = [field for field in table.schema_arrow if field.name == name]
+    if len(fields) > 1:
+        raise AmbiguousLog(f"{file} has {len(fields)} columns {name!r}: rename one, or choose another with `{role}`")
+    if not _is_single(fields[0].type):
+        raise DamagedLog(
+            f"{file}: the column {name!r} holds {fields[0].type}, not single values: write it as text, numbers or"
+            f" times, or choose another with `{role}`"
         )
-        yield frame.with_columns(**texts).with_columns(reason=reason)
 
 
-def _texts(frame: pl.DataFrame, roles: dict[str, str], first_row: int, file: str) -> pl.DataFrame:
-    for name in set(roles.values()):
-        if frame.schema[name].is_nested():
-            raise DamagedLog(f"{file}: the column {name!r} holds {frame.schema[name]}, not single values")
-    return frame.select(
-        *[_text(name, frame.schema[name]).str.strip_chars().alias(role) for role, name in roles.items()],
-        line=pl.int_range(first_row, first_row + frame.height),
-        raw=pl.lit(None, pl.String),
-        reason=pl.lit(None, pl.String),
-    )
+def _is_single(dtype: "pa.DataType") -> bool:
+    """Whether a type holds one number, text, truth value, date or time in a value."""
+    from pyarrow import types
+
+    if types.is_dictionary(dtype):
+        return _is_single(dtype.value_type)
+    numbers = (types.is_integer, types.is_floating, types.is_decimal128, types.is_boolean, types.is_null)
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    clocks = (types.is_date, types.is_timestamp)
+    return any(is_one(dtype) for is_one in (*numbers, *texts, *clocks))
 
 
-def _text(name: str, dtype: pl.DataType) -> pl.Expr:
-    column = pl.col(name)
-    if isinstance(dtype, pl.Date | pl.Datetime):
-        return column.dt.epoch("us").cast(pl.String)
-    if dtype.is_float():
-        # a column of integers with gaps arrives as floats: 7.0 is the id 7
-        is_whole = (column == column.floor()) & (column.abs() < 2**53)
-        whole = column.cast(pl.Int64, strict=False).cast(pl.String)
-        return pl.when(is_whole).then(whole).otherwise(column.cast(pl.String))
-    return column.cast(pl.String)
+def _whole(array: "pa.Array | pa.ChunkedArray") -> "pa.Array":
+    import pyarrow as pa
+
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _texts(array: "pa.Array") -> tuple[pl.Series, pl.Series | None]:
+    """Write the values of a column as texts; the second result marks those that are not UTF-8, None if all are."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    dtype = array.type
+    if isinstance(array, pa.DictionaryArray):
+        (texts, is_bad), index = _texts(array.dictionary), pl.Series(values=pl.from_arrow(array.indices))
+        return texts.gather(index), None if is_bad is None else is_bad.gather(index).fill_null(False)
+    if types.is_date(dtype) or types.is_timestamp(dtype):
+        return _clock_texts(array), None
+    if types.is_string(dtype) or types.is_large_string(dtype):
+        try:
+            array.validate(full=True)  # Arrow reads any bytes as text, and polars expects it to be valid
+        except pa.ArrowInvalid:
+            array = array.cast(pa.large_binary())
+    elif types.is_float16(dtype):
+        array = array.cast(pa.float32())
+    column = pl.Series(values=pl.from_arrow(array))
+    if column.dtype == pl.Binary:
+        texts = pl.Series([_decoded(value) for value in column], dtype=pl.String)
+        is_bad = column.is_not_null() & texts.is_null()
+        return texts, is_bad if is_bad.any() else None
+    return pl.select(_text(column)).to_series(), None
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _text(column: pl.Series) -> pl.Expr:
+    if not column.dtype.is_float():
+        return pl.lit(column).cast(pl.String)
+    # a column of integers with gaps arrives as floats: 7.0 is the id 7
+    value = pl.lit(column)
+    is_whole = (value == value.floor()) & (value.abs() < MAX_WHOLE)
+    whole = value.cast(pl.Int64, strict=False).cast(pl.String)
+    return pl.when(is_whole).then(whole).otherwise(value.cast(pl.String))
+
+
+def _clock_texts(array: "pa.Array") -> pl.Series:
+    """Write dates and times as microseconds since the epoch."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    dtype = array.type
+    plain = array.cast(pa.int32() if types.is_date32(dtype) else pa.int64())
+    count = pl.Series(values=pl.from_arrow(plain)).cast(pl.Int64)
+    unit = "day" if types.is_date32(dtype) else "ms" if types.is_date64(dtype) else dtype.unit
+    if unit == "ns":
+        return (count // 1000).cast(pl.String)
+    factor = DAY_MICROSECONDS if unit == "day" else UNIT_MICROSECONDS[unit]
+    is_small = count.abs() <= LAST_CLOCK_TIME // factor
+    scaled = pl.when(is_small).then(count * factor).when(count.is_not_null()).then(OUT_OF_RANGE)
+    return pl.select(scaled.cast(pl.String)).to_series()

@@ -1,18 +1,17 @@
 """The start of a raw log -> a table of texts, from which the plan is guessed."""
 
 import codecs
-import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from dyformer.logs.delimited import odd_records, parsed
+from dyformer.logs.json_lines import BadRecord, json_record
+from dyformer.logs.lines import text_blocks
 from dyformer.logs.plan import SEPARATOR_NAMES, Declared, LogFormat
+from dyformer.logs.quoting import odd_records, parsed
 from dyformer.logs.raw_file import (
     AmbiguousLog,
     DamagedLog,
@@ -21,17 +20,31 @@ from dyformer.logs.raw_file import (
     RawFile,
     WrongSeparator,
     first_bytes,
-    seekable,
 )
-from dyformer.logs.validation import DAY_PATTERN, ISO_PATTERN
+from dyformer.logs.records import parquet_start
+from dyformer.logs.validation import DAY_PATTERN, ISO_PATTERN, MIN_EPOCH
 
 SAMPLE_BYTES = 1 << 18
 SAMPLE_ROWS = 2_000
-FIELD_LIMIT = 100_000  # characters; below the csv module's own limit
-
-MIN_EPOCH = 1e8  # seconds: 1973
+START_BYTES = 4096
+MAX_CONTROL = 0.05  # of the characters of a text
+LEAST_RECORDS = 0.05  # of the JSON lines have a key that may be a column
 
 PARQUET_MAGIC = b"PAR1"
+FOREIGN = {
+    b"SQLite format 3\0": "an SQLite database",
+    b"PARE": "an encrypted Parquet file",
+    b"ARROW1\0": "an Arrow IPC file",
+    b"Obj\x01": "an Avro file",
+    b"\x89HDF": "an HDF5 file",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook",
+    b"%PDF-": "a PDF document",
+    b"<!doctype": "a web page",
+    b"<html": "a web page",
+    b"<?xml": "an XML document",
+    b"version https://git-lfs": "a Git LFS pointer instead of the log (get it with `git lfs pull`)",
+}
+CONTROL = bytes([*range(9), *range(14, 27), *range(28, 32)])
 
 Row = list[str]
 
@@ -42,7 +55,7 @@ class Sample:
 
     file: str
     format: LogFormat
-    lines: tuple[str, ...] = ()  # from line 1
+    lines: pl.DataFrame = field(default_factory=pl.DataFrame)  # line, raw, reason; none from Parquet
     comment_marks: str = ""
     names: tuple[str, ...] = ()  # JSON keys or Parquet columns
     rows: tuple[Row, ...] = ()  # only from JSON lines or Parquet
@@ -90,34 +103,79 @@ def _sample(files: list[RawFile], comment_marks: str) -> Sample:
     """Read the start of the first file that has rows; raises EmptyLog where none has."""
     if not files:
         raise EmptyLog("the log has no file: name a file, a folder with files, or a pattern that matches some")
+    num_comments = 0
     for file in files:
-        start = first_bytes(file, SAMPLE_BYTES)
+        start = first_bytes(file, START_BYTES)
         if start.startswith(PARQUET_MAGIC):
             return _parquet_sample(file)
-        sample = _text_sample(file.name, start, comment_marks)
-        if sample is not None:
-            return sample
-    names = ", ".join(file.name for file in files[:5])
-    raise EmptyLog(f"{names}: the log is empty (no row in {len(files)} file(s)); check that it was written completely")
+        check_text(start, file.name)
+        lines, comments = _first_lines(file, comment_marks)
+        if lines is not None:
+            return _text_sample(file, lines, comment_marks)
+        num_comments += comments
+    raise EmptyLog(empty_message(", ".join(file.name for file in files[:5]), len(files), num_comments))
 
 
-def decoded(start: bytes, file: str) -> str:
-    """Decode the start of a text file, without its byte-order mark; raises DamagedLog on UTF-16."""
+def empty_message(names: str, num_files: int, num_comments: int) -> str:
+    """Write the message of EmptyLog for files without a row."""
+    if num_comments:
+        return (
+            f"{names}: the log is empty, all of its {num_comments:,} lines are comments; if they are rows, name the"
+            " characters that begin a comment with `comment_marks`, none in an empty text"
+        )
+    return f"{names}: the log is empty (no row in {num_files} file(s)); check that it was written completely"
+
+
+def check_text(start: bytes, file: str) -> None:
+    """Raise DamagedLog where the start of a file is not UTF-8 text, but that of a known other format."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in start:
         raise DamagedLog(f"{file} is UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
-    return start.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+    half = len(start) // 2
+    even, odd = start[0::2].count(0), start[1::2].count(0)
+    if half > 1 and max(even, odd) > 0.7 * half > 0.1 * half > min(even, odd):
+        raise DamagedLog(f"{file} looks like UTF-16 text: convert it to UTF-8 (iconv -f UTF-16LE -t UTF-8)")
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    kinds = [kind for magic, kind in FOREIGN.items() if text.startswith(magic.lower())]
+    if not kinds and len(start) - len(start.translate(None, CONTROL)) > MAX_CONTROL * len(start):
+        kinds = ["a binary file of an unknown kind"]
+    if kinds:
+        raise DamagedLog(f"{file} is {kinds[0]}: write its rows as delimited text, JSON lines or Parquet")
+
+
+def _first_lines(file: RawFile, comment_marks: str) -> tuple[pl.DataFrame | None, int]:
+    """Read lines up to the first row and, if it has one, to the size of a sample; else count the comments."""
+    read, num_bytes, num_comments, long_line = [], 0, 0, None
+    for lines in text_blocks(file, SAMPLE_BYTES):
+        if lines.max_bytes is not None:
+            long_line = long_line or lines.first_line
+            continue
+        is_row = [_is_row(text, comment_marks) for text in lines.frame["raw"]]
+        num_comments += sum(bool(text.strip()) for text in lines.frame["raw"]) - sum(is_row)
+        if not any(is_row) and not num_bytes:
+            read = read or [lines.frame.head(1)]  # KONECT's first comment
+            continue
+        read.append(lines.frame)
+        num_bytes += len(lines.block)
+        if num_bytes >= SAMPLE_BYTES:
+            break
+    if long_line is not None and not num_bytes:
+        raise DamagedLog(
+            f"{file.name}, line {long_line} has more than {file.limits.max_line_bytes:,} bytes, and no other line is a"
+            " row: write one row a line, or raise DYFORMER_MAX_LINE_BYTES"
+        )
+    return (pl.concat(read).head(SAMPLE_ROWS) if num_bytes else None), num_comments
 
 
 def _split_rows(sample: Sample, separator: str) -> list[tuple[int, Row]]:
     """Split the sample's lines into stripped fields, with line numbers; records over several lines are joined."""
-    texts = [text[:FIELD_LIMIT].replace("\r", " ") for text in sample.lines]
+    texts = sample.lines["raw"].to_list()
     rows = [at for at, text in enumerate(texts) if _is_row(text, sample.comment_marks)]
     starts = [at for at in rows if parsed(texts[at], separator)[1] == "unclosed quote"]
-    joined = odd_records(pl.Series(texts), starts, separator, range(3, 1 << 30))
+    joined = odd_records(sample.lines, starts, separator, range(3, 1 << 30), SAMPLE_BYTES)
     taken = {at for record in joined for at in range(record.first + 1, record.first + record.num_lines)}
     records = {record.first: record.fields for record in joined if record.reason is None}
     return [
-        (at + 1, records[at] if at in records else _loosely_parsed(texts[at], separator))
+        (sample.lines["line"][at], records[at] if at in records else _loosely_parsed(texts[at], separator))
         for at in rows
         if at not in taken
     ]
@@ -133,38 +191,36 @@ def _is_row(line: str, comment_marks: str) -> bool:
 
 
 def _loosely_parsed(text: str, separator: str) -> Row:
-    line = text.replace("\t", " ").strip() if separator == " " else text
-    return [field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
+    fields, fault = parsed(text, separator)
+    return fields if fault is None else parsed(text.replace('"', ""), separator)[0]
 
 
-def _text_sample(file: str, start: bytes, comment_marks: str) -> Sample | None:
-    lines = tuple(line.rstrip("\r") for line in decoded(start, file).split("\n")[:SAMPLE_ROWS])
-    first = next((line for line in lines if _is_row(line, comment_marks)), None)
-    if first is None:
-        return None
+def _text_sample(file: RawFile, lines: pl.DataFrame, comment_marks: str) -> Sample:
+    is_row = [_is_row(text, comment_marks) for text in lines["raw"]]
+    line, first = lines.filter(pl.Series(is_row)).select("line", "raw").row(0)
     if first.lstrip().startswith("["):
-        raise DamagedLog(f"{file}, line {lines.index(first) + 1} starts a JSON array: write one JSON object a line")
+        raise DamagedLog(f"{file.name}, line {line} starts a JSON array: write one JSON object a line")
     if first.lstrip().startswith("{"):
         return _json_sample(file, lines)
-    return Sample(file=file, format="delimited", lines=lines, comment_marks=comment_marks)
+    return Sample(file=file.name, format="delimited", lines=lines, comment_marks=comment_marks)
 
 
-def _json_sample(file: str, lines: tuple[str, ...]) -> Sample:
-    records = [record for line in lines if isinstance(record := _json_or_none(line), dict)]
+def _json_sample(file: RawFile, lines: pl.DataFrame) -> Sample:
+    records, fault = [], "blank lines"
+    for line in filter(str.strip, lines["raw"]):
+        try:
+            records.append(json_record(line, file.limits.max_json_depth))
+        except BadRecord as error:
+            fault = str(error)
     if not records:
         raise DamagedLog(
-            f"{file} starts like JSON lines, but no line of its start is valid JSON; write one object a line"
+            f"{file.name} starts like JSON lines, but no line of its start is valid JSON ({fault}); write one object a"
+            " line"
         )
-    names = tuple(dict.fromkeys(name for record in records for name in record))
+    counts = Counter(name for record in records for name in record)
+    names = tuple(name for name, count in counts.items() if count >= LEAST_RECORDS * len(records))
     rows = tuple([_text(record.get(name)) for name in names] for record in records)
-    return Sample(file=file, format="jsonl", lines=lines, names=names, rows=rows)
-
-
-def _json_or_none(line: str) -> object:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None
+    return Sample(file=file.name, format="jsonl", lines=lines, names=names, rows=rows)
 
 
 def _text(value: object) -> str:
@@ -172,26 +228,11 @@ def _text(value: object) -> str:
 
 
 def _parquet_sample(file: RawFile) -> Sample:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with closing(seekable(file.open())) as stream:
-        try:
-            table = pq.ParquetFile(stream)
-        except pa.ArrowInvalid as error:
-            raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({error}); copy it again") from error
-        batch = next(table.iter_batches(SAMPLE_ROWS), None)
-        clock = [index for index, column in enumerate(table.schema_arrow) if pa.types.is_temporal(column.type)]
-    if batch is None or batch.num_rows == 0:
+    names, columns, clock_columns = parquet_start(file, SAMPLE_ROWS)
+    rows = tuple(map(list, zip(*columns, strict=True)))
+    if not rows:
         raise EmptyLog(f"{file.name} has columns, but no row")
-    columns = [[_text(value) for value in column.to_pylist()] for column in batch.columns]
-    return Sample(
-        file=file.name,
-        format="parquet",
-        names=tuple(batch.schema.names),
-        rows=tuple(map(list, zip(*columns, strict=True))),
-        clock_columns=tuple(clock),
-    )
+    return Sample(file=file.name, format="parquet", names=names, rows=rows, clock_columns=clock_columns)
 
 
 def _delimited_table(sample: Sample, declared: Declared) -> Table:
@@ -208,9 +249,10 @@ def _delimited_table(sample: Sample, declared: Declared) -> Table:
         return table
     if not fitting:
         first = _split_rows(sample, ",")[0][0]
+        text = sample.lines.filter(line=first)["raw"][0]
         raise OneColumn(
             f"{sample.file}, line {first} does not split into three columns (source, target, time) by any of"
-            f" {', '.join(SEPARATOR_NAMES.values())}: {shortened(sample.lines[first - 1])}; declare the separator with"
+            f" {', '.join(SEPARATOR_NAMES.values())}: {shortened(text)}; declare the separator with"
             " `separator`, or write the missing columns"
         )
     tables = [_table(sample, separator, declared) for separator in fitting]
@@ -235,7 +277,7 @@ def _fitting(sample: Sample) -> list[str]:
     """Find the separators that give most rows three fields or more; spaces only where no other does."""
     fitting = []
     for separator in SEPARATOR_NAMES:
-        if not any(separator in line for line in sample.lines):
+        if not any(separator in line for line in sample.lines["raw"]):
             continue
         rows = [row for _, row in _split_rows(sample, separator)]
         if _common_length(rows) >= 3 and sum(len(row) >= 3 for row in rows) > 0.6 * len(rows):
@@ -244,16 +286,19 @@ def _fitting(sample: Sample) -> list[str]:
 
 
 def _table(sample: Sample, separator: str, declared: Declared) -> Table:
+    konect = re.match(r"%\s*((?:sym|asym|bip)\s+\w+)", sample.lines["raw"][0])
     lines, rows = zip(*_split_rows(sample, separator), strict=True)
     has_header = declared.has_header
     if has_header is None:
         has_header = _looks_like_header(rows, declared)
+    if has_header:  # below it, no line is a comment
+        sample = replace(sample, comment_marks="", lines=sample.lines.filter(pl.col("line") >= lines[0]))
+        lines, rows = zip(*_split_rows(sample, separator), strict=True)
     first = 1 if has_header else 0
     body = rows[first:]
     if not body:
         raise EmptyLog(f"{sample.file}: the log is empty, there is only a header in line {lines[0]}")
     num_fields = _common_length(body)
-    konect = re.match(r"%\s*((?:sym|asym|bip)\s+\w+)", sample.lines[0])
     return Table(
         where=f"{sample.file}, line {lines[first]}",
         names=tuple(rows[0])[:num_fields] if has_header else (),
@@ -272,7 +317,7 @@ def _looks_like_header(rows: Sequence[Row], declared: Declared) -> bool:
     if any(isinstance(column, str) and not column.isdecimal() for column in columns):
         return True
     first = rows[0]
-    if any(map(_is_value, first)) or not all(first) or len(set(first)) < len(first):
+    if any(map(_is_value, first)) or not all(first):
         return False
     return len(rows) == 1 or any(_is_value(cell) for row in rows[1:20] for cell in row)
 

@@ -12,10 +12,10 @@ from typing import Any
 import polars as pl
 
 from dyformer.logs.datasets import Columns, TimeUnit
-from dyformer.logs.plan import Declared, ReadPlan, position
+from dyformer.logs.plan import Declared, ReadPlan, listed, position
 from dyformer.logs.raw_file import AmbiguousLog, RawFile, SameColumn, UnreadableTime
 from dyformer.logs.sample import Table, is_number, mostly, sample_table, shortened, time_like
-from dyformer.logs.validation import DAY_PATTERN, read_times, unit_of
+from dyformer.logs.validation import DAY_PATTERN, are_since_epoch, read_times, unit_of
 
 PAIRS = tuple(
     (frozenset(sources.split()), frozenset(targets.split()), two_kinds)
@@ -76,9 +76,8 @@ def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPl
 
 
 def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUnit, notes: list[str]) -> ReadPlan:
-    unique = len(set(table.names)) == len(table.names)
     named: dict[str, Any] = {
-        role: table.names[at] if unique and at is not None and at < len(table.names) else at
+        role: at if at is None or at >= len(table.names) or table.names.count(table.names[at]) > 1 else table.names[at]
         for role, at in roles.items()
     }
     bipartite = declared.bipartite
@@ -103,6 +102,7 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
         bipartite=bipartite,
         directed=declared.directed if declared.directed is not None else True,
         comment_marks=declared.comment_marks,
+        since_epoch=roles["time"] not in table.clock_columns and are_since_epoch(table.column(roles["time"]), unit),
         notes=tuple(notes),
     )
 
@@ -151,7 +151,8 @@ def _add_named(table: Table, roles: dict[str, int]) -> None:
     if "source" not in roles and "target" not in roles:
         pairs = {pair for sources, targets, _ in PAIRS for pair in product(named(sources), named(targets))}
         if len(pairs) > 1:
-            found = "; ".join(f"{table.names[source]} and {table.names[target]}" for source, target in sorted(pairs))
+            both = (f"{_named(table, source)} and {_named(table, target)}" for source, target in sorted(pairs))
+            found = "; ".join(both)
             raise AmbiguousLog(
                 f"{table.where}: several pairs of columns could be the ends of an interaction ({found});"
                 " choose with `source` and `target`"
@@ -159,6 +160,12 @@ def _add_named(table: Table, roles: dict[str, int]) -> None:
         roles.update(zip(("source", "target"), next(iter(pairs), ()), strict=False))
     for role, usual in (("time", TIMES), ("weight", WEIGHTS), ("label", LABELS)):
         _add_one(table, roles, role, named(usual))
+
+
+def _named(table: Table, at: int) -> str:
+    """Give a column's name, and its position if another column has the same."""
+    name = table.names[at]
+    return name if table.names.count(name) == 1 else f"{name} at position {at}"
 
 
 def _plain(name: str) -> str:
@@ -171,7 +178,7 @@ def _add_one(table: Table, roles: dict[str, int], role: str, columns: list[int])
     if role in roles or not free:
         return
     if len(free) > 1:
-        names = ", ".join(table.names[at] for at in free)
+        names = ", ".join(_named(table, at) for at in free)
         raise AmbiguousLog(f"{table.where}: several columns could be the {role} ({names}); choose with `{role}`")
     roles[role] = free[0]
 
@@ -183,7 +190,7 @@ def _add_ends(table: Table, roles: dict[str, int]) -> None:
     if missing and table.names and len(free) != len(missing):
         raise AmbiguousLog(
             f"{table.where}: the {' and '.join(missing)} column cannot be guessed from the names"
-            f" ({', '.join(table.names)}); choose with {' and '.join(f'`{role}`' for role in missing)}"
+            f" ({listed(table.names)}); choose with {' and '.join(f'`{role}`' for role in missing)}"
         )
     roles.update(zip(missing, free, strict=False))
 

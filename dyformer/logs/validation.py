@@ -9,12 +9,16 @@ from dyformer.logs.datasets import TimeUnit
 from dyformer.logs.plan import ReadPlan
 
 TEXTS = {"weight", "label"}
+COMMENT = "comment line"  # the reason of a line that is no row; such lines are counted and left out
 QUARANTINE_SCHEMA = pl.Schema({"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String})
 
 LAST_CLOCK_TIME = 253_402_300_799_999_999  # the end of year 9999
 FIRST_CLOCK_TIME = -62_135_596_800_000_000  # the start of year 1
 LAST_STEP = 2**53
 LAST_COUNT = 2**63 - 1025  # the last one whose float is below 2^63
+
+MIN_EPOCH = 1e8  # seconds: 1973
+EPOCH_SECONDS = (10**7, 10**11)  # April 1970 to the year 5138: each of the other units puts the years from 1973 outside
 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -27,13 +31,17 @@ DAY_FORMS = ("%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p")
 
 ISO_FORMS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z")
 
+WHOLE_FLOAT = r"^(-?[1-9]\d{0,14}|0)\.0+$"
+"""A float that is surely whole, as programs write it."""
+
 UNIT_BOUNDS: tuple[tuple[float, TimeUnit], ...] = ((1e8, "step"), (1e11, "s"), (1e14, "ms"), (1e17, "us"))
 """Values below each bound are read in its unit: as seconds, 1e8 to 1e11 are the years 1973 to 5138."""
 
 
 def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     """Turn the texts of `raw_rows` into values, and give each row that cannot be used its `reason`."""
-    times = read_times(rows["time"], plan.time_unit)
+    rows = rows.with_columns(_ids(rows[end]) for end in ("source", "target"))
+    times = read_times(rows["time"], plan.time_unit, since_epoch=plan.since_epoch)
     if rows.schema["source"] == pl.Int64 and not TEXTS & set(rows.columns) and not times["time"].null_count():
         return rows.with_columns(times["time"])  # all numbers, all usable
     texts = {
@@ -51,6 +59,13 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
         .rename({name: f"{name}_text" for name in texts})
         .rename({f"{name}_value": name for name in texts})
     )
+
+
+def _ids(texts: pl.Series) -> pl.Series:
+    """Write an id like 7.0 as 7, in every format alike: a column of integers with gaps was stored as floats."""
+    if texts.dtype != pl.String or not texts.str.contains(".0", literal=True).any():
+        return texts
+    return texts.str.replace(WHOLE_FLOAT, "$1")
 
 
 def _reasons_of(rows: pl.DataFrame) -> list[pl.Expr]:
@@ -100,11 +115,12 @@ def quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     return rows.select("file", "line", "reason", raw=pl.coalesce("raw", values.struct.json_encode()))
 
 
-def read_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
+def read_times(text: pl.Series, unit: TimeUnit, *, since_epoch: bool = False) -> pl.DataFrame:
     """Read stripped texts, or integers, into `time` (Int64, null where unusable) and `reason` (null where usable).
 
     Counts may carry fractions; a date without a zone is UTC. Clock counts before 1970 are rejected, because a negative
-    count is a placeholder far more often than a time; dates before 1970 are read.
+    count is a placeholder far more often than a time; dates before 1970 are read. With `since_epoch`, counts outside
+    EPOCH_SECONDS are rejected too, because they are of another unit than the others, or placeholders.
     """
     if unit not in get_args(TimeUnit):
         raise ValueError(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
@@ -113,7 +129,7 @@ def read_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
     if unit in ("day-first", "month-first"):
         day = "%d/%m/%Y" if unit == "day-first" else "%m/%d/%Y"
         return _dates(_with_slashes(text.cast(pl.String)), [f"{day} {form}" for form in DAY_FORMS])
-    return _counted_times(text, unit)
+    return _counted_times(text, unit, since_epoch)
 
 
 def unit_of(texts: list[str]) -> TimeUnit:
@@ -125,18 +141,33 @@ def unit_of(texts: list[str]) -> TimeUnit:
     return "ns"
 
 
-def _counted_times(text: pl.Series, unit: TimeUnit) -> pl.DataFrame:
-    if text.dtype == pl.Int64 and _all_usable(text, unit):
+def are_since_epoch(texts: Sequence[str], unit: TimeUnit) -> bool:
+    """Whether most counts of a sample are times of the years from 1973 on, and no steps or seconds since a start."""
+    if unit not in (*MICROSECONDS, "ns"):
+        return False
+    counts = pl.Series(texts, dtype=pl.String).cast(pl.Float64, strict=False)
+    return float(counts.median() or 0) >= MIN_EPOCH * _second(unit)  # pyright: ignore[reportArgumentType]
+
+
+def _second(unit: TimeUnit) -> int:
+    """Counts in a second."""
+    return 1_000_000_000 if unit == "ns" else 1_000_000 // MICROSECONDS[unit]
+
+
+def _counted_times(text: pl.Series, unit: TimeUnit, since_epoch: bool) -> pl.DataFrame:
+    bounds = tuple(seconds * _second(unit) for seconds in EPOCH_SECONDS) if since_epoch else None
+    if text.dtype == pl.Int64 and _all_usable(text, unit, bounds):
         time = text * MICROSECONDS[unit] if unit in MICROSECONDS else text // 1000 if unit == "ns" else text
         return pl.DataFrame({"time": time}).with_columns(reason=pl.lit(None, pl.String))
     whole = text.cast(pl.Int64, strict=False)
     value = text.cast(pl.Float64, strict=False)
-    frame = pl.DataFrame({"whole": whole, "value": value}).with_columns(reason=_count_reason(unit))
+    frame = pl.DataFrame({"whole": whole, "value": value}).with_columns(reason=_count_reason(unit, bounds))
     return frame.select(time=pl.when(pl.col("reason").is_null()).then(_microseconds(unit)), reason="reason")
 
 
-def _all_usable(whole: pl.Series, unit: TimeUnit) -> bool:
-    return whole.null_count() == 0 and bool(whole.is_between(0, _last(unit)).all())
+def _all_usable(whole: pl.Series, unit: TimeUnit, bounds: tuple[int, ...] | None) -> bool:
+    first, last = bounds or (0, LAST_COUNT)
+    return whole.null_count() == 0 and bool(whole.is_between(first, min(last, _last(unit))).all())
 
 
 def _last(unit: TimeUnit) -> int:
@@ -145,7 +176,7 @@ def _last(unit: TimeUnit) -> int:
     )
 
 
-def _count_reason(unit: TimeUnit) -> pl.Expr:
+def _count_reason(unit: TimeUnit, bounds: tuple[int, ...] | None) -> pl.Expr:
     value = pl.col("value")
     reason = (
         pl.when(value.is_null())
@@ -157,6 +188,8 @@ def _count_reason(unit: TimeUnit) -> pl.Expr:
         .when(value > _last(unit))
         .then(pl.lit("time out of range"))
     )
+    if bounds is not None:
+        reason = reason.when(~value.is_between(*bounds)).then(pl.lit("time far from the others, as if of another unit"))
     if unit == "step":
         reason = reason.when(value != value.floor()).then(pl.lit("time is not a whole step"))
     return reason.otherwise(None)

@@ -66,6 +66,7 @@ class SpilledRows:
     file: str
     quarantine: pl.DataFrame
     num_read: int
+    num_comments: int
     num_events: int
     num_dropped: int
     num_duplicates: int
@@ -113,12 +114,13 @@ def spill_events(
     """Read a file as `dyformer.logs.events.read_events` does, errors included, and store its events in a new table."""
     connection.execute(EVENTS.format(table=table))
     rejected = [pl.DataFrame(schema=QUARANTINE_COLUMNS)]
-    num_usable = 0
-    for events, quarantine in event_blocks(file, plan):
+    num_usable = num_comments = 0
+    for events, quarantine, comments in event_blocks(file, plan):
         rejected.append(quarantine)
+        num_comments += comments
         num_usable += scratch_database.insert(connection, table, [events.drop("file")])
     quarantine = pl.concat(rejected)
-    check_usable(num_usable, quarantine, [file], plan)
+    check_usable(num_usable, quarantine, [file], plan, num_comments)
     (num_distinct,) = scratch_database.one_row(connection, NUM_DISTINCT.format(table=table))
     if drop_duplicates:
         connection.execute(FIRST_OF_EACH.format(table=table))
@@ -128,6 +130,7 @@ def spill_events(
         file=file.name,
         quarantine=quarantine,
         num_read=num_usable + quarantine.height,
+        num_comments=num_comments,
         num_events=num_distinct if drop_duplicates else num_usable,
         num_dropped=num_usable - num_distinct if drop_duplicates else 0,
         num_duplicates=num_usable - num_distinct,

@@ -1,5 +1,6 @@
 """A log's name or address -> its files, given by the user, in a folder of DYFORMER_LOGS, or fetched."""
 
+import dataclasses
 import difflib
 import fnmatch
 import functools
@@ -15,8 +16,12 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO
 
+from pydantic import ValidationError
+
+from dyformer.logs.compression import decompressed, local_file
 from dyformer.logs.datasets import Dataset, dataset_named
-from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile, decompressed, local_file, pieces
+from dyformer.logs.limits import ReadLimits
+from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile, pieces
 from dyformer.logs.synthetic import generated_log
 from storage import files
 
@@ -51,8 +56,10 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
         ChecksumMismatch: the fetched file has another checksum than the published one.
         UnknownDataset: no `spec` and no known dataset.
     """
-    if spec:
+    if spec is not None:
         specs = [spec] if isinstance(spec, str) else spec
+        if not all(one.strip() for one in specs):  # an empty path is the working folder
+            raise LogNotFound("`log` is an empty text: name a file, a folder or a pattern, or leave the option out")
         addresses = list(dict.fromkeys(address for one in specs for address in _named(one)))
         return [raw_file(address) for address in addresses]
     known = dataset_named(dataset)
@@ -64,11 +71,23 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
 
 def raw_file(address: str, member: str | None = None) -> RawFile:
     """Make a raw file of a local file or an object; `member` is the file to read from an archive."""
+    limits = limits_from_environment()
     if not files.is_remote(address):
-        return local_file(address, member)
-    return RawFile(
-        name=address, open=functools.partial(decompressed, address, functools.partial(_opened, address), member)
-    )
+        return local_file(address, member, limits)
+    opened = functools.partial(decompressed, address, functools.partial(_opened, address), member, limits)
+    return RawFile(name=address, open=opened, limits=limits)
+
+
+def limits_from_environment() -> ReadLimits:
+    """Read the limits of raw files from DYFORMER_MAX_LINE_BYTES and so on; raises LogError for a wrong value."""
+    names = {field.name: f"DYFORMER_{field.name.upper()}" for field in dataclasses.fields(ReadLimits)}
+    given = {field: os.environ[name] for field, name in names.items() if os.environ.get(name)}
+    try:
+        return ReadLimits(**given)  # pyright: ignore[reportArgumentType]
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = str(fault["loc"][0])
+        raise LogError(f"{names[field]}={given[field]!r}: {fault['msg']}; or unset it for the usual limit") from error
 
 
 def _opened(address: str) -> BinaryIO:

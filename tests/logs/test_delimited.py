@@ -68,7 +68,16 @@ messy = st.text("ab\"\n,;| é#%'", min_size=1, max_size=8).map(str.strip).filter
 
 
 junk = st.sampled_from(
-    ["", "% comment", "# one, two", "x,y", "a,b,c,d,e", ",b,5,1", 'p,"q"r,5,1', "source,target,time,weight"]
+    [
+        "",
+        "% no comment below a header",
+        "# one, two",
+        "x,y",
+        "a,b,c,d,e",
+        ",b,5,1",
+        'p,"q"r,5,1',
+        "source,target,time,weight",
+    ]
 )
 
 
@@ -83,16 +92,13 @@ def test_messy_fields_survive_among_broken_lines(rows, quoting, block_bytes):
     writer = csv.writer(stream, quoting=quoting, lineterminator="\n")
     writer.writerow(["source", "target", "time", "weight"])
     for source, target, after in rows:
-        # a first field that looks like a comment is a comment: only quotes protect it
-        stream.write(f'"{source.replace(chr(34), 2 * chr(34))}"')
-        stream.write(",")
-        writer.writerow([target, EPOCH, 1.5])
+        writer.writerow([source, target, EPOCH, 1.5])
         stream.write(after + "\n")
     files = raw(stream.getvalue())
     plan = sniff_plan(files, Declared(separator=",", has_header=True, time_unit="s"))
     result = read_events(files, plan)
     assert result.events.select("source", "target").rows() == [row[:2] for row in rows]
-    num_bad = sum(bool(after) and after[0] not in "%#" for _, _, after in rows)
+    num_bad = sum(bool(after) for _, _, after in rows)
     assert (result.num_quarantined, result.num_read) == (num_bad, num_bad + len(rows))
     pieces = pl.concat(raw_rows(files[0], plan, block_bytes=block_bytes), how="diagonal")
     bad = set(result.quarantine["line"])

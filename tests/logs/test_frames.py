@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 from raw_logs import EPOCH, SECOND, ends, reasons
 
+from dyformer.logs.compression import local_file
 from dyformer.logs.events import read_events
 from dyformer.logs.plan import Declared
-from dyformer.logs.raw_file import DamagedLog, LogNotFound, local_file
+from dyformer.logs.raw_file import DamagedLog, LogNotFound
 from dyformer.logs.records import frame_file
 from dyformer.logs.sniffing import sniff_plan
 

@@ -35,7 +35,7 @@ def test_parquet_of_dates_and_of_counts():
 
 def test_parquet_of_lists_or_broken_bytes_is_refused():
     lists = pl.DataFrame({"source": [[1]], "target": [3], "t": [EPOCH]})
-    with pytest.raises(DamagedLog, match="column 'source' holds List"):
+    with pytest.raises(DamagedLog, match="column 'source' holds large_list"):
         read(parquet(lists))
     content = parquet(pl.DataFrame({"source": [1], "target": [3], "t": [EPOCH]}))
     with pytest.raises(DamagedLog, match=r"part-0.log starts like Parquet but cannot be read"):
