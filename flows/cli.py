@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.console import counts_line, plain_steps, print_frame, print_json, print_report, print_tables, write_json
+from flows.console import (
+    counts_line,
+    plain_steps,
+    print_frame,
+    print_json,
+    print_report,
+    print_tables,
+    printable,
+    write_json,
+)
+from flows.ending import FAILED, NOTHING_TO_DO, exit_code
 from flows.environment import server_in_use
 from flows.options import (
     AsJson,
@@ -25,6 +35,7 @@ from flows.options import (
     on_command_line,
     with_reading,
 )
+from flows.temporary_server import guard_temporary_server
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
@@ -35,8 +46,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",  # square brackets are markup, so defaults in help texts are in round ones
 )
-
-FAILED, NOTHING_TO_DO = 1, 3  # exit codes; success is 0, wrong usage 2
 
 
 def _print_version(wanted: bool) -> None:
@@ -366,16 +375,12 @@ def audit(  # noqa: PLR0913, because each option is an argument
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command and exit; an error that a user can cause prints one message."""
-    try:
-        app(arguments, prog_name="dyformer")
-    except (ValueError, OSError) as error:
-        print(f"dyformer: {on_command_line(str(error))}", file=sys.stderr)
-        sys.exit(FAILED)
+    """Run the command and exit; an error prints one line."""
+    sys.exit(exit_code(lambda: app(arguments, prog_name="dyformer")))
 
 
 def _print_plan(text: str) -> None:
-    print(on_command_line(text))
+    print(printable(on_command_line(text)))
 
 
 def _ingested(
@@ -419,6 +424,7 @@ def _announce() -> None:
     """Print which server runs the flow; Prefect itself writes nothing, because the command prints the results."""
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     print(f"running on {server_in_use()}", flush=True)
+    guard_temporary_server()
 
 
 def _next_options(context: typer.Context) -> dict[str, Any]:

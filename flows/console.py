@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shlex
 import sys
 import time
@@ -19,19 +20,26 @@ Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
 SHORT_LIST = 4  # values; a table shows the first two of a longer list
+CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
+
+
+def printable(text: str) -> str:
+    """Write control characters, which a terminal obeys, and broken ones as escapes."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     """Print a small table."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # a plain string would be read as markup
 
     table = Table(title=title or None, title_justify="left")
     for name, dtype in frame.schema.items():
-        table.add_column(name, justify="right" if dtype.is_numeric() else "left", overflow="fold")
+        table.add_column(Text(printable(name)), justify="right" if dtype.is_numeric() else "left", overflow="fold")
     for row in frame.iter_rows():
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(Text(printable(_cell(value)).replace("\n", "\\n")) for value in row))
     # Without a terminal rich wraps at 80 columns, but a file or a pipe takes any width.
     console = Console()
     if not console.is_terminal:
@@ -49,9 +57,11 @@ def print_tables(tables: "list[PrintedTable]") -> None:
 def counts_line(counts: dict[str, Any]) -> str:
     """Format the number of rows read from a log, and the number that became events."""
     read, accepted, quarantined, dropped, duplicates = (f"{counts[name]:,}" for name in COUNTS)
+    comments = counts["num_comments"]
     return (
         f"{counts['dataset']}: {read} rows read = {accepted} accepted + {quarantined} quarantined + {dropped} dropped"
         f" ({duplicates} exact duplicates); event table version {counts['version']}"
+        f"{f'; {comments:,} comment lines left out' if comments else ''}"
         f"{'' if counts['changed'] else ', no new rows'}"
     )
 

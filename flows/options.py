@@ -46,6 +46,11 @@ READING_OPTIONS: dict[str, Any] = {
     "label": _option(str, "--label", help="column of the label (0 or 1)"),
     "separator": _option(str, "--separator", help="comma, tab, semicolon, pipe, space (one or more), or a character"),
     "has_header": _option(bool, "--header/--no-header", help="whether the first row names the columns"),
+    "comment_marks": _option(
+        str,
+        "--comments",
+        help='characters that begin a comment above the rows (by default "%#", "" for none)',
+    ),
     "time_unit": _option(
         str,
         "--time-unit",

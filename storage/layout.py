@@ -164,6 +164,11 @@ class Layout:
         """Folder of this machine for rows that do not fit in the memory of running tasks."""
         return str(Path(self.state) / "spills")
 
+    @property
+    def faults(self) -> str:
+        """Folder of this machine for the logs of unexpected errors."""
+        return str(Path(self.state) / "faults")
+
     def lock(self, name: str) -> str:
         """File of this machine that is locked while a process works on `name`."""
         return str(Path(self.state) / "locks" / f"{_safe(name)}.lock")

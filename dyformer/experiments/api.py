@@ -194,6 +194,7 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     time: str | int | None = None,
     time_unit: TimeUnit | None = None,
     separator: str | None = None,
+    comment_marks: str = "%#",
     bipartite: bool | None = None,
     max_bad: float = 0.01,
 ) -> Log:
@@ -209,6 +210,7 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
         time: column of the time.
         time_unit: "s", "ms", "us", "ns" (since the epoch), "iso", "day-first", "month-first" or "step".
         separator: the character between the fields of delimited text; " " stands for any number of spaces and tabs.
+        comment_marks: characters that begin a comment line above the rows, or anywhere in a log without a header.
         bipartite: two id spaces: source 7 and target 7 are different nodes.
         max_bad: fraction of unusable rows that is accepted; they are in `log.quarantine`.
 
@@ -218,7 +220,13 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     paths = [log] if isinstance(log, str | Path) else log
     files = [local_file(path) for path in paths] if isinstance(paths, Sequence) else [frame_file(paths)]
     declared = Declared(
-        source=source, target=target, time=time, time_unit=time_unit, separator=separator, bipartite=bipartite
+        source=source,
+        target=target,
+        time=time,
+        time_unit=time_unit,
+        separator=separator,
+        comment_marks=comment_marks,
+        bipartite=bipartite,
     )
     plan = sniff_plan(files, declared)
     result = read_events(files, plan)

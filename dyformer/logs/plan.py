@@ -96,13 +96,13 @@ def position(role: str, column: str | int, names: tuple[str, ...], num_fields: i
     Raises ColumnNotFound with the columns found, and AmbiguousLog for a name that stands twice.
     """
     if column in names:
-        places = [at for at, name in enumerate(names) if name == column]
-        if len(places) > 1:
+        found = [at for at, name in enumerate(names) if name == column]
+        if len(found) > 1:
             raise AmbiguousLog(
-                f"{where}: the name {column!r} stands twice, at the positions {' and '.join(map(str, places))}, counted"
+                f"{where}: the name {column!r} stands twice, at the positions {' and '.join(map(str, found))}, counted"
                 f" from 0; choose one of them with `{role}`"
             )
-        return places[0]
+        return found[0]
     if str(column).isdecimal() and int(column) < num_fields:
         return int(column)
     found = listed(names) if names else f"positions 0 to {num_fields - 1} and no header"

@@ -82,8 +82,13 @@ def ingest_log(
             ]
     rows = known + [asdict(ingest) for ingest in made]
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
-    changed = any(ingest.changed for ingest in made)
-    return {"dataset": dataset, "version": newest_version(layout, dataset), "changed": changed, **counts}
+    counts |= {"num_comments": sum(result.num_comments for result in results.values())}  # of the files that were read
+    return {
+        "dataset": dataset,
+        "version": newest_version(layout, dataset),
+        "changed": any(ingest.changed for ingest in made),
+        **counts,
+    }
 
 
 def _known_and_fresh(

@@ -72,6 +72,7 @@ def test_counts_scores_addresses_and_seconds_are_reported(run: Run):
         "num_quarantined": 30,
         "num_dropped": 0,
         "num_duplicates": 0,
+        "num_comments": 0,
     }
     assert set(run["seconds"]) == {"ingest", "train", "rank", "evaluate", "predict", "track"}
     assert all(seconds >= 0 for seconds in run["seconds"].values())

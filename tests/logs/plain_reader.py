@@ -34,7 +34,7 @@ class PlainReader:
 
     def line(self, number, line, max_bytes):
         if len(line) > max_bytes:
-            text = line[:1000].decode("utf-8", "backslashreplace") + "..."
+            text = line[:1000].decode("utf-8", "backslashreplace").lstrip("\ufeff").replace("\0", r"\x00") + "..."
             return number, text, f"line longer than {max_bytes:,} bytes"
         text = line.decode("utf-8", "backslashreplace").lstrip("\ufeff")
         try:

@@ -1,0 +1,138 @@
+"""The end of a command -> one line and its exit code; an unexpected error also leaves a log with its traceback.
+
+0 the command did its work            1 an error, named in one line          2 wrong usage
+3 there were no new rows or settings  130 stopped, by Ctrl-C for example
+"""
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from flows.console import printable
+from flows.options import on_command_line
+
+FAILED, USAGE, NOTHING_TO_DO, STOPPED = 1, 2, 3, 130
+SECONDS_TO_STOP = 2.0
+STOPPED_LINE = "stopped; the same command goes on from here"
+PACKAGES = tuple(str(Path(__file__).parents[1] / name) + os.sep for name in ("dyformer", "storage", "flows"))
+
+
+def exit_code(command: Callable[[], None]) -> int:
+    """Run a command that may raise SystemExit; print one line for an error."""
+    try:
+        with _stopped_in_time():
+            command()
+    except SystemExit as ending:
+        if ending.code != STOPPED:
+            return ending.code if isinstance(ending.code, int) else FAILED
+    except KeyboardInterrupt:
+        pass
+    except BaseException as error:  # noqa: BLE001, because panics of libraries in Rust are no Exception
+        _print_line(_message(error))
+        return FAILED
+    else:
+        return 0
+    _print_stopped()
+    if _was_interrupted.is_set():  # the end of the interpreter frees the memory of all libraries, which takes seconds
+        sys.stdout.flush()
+        os._exit(STOPPED)
+    return STOPPED
+
+
+def _message(error: BaseException) -> str:
+    """Write an error that this program names as it is, and any other with the place of its log."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror or error}; check that the disk works, has space and may be written"
+    if isinstance(error, ValueError | OSError) and _is_ours(error.__traceback__):
+        return on_command_line(str(error))
+    first = str(error).strip().partition("\n")[0]
+    return f"unexpected error ({type(error).__name__}: {first}); {_logged(error)}"
+
+
+def _is_ours(trace: TracebackType | None) -> bool:
+    """Whether the error was raised by a line of this program, and not of a library."""
+    frames = list(traceback.walk_tb(trace))
+    return bool(frames) and frames[-1][0].f_code.co_filename.startswith(PACKAGES)
+
+
+def _logged(error: BaseException) -> str:
+    """Write the traceback to a file of the store's state, or of the system's temporary folder; give its place."""
+    from storage.layout import Layout
+
+    name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}.log"
+    text = "".join([f"{sys.argv}\n", *traceback.format_exception(error)])
+    problem: Exception | None = None
+    for folder in (lambda: Layout.from_environment().faults, lambda: tempfile.gettempdir() + "/dyformer-faults"):
+        try:
+            file = Path(folder()) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8", errors="backslashreplace")
+        except (OSError, ValueError) as fault:
+            problem = fault
+            continue
+        return f"its log is {file}"
+    return f"its log could not be written ({problem})"
+
+
+def _print_line(text: str) -> None:
+    print(f"dyformer: {printable(text)}", file=sys.stderr)
+
+
+_has_ended, _was_interrupted = threading.Lock(), threading.Event()
+
+
+def _print_stopped() -> None:
+    if _has_ended.acquire(blocking=False):
+        os.write(2, f"{STOPPED_LINE}\n".encode())
+
+
+@contextmanager
+def _stopped_in_time() -> Iterator[None]:
+    """End the process soon after Ctrl-C, whatever a library does meanwhile.
+
+    Python's own handler only runs between two of its instructions, so a thread waits for the signal as well.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    handler = signal.signal(signal.SIGINT, _interrupted)
+    threading.Thread(target=_wait_for_interrupt, args=(reader,), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.set_wakeup_fd(descriptor)
+        writer.close()
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    _was_interrupted.set()
+    threading.Thread(target=_end_soon, daemon=True).start()
+    raise KeyboardInterrupt
+
+
+def _wait_for_interrupt(reader: socket.socket) -> None:
+    with reader:
+        while number := reader.recv(1):
+            if number[0] == signal.SIGINT:
+                _end_soon()
+
+
+def _end_soon() -> None:
+    time.sleep(SECONDS_TO_STOP)
+    _print_stopped()
+    os._exit(STOPPED)
