@@ -39,8 +39,9 @@ def exit_code(command: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         pass
     except BaseException as error:  # noqa: BLE001, because panics of libraries in Rust are no Exception
-        _print_line(_message(error))
-        return FAILED
+        if not _was_interrupted.is_set():  # a library may raise an error of its own for it
+            _print_line(_message(error))
+            return FAILED
     else:
         return 0
     _print_stopped()
