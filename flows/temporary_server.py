@@ -17,10 +17,11 @@ def guard_temporary_server() -> None:
     """Let Prefect start its temporary server by this module."""
     from prefect.server.api.server import SubprocessASGIServer
 
-    SubprocessASGIServer._run_uvicorn_command = _started  # noqa: SLF001, because Prefect has no setting for it
+    # because Prefect has no setting for it
+    setattr(SubprocessASGIServer, "_run_uvicorn_command", _started)  # noqa: B010, a type checker refuses the assignment
 
 
-def _started(server: Any) -> "subprocess.Popen[bytes]":
+def _started(server: Any) -> "subprocess.Popen[Any]":
     """Start the server in a session of its own, because a terminal sends Ctrl-C to all processes of one."""
     from prefect.settings import get_current_settings
 

@@ -198,7 +198,7 @@ class _Headers:
 
 def _entries(name: str, headers: _Headers) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     try:
-        archive = tarfile.open(fileobj=headers, mode="r|")  # noqa: SIM115, because the headers are closed
+        archive = tarfile.open(fileobj=headers, mode="r|")  # noqa: SIM115  # pyright: ignore[reportArgumentType, reportCallIssue]
         while (entry := archive.next()) is not None:
             archive.members.clear()  # they would be kept for a second pass
             headers.left = entry.size + HEADER_BYTES

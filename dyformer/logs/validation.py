@@ -189,7 +189,9 @@ def _count_reason(unit: TimeUnit, bounds: tuple[int, ...] | None) -> pl.Expr:
         .then(pl.lit("time out of range"))
     )
     if bounds is not None:
-        reason = reason.when(~value.is_between(*bounds)).then(pl.lit("time far from the others, as if of another unit"))
+        reason = reason.when(~value.is_between(bounds[0], bounds[1])).then(
+            pl.lit("time far from the others, as if of another unit")
+        )
     if unit == "step":
         reason = reason.when(value != value.floor()).then(pl.lit("time is not a whole step"))
     return reason.otherwise(None)
