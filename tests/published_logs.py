@@ -1,6 +1,7 @@
 """The published logs as events, read plainly, for tests that need real graphs."""
 
 import gzip
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ TIME_POSITION = {"rds": 2, "uci": 3, "yelp": 2, "ml-10m": 3, "snap-wikipedia": 2
 BIPARTITE = ("ml-10m", "snap-wikipedia")
 
 
+@cache
 def published_events(name: str, path: Path) -> tuple[pl.DataFrame, list[str]]:
     """Events in log order with permanent numbers 0, 1, ... by first appearance in the file, and the id behind each.
 

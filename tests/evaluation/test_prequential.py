@@ -6,6 +6,7 @@ import pytest
 from numpy.typing import NDArray
 from ranked_logs import growing_log
 
+from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation.prequential import (
     RankingTrial,
@@ -25,6 +26,8 @@ from dyformer.scoring.forecaster import Forecaster
 
 GRAPH, STEP = growing_log(num_steps=7), 6
 SCORERS = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
+SCORERS["Boosted trees on pair features"] = BoostedTrees(num_rounds=20, max_leaves=(4,))
+pytestmark = pytest.mark.usefixtures("few_trees")
 
 
 def trial_of(graph: DynamicGraph = GRAPH, step: int = STEP, seed: int = 0) -> RankingTrial:

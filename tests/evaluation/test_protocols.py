@@ -7,6 +7,7 @@ import pytest
 from published_logs import published_events
 from toy_graphs import random_graph, toy_graph, with_snapshots
 
+from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.metric_rows import log_metrics, metrics_of
 from dyformer.evaluation.protocols import FORECASTER_WITH, Trial, evaluate_method
@@ -16,11 +17,14 @@ from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.datasets import DATASETS
 from dyformer.sampling.pairs import TooFewLinks, evaluated_steps, first_half, paper_examples
+from dyformer.scoring import heads
 from dyformer.scoring.forecaster import Forecaster
 from dyformer.scoring.metrics import auc
 from dyformer.scoring.pair_features import PairFeatures, prepare_pair_features
 
 SCORERS = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
+SCORERS["Boosted trees on pair features"] = BoostedTrees(num_rounds=20, max_leaves=(4,))
+pytestmark = pytest.mark.usefixtures("few_trees")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +264,8 @@ def test_the_forecaster_reads_the_link_features():
     assert step_auc(decoded(noise, graph, 4, 0)) < 0.9
 
 
-def test_wide_vectors_of_noise_hardly_harm_the_pair_features():
+def test_wide_vectors_of_noise_hardly_harm_the_pair_features(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heads, "NUM_ROUNDS", 300)
     generator = np.random.default_rng(0)
     popularity = 1 / np.arange(1, 201)
     ends = generator.choice(200, size=(1500, 2), p=popularity / popularity.sum())

@@ -80,7 +80,7 @@ LINES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(lines=LINES, block_bytes=st.integers(8, 80), end=st.sampled_from(["\n", "\r\n"]))
 def test_numbers_are_read_as_their_texts_would_be(lines, block_bytes, end):
     files = raw(end.join([f"1,2,{EPOCH}", f"3,4,{EPOCH}", *lines]))

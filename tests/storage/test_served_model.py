@@ -21,12 +21,13 @@ from dyformer.evaluation.stored_forecast import forecast_record, history_tables
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.scoring import heads
 from storage.layout import Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import Tracker, open_tracker
 from storage.tracking.served_model import ServedModel
 from storage.tracking.spool import spooled_runs
+
+pytestmark = pytest.mark.usefixtures("few_trees")
 
 UNTIL = 6
 GRAPH = growing_log(num_steps=7)
@@ -46,9 +47,7 @@ def fitted(name: str, *, directed: bool = True) -> tuple[Forecast, bytes]:
     """A forecast of step 7 and its record."""
     method = Given() if name == "Given" else METHODS[name]
     graph = replace(GRAPH, directed=directed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heads, "NUM_ROUNDS", 10)
-        forecast = fit_forecast(name, method, prepare_graph(graph, until=UNTIL, config=GraphConfig()), seed=0)
+    forecast = fit_forecast(name, method, prepare_graph(graph, until=UNTIL, config=GraphConfig()), seed=0)
     return forecast, json.dumps(forecast_record(forecast, method, seed=0)).encode()
 
 
