@@ -78,7 +78,7 @@ def datasets(as_json: AsJson = False) -> None:
 
     from flows.tasks.ingest import known_and_ingested
 
-    rows = known_and_ingested()
+    rows = known_and_ingested(_print_damage)
     print_json(rows) if as_json else print_frame(pl.DataFrame(rows, infer_schema_length=None))
 
 
@@ -185,7 +185,7 @@ def sql(
     from storage.layout import Layout
     from storage.queries import query
 
-    rows = query(Layout.from_environment(), statement)
+    rows = query(Layout.from_environment(), statement, _print_damage)
     print_json(rows.to_dicts()) if as_json else print_frame(rows)
 
 
@@ -205,6 +205,33 @@ def drop(
         typer.confirm(f"Remove {removed} from {layout.root}?", abort=True)
     drop_dataset(layout, dataset)
     print(f"removed {removed} from {layout.root}; runs and models in MLflow and files in 1_raw were kept")
+
+
+@app.command()
+def verify(
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="DATASET", help="verify this dataset alone", show_default=False)
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="make damaged parts again, or remove them so that the next run makes them")
+    ] = False,
+) -> None:
+    """Read everything stored and compare it with its checksums; the exit code is 1 if something is damaged."""
+    from storage.drop import check_dataset
+    from storage.layout import Layout
+    from storage.verification import dataset_of, faults, repaired
+
+    layout = Layout.from_environment()
+    if dataset is not None:
+        check_dataset(layout, dataset)
+    num_left = 0
+    for fault in list(faults(layout, dataset)):
+        done = repair and repaired(layout, dataset_of(fault), fault)
+        num_left += not done
+        print(f"{fault.address} {fault.problem}: {'repaired, ' if done else ''}{fault.remedy}")
+    print(f"{num_left} damaged" if num_left else f"{layout.root}: nothing is damaged")
+    if num_left:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -377,6 +404,10 @@ def audit(  # noqa: PLR0913, because each option is an argument
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and exit; an error prints one line."""
     sys.exit(exit_code(lambda: app(arguments, prog_name="dyformer")))
+
+
+def _print_damage(message: str) -> None:
+    print(f"dyformer: left out, because it is damaged: {message}", file=sys.stderr)
 
 
 def _print_plan(text: str) -> None:

@@ -83,6 +83,8 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")
+    if tracking.get("damage"):
+        print(f"an earlier run was not sent to MLflow: {tracking['damage']}")
     print("\n  ".join(["next:", *next_commands(summary, options, storage)]))
 
 

@@ -1,7 +1,7 @@
 """Bytes at a local or S3 address: a write is complete or has no effect.
 
-S3 is reached through obstore, because it shares its options with Polars and deltalake and can write conditionally.
-Local files are written without obstore, because it never syncs them to disk.
+S3 is reached through obstore, because it shares its options with Polars and can write conditionally. Local files are
+written without obstore, because it never syncs them to disk.
 """
 
 import configparser
@@ -10,21 +10,28 @@ import functools
 import io
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
+
+from storage.local_files import named_write, sync_folder, temporary_file, temporary_name
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
 
-BUFFER_BYTES = 1 << 22
+BUFFER_BYTES = 1 << 22  # of an object that is read
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+Stamp = tuple[int, int | str]
+"""Size and time of the last write (in an object store: ETag) of a file; another content has another stamp."""
+
+
+class ReadFailed(OSError):
+    """A local file exists and cannot be read."""
 
 
 def is_remote(address: str) -> bool:
@@ -35,12 +42,17 @@ def is_remote(address: str) -> bool:
 def read_bytes(address: str) -> bytes:
     """Content of a file or an object; FileNotFoundError when there is none."""
     if not is_remote(address):
-        return Path(address).read_bytes()
+        try:
+            return Path(address).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise ReadFailed(f"{address} cannot be read ({error.strerror}): check the disk and your rights") from error
     with _named_errors(address):
         return bytes(obstore.get(*_object(address)).bytes())
 
 
-def open_stream(address: str) -> BinaryIO:
+def open_stream(address: str) -> io.BufferedReader:
     """Open a file or an object at its first byte, to read and to seek; FileNotFoundError when there is none."""
     if not is_remote(address):
         return Path(address).open("rb")
@@ -60,11 +72,35 @@ def write_bytes(address: str, content: bytes | Path) -> None:
             obstore.put(store, key, content)
         return
     path = Path(address)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(temporary_name(path.name))
-    write_synced(temporary, content)
-    temporary.replace(path)
-    sync_folder(path.parent)
+    with named_write(path), temporary_file(path, content) as temporary:
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+def create_bytes(address: str, content: bytes) -> bool:
+    """Write a file unless there is one; returns whether this call wrote it.
+
+    Of several writers one succeeds, also on several machines. A reader gets the whole content or no file, even after a
+    crash.
+    """
+    if is_remote(address):
+        store, key = _object(address)
+        with _named_errors(address):
+            try:
+                obstore.put(store, key, content, mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
+    path = Path(address)
+    with named_write(path), temporary_file(path, content) as temporary:
+        try:
+            path.hardlink_to(temporary)  # unlike a rename, it replaces nothing
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        sync_folder(path.parent)
+    return True
 
 
 def size(address: str) -> int | None:
@@ -84,6 +120,27 @@ def modified(address: str) -> float:
         return Path(address).stat().st_mtime
     with _named_errors(address):
         return obstore.head(*_object(address))["last_modified"].timestamp()
+
+
+def stamp(address: str) -> Stamp:
+    """What distinguishes the present content of a file from others; FileNotFoundError when there is no such file."""
+    if not is_remote(address):
+        status = Path(address).stat()
+        return status.st_size, status.st_mtime_ns
+    with _named_errors(address):
+        found = obstore.head(*_object(address))
+    return found["size"], found["e_tag"] or ""
+
+
+def stamps(folder: str) -> dict[str, Stamp]:
+    """Names and stamps of the files directly in a folder; none when there is no folder."""
+    if not is_remote(folder):
+        path = Path(folder)
+        found = {child.name: child.stat() for child in path.iterdir() if child.is_file()} if path.is_dir() else {}
+        return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
+    with _named_errors(folder):
+        objects = obstore.list_with_delimiter(*_object(folder))["objects"]
+    return {entry["path"].rpartition("/")[2]: (entry["size"], entry["e_tag"] or "") for entry in objects}
 
 
 def remove(address: str) -> None:
@@ -106,14 +163,14 @@ def remove_folder(folder: str) -> None:
         shutil.rmtree(hidden)
 
 
-def find(folder: str, pattern: str = "*") -> list[str]:
+def find(folder: str, pattern: str = "*", *, hidden: bool = False) -> list[str]:
     """Addresses of all files below a folder whose names match the pattern, sorted.
 
-    Hidden local files and folders are left out, because they hold unfinished writes.
+    Hidden local files and folders hold unfinished writes; they are left out unless they are wanted.
     """
     if not is_remote(folder):
         found = (path for path in Path(folder).rglob(pattern) if path.is_file())
-        return sorted(str(path) for path in found if "/." not in f"/{path.relative_to(folder)}")
+        return sorted(str(path) for path in found if hidden or "/." not in f"/{path.relative_to(folder)}")
     with _named_errors(folder):
         keys = [entry["path"] for entries in obstore.list(*_object(folder)) for entry in entries]
     fitting = (key for key in keys if fnmatch.fnmatchcase(key.rpartition("/")[2], pattern))
@@ -143,26 +200,6 @@ def s3_options(address: str) -> dict[str, str]:
     if endpoint:
         options |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
     return options | ({key: os.environ[key] for key in KEYS if os.environ.get(key)} or _profile_keys())
-
-
-def temporary_name(name: str) -> str:
-    """Hidden name beside the file that no other writer uses."""
-    return f".{name}.{uuid.uuid4().hex}"
-
-
-def write_synced(path: Path, content: bytes | Path) -> None:
-    """Write a local file and wait until the disk has it."""
-    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as source, path.open("wb") as stream:
-        shutil.copyfileobj(source, stream, BUFFER_BYTES)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's names, because otherwise a power cut may undo a rename."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 class _ObjectStream(io.RawIOBase):

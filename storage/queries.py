@@ -5,26 +5,42 @@ so a statement can read only the views and write nothing.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import duckdb
 import polars as pl
 
 from storage import files
-from storage.artifacts.artifact import MANIFEST, is_complete, names, scan_table
+from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
+from storage.checksums import Damaged
 from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
 
 KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}
+
+UNREAD = "create view {name} as select error('write the name of the view {name} in the statement') as unread"
 
 
 class QueryFailed(ValueError):
     """A statement is wrong, or names a view that does not exist."""
 
 
-def query(layout: Layout, statement: str) -> pl.DataFrame:
-    """Rows of one statement over the store's views; QueryFailed lists the views."""
-    with open_views(layout) as connection:
+OnDamage = Callable[[str], None]
+"""Called with a message for each damaged part of the store, which the views then lack."""
+
+
+def stop(message: str) -> None:
+    """Raise Damaged."""
+    raise Damaged(message)
+
+
+def query(layout: Layout, statement: str, on_damage: OnDamage = stop) -> pl.DataFrame:
+    """Rows of one statement over the store's views; QueryFailed lists the views.
+
+    The checksums of all files behind the views that the statement names are verified first.
+    """
+    with open_views(layout, statement, on_damage) as connection:
         views = ", ".join(view_names(connection)) or "none yet: run `dyformer ingest` first"
         try:
             result = connection.sql(statement)
@@ -50,43 +66,79 @@ def view_names(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return [name for (name,) in rows]
 
 
-def open_views(layout: Layout) -> duckdb.DuckDBPyConnection:
+def open_views(layout: Layout, statement: str | None = None, on_damage: OnDamage = stop) -> duckdb.DuckDBPyConnection:
     """A connection with a view for each kind of table.
 
     `events`, `quarantine` and `nodes` have the column `dataset`. A table of an artifact has the keys of its address
     (dataset, version, until, settings, seed). Its view is named by its kind, or by kind and name where they differ:
     `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`.
+
+    With a statement, only the views whose names it contains can be read, because every file that is read is verified.
     """
     connection = duckdb.connect()
     connection.execute("set enable_external_access = false")  # DuckDB refuses to switch it on again
-    for name, frame in _frames(layout).items():
-        connection.register(name, frame)
+    for name, frame in _frames(layout, statement, on_damage).items():
+        if frame is None:
+            connection.execute(UNREAD.format(name=name))
+        else:
+            connection.register(name, frame)
     return connection
 
 
-def _frames(layout: Layout) -> dict[str, pl.LazyFrame]:
+def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[str, pl.LazyFrame | None]:
+    """Give the rows of each view, None for a view that the statement does not name."""
     parts: dict[str, list[pl.LazyFrame]] = {}
+
+    def wanted(view: str) -> bool:
+        parts.setdefault(view, [])
+        return statement is None or view.lower() in statement.lower()
+
     for name in ingested_datasets(layout):
-        key = pl.lit(name).alias("dataset")
-        parts.setdefault("events", []).append(scan_events(layout, name).with_columns(key))
-        parts.setdefault("quarantine", []).append(scan_quarantine(layout, name).with_columns(key))
-        parts.setdefault("nodes", []).append(node_dictionary(layout, name).lazy().with_columns(key))
+        with _damage_reported(on_damage):
+            _add_events(layout, name, parts, wanted)
     for folder in layout.artifact_folders:
-        for location in files.find(folder, MANIFEST):
-            _add_artifact(layout, location.removesuffix(f"/{MANIFEST}"), parts)
-    return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in parts.items()}
+        found = files.find(folder)
+        for address in without_manifest(found):
+            on_damage(f"{address} has files but no {MANIFEST}: `dyformer verify --repair` removes it")
+        for location in found:
+            if location.endswith(f"/{MANIFEST}"):
+                with _damage_reported(on_damage):
+                    _add_artifact(layout, location.removesuffix(f"/{MANIFEST}"), parts, wanted)
+    return {name: pl.concat(frames, how="diagonal_relaxed") if frames else None for name, frames in parts.items()}
 
 
-def _add_artifact(layout: Layout, address: str, parts: dict[str, list[pl.LazyFrame]]) -> None:
-    if not is_complete(address):
-        return
+@contextmanager
+def _damage_reported(on_damage: OnDamage) -> Iterator[None]:
+    try:
+        yield
+    except (Damaged, files.ReadFailed) as error:
+        on_damage(str(error))
+
+
+def _add_events(
+    layout: Layout, dataset: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
+) -> None:
+    key = pl.lit(dataset).alias("dataset")
+    views = {
+        "events": lambda: scan_events(layout, dataset),
+        "quarantine": lambda: scan_quarantine(layout, dataset),
+        "nodes": lambda: node_dictionary(layout, dataset).lazy(),
+    }
+    for view, rows in views.items():
+        if wanted(view):
+            parts[view].append(rows().with_columns(key))
+
+
+def _add_artifact(
+    layout: Layout, address: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
+) -> None:
     kind, keys = layout.describe(address)
     columns = [pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items()]
     for file in names(address):
         name = file.removesuffix(".parquet")
-        if name != file:
-            view = kind if name == kind else f"{kind}_{name}"
-            parts.setdefault(view, []).append(scan_table(address, name).with_columns(columns))
+        view = kind if name == kind else f"{kind}_{name}"
+        if name != file and wanted(view):
+            parts[view].append(scan_table(address, name).with_columns(columns))
 
 
 SNAPSHOT_CHECKS = {

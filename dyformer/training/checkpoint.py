@@ -15,16 +15,16 @@ def named(tensors: Weights, prefix: str) -> Weights:
 
 
 class WeightsDoNotFit(ValueError):
-    """Weights of other names or shapes than those of the model that is to load them."""
+    """Weights of other names, shapes or types than those of the model that is to load them."""
 
 
 def check_fit(weights: Weights, expected: Weights, *, of_any_length: Collection[str] = ()) -> None:
-    """Raise WeightsDoNotFit for weights of other names or shapes than expected, such as those of another version.
+    """Raise WeightsDoNotFit for other names, shapes or types than expected, such as those of another version.
 
     Tensors named in `of_any_length` may have another number of rows.
     """
     shapes, found = (
-        {name: tuple(tensor.shape)[name in of_any_length :] for name, tensor in one.items()}
+        {name: (tuple(tensor.shape)[name in of_any_length :], str(tensor.dtype)) for name, tensor in one.items()}
         for one in (expected, weights)
     )
     wrong = [

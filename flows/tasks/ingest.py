@@ -16,11 +16,22 @@ from dyformer.logs.plan import ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
 from flows.tasks.reading import FIXED, check_duplicates, check_unread, declared_log, fraction
+from storage.checksums import Damaged
 from storage.events import scratch_database
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
-from storage.events.table import DatasetNotIngested, append, history, ingested_datasets, newest_version, scan_events
+from storage.events.table import (
+    DatasetNotIngested,
+    append_all,
+    history,
+    ingested_datasets,
+    newest_version,
+    scan_events,
+    table_of,
+)
+from storage.files import ReadFailed
 from storage.layout import Layout
+from storage.leftovers import remove_leftovers
 from storage.locks import in_use
 from storage.raw.log_files import Content, content_of, find_logs
 
@@ -76,10 +87,7 @@ def ingest_log(
         with _committing(layout, dataset, was_there=num_stored > 0):
             record = (declaration(layout, dataset) or {}) | asdict(declared) | {"window": str(window)}
             declare(layout, dataset, record | ({"drop_duplicates": _drops(reading)} if fresh else {}), fixed=FIXED)
-            made = [
-                append(layout, dataset, result, digest, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
-                for digest, result in results.items()
-            ]
+            made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
     rows = known + [asdict(ingest) for ingest in made]
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
     counts |= {"num_comments": sum(result.num_comments for result in results.values())}  # of the files that were read
@@ -173,6 +181,7 @@ def _check_window(
 @contextmanager
 def _committing(layout: Layout, dataset: str, *, was_there: bool) -> Iterator[None]:
     """Lock a dataset against `dyformer drop`; raises DatasetNotIngested if it was dropped after the log was read."""
+    remove_leftovers(layout, dataset)
     with in_use(layout, dataset).read_lock():
         if was_there and dataset not in ingested_datasets(layout):
             raise DatasetNotIngested(f"dataset {dataset!r} was dropped while its log was read: ingest it again")
@@ -183,17 +192,31 @@ def _drops(reading: dict[str, Any]) -> bool:
     return bool(reading.get("drop_duplicates"))
 
 
-def known_and_ingested() -> list[dict[str, Any]]:
-    """List the known logs and the user's own: name, title, window, origin, and whether it is in the store."""
+def known_and_ingested(on_damage: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """List the known logs and the user's own: name, title, window, origin, and whether it is in the store.
+
+    `on_damage` is called with a message for each damaged dataset.
+    """
     layout = Layout.from_environment()
     ingested = ingested_datasets(layout)
     known = [
         {"name": dataset.name, "title": dataset.title, "window": str(dataset.window), "origin": dataset.homepage}
         for dataset in DATASETS.values()
     ]
+    windows = {name: _declared_window(layout, name, on_damage) for name in ingested}
     own = [
-        {"name": name, "title": "", "window": (declaration(layout, name) or {}).get("window"), "origin": None}
-        for name in ingested
+        {"name": name, "title": "", "window": window, "origin": None}
+        for name, window in windows.items()
         if name not in DATASETS
     ]
     return [{**row, "ingested": row["name"] in ingested} for row in known + own]
+
+
+def _declared_window(layout: Layout, dataset: str, on_damage: Callable[[str], None]) -> str | None:
+    """Return the window of a stored log, and report damage of its records."""
+    try:
+        table_of(layout, dataset)
+        return (declaration(layout, dataset) or {}).get("window")
+    except (Damaged, ReadFailed) as error:
+        on_damage(str(error))
+        return None

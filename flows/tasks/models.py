@@ -13,7 +13,7 @@ from dyformer.experiments.settings import Experiment, experiment_for, from_recor
 from dyformer.training.checkpoint import Weights
 from flows.tasks.snapshots import Snapshots, StepOutOfRange
 from storage.artifacts.artifact import Lineage, is_complete, lineage_of, read_bytes, read_table
-from storage.artifacts.checkpoints import from_bytes
+from storage.artifacts.checkpoints import check_finite, from_bytes
 from storage.layout import WEIGHTS
 
 PARTS = ("graph", "model", "pretrain", "finetune")
@@ -41,6 +41,7 @@ def open_model(address: str) -> tuple[Weights, Experiment, Lineage]:
     """Read the weights of a finished training, its settings, and its lineage."""
     lineage = lineage_of(address)
     weights, _ = from_bytes(read_bytes(address, WEIGHTS), name=f"{address}/{WEIGHTS}")
+    check_finite(weights, f"{address}/{WEIGHTS}")
     return weights, from_record({part: lineage.settings[part] for part in PARTS}), lineage
 
 

@@ -32,6 +32,10 @@ from storage.queries import candidates
 FORECAST_COLUMNS = ("probability", "linked_before", "evidence", "reasons")
 
 
+class WrongVectors(ValueError):
+    """Vectors that are not finite, or not of one width and type."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredVectors:
     """Stored weights, and the vectors that they have already given as of one step."""
@@ -68,6 +72,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
         space_id=pl.lit(space_of(model)),
         vector=pl.Series(_vectors(graph, weights, experiment), dtype=pl.List(pl.Float32)),
     )
+    check_vectors(table["vector"], model)
     return write_artifact(address, {"vectors": table}, lineage)
 
 
@@ -128,7 +133,17 @@ def write_forecasts(
 def read_vectors(address: str) -> NDArray[np.float32]:
     """Return the vectors `[N, D]` of an artifact of write_vectors."""
     vectors = read_table(address, "vectors")["vector"]
+    check_vectors(vectors, address)
     return vectors.explode().to_numpy().reshape(len(vectors), -1)
+
+
+def check_vectors(vectors: pl.Series, origin: str) -> None:
+    """Raise WrongVectors unless all vectors are of finite 32-bit numbers and of one width."""
+    widths = vectors.list.len().unique() if isinstance(vectors.dtype, pl.List) else pl.Series([])
+    if vectors.dtype != pl.List(pl.Float32) or vectors.null_count() or len(widths) != 1 or widths[0] == 0:
+        raise WrongVectors(f"{origin}: expected vectors of 32-bit numbers and of one width; train or write them again")
+    if not vectors.explode().is_finite().fill_null(False).all():
+        raise WrongVectors(f"the vectors of {origin} are not finite: its weights cannot be used, train again")
 
 
 def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:

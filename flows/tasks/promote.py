@@ -1,6 +1,5 @@
 """Scores of the newest step's queries -> the champion of the dataset, recorded with the outcome of every test."""
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -20,8 +19,8 @@ from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.rank import rank_methods, rank_model, read_queries
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage import files
 from storage.artifacts.artifact import lineage_of, manifest, read_table
+from storage.checksums import read_record, write_record
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -103,11 +102,9 @@ def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
     space: of the newest model; step, end_time, seed: of the comparison that it won; metrics; difference; num_tests: how
     often it was tested since; tests: the outcome of each; since. A record of an earlier version has a model only.
     """
-    address = layout.champion(dataset)
-    if files.size(address) is None:
-        return None
-    record = json.loads(files.read_bytes(address))
-    if "title" in record:
+    remedy = f"`dyformer verify {dataset} --repair` removes it, and the next run chooses a champion again"
+    record = read_record(layout.champion(dataset), remedy)
+    if record is None or "title" in record:
         return record
     title = FORECASTER_WITH + "DyFormer"
     about = {"title": title, "models": [record["model"]], "identity": f"{title} {record['space']}"}
@@ -155,7 +152,7 @@ def _tested(
     after = {**record} if record is not None and is_same else _new_record(given, winner, decision, rule.metric)
     outcome = _outcome(after, record, decision.reason, decision, metric=rule.metric, promoted=promoted)
     after |= {"num_tests": decision.num_tests, "tests": {**after["tests"], key: outcome}}
-    files.write_bytes(opened.layout.champion(opened.dataset), json.dumps(after, indent=1).encode())
+    write_record(opened.layout.champion(opened.dataset), after)
     return outcome
 
 

@@ -95,7 +95,8 @@ def track_run(
 
     Returns:
         tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
-        registered version, None while MLflow is unreachable; problem: the reason.
+        registered version, None while MLflow is unreachable; problem: the reason; damage: why an earlier run in the
+        spool could not be sent, if there is one.
     """
     opened, model = open_snapshots(snapshots), contender.models[-1]
     tracker = open_tracker(opened.layout)
@@ -310,7 +311,8 @@ def _register(
 
 def _outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str, Any]:
     key = f"spool:{run.start['run_key']}"
-    return {"tracker": tracker.uri, "run": run.run_id or key, "model_version": version, "problem": run.problem}
+    outcome = {"tracker": tracker.uri, "run": run.run_id or key, "model_version": version, "problem": run.problem}
+    return outcome if tracker.damage is None else {**outcome, "damage": tracker.damage}
 
 
 def _tags(opened: Snapshots, seed: int | None) -> dict[str, Any]:

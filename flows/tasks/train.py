@@ -18,6 +18,7 @@ from flows.tasks.models import DYFORMER, LOSSES, PARTS, TIMES, Contender, device
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, newest_until, open_snapshots
 from storage.artifacts.artifact import Lineage, is_current, write_artifact
 from storage.artifacts.checkpoints import (
+    check_finite,
     has_checkpoint,
     load_checkpoint,
     remove_checkpoint,
@@ -90,6 +91,7 @@ def _train(
             weights, stage_rows = run(graph, experiment, weights, {**key, "stage": name})
             rows += stage_rows
     assert weights is not None
+    check_finite(weights, f"the training of {address}")
     losses, times = ([row for row in rows if (row[2] in TIME_NAMES) == is_time] for is_time in (False, True))
     times_table = {"times": pl.DataFrame(times, orient="row", schema=TIMES)}
     write_artifact(times_address(opened, lineage), times_table, replace(lineage, kind="times"))

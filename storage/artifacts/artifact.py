@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import hashlib
 import io
 import json
 import shutil
@@ -15,25 +14,27 @@ from typing import Any
 
 import polars as pl
 
-from storage import files
+from storage import files, local_files
 from storage.artifacts.code import code_version
+from storage.checksums import Damaged, fault_of, is_below, link_in, sha256
 
 MANIFEST = "manifest.json"
-LEFTOVER_SECONDS = 24 * 3600  # a hidden folder of this age belongs to a writer that was killed
-REMEDY = "delete its folder and run the command that makes it again"
+CONTENT = (".parquet", "/weights.safetensors")
+LEFTOVER_SECONDS = 24 * 3600  # an unlisted file this old is of a writer that was killed, or of an older artifact
+REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
 
 
 class ArtifactMissing(ValueError):
     """No complete artifact, or no such file in it, under an address."""
 
 
-class ArtifactDamaged(ValueError):
+class ArtifactDamaged(Damaged):
     """A file differs from the record in its artifact's manifest."""
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
     """SHA-256 of the settings' canonical JSON, which is the same for any order of keys, and for a tuple or a list."""
-    return hashlib.sha256(_canonical(dict(settings))).hexdigest()
+    return sha256(_canonical(dict(settings)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +123,8 @@ def read_bytes(address: str, name: str) -> bytes:
 
 
 def scan_table(address: str, name: str) -> pl.LazyFrame:
-    """Read a table lazily; verify its size but not its checksum."""
-    location = _located(address, _required(address), f"{name}.parquet")
+    """Read a table lazily, after a check of its checksum, which is computed once in a process."""
+    location = _located(address, _required(address), f"{name}.parquet", with_checksum=True)
     return pl.scan_parquet(
         location, storage_options=files.s3_options(location) or None, hive_partitioning=False, glob=False
     )
@@ -131,15 +132,20 @@ def scan_table(address: str, name: str) -> pl.LazyFrame:
 
 def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
     final = Path(address)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.with_name(files.temporary_name(final.name))
-    temporary.mkdir()
-    for name, content in encoded.items():
-        files.write_synced(temporary / name, content)
-    files.write_synced(temporary / MANIFEST, _manifest_bytes(lineage, encoded, {name: name for name in encoded}))
-    files.sync_folder(temporary)
-    _rename(temporary, final, lineage)
-    files.sync_folder(final.parent)
+    temporary = final.with_name(local_files.temporary_name(final.name))
+    try:
+        with local_files.named_write(final):
+            local_files.make_folder(temporary)
+            for name, content in encoded.items():
+                local_files.write_synced(temporary / name, content)
+            manifest_bytes = _manifest_bytes(lineage, encoded, {name: name for name in encoded})
+            local_files.write_synced(temporary / MANIFEST, manifest_bytes)
+            local_files.sync_folder(temporary)
+            _rename(temporary, final, lineage)
+            local_files.sync_folder(final.parent)
+    except (Exception, KeyboardInterrupt):
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     _remove_leftovers(final)
 
 
@@ -155,7 +161,7 @@ def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
         if is_current(str(final), lineage):
             shutil.rmtree(temporary)
             return
-        stale = final.with_name(files.temporary_name(final.name))
+        stale = final.with_name(local_files.temporary_name(final.name))
         with contextlib.suppress(FileNotFoundError):  # another writer was quicker
             final.rename(stale)
             shutil.rmtree(stale)
@@ -168,17 +174,21 @@ def _publish_remote(address: str, encoded: dict[str, bytes], lineage: Lineage) -
     for name, content in encoded.items():
         files.write_bytes(f"{address}/{stored[name]}", content)
     files.write_bytes(f"{address}/{MANIFEST}", _manifest_bytes(lineage, encoded, stored))
+    # Files of replaced artifacts stay for a day, because others may be reading them, or writing the same names.
+    for location in set(files.find(address)) - {f"{address}/{name}" for name in (MANIFEST, *stored.values())}:
+        if time.time() - files.modified(location) > LEFTOVER_SECONDS:
+            files.remove(location)
 
 
 def _with_checksum(name: str, content: bytes) -> str:
     stem, dot, suffix = name.rpartition(".")
-    short = hashlib.sha256(content).hexdigest()[:12]
+    short = sha256(content)[:12]
     return f"{stem}-{short}.{suffix}" if dot else f"{name}-{short}"
 
 
 def _manifest_bytes(lineage: Lineage, encoded: Mapping[str, bytes], stored: Mapping[str, str]) -> bytes:
     listed = {
-        name: {"path": stored[name], "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        name: {"path": stored[name], "bytes": len(content), "sha256": sha256(content)}
         for name, content in encoded.items()
     }
     record = {"lineage": dataclasses.asdict(lineage), "files": listed}
@@ -188,18 +198,59 @@ def _manifest_bytes(lineage: Lineage, encoded: Mapping[str, bytes], stored: Mapp
 
 def _digest(record: Mapping[str, Any]) -> str:
     checksums = {name: entry["sha256"] for name, entry in record["files"].items()}
-    return hashlib.sha256(_canonical({"lineage": record["lineage"], "files": checksums})).hexdigest()
+    return sha256(_canonical({"lineage": record["lineage"], "files": checksums}))
+
+
+def faults(address: str) -> list[tuple[str, str]]:
+    """Damaged files of an artifact, and what is wrong with each; every byte is read."""
+    try:
+        record = _required(address)
+    except Damaged as error:
+        return [
+            (f"{address}/{MANIFEST}", str(error).removeprefix(f"{address}/{MANIFEST} ").removesuffix(f": {REMEDY}"))
+        ]
+    found = [(f"{address}/{entry['path']}", _fault(address, entry)) for entry in record["files"].values()]
+    return [(location, problem) for location, problem in found if problem is not None]
+
+
+def without_manifest(locations: list[str]) -> list[str]:
+    """Local folders of artifacts that have tables or weights but no manifest, which no writer leaves.
+
+    In an object store a writer that is at work, or was killed, leaves the same.
+    """
+    folders = {location.rpartition("/")[0] for location in locations if location.endswith(CONTENT)}
+    found = folders - {location.rpartition("/")[0] for location in locations if location.endswith(f"/{MANIFEST}")}
+    return sorted(folder for folder in found if not files.is_remote(folder))
 
 
 def _record(address: str) -> dict[str, Any] | None:
     location = f"{address}/{MANIFEST}"
     try:
-        record = json.loads(files.read_bytes(location))
+        content = files.read_bytes(location)
     except FileNotFoundError:
         return None
-    if record.get("digest") != _digest(record):
+    if (problem := link_in(location)) is not None:
+        raise ArtifactDamaged(f"{location} {problem}: {REMEDY}")
+    record = _whole(content)
+    if record is None:
         raise ArtifactDamaged(f"{location} was changed after it was written: {REMEDY}")
+    paths = [entry["path"] for entry in record["files"].values()]
+    outside = [path for path in paths if "/" in path or not is_below(path)]
+    if outside:
+        raise ArtifactDamaged(f"{location} lists {outside[0]}, which is not in the artifact's folder: {REMEDY}")
     return record
+
+
+def _whole(content: bytes) -> dict[str, Any] | None:
+    """Parse a manifest, None for one that differs from its digest or lacks a key."""
+    try:
+        record = json.loads(content)
+        Lineage(**record["lineage"])
+        sizes = [entry["bytes"] for entry in record["files"].values() if isinstance(entry["path"], str)]
+        is_whole = record["digest"] == _digest(record) and len(sizes) == len(record["files"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return record if is_whole else None
 
 
 def _required(address: str) -> dict[str, Any]:
@@ -209,23 +260,25 @@ def _required(address: str) -> dict[str, Any]:
     return record
 
 
-def _located(address: str, record: Mapping[str, Any], name: str) -> str:
+def _located(address: str, record: Mapping[str, Any], name: str, *, with_checksum: bool) -> str:
     listed = record["files"]
     entry = listed.get(name)
     if entry is None:
         raise ArtifactMissing(f"the artifact {address} has no {name!r}; it has {', '.join(sorted(listed))}")
-    location = f"{address}/{entry['path']}"
-    found = files.size(location)
-    if found != entry["bytes"]:
-        state = "is missing" if found is None else f"has {found} bytes instead of {entry['bytes']}"
-        raise ArtifactDamaged(f"{location} {state}: {REMEDY}")
-    return location
+    problem = _fault(address, entry, with_checksum=with_checksum)
+    if problem is not None:
+        raise ArtifactDamaged(f"{address}/{entry['path']} {problem}: {REMEDY}")
+    return f"{address}/{entry['path']}"
+
+
+def _fault(address: str, entry: Mapping[str, Any], *, with_checksum: bool = True) -> str | None:
+    return fault_of(f"{address}/{entry['path']}", entry["bytes"], entry["sha256"] if with_checksum else None)
 
 
 def _verified(address: str, name: str, record: Mapping[str, Any]) -> bytes:
-    location = _located(address, record, name)
+    location = _located(address, record, name, with_checksum=False)
     content = files.read_bytes(location)
-    if hashlib.sha256(content).hexdigest() != record["files"][name]["sha256"]:
+    if sha256(content) != record["files"][name]["sha256"]:
         raise ArtifactDamaged(f"{location} was changed after it was written: {REMEDY}")
     return content
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from storage import files
+from storage.checksums import Damaged, link_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +23,12 @@ class CheckpointMissing(ValueError):
     """An address has no checkpoint."""
 
 
-class CheckpointDamaged(ValueError):
+class CheckpointDamaged(Damaged):
     """A checkpoint differs from the bytes that were written."""
+
+
+class NotFinite(ValueError):
+    """Weights with NaN or infinity."""
 
 
 class CheckpointMismatch(ValueError):
@@ -52,6 +57,8 @@ def load_checkpoint(
     """
     if not has_checkpoint(address):
         raise CheckpointMissing(f"there is no checkpoint under {address}: run the training that writes it")
+    if (problem := link_in(f"{address}/{FILE_NAME}")) is not None:
+        raise CheckpointDamaged(f"{address}/{FILE_NAME} {problem}: delete it and train again")
     tensors, record = from_bytes(files.read_bytes(f"{address}/{FILE_NAME}"), name=f"{address}/{FILE_NAME}")
     _check_expected(f"{address}/{FILE_NAME}", record, json.loads(json.dumps(dict(expected or {}))))
     return tensors, record
@@ -77,6 +84,16 @@ def to_bytes(tensors: "Mapping[str, Tensor]", record: Mapping[str, Any]) -> byte
     return save(plain, metadata={RECORD: f"{_checksum(plain, text)} {text}"})
 
 
+def check_finite(tensors: "Mapping[str, Tensor]", name: str) -> None:
+    """Raise NotFinite for tensors with NaN or infinity, before they are used or stored as weights."""
+    wrong = [key for key, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if wrong:
+        raise NotFinite(
+            f"{name}: expected finite numbers, found NaN or infinity in {', '.join(wrong)}: train again, with other "
+            f"settings (such as a smaller learning rate) if these were trained so"
+        )
+
+
 def _unshared(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     """Clone tensors that share memory with an earlier one (tied weights), because safetensors refuses them."""
     seen: set[int] = set()
@@ -93,12 +110,12 @@ def from_bytes(content: bytes, *, name: str) -> "tuple[dict[str, Tensor], dict[s
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    remedy = "delete it and train again"
+    remedy = "delete it (or run `dyformer verify --repair`) and train again"
     try:
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         checksum, _, text = header[RECORD].partition(" ")
-    except (SafetensorError, KeyError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointDamaged(f"{name} is not a complete checkpoint ({error}): {remedy}") from error
     if checksum != _checksum(tensors, text):
         raise CheckpointDamaged(f"{name} was changed after it was written: {remedy}")

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 from storage import files
+from storage.checksums import RecordDamaged, create_record, read_record, write_record
+from storage.events.delta_log import LOG, commit_name
 from storage.layout import Layout
 
 OPTIONS = {"time_unit": "--time-unit", "bipartite": "--bipartite or --one-space"}
@@ -16,11 +18,18 @@ class DeclarationConflict(ValueError):
 def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tuple[str, ...] = ()) -> None:
     """Store the record; the keys in `fixed`, on which stored rows depend, may never change afterwards.
 
+    Of several first declarations at once, also from several machines, one is stored, and the others are compared with
+    it.
+
     Raises:
         DeclarationConflict: a fixed key differs from the stored record.
+        RecordDamaged: the stored record was changed.
     """
-    known = declaration(layout, dataset) or {}
     plain = json.loads(json.dumps(record))
+    known = declaration(layout, dataset)
+    if known is None and create_record(layout.declaration(dataset), plain):
+        return
+    known = known or declaration(layout, dataset) or {}
     for key in fixed:
         if key in known and known[key] != plain.get(key):
             raise DeclarationConflict(
@@ -29,10 +38,18 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
                 f"and ingest it again with {OPTIONS.get(key, key)}"
             )
     if plain != known:
-        files.write_bytes(layout.declaration(dataset), json.dumps(plain, indent=1, sort_keys=True).encode())
+        write_record(layout.declaration(dataset), plain)
 
 
 def declaration(layout: Layout, dataset: str) -> dict[str, Any] | None:
-    """Stored record, None when the log was never declared."""
-    location = layout.declaration(dataset)
-    return json.loads(files.read_bytes(location)) if files.size(location) is not None else None
+    """Stored record, None when the log was never declared.
+
+    Raises:
+        RecordDamaged: the record was changed, or the log has events but no record.
+    """
+    remedy = f"remove the log with `dyformer drop {dataset}` and ingest its files again, with the options of before"
+    address = layout.declaration(dataset)
+    record = read_record(address, remedy)
+    if record is None and commit_name(1) in files.stamps(f"{layout.interactions(dataset)}/{LOG}"):
+        raise RecordDamaged(f"{address} is missing, though the log has events: {remedy}")
+    return record

@@ -1,17 +1,38 @@
-"""Delta tables under optimistic concurrency: open, create, scan, and commit unless another writer has committed."""
+"""Delta tables: a log of checked commits, read in order; a commit counts once every byte of it is on the disk.
 
-import os
+The files are those of the Delta protocol, so that other programs can read them. They are not written by the Delta
+library, because it never syncs them and cannot verify them. A commit holds the checksums of its data files and of
+itself. Commits without a checksum are those of other programs and of version 0.2.0 or earlier.
+"""
+
+import functools
+import json
+import time
+import uuid
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import polars as pl
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import PrimitiveType
 
 from storage import files
+from storage.checksums import fault_of, is_below, link_in
+from storage.events.data_files import encoded_files
+from storage.events.delta_log import (
+    COMMIT_NAME,
+    LOG,
+    REMEDY,
+    Action,
+    TableDamaged,
+    actions_in,
+    commit_name,
+    content_of,
+)
+from storage.local_files import named_write, sync_folder
 
 DELTA_TYPES: dict[Any, str] = {
     pl.Boolean: "boolean",
@@ -20,75 +41,243 @@ DELTA_TYPES: dict[Any, str] = {
     pl.Float64: "double",
     pl.String: "string",
 }
-FILE_BYTES = 1 << 26  # a file is in memory while it is written
-ONE_WRITER = ("DELTARS_MAX_CONCURRENT_WRITERS", "1")  # finished files stay in memory until they are stored
+REMOTE_READERS = 16
+NUM_FOLDERS = 5  # above a log: table, dataset, 2_events, the store, and the folder that has the store's name
 # A training is pinned to a version permanently, so rows are never deleted and the history is never cleaned up.
-CONFIGURATION: dict[str, str | None] = {
-    "delta.appendOnly": "true",
-    "delta.logRetentionDuration": "interval 36500 days",
-}
+CONFIGURATION = {"delta.appendOnly": "true", "delta.logRetentionDuration": "interval 36500 days"}
 
 
-def opened(address: str) -> DeltaTable | None:
-    """Newest version of a table, None when there is no table."""
-    try:
-        return DeltaTable(address, storage_options=files.s3_options(address))
-    except TableNotFoundError:
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """A file of rows; the checksum is None if the program that committed it recorded none."""
+
+    path: str
+    num_bytes: int
+    checksum: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table after its newest commit."""
+
+    address: str
+    commits: tuple[tuple[Action, ...], ...]
+
+    @property
+    def version(self) -> int:
+        """Number of the newest commit, from 0."""
+        return len(self.commits) - 1
+
+    @property
+    def data_files(self) -> list[DataFile]:
+        """Files whose rows the table has, in the order of their commits."""
+        found: dict[str, DataFile] = {}
+        for action in (action for commit in self.commits for action in commit):
+            if "add" in action:
+                add = action["add"]
+                path, checksum = unquote(add["path"]), (add.get("tags") or {}).get("sha256")
+                found[path] = DataFile(path=path, num_bytes=add["size"], checksum=checksum)
+            elif "remove" in action:
+                found.pop(unquote(action["remove"]["path"]), None)
+        return list(found.values())
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """Metadata of each commit."""
+        return [
+            next((action["commitInfo"] for action in commit if "commitInfo" in action), {}) for commit in self.commits
+        ]
+
+    def transaction_version(self, application: str) -> int | None:
+        """Newest version that was recorded for the application, None without one."""
+        found = [action["txn"] for commit in self.commits for action in commit if "txn" in action]
+        return max((txn["version"] for txn in found if txn["appId"] == application), default=None)
+
+
+def opened(address: str) -> Table | None:
+    """Newest version of a table, None when there is no table; raises TableDamaged."""
+    log = f"{address}/{LOG}"
+    stamps = _stamps(address)
+    if not stamps:
         return None
+    missing = sorted({commit_name(version) for version in range(len(stamps))} - stamps.keys())
+    if missing:
+        raise TableDamaged(f"{log}/{missing[0]} is missing, though later commits exist: {REMEDY}")
+    _check_links(log)
+    located = [(f"{log}/{name}", stamps[name]) for name in stamps]
+    if files.is_remote(address):  # one request each, unless read before
+        with ThreadPoolExecutor(REMOTE_READERS) as pool:
+            return Table(address=address, commits=tuple(pool.map(_actions, *zip(*located, strict=True))))
+    return Table(address=address, commits=tuple(_actions(*each) for each in located))
 
 
-def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: list[str] | None = None) -> DeltaTable:
+def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: str | None = None) -> Table:
     """Newest version of a table; if there is none, an empty one (version 0) is created."""
     table = opened(address)
-    if table is not None:
-        return table
-    schema = Schema([Field(name, PrimitiveType(DELTA_TYPES[dtype])) for name, dtype in columns.items()])
-    options = files.s3_options(address)
-    try:
-        return DeltaTable.create(
-            address, schema, partition_by=partition_by, configuration=CONFIGURATION, storage_options=options
-        )
-    except DeltaError:  # another writer has made it
-        return DeltaTable(address, storage_options=options)
-
-
-def stream(blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any]) -> pa.RecordBatchReader:
-    """Rows of the columns, block by block, so that a table larger than memory can be written."""
-    level = pl.CompatLevel.oldest()
-    schema = pl.DataFrame(schema=columns).to_arrow(compat_level=level).schema
-    batches = (batch for block in blocks for batch in block.to_arrow(compat_level=level).to_batches())
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    if table is None:
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": [_field(*column) for column in columns.items()]}),
+            "partitionColumns": [partition_by] if partition_by else [],
+            "configuration": CONFIGURATION,
+            "createdTime": _now(),
+        }
+        protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+        _committed(address, 0, content_of("CREATE TABLE", {}, [{"protocol": protocol}, {"metaData": metadata}], _now()))
+        table = opened(address)  # another writer may have made it
+    assert table is not None
+    return table
 
 
 def commit_if_unchanged(
-    table: DeltaTable,
-    rows: pl.DataFrame | pa.RecordBatchReader,
-    application: str,
-    version: int,
+    table: Table,
+    blocks: Iterable[pl.DataFrame],
+    columns: Mapping[str, Any],
+    applications: Iterable[str],
     metadata: Mapping[str, Any],
+    *,
+    version: int | None = None,
+    partition_by: str | None = None,
 ) -> bool:
-    """Append all rows in one commit and record `version` for the application; False when another writer committed.
+    """Append all rows in one commit, which other processes see at once and completely; False if another came first.
 
-    Delta records an application's version without checking it, and its retries would append after the other commit.
-    No retry is allowed here, so a writer that read an older table must read again.
+    Args:
+        table: the version that the rows were made for.
+        blocks: rows, those of one partition together.
+        columns: name and type of each column.
+        applications: names whose transaction gets a version.
+        metadata: values stored with the commit.
+        version: version of the transactions; by default that of the commit.
+        partition_by: column with one value for each file.
+
+    Raises:
+        files.WriteFailed: the disk is full, or fails; no row is committed.
     """
-    os.environ.setdefault(*ONE_WRITER)
-    properties = CommitProperties(
-        custom_metadata={key: str(value) for key, value in metadata.items()},
-        max_commit_retries=0,
-        app_transactions=[Transaction(application, version)],
-    )
+    new = table.version + 1
+    added: list[dict[str, Any]] = []
     try:
-        write_deltalake(table, rows, mode="append", commit_properties=properties, target_file_size=FILE_BYTES)
-    except CommitFailedError:
-        return False
-    return True
+        for file in encoded_files(blocks, columns, partition_by):
+            files.write_bytes(f"{table.address}/{file.path}", file.content)
+            added.append(file.action(_now()))
+    except (Exception, KeyboardInterrupt):
+        _remove(table.address, added)
+        raise
+    transactions = [{"txn": {"appId": name, "version": version or new}} for name in applications]
+    actions = [*({"add": add} for add in added), *transactions]
+    # The files stay if this fails, because the commit may be visible, though not on the disk yet.
+    committed = _committed(table.address, new, content_of("WRITE", metadata, actions, _now()))
+    if not committed:
+        _remove(table.address, added)
+    return committed
 
 
-def scan(table: DeltaTable, partition: str = "") -> pl.LazyFrame:
-    """Rows of a table, or of one partition `key=value` without the key's own column."""
-    locations = [unquote(uri) for uri in table.file_uris() if f"/{partition}/" in uri or not partition]
-    if not locations:
+def sync(table: Table) -> None:
+    """Wait until the disk has all that a new commit stands on: earlier commits, and the folders up to the store's own.
+
+    The process that made them may have been killed before it waited.
+    """
+    if not files.is_remote(table.address):
+        log = Path(table.address, LOG)
+        with named_write(log):
+            for folder in (log, *list(log.parents)[:NUM_FOLDERS]):
+                sync_folder(folder)
+
+
+def scan(table: Table, partition: str = "") -> pl.LazyFrame:
+    """Rows of a table, or of one partition `key=value` without the key's own column, after a check of their files."""
+    wanted = [file for file in table.data_files if file.path.startswith(f"{partition}/") or not partition]
+    if not wanted:
         return pl.LazyFrame()
-    options = files.s3_options(locations[0])
+    for file in wanted:
+        problem = data_fault(table, file)
+        if problem is not None:
+            raise TableDamaged(f"{table.address}/{file.path} {problem}: {REMEDY}")
+    options = files.s3_options(table.address)
+    locations = [f"{table.address}/{file.path}" for file in wanted]
     return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)
+
+
+def data_fault(table: Table, file: DataFile) -> str | None:
+    """What is wrong with a data file of a table; None for a sound one."""
+    if not is_below(file.path):
+        return "leads out of the table's folder, and the store does not follow it"
+    return fault_of(f"{table.address}/{file.path}", file.num_bytes, file.checksum)
+
+
+def faults(address: str) -> list[tuple[str, str]]:
+    """Damaged files of a table, and what is wrong with each; every byte is read."""
+    try:
+        table = opened(address)
+    except TableDamaged as error:
+        found = [_fault_in(f"{address}/{LOG}/{name}", stamp) for name, stamp in _stamps(address).items()]
+        return [each for each in found if each is not None] or [_parts(str(error))]
+    if table is None:
+        return []
+    found = [(f"{address}/{file.path}", data_fault(table, file)) for file in table.data_files]
+    return [(location, problem) for location, problem in found if problem is not None]
+
+
+def _fault_in(location: str, stamp: files.Stamp) -> tuple[str, str] | None:
+    try:
+        _actions(location, stamp)
+    except TableDamaged as error:
+        return _parts(str(error))
+    return None
+
+
+def _parts(message: str) -> tuple[str, str]:
+    """Split the message of a TableDamaged into the file and what is wrong with it."""
+    location, extension, problem = message.removesuffix(f": {REMEDY}").partition(".json ")
+    return location + extension.strip(), problem
+
+
+def _stamps(address: str) -> dict[str, files.Stamp]:
+    found = files.stamps(f"{address}/{LOG}")
+    return {name: found[name] for name in sorted(found) if COMMIT_NAME.fullmatch(name)}
+
+
+def leftovers(table: Table) -> list[str]:
+    """Addresses of files that no commit has and that writers which were killed, or are at work, have made."""
+    known = {file.path for file in table.data_files}
+    removed = (action["remove"] for commit in table.commits for action in commit if "remove" in action)
+    known |= {unquote(each["path"]) for each in removed}  # other programs may still read older versions
+    prefix = f"{table.address}/"
+    found = [path.removeprefix(prefix) for path in files.find(table.address, hidden=True)]
+    names = [path for path in found if path not in known and (path.endswith(".parquet") or _is_hidden(path))]
+    return [f"{prefix}{name}" for name in names]
+
+
+def _is_hidden(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.startswith(".") or "#" in name  # the Delta library's unfinished files end with #1
+
+
+def _remove(address: str, added: list[dict[str, Any]]) -> None:
+    for add in added:
+        with suppress(OSError):  # the next ingest removes it
+            files.remove(f"{address}/{add['path']}")
+
+
+def _committed(address: str, version: int, content: bytes) -> bool:
+    return files.create_bytes(f"{address}/{LOG}/{commit_name(version)}", content)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _actions(location: str, stamp: files.Stamp) -> tuple[Action, ...]:
+    """Read the actions of a commit, once in a process for each content of the file."""
+    _check_links(location)
+    return actions_in(location, files.read_bytes(location))
+
+
+def _check_links(location: str) -> None:
+    if (problem := link_in(location)) is not None:
+        raise TableDamaged(f"{location} {problem}: {REMEDY}")
+
+
+def _field(name: str, dtype: Any) -> dict[str, Any]:
+    return {"name": name, "type": DELTA_TYPES[dtype], "nullable": True, "metadata": {}}
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -3,7 +3,7 @@
 Memory holds only the rejected rows and the ids of the nodes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from dyformer.logs.events import check_usable, event_blocks
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import RawFile
 from storage.events import scratch_database
-from storage.events.rows import QUARANTINE_COLUMNS
+from storage.events.rows import QUARANTINE_COLUMNS, SAME
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -26,12 +26,12 @@ CREATE TABLE {table} (
     weight DOUBLE NOT NULL CHECK (isfinite(weight)), label TINYINT, line BIGINT NOT NULL
 )
 """
-CONTENT = ("source", "target", "time", "weight", "label")
 NUM_DISTINCT = "SELECT count(*) FROM (SELECT DISTINCT source, target, time, weight, label FROM {table})"
 FIRST_OF_EACH = """
 CREATE TABLE {table}_distinct AS
 SELECT source, target, time, weight, label, min(line) AS line FROM {table} GROUP BY source, target, time, weight, label
 """
+ADD_EARLIER = "INSERT INTO known SELECT source, target, time, weight, label FROM {table}"
 NUM_EVENTS = "SELECT count(*) FROM {table}"
 TIME_RANGE = "SELECT min(time), max(time) FROM {table}"
 TIMES = "SELECT time FROM {table}"
@@ -81,12 +81,19 @@ class SpilledRows:
         first, last = scratch_database.one_row(self.connection, TIME_RANGE.format(table=self.table))
         return first, last
 
-    def without(self, known: pl.LazyFrame) -> "SpilledRows":
-        """Leave out the events that are equal to a row of `known`."""
+    @property
+    def files(self) -> list[str]:
+        """Name of the file that the rows come from."""
+        return [self.file]
+
+    def without(self, known: pl.LazyFrame, earlier: "Iterable[SpilledRows]" = ()) -> "SpilledRows":
+        """Leave out the events that are equal to a row of `known` or of the earlier sources."""
         self.connection.execute(
             "CREATE OR REPLACE TABLE known (source VARCHAR, target VARCHAR, time BIGINT, weight DOUBLE, label TINYINT)"
         )
-        scratch_database.insert(self.connection, "known", known.select(CONTENT).collect_batches())
+        scratch_database.insert(self.connection, "known", known.select(SAME).collect_batches())
+        for source in earlier:
+            self.connection.execute(ADD_EARLIER.format(table=source.table))
         self.connection.execute(NOT_KNOWN.format(table=self.table))
         table = f"{self.table}_new"
         (num_events,) = scratch_database.one_row(self.connection, NUM_EVENTS.format(table=table))

@@ -8,19 +8,19 @@ all events.
 R rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
-from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from dyformer.graphs.windows import time_keys
 from dyformer.logs.events import ReadResult
 from dyformer.logs.ids import ENDS, ID, are_integers, as_texts, dense
 from storage.events import delta
+from storage.events.delta import Table
 
 EVENT_COLUMNS = {
     "source": pl.String,
@@ -45,6 +45,7 @@ STORED_COLUMNS = {
     "arrival": pl.Int64,  # time of the ingest, microseconds since the epoch
 }
 NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}
+SAME = ("source", "target", "time", "weight", "label")  # equal in events that are repeats of each other
 ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 BLOCK_ROWS = 1 << 17
 TABLE_SIZE = 1 << 24  # ids below this limit are always used as their own codes
@@ -84,12 +85,21 @@ class HeldRows:
         """Time of the first and of the last event."""
         return self.events["time"].min(), self.events["time"].max()
 
-    def without(self, known: pl.LazyFrame) -> "HeldRows":
-        """Remove the events that another source has with equal values."""
-        same = ["source", "target", "time", "weight", "label"]
-        rows = self.events.cast({"source": pl.String, "target": pl.String}).lazy()
-        events = rows.join(known.select(same), on=same, how="anti", nulls_equal=True, maintain_order="left").collect()
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that the rows come from."""
+        return self.events["file"].unique().sort().to_list()
+
+    def without(self, known: pl.LazyFrame, earlier: "Iterable[HeldRows]" = ()) -> "HeldRows":
+        """Remove the events that another source has with equal values: rows of the table, or rows in memory."""
+        others = pl.concat([frame.select(SAME) for frame in (known, *(source.as_texts() for source in earlier))])
+        rows = self.as_texts()
+        events = rows.join(others, on=SAME, how="anti", nulls_equal=True, maintain_order="left").collect()
         return replace(self, events=events, num_dropped=self.num_dropped + self.num_events - events.height)
+
+    def as_texts(self) -> pl.LazyFrame:
+        """Events with ids as the table stores them."""
+        return self.events.lazy().with_columns(pl.col("source", "target").cast(pl.String))
 
     def numbered(self, known: pl.DataFrame, target_side: int) -> tuple[Iterator[pl.DataFrame], pl.DataFrame]:
         """Number the nodes; returns the events in log order, block by block, and the new nodes."""
@@ -136,14 +146,24 @@ def _stored_as(column: str, dtype: pl.DataType | None) -> Any:
     return dtype
 
 
-def known_nodes(address: str, interactions: DeltaTable, version: int) -> pl.DataFrame:
+def covered(dictionary: Table | None) -> int:
+    """Newest version of the event table whose nodes the dictionary has; 0 without a dictionary."""
+    return (dictionary.transaction_version(APPLICATION) or 0) if dictionary is not None else 0
+
+
+def known_nodes(address: str, interactions: Table, version: int) -> pl.DataFrame:
     """Nodes of all commits up to `version`, by number: node, side, id, ingest. Writes nothing."""
     dictionary = delta.opened(address)
     nodes = pl.concat([_stored_nodes(dictionary), _nodes_since(interactions, dictionary)])
     return nodes.filter(pl.col("ingest") <= version).sort("node")
 
 
-def extend_dictionary(address: str, interactions: DeltaTable, newest: pl.DataFrame | None = None) -> None:
+def nodes_of(interactions: Table) -> pl.DataFrame:
+    """Nodes of all events, without the dictionary: node, side, id, ingest."""
+    return _nodes_since(interactions, None)
+
+
+def extend_dictionary(address: str, interactions: Table, newest: pl.DataFrame | None = None) -> None:
     """Bring the dictionary up to the version of the event table; a killed writer may have left it behind.
 
     `newest` has the nodes (node, side, id) that are new in the last commit, which saves searching its rows.
@@ -151,14 +171,14 @@ def extend_dictionary(address: str, interactions: DeltaTable, newest: pl.DataFra
     committed = False
     while not committed:
         dictionary = delta.opened_or_created(address, NODE_COLUMNS)
-        version = interactions.version()
-        if _covered(dictionary) >= version:
+        version = interactions.version
+        if covered(dictionary) >= version:
             return
-        if newest is not None and _covered(dictionary) == version - 1:
+        if newest is not None and covered(dictionary) == version - 1:
             nodes = newest.with_columns(ingest=pl.lit(version, pl.Int64))
         else:
             nodes = _nodes_since(interactions, dictionary)
-        committed = delta.commit_if_unchanged(dictionary, nodes, APPLICATION, version, {})
+        committed = delta.commit_if_unchanged(dictionary, [nodes], NODE_COLUMNS, [APPLICATION], {}, version=version)
 
 
 def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -227,13 +247,13 @@ def _set_first(
         np.minimum.at(first_V, code_R[rows].astype(np.intp), 2 * key_R[rows] + is_target)
 
 
-def _nodes_since(interactions: DeltaTable, dictionary: DeltaTable | None) -> pl.DataFrame:
+def _nodes_since(interactions: Table, dictionary: Table | None) -> pl.DataFrame:
     """Nodes that first appear in commits after those that the dictionary covers."""
-    covered = _covered(dictionary)
-    rows = delta.scan(interactions, ACCEPTED)
-    if covered >= interactions.version() or not rows.collect_schema():
+    newest = covered(dictionary)
+    rows = delta.scan(interactions, ACCEPTED) if newest < interactions.version else pl.LazyFrame()
+    if not rows.collect_schema():
         return pl.DataFrame(schema=NODE_COLUMNS)
-    new = rows.filter(pl.col("ingest") > covered)
+    new = rows.filter(pl.col("ingest") > newest)
     ends = pl.concat(
         [
             new.select(node="source_node", side=pl.lit(0, pl.Int8), id="source", ingest="ingest"),
@@ -245,11 +265,7 @@ def _nodes_since(interactions: DeltaTable, dictionary: DeltaTable | None) -> pl.
     return first.sort("node").select(NODE_COLUMNS.keys()).collect(engine="streaming")
 
 
-def _covered(dictionary: DeltaTable | None) -> int:
-    return (dictionary.transaction_version(APPLICATION) or 0) if dictionary is not None else 0
-
-
-def _stored_nodes(dictionary: DeltaTable | None) -> pl.DataFrame:
-    if dictionary is None or not dictionary.file_uris():
+def _stored_nodes(dictionary: Table | None) -> pl.DataFrame:
+    if dictionary is None or not dictionary.data_files:
         return pl.DataFrame(schema=NODE_COLUMNS)
     return delta.scan(dictionary).select(NODE_COLUMNS.keys()).collect()

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
 from storage.tracking.mlflow_client import apply_record, connect, ensure_run, failures, probe, reason
-from storage.tracking.spool import Apply, Record, Refused, SpoolWriter, open_spool, replay_run, spooled_runs
+from storage.tracking.spool import (
+    Apply,
+    Record,
+    Refused,
+    SpoolDamaged,
+    SpoolWriter,
+    open_spool,
+    replay_run,
+    spooled_runs,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,6 +52,7 @@ class Tracker:
     spool: Path
     artifact_root: str | None = None  # of new experiments; None leaves it to the server
     problem: str | None = None  # why MLflow is unreachable; it is not tried again before the next replay
+    damage: str | None = None  # why a run in the spool cannot be sent; set by replay_spool
     _client: "MlflowClient | None" = field(default=None, repr=False)
 
     def client(self) -> "MlflowClient":
@@ -87,11 +97,17 @@ class Tracker:
             run.finish(status)
 
     def replay_spool(self) -> None:
-        """Send each record of the spool to MLflow once; `problem` is why the rest waits for the next replay."""
-        self.problem = None
+        """Send each record of the spool to MLflow once; `problem` is why the rest waits for the next replay.
+
+        `damage` is why a run is left out.
+        """
+        self.problem = self.damage = None
         try:
             for folder in spooled_runs(self.spool):
-                replay_run(folder, self._begin_replay)
+                try:
+                    replay_run(folder, self._begin_replay)
+                except SpoolDamaged as error:  # the other runs are sent
+                    self.damage = str(error)
         except failures() as error:
             self.problem = reason(error)
 

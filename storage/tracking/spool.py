@@ -16,9 +16,19 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from storage.checksums import Damaged, file_sha256, opened, sealed
+from storage.local_files import make_folder, sync_folder, write_synced
+
 Record = Mapping[str, Any]
 Apply = Callable[[Record, Path | None], object]
+CHECKSUMS = "checksums"  # of a record's files, by their paths
 RECORDS, DONE, REFUSED, FILES, LOCK = "records.jsonl", "done", "refused.jsonl", "files", "lock"
+REPLAYED, SET_ASIDE = "replayed.jsonl", "damaged.jsonl"
+REMEDY = "`dyformer verify --repair` sets the run aside; its results are in the store"
+
+
+class SpoolDamaged(Damaged):
+    """A spooled record, or a file of one, differs from the one that was written."""
 
 
 class Refused(ValueError):
@@ -35,8 +45,8 @@ class SpoolWriter:
     def append(self, record: Record, files: Path | None = None) -> None:
         """Store a record and a copy of its files; after a crash it is stored completely or not at all."""
         if files is not None:
-            shutil.copytree(files, self.folder / FILES / record["id"], dirs_exist_ok=True)
-        _append_line(self.folder / RECORDS, json.dumps(record))
+            record = {**record, CHECKSUMS: _copied(files, self.folder / FILES / record["id"])}
+        _append_line(self.folder / RECORDS, sealed(record, indent=None).decode())
 
     def close(self) -> None:
         """Release the run for a replay."""
@@ -50,6 +60,16 @@ def open_spool(spool: Path, run_key: str) -> SpoolWriter:
     lock = FileLock(folder / LOCK, thread_local=False)  # another thread may close the run
     lock.acquire()
     return SpoolWriter(folder=folder, lock=lock)
+
+
+def _copied(source: Path, target: Path) -> dict[str, str]:
+    """Copy a folder, wait until the disk has it, and return the checksums of its files."""
+    found = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
+    for name, path in found.items():
+        make_folder((target / name).parent)
+        write_synced(target / name, path)
+        sync_folder((target / name).parent)
+    return {name: file_sha256(str(path)) for name, path in found.items()}
 
 
 def _append_line(path: Path, line: str) -> None:
@@ -66,9 +86,58 @@ def spooled_runs(spool: Path) -> list[Path]:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Read a run's records, without a last line that its process did not finish."""
-    text = (folder / RECORDS).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    """Read a run's records, without a last line that its process did not finish; raises SpoolDamaged."""
+    path = folder / RECORDS
+    records = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        record = opened(line)
+        if record is None and not line.endswith(b"\n") and _is_unfinished(line):
+            break
+        if record is None or not {"id", "kind"} <= record.keys():
+            raise SpoolDamaged(f"{path}, line {number}, was changed after it was written: {REMEDY}")
+        records.append(record)
+    return records
+
+
+def faults(spool: Path) -> list[tuple[Path, str]]:
+    """Folders of damaged runs, and what is wrong with each."""
+    found = []
+    for folder in sorted(path for path in spool.glob("*/") if path.is_dir()):
+        try:
+            if (folder / RECORDS).exists():
+                for record in read_records(folder):
+                    _check_files(folder, record)
+            elif not any((folder / name).exists() for name in (REPLAYED, SET_ASIDE)) and any(
+                (folder / name).exists() for name in (DONE, FILES)
+            ):
+                found.append((folder, f"lacks {RECORDS}"))
+        except (SpoolDamaged, OSError) as error:
+            found.append((folder, str(error).removesuffix(f": {REMEDY}")))
+    return found
+
+
+def set_aside(folder: Path) -> None:
+    """Keep a damaged run's records for the user to read, where no replay finds them."""
+    if (folder / RECORDS).exists():
+        (folder / RECORDS).rename(folder / SET_ASIDE)
+    else:
+        (folder / SET_ASIDE).touch()
+
+
+def _is_unfinished(line: bytes) -> bool:
+    """Whether the line is the beginning of a record, rather than a whole one with other bytes after it."""
+    try:
+        json.JSONDecoder().raw_decode(line.decode())
+    except ValueError as error:
+        return isinstance(error, UnicodeDecodeError) is False
+    return False
+
+
+def _check_files(folder: Path, record: Record) -> None:
+    for name, checksum in record.get(CHECKSUMS, {}).items():
+        path = folder / FILES / record["id"] / name
+        if not path.is_file() or file_sha256(str(path)) != checksum:
+            raise SpoolDamaged(f"{path} is missing or was changed after it was written: {REMEDY}")
 
 
 def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> None:
@@ -105,6 +174,7 @@ def _done_ids(folder: Path) -> set[str]:
 
 def _apply_one(folder: Path, record: Record, apply: Apply) -> None:
     files = folder / FILES / record["id"]
+    _check_files(folder, record)
     try:
         apply(record, files if files.exists() else None)
     except Refused as error:
@@ -114,6 +184,6 @@ def _apply_one(folder: Path, record: Record, apply: Apply) -> None:
 
 def _close_run(folder: Path) -> None:
     if (folder / REFUSED).exists():
-        (folder / RECORDS).rename(folder / "replayed.jsonl")  # for the user to read; it is never replayed again
+        (folder / RECORDS).rename(folder / REPLAYED)  # for the user to read; it is never replayed again
     else:
         shutil.rmtree(folder)

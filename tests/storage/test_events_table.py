@@ -267,7 +267,8 @@ def test_a_wrong_event_never_enters_the_table(layout: Layout, wrong: dict[str, A
 def test_a_commit_extends_the_dictionary_by_the_nodes_of_its_rows(layout: Layout):
     append(layout, "shop", FIRST, "sha-1", bipartite=True)
     append(layout, "shop", SECOND, "sha-2", bipartite=True)
-    table = DeltaTable(layout.interactions("shop"))
+    table = delta.opened(layout.interactions("shop"))
+    assert table is not None
     assert rows.known_nodes(layout.nodes("shop"), table, 2).equals(
         rows.known_nodes(layout.nodes("no-dictionary"), table, 2)
     )
@@ -308,18 +309,21 @@ def test_a_dictionary_behind_the_table_is_brought_up_to_date(layout: Layout, mon
 
 
 def test_a_writer_gives_up_when_others_always_commit_first(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(delta, "commit_if_unchanged", lambda *_: False)
+    monkeypatch.setattr(delta, "commit_if_unchanged", lambda *_, **__: False)
     with pytest.raises(TableBusy, match="committed first 3 times"):
         append(layout, "chat", FIRST, "sha-1", max_retries=2)
 
 
-def test_a_writer_that_was_second_numbers_its_nodes_again(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+def test_a_writer_that_was_second_numbers_its_nodes_again(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     real, raced = delta.commit_if_unchanged, iter([True])
+    elsewhere = Layout(layout.root, str(tmp_path / "state of another machine"))
 
-    def race(*arguments: Any) -> bool:
+    def race(*arguments: Any, **options: Any) -> bool:
         if next(raced, False):
-            append(layout, "chat", FIRST, "sha-1")
-        return real(*arguments)
+            append(elsewhere, "chat", FIRST, "sha-1")
+        return real(*arguments, **options)
 
     monkeypatch.setattr(delta, "commit_if_unchanged", race)
     ingest = append(layout, "chat", SECOND, "sha-2")

@@ -7,6 +7,7 @@ from dyformer.graphs.snapshots import build_snapshots, to_tables
 from dyformer.logs.datasets import Window
 from dyformer.logs.events import ReadResult
 from storage.artifacts.artifact import Lineage, write_artifact
+from storage.checksums import Damaged
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import append
 from storage.layout import Layout
@@ -70,15 +71,20 @@ def test_events_nodes_and_quarantine_are_views_of_all_logs(layout: Layout):
     assert joined.rows() == [("a", 2), ("b", 1)]
 
 
-def test_an_unfinished_artifact_has_no_view(layout: Layout):
+def test_a_part_of_an_artifact_is_in_no_view_and_is_named(layout: Layout):
     address = Path(layout.graph("distances", "chat", version=1, until=3, settings="abc"))
     address.mkdir(parents=True)
     (address / "distances.parquet").write_bytes(b"half")
     done = layout.graph("pagerank", "chat", version=1, until=3, settings="123456789012")
     (Path(done) / "pagerank.parquet").unlink()
-    assert query(layout, "select until from pagerank").rows() == [(4,)]
+    damage: list[str] = []
+    assert query(layout, "select until from pagerank", damage.append).rows() == [(4,)]
+    assert f"{address} has files but no manifest.json" in damage[0]
+    assert f"{done}/pagerank.parquet is missing" in damage[1]
     with pytest.raises(QueryFailed, match="distances"):
-        query(layout, "select * from distances")
+        query(layout, "select * from distances", damage.append)
+    with pytest.raises(Damaged, match="no manifest"):
+        query(layout, "select until from pagerank")
 
 
 def test_tables_with_and_without_a_newer_column_are_one_view(layout: Layout):

@@ -1,0 +1,125 @@
+"""Stored bytes -> the same bytes, or Damaged: checksums of files, and JSON records that carry their own."""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from storage import files
+
+DIGEST, RECORD = "digest", "record"
+
+
+class Damaged(ValueError):
+    """Stored bytes differ from those that were written."""
+
+
+class RecordDamaged(Damaged):
+    """A JSON record of the store differs from the one that was written."""
+
+
+def sha256(content: bytes) -> str:
+    """SHA-256 of bytes, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_sha256(address: str, stamp: files.Stamp | None = None) -> str:
+    """SHA-256 of a file. It is read once in a process, and again if its stamp has changed."""
+    return _file_sha256(address, stamp or files.stamp(address))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _file_sha256(address: str, stamp: files.Stamp) -> str:
+    with files.open_stream(address) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
+    """What is wrong with a file; None for a file of this size and this checksum, where one was recorded."""
+    if (problem := link_in(address)) is not None:
+        return problem
+    try:
+        stamp = files.stamp(address)
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    if stamp[0] != num_bytes:
+        return f"has {stamp[0]} bytes instead of {num_bytes}"
+    if checksum is not None and file_sha256(address, stamp) != checksum:
+        return "was changed after it was written"
+    return None
+
+
+def link_in(address: str) -> str | None:
+    """Where a symbolic link leads from a local address; None without one, because the store follows no link."""
+    if files.is_remote(address) or os.path.realpath(address) == os.path.abspath(address):  # noqa: PTH100
+        return None
+    return f"is reached over a symbolic link to {os.path.realpath(address)}, and the store follows none"
+
+
+def is_below(path: str) -> bool:
+    """Whether a relative path stays below the folder that it is appended to."""
+    return "://" not in path and "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
+
+
+def write_record(address: str, record: Mapping[str, Any]) -> None:
+    """Replace a JSON record and its checksum atomically."""
+    files.write_bytes(address, sealed(record))
+
+
+def create_record(address: str, record: Mapping[str, Any]) -> bool:
+    """Write a JSON record unless there is one; returns whether this call wrote it."""
+    return files.create_bytes(address, sealed(record))
+
+
+def read_record(address: str, remedy: str) -> dict[str, Any] | None:
+    """Read a JSON record, None where there is none; a record of version 0.2.0 or earlier has no checksum.
+
+    Raises:
+        RecordDamaged: the file is a link, no record, or differs from its checksum; the message has the remedy.
+    """
+    try:
+        content = files.read_bytes(address)
+    except FileNotFoundError:
+        return None
+    problem = link_in(address)
+    record = opened(content)
+    if problem is None and record is None:
+        problem = "is empty" if not content.strip(b"\0 \n") else "is no record, or was changed after it was written"
+    if problem is not None:
+        raise RecordDamaged(f"{address} {problem}: {remedy}")
+    return record
+
+
+def sealed(record: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
+    """JSON of a record beside its checksum; without indent on one line."""
+    return json.dumps({DIGEST: _digest(record), RECORD: record}, indent=indent, sort_keys=True).encode()
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether a record carries a checksum."""
+    found = _parsed(content)
+    return found is not None and {DIGEST, RECORD} <= found.keys()
+
+
+def opened(content: bytes) -> dict[str, Any] | None:
+    """Record in a sealed text, None for a damaged one; a text without any sign of a seal is the record itself."""
+    found = _parsed(content)
+    if found is None or not {DIGEST, RECORD} & found.keys():
+        return found
+    record = found.get(RECORD)
+    is_whole = found.keys() == {DIGEST, RECORD} and isinstance(record, dict) and found[DIGEST] == _digest(record)
+    return record if is_whole else None
+
+
+def _parsed(content: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,171 @@
+"""Everything stored -> the damaged parts, each with what can be done, and the parts made again that can be."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from filelock import Timeout
+
+from storage import files
+from storage.artifacts import artifact
+from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_bytes
+from storage.checksums import Damaged, link_in, read_record
+from storage.drop import DatasetInUse
+from storage.events import delta, rows
+from storage.events.declarations import declaration
+from storage.events.delta_log import LOG, REMEDY, TableDamaged, actions_in
+from storage.events.table import sources_of, table_of
+from storage.layout import CHECKPOINTS, Layout
+from storage.locks import in_use
+from storage.tracking import spool
+
+MOST_FILES = 5  # that a message names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A damaged part of the store; `repair` is None for one that only a user can bring back."""
+
+    address: str
+    problem: str
+    remedy: str
+    repair: Callable[[], object] | None = None
+
+
+def faults(layout: Layout, dataset: str | None = None) -> Iterator[Fault]:
+    """Verify the stored bytes of one dataset, or of all, and the records that wait for MLflow."""
+    names = layout.dataset_names(files.children(layout.datasets))
+    for name in names if dataset is None else [dataset]:
+        yield from _of_events(layout, name)
+        yield from _of_declaration(layout, name)
+        yield from _of_champion(layout, name)
+    for folder in layout.artifact_folders:
+        for kind in files.children(folder):
+            below = f"{folder}/{kind}"
+            yield from _of_artifacts(below if dataset is None else layout.of_dataset(below, dataset))
+    for folder, problem in spool.faults(Path(layout.spool)):
+        remedy = "the run's results are in the store, but MLflow will not get them"
+        yield Fault(address=str(folder), problem=problem, remedy=remedy, repair=partial(spool.set_aside, folder))
+
+
+def repaired(layout: Layout, dataset: str, fault: Fault) -> bool:
+    """Make a damaged part again, or remove it so that the next command makes it; False for one that has no repair.
+
+    Raises DatasetInUse if a process of this machine ingests or trains on the dataset.
+    """
+    if fault.repair is None:
+        return False
+    try:
+        with in_use(layout, dataset).write_lock(blocking=False):
+            fault.repair()
+    except Timeout as error:
+        raise DatasetInUse(
+            f"dataset {dataset!r} is being ingested or trained on: repair it after that process has ended"
+        ) from error
+    return True
+
+
+def dataset_of(fault: Fault) -> str:
+    """Name of the dataset in a fault's address; records that wait for MLflow belong to none."""
+    return fault.address.rpartition("dataset=")[2].partition("/")[0] if "dataset=" in fault.address else "spool"
+
+
+def _of_events(layout: Layout, dataset: str) -> Iterator[Fault]:
+    events, nodes = layout.interactions(dataset), layout.nodes(dataset)
+    found = delta.faults(events)
+    in_nodes = delta.faults(nodes)
+    if not found and not in_nodes:
+        try:
+            table = table_of(layout, dataset)
+        except TableDamaged as error:  # the newest commit is missing, which only the dictionary shows
+            found = [(events, str(error).removesuffix(f": {REMEDY}"))]
+        else:
+            in_nodes = [(nodes, "differs from the events")] if table and not _is_dictionary(nodes, table) else []
+    for address, problem in found:
+        yield Fault(address=address, problem=problem, remedy=_events_remedy(layout, dataset))
+    again = None if found else partial(_make_dictionary, layout, dataset)
+    for address, problem in in_nodes:
+        remedy = (
+            "made again from the events by `--repair`" if again else "made again from the events, once they are sound"
+        )
+        yield Fault(address=address, problem=problem, remedy=remedy, repair=again)
+
+
+def _is_dictionary(address: str, table: delta.Table) -> bool:
+    """Whether the dictionary has the nodes that the events have."""
+    known = rows.known_nodes(address, table, table.version)
+    return known.equals(rows.nodes_of(table))
+
+
+def _make_dictionary(layout: Layout, dataset: str) -> None:
+    files.remove_folder(layout.nodes(dataset))
+    table = table_of(layout, dataset)
+    if table is not None and table.version:
+        rows.extend_dictionary(layout.nodes(dataset), table)
+
+
+def _events_remedy(layout: Layout, dataset: str) -> str:
+    """Name the raw files of which the events were made."""
+    names: list[str] = []
+    for name in files.stamps(f"{layout.interactions(dataset)}/{LOG}"):
+        location = f"{layout.interactions(dataset)}/{LOG}/{name}"
+        try:
+            actions = actions_in(location, files.read_bytes(location))
+        except (TableDamaged, OSError):
+            continue
+        sources = sources_of(delta.Table(address="", commits=(actions,)))
+        names += [file for source in sources for file in source.get("files", [f"SHA-256 {source['batch'][:12]}..."])]
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - MOST_FILES} more" if len(names) > MOST_FILES else ""
+    listed = ", ".join(names[:MOST_FILES]) + more if names else "its raw files"
+    return f"cannot be made again here: `dyformer drop {dataset}`, then ingest its raw files again: {listed}"
+
+
+def _of_declaration(layout: Layout, dataset: str) -> Iterator[Fault]:
+    try:
+        declaration(layout, dataset)
+    except Damaged as error:
+        address = layout.declaration(dataset)
+        problem, _, remedy = str(error).removeprefix(f"{address} ").partition(": ")
+        yield Fault(address=address, problem=problem, remedy=f"cannot be made again here: {remedy}")
+
+
+def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
+    address = layout.champion(dataset)
+    try:
+        read_record(address, "")
+    except Damaged as error:
+        problem = str(error).removeprefix(f"{address} ").removesuffix(": ")
+        remedy = f"removed by `--repair`, and the next `dyformer run {dataset}` chooses a champion again"
+        yield Fault(address=address, problem=problem, remedy=remedy, repair=partial(files.remove, address))
+
+
+def _of_artifacts(folder: str) -> Iterator[Fault]:
+    found = files.find(folder)
+    for location in found:
+        address, _, name = location.rpartition("/")
+        if name == artifact.MANIFEST:
+            for damaged, problem in artifact.faults(address):
+                yield _artifact_fault(damaged, problem, address)
+        elif name == FILE_NAME:
+            yield from _of_checkpoint(location)
+    for address in artifact.without_manifest(found):
+        yield _artifact_fault(address, f"has files but no {artifact.MANIFEST}", address)
+
+
+def _artifact_fault(location: str, problem: str, address: str) -> Fault:
+    if link_in(address) is not None:
+        return Fault(address=location, problem=problem, remedy="remove the link, and the next run makes it again")
+    weights = f"/{CHECKPOINTS}/" in address
+    remedy = f"removed by `--repair`, and the next run {'trains' if weights else 'makes'} it again from the events"
+    return Fault(address=location, problem=problem, remedy=remedy, repair=partial(files.remove_folder, address))
+
+
+def _of_checkpoint(location: str) -> Iterator[Fault]:
+    try:
+        from_bytes(files.read_bytes(location), name=location)
+    except CheckpointDamaged as error:
+        problem = str(error).removeprefix(location).strip(" :").partition(": ")[0]
+        remedy = "removed by `--repair`, and the training starts at its beginning"
+        yield Fault(address=location, problem=problem, remedy=remedy, repair=partial(files.remove, location))
