@@ -177,6 +177,11 @@ def find(folder: str, pattern: str = "*", *, hidden: bool = False) -> list[str]:
     return sorted(f"s3://{_bucket(folder)}/{key}" for key in fitting)
 
 
+def links(folder: str) -> list[str]:
+    """Addresses of the symbolic links below a folder, which `find` does not follow; an object store has none."""
+    return [] if is_remote(folder) else sorted(str(path) for path in Path(folder).rglob("*") if path.is_symlink())
+
+
 def children(folder: str) -> list[str]:
     """Names directly below a folder, sorted; none when the folder does not exist."""
     if not is_remote(folder):

@@ -13,7 +13,7 @@ import polars as pl
 
 from storage import files
 from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
-from storage.checksums import Damaged
+from storage.checksums import Damaged, link_in
 from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
 
@@ -98,6 +98,8 @@ def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[
             _add_events(layout, name, parts, wanted)
     for folder in layout.artifact_folders:
         found = files.find(folder)
+        for link in files.links(folder):
+            on_damage(f"{link} {link_in(link)}: remove it, and the next run makes the artifact again")
         for address in without_manifest(found):
             on_damage(f"{address} has files but no {MANIFEST}: `dyformer verify --repair` removes it")
         for location in found:

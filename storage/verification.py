@@ -142,8 +142,10 @@ def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
 
 
 def _of_artifacts(folder: str) -> Iterator[Fault]:
-    found = files.find(folder)
-    for location in found:
+    found, links = files.find(folder), files.links(folder)
+    for link in links:
+        yield Fault(address=link, problem=str(link_in(link)), remedy="remove the link, and the next run makes it again")
+    for location in (each for each in found if each not in links):
         address, _, name = location.rpartition("/")
         if name == artifact.MANIFEST:
             for damaged, problem in artifact.faults(address):
@@ -155,8 +157,6 @@ def _of_artifacts(folder: str) -> Iterator[Fault]:
 
 
 def _artifact_fault(location: str, problem: str, address: str) -> Fault:
-    if link_in(address) is not None:
-        return Fault(address=location, problem=problem, remedy="remove the link, and the next run makes it again")
     weights = f"/{CHECKPOINTS}/" in address
     remedy = f"removed by `--repair`, and the next run {'trains' if weights else 'makes'} it again from the events"
     return Fault(address=location, problem=problem, remedy=remedy, repair=partial(files.remove_folder, address))

@@ -1,0 +1,229 @@
+"""`dyformer verify`: each damaged part is named once, and what can be made again is."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from test_delta import DAMAGE, commit_file, data_paths, flipped, truncated
+from test_drop import HOLDER
+from test_events_table import FIRST, SECOND, ids
+
+from storage import files
+from storage.artifacts.artifact import Lineage, write_artifact
+from storage.artifacts.checkpoints import save_checkpoint
+from storage.checksums import RecordDamaged, read_record, write_record
+from storage.drop import DatasetInUse
+from storage.events.declarations import declaration, declare
+from storage.events.table import append, ingested_datasets, read_events
+from storage.layout import Layout
+from storage.leftovers import remove_leftovers
+from storage.queries import query
+from storage.tracking.spool import open_spool, read_records, spooled_runs
+from storage.verification import Fault, dataset_of, faults, repaired
+
+KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(str(tmp_path / "store"))
+    for dataset in ("chat", "shop"):
+        declare(layout, dataset, {"window": "7d", "time_unit": "s"})
+        append(layout, dataset, FIRST, "sha-1")
+        append(layout, dataset, SECOND, "sha-2")
+        write_record(layout.champion(dataset), {"title": "L3", "models": []})
+        lineage = Lineage(kind="vectors", dataset=dataset, table_version=1, until=3)
+        vectors = pl.DataFrame({"id": [f"{dataset}-1"], "vector": [[0.5, 1.0]]})
+        write_artifact(layout.vectors(dataset, **KEYS), {"vectors": vectors}, lineage)
+        save_checkpoint(layout.checkpoint("pretrain", dataset, **KEYS), {}, {"epoch": 1})
+    (tmp_path / "plot").mkdir()
+    (tmp_path / "plot" / "loss.png").write_bytes(b"picture")
+    run = open_spool(Path(layout.spool), "run")
+    run.append({"id": "1", "kind": "start", "time": 5})
+    run.append({"id": "2", "kind": "artifact", "path": "plots"}, tmp_path / "plot")
+    run.close()
+    return layout
+
+
+def found(layout: Layout, dataset: str | None = None) -> list[Fault]:
+    return list(faults(layout, dataset))
+
+
+def test_a_sound_store_has_no_fault(layout: Layout):
+    assert found(layout) == []
+
+
+def chat(layout: Layout, pattern: str) -> Path:
+    (path,) = [path for path in Path(layout.root).glob(pattern) if "dataset=shop" not in str(path)]
+    return path
+
+
+REPAIRED = {
+    "dictionary": "2_events/dataset=chat/nodes/_delta_log/*01.json",
+    "dictionary's rows": "2_events/dataset=chat/nodes/*c*.parquet",
+    "champion": "5_checkpoints/champion/dataset=chat/champion.json",
+    "artifact": "6_vectors/vectors/dataset=chat/**/vectors.parquet",
+    "manifest": "6_vectors/vectors/dataset=chat/**/manifest.json",
+    "checkpoint": "5_checkpoints/pretrain/dataset=chat/**/checkpoint.safetensors",
+    "spool": "spool/*/records.jsonl",
+    "spool's files": "spool/*/files/2/loss.png",
+}
+
+
+@pytest.mark.parametrize("part", REPAIRED)
+def test_a_part_that_can_be_made_again_is_named_and_repaired(layout: Layout, part: str):
+    before = read_events(layout, "chat")
+    path = min(path for path in Path(layout.root).glob(REPAIRED[part]) if "shop" not in str(path))
+    flipped(path)
+    (fault,) = found(layout)
+    assert Path(fault.address) in (path, *path.parents)
+    assert dataset_of(fault) == ("spool" if "spool" in part else "chat")
+    assert "changed" in fault.problem or "not a complete" in fault.problem
+    assert repaired(layout, dataset_of(fault), fault)
+    assert found(layout) == []
+    assert read_events(layout, "chat").equals(before)
+    assert ids(layout) == ["cy", "ann", "bob", "dan"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("part", ["commit", "newest commit", "rows"])
+def test_events_that_cannot_be_made_again_are_named_with_their_raw_files(
+    layout: Layout, damage: Callable[[Path], None], part: str
+):
+    path = data_paths(layout)[0] if part == "rows" else commit_file(layout, 2 if part == "newest commit" else 1)
+    damage(path)
+    (fault,) = found(layout)
+    assert str(path) in f"{fault.address} {fault.problem}"
+    assert "`dyformer drop chat`, then ingest its raw files again: " in fault.remedy
+    assert ("more.csv" if part == "commit" else "log.csv") in fault.remedy
+    assert not repaired(layout, "chat", fault)
+    assert found(layout, "shop") == []
+
+
+def test_a_dictionary_of_other_nodes_is_noticed(layout: Layout):
+    files.remove_folder(layout.nodes("chat"))
+    Path(layout.nodes("shop")).rename(layout.nodes("chat"))
+    assert found(layout, "chat") == []  # both logs have the same nodes
+    append(layout, "other", SECOND, "sha-2")
+    append(layout, "other", FIRST, "sha-1")
+    files.remove_folder(layout.nodes("chat"))
+    Path(layout.nodes("other")).rename(layout.nodes("chat"))
+    (fault,) = found(layout, "chat")
+    assert fault.problem == "differs from the events"
+    assert repaired(layout, "chat", fault)
+    assert ids(layout) == ["cy", "ann", "bob", "dan"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_declaration_is_named_and_never_guessed(layout: Layout, damage: Callable[[Path], None]):
+    path = Path(layout.declaration("chat"))
+    damage(path)
+    for read in (declaration, lambda layout, name: declare(layout, name, {"window": "1d"})):
+        with pytest.raises(RecordDamaged, match=rf"{path} .*: remove the log with `dyformer drop chat`"):
+            read(layout, "chat")
+    (fault,) = found(layout)
+    assert fault.address == str(path)
+    assert fault.repair is None
+
+
+def test_one_damaged_dataset_hurts_no_other(layout: Layout):
+    truncated(commit_file(layout, 1))
+    flipped(chat(layout, "6_vectors/vectors/**/vectors.parquet"))
+    assert ingested_datasets(layout) == ["chat", "shop"]
+    damage: list[str] = []
+    assert query(layout, "select distinct dataset from events", damage.append).rows() == [("shop",)]
+    assert len(damage) == 1
+    assert str(commit_file(layout, 1)) in damage[0]
+    assert query(layout, "select id from vectors", damage.append).rows() == [("shop-1",)]
+    assert "vectors.parquet was changed" in damage[1]
+    assert append(layout, "shop", SECOND, "sha-3").version == 3
+    assert append(layout, "new", FIRST, "sha-1").version == 1
+
+
+def test_only_the_files_behind_the_statement_are_verified(layout: Layout):
+    flipped(chat(layout, "6_vectors/vectors/**/vectors.parquet"))
+    assert query(layout, "select count(*) from events").item() == 10
+    assert query(layout, "select view_name from duckdb_views() where view_name = 'events'").item() == "events"
+
+
+def test_nothing_is_repaired_while_the_dataset_is_in_use(layout: Layout):
+    flipped(chat(layout, "6_vectors/vectors/**/vectors.parquet"))
+    (fault,) = found(layout)
+    command = [sys.executable, "-c", HOLDER.replace("one", "chat"), layout.root, layout.state]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(DatasetInUse, match="repair it after"):
+            repaired(layout, "chat", fault)
+        holder.kill()
+    assert repaired(layout, "chat", fault)
+
+
+def test_a_link_is_no_part_of_the_store_and_its_target_stays(layout: Layout, tmp_path: Path):
+    folder = Path(layout.vectors("chat", **KEYS))
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="symbolic link to"):
+        query(layout, "select * from vectors")
+    assert all(fault.repair is None for fault in found(layout))
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 2
+
+
+def test_records_up_to_version_0_2_0_have_no_checksum(layout: Layout):
+    Path(layout.declaration("chat")).write_text(json.dumps({"window": "7d"}))
+    assert declaration(layout, "chat") == {"window": "7d"}
+    declare(layout, "chat", {"window": "1d"})
+    assert set(json.loads(Path(layout.declaration("chat")).read_text())) == {"digest", "record"}
+
+
+def test_every_changed_byte_of_a_record_is_noticed_or_without_effect(tmp_path: Path):
+    path, record = tmp_path / "record.json", {"window": "7d", "columns": {"source": 0, "é": None}, "step": 1.5}
+    write_record(str(path), record)
+    content = path.read_bytes()
+    noticed = 0
+    for place in range(len(content)):
+        for bit in range(8):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+            try:
+                read = read_record(str(path), "remedy")
+            except RecordDamaged as error:
+                noticed += str(path) in str(error)
+            else:
+                assert read == record
+    assert noticed > 7 * len(content)
+
+
+def test_a_spooled_line_that_was_not_finished_is_left_out_and_a_changed_one_is_damage(layout: Layout):
+    (folder,) = spooled_runs(Path(layout.spool))
+    path, records = folder / "records.jsonl", read_records(folder)
+    content = path.read_bytes()
+    path.write_bytes(content + content[:40])
+    assert read_records(folder) == records
+    for changed in (
+        content[:-1] + b"x",
+        content.replace(b'"kind": "start"', b'"kind": "stare"'),
+        content[:50] + b"\n" + content[50:],
+    ):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"records.jsonl, line \d, was changed"):
+            read_records(folder)
+
+
+def test_leftovers_of_killed_writers_are_removed_after_an_hour(layout: Layout):
+    folder = Path(layout.vectors("chat", **KEYS)).parent
+    old, new = folder / ".seed=1.ab", folder / ".seed=2.cd"
+    for left in (old, new):
+        left.mkdir()
+        (left / "vectors.parquet").write_bytes(b"half")
+    declared = Path(layout.declaration("chat")).with_name(".declaration.json.ef")
+    declared.write_bytes(b"half")
+    for left in (old, declared):
+        os.utime(left, (0, 0))
+    remove_leftovers(layout, "chat")
+    assert (old.exists(), declared.exists(), new.exists()) == (False, False, True)
+    assert found(layout) == []
