@@ -14,8 +14,9 @@ import polars as pl
 from dyformer.logs.events import ReadResult
 from storage import checksums
 from storage.events import delta
+from storage.events.commits import append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
-from storage.events.table import append, read_events
+from storage.events.table import read_events
 from storage.layout import Layout
 
 NUM_ROWS = 10_000_000

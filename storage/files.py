@@ -1,42 +1,42 @@
-"""Bytes at a local or S3 address: a write is complete or has no effect.
+"""Bytes at a local or S3 address: a write is complete and on the disk, or has no effect.
 
-S3 is reached through obstore, because it shares its options with Polars and can write conditionally. Local files are
-written without obstore, because it never syncs them to disk.
+Local files are written without obstore, because it never syncs them to disk.
 """
 
-import configparser
+import errno
 import fnmatch
-import functools
 import io
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import S3Store
+from obstore.exceptions import AlreadyExistsError
 
-from storage.local_files import named_write, sync_folder, temporary_file, temporary_name
+from storage import objects
+from storage.objects import BUFFER_BYTES, is_remote
 
-if TYPE_CHECKING:
-    from obstore import ReadableFile
+WRITE_REMEDIES = {
+    errno.ENOSPC: "free space on the disk",
+    errno.EDQUOT: "free space, because your quota is used up",
+    errno.EROFS: "the disk is read-only: mount it for writing",
+    errno.EACCES: "check that you may write there",
+    errno.EIO: "check the disk",
+}
 
-BUFFER_BYTES = 1 << 22  # of an object that is read
-KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 Stamp = tuple[int, int | str]
 """Size and time of the last write (in an object store: ETag) of a file; another content has another stamp."""
 
 
+class WriteFailed(OSError):
+    """A local file cannot be written; the file has its old content or none."""
+
+
 class ReadFailed(OSError):
     """A local file exists and cannot be read."""
-
-
-def is_remote(address: str) -> bool:
-    """Whether the address is an object of a store rather than a file of this machine."""
-    return address.startswith("s3://")
 
 
 def read_bytes(address: str) -> bytes:
@@ -48,17 +48,17 @@ def read_bytes(address: str) -> bytes:
             raise
         except OSError as error:
             raise ReadFailed(f"{address} cannot be read ({error.strerror}): check the disk and your rights") from error
-    with _named_errors(address):
-        return bytes(obstore.get(*_object(address)).bytes())
+    with objects.named_errors(address):
+        return bytes(obstore.get(*objects.object_at(address)).bytes())
 
 
 def open_stream(address: str) -> io.BufferedReader:
     """Open a file or an object at its first byte, to read and to seek; FileNotFoundError when there is none."""
     if not is_remote(address):
         return Path(address).open("rb")
-    with _named_errors(address):
-        reader = obstore.open_reader(*_object(address), buffer_size=BUFFER_BYTES)
-    return io.BufferedReader(_ObjectStream(address, reader), BUFFER_BYTES)
+    with objects.named_errors(address):
+        reader = obstore.open_reader(*objects.object_at(address), buffer_size=BUFFER_BYTES)
+    return io.BufferedReader(objects.ObjectStream(address, reader), BUFFER_BYTES)
 
 
 def write_bytes(address: str, content: bytes | Path) -> None:
@@ -67,8 +67,8 @@ def write_bytes(address: str, content: bytes | Path) -> None:
     A reader gets the old content or the new, even after a crash.
     """
     if is_remote(address):
-        store, key = _object(address)
-        with _named_errors(address):
+        store, key = objects.object_at(address)
+        with objects.named_errors(address):
             obstore.put(store, key, content)
         return
     path = Path(address)
@@ -84,8 +84,8 @@ def create_bytes(address: str, content: bytes) -> bool:
     crash.
     """
     if is_remote(address):
-        store, key = _object(address)
-        with _named_errors(address):
+        store, key = objects.object_at(address)
+        with objects.named_errors(address):
             try:
                 obstore.put(store, key, content, mode="create")
             except AlreadyExistsError:
@@ -108,8 +108,8 @@ def size(address: str) -> int | None:
     try:
         if not is_remote(address):
             return Path(address).stat().st_size
-        with _named_errors(address):
-            return obstore.head(*_object(address))["size"]
+        with objects.named_errors(address):
+            return obstore.head(*objects.object_at(address))["size"]
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -118,8 +118,8 @@ def modified(address: str) -> float:
     """Time of the last write, in seconds since 1970; FileNotFoundError when there is no such file."""
     if not is_remote(address):
         return Path(address).stat().st_mtime
-    with _named_errors(address):
-        return obstore.head(*_object(address))["last_modified"].timestamp()
+    with objects.named_errors(address):
+        return obstore.head(*objects.object_at(address))["last_modified"].timestamp()
 
 
 def stamp(address: str) -> Stamp:
@@ -127,8 +127,8 @@ def stamp(address: str) -> Stamp:
     if not is_remote(address):
         status = Path(address).stat()
         return status.st_size, status.st_mtime_ns
-    with _named_errors(address):
-        found = obstore.head(*_object(address))
+    with objects.named_errors(address):
+        found = obstore.head(*objects.object_at(address))
     return found["size"], found["e_tag"] or ""
 
 
@@ -138,9 +138,9 @@ def stamps(folder: str) -> dict[str, Stamp]:
         path = Path(folder)
         found = {child.name: child.stat() for child in path.iterdir() if child.is_file()} if path.is_dir() else {}
         return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
-    with _named_errors(folder):
-        objects = obstore.list_with_delimiter(*_object(folder))["objects"]
-    return {entry["path"].rpartition("/")[2]: (entry["size"], entry["e_tag"] or "") for entry in objects}
+    with objects.named_errors(folder):
+        found = obstore.list_with_delimiter(*objects.object_at(folder))["objects"]
+    return {entry["path"].rpartition("/")[2]: (entry["size"], entry["e_tag"] or "") for entry in found}
 
 
 def remove(address: str) -> None:
@@ -148,8 +148,8 @@ def remove(address: str) -> None:
     if not is_remote(address):
         Path(address).unlink(missing_ok=True)
         return
-    with _named_errors(address):
-        obstore.delete(*_object(address))
+    with objects.named_errors(address):
+        obstore.delete(*objects.object_at(address))
 
 
 def remove_folder(folder: str) -> None:
@@ -171,10 +171,10 @@ def find(folder: str, pattern: str = "*", *, hidden: bool = False) -> list[str]:
     if not is_remote(folder):
         found = (path for path in Path(folder).rglob(pattern) if path.is_file())
         return sorted(str(path) for path in found if hidden or "/." not in f"/{path.relative_to(folder)}")
-    with _named_errors(folder):
-        keys = [entry["path"] for entries in obstore.list(*_object(folder)) for entry in entries]
+    with objects.named_errors(folder):
+        keys = [entry["path"] for entries in obstore.list(*objects.object_at(folder)) for entry in entries]
     fitting = (key for key in keys if fnmatch.fnmatchcase(key.rpartition("/")[2], pattern))
-    return sorted(f"s3://{_bucket(folder)}/{key}" for key in fitting)
+    return sorted(f"s3://{objects.bucket_of(folder)}/{key}" for key in fitting)
 
 
 def links(folder: str) -> list[str]:
@@ -187,78 +187,66 @@ def children(folder: str) -> list[str]:
     if not is_remote(folder):
         path = Path(folder)
         return sorted(child.name for child in path.iterdir()) if path.is_dir() else []
-    with _named_errors(folder):
-        found = obstore.list_with_delimiter(*_object(folder))
+    with objects.named_errors(folder):
+        found = obstore.list_with_delimiter(*objects.object_at(folder))
     keys = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
     return sorted(key.rpartition("/")[2] for key in keys)
 
 
-def s3_options(address: str) -> dict[str, str]:
-    """Options with which obstore, Polars and deltalake reach the address; empty for a local one.
-
-    Keys come from the environment, else from the user's AWS profile, which deltalake and obstore do not read.
-    """
-    if not is_remote(address):
-        return {}
-    options = {"AWS_REGION": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        options |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
-    return options | ({key: os.environ[key] for key in KEYS if os.environ.get(key)} or _profile_keys())
-
-
-class _ObjectStream(io.RawIOBase):
-    """An obstore reader as a Python file object: gzip, zipfile and pyarrow need `readinto` and `closed`."""
-
-    def __init__(self, address: str, reader: "ReadableFile"):
-        self._address = address
-        self._reader = reader
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        return self._reader.seek(offset, whence)
-
-    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        with _named_errors(self._address):
-            part = self._reader.read(len(buffer))
-        buffer[: len(part)] = memoryview(part)
-        return len(part)
+def temporary_name(name: str) -> str:
+    """Hidden name beside the file that no other writer uses."""
+    return f".{name}.{uuid.uuid4().hex}"
 
 
 @contextmanager
-def _named_errors(address: str) -> Iterator[None]:
-    """Raise obstore's errors as OSError with the address and one line that gives the reason."""
+def named_write(path: Path) -> Iterator[None]:
+    """Raise the errors of a local write as WriteFailed, with the path, the reason and a remedy."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no object {address}") from error
-    except BaseError as error:
-        reason, advice = str(error).partition("\n")[0], "AWS_ENDPOINT_URL, AWS_REGION and the access keys"
-        raise OSError(f"{address} cannot be reached ({reason}); check {advice}") from error
+    except WriteFailed:
+        raise
+    except OSError as error:
+        remedy = WRITE_REMEDIES.get(error.errno or 0, "check the disk")
+        reason = error.strerror or str(error)
+        raise WriteFailed(f"{path} cannot be written ({reason}): {remedy}, then run the same command again") from error
 
 
-def _bucket(address: str) -> str:
-    return address.removeprefix("s3://").partition("/")[0]
+@contextmanager
+def temporary_file(path: Path, content: bytes | Path) -> Iterator[Path]:
+    """Write the content to a hidden file beside the path, which the block renames or links; removed if it fails."""
+    make_folder(path.parent)
+    temporary = path.with_name(temporary_name(path.name))
+    try:
+        write_synced(temporary, content)
+        yield temporary
+    except (Exception, KeyboardInterrupt):
+        temporary.unlink(missing_ok=True)
+        raise
 
 
-def _object(address: str) -> tuple[S3Store, str]:
-    store = _store(_bucket(address), tuple(s3_options(address).items()))
-    return store, address.removeprefix("s3://").partition("/")[2]
+def make_folder(folder: Path) -> None:
+    """Make a local folder and those above it, and wait until the disk has their names."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        sync_folder(each.parent)
 
 
-@functools.lru_cache(maxsize=4)
-def _store(bucket: str, options: tuple[tuple[str, str], ...]) -> S3Store:
-    return S3Store(bucket, config=dict(options))  # pyright: ignore[reportArgumentType]
+def write_synced(path: Path, content: bytes | Path) -> None:
+    """Write a local file and wait until the disk has it."""
+    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as source, path.open("wb") as stream:
+        shutil.copyfileobj(source, stream, BUFFER_BYTES)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
-def _profile_keys() -> dict[str, str]:
-    profiles = configparser.ConfigParser()
-    profiles.read(Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser())
-    name = os.environ.get("AWS_PROFILE") or "default"
-    found = {key: profiles.get(name, key.lower(), fallback="") for key in KEYS}
-    return {key: value for key, value in found.items() if value}
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the folder's names, because otherwise a power cut may undo a rename."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder above the store, in which this user makes no names
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -99,6 +99,10 @@ class Layout:
         """JSON record of a dataset's champion."""
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion.json")
 
+    def champion_copy(self, dataset: str) -> str:
+        """Copy of the champion's record, written first, by which a lost record is noticed."""
+        return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion-copy.json")
+
     def vectors(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with one vector for each node."""
         return self._join(VECTORS, "vectors", _run(dataset, version, until, settings, seed))

@@ -1,6 +1,6 @@
 """Everything stored -> the damaged parts, each with what can be done, and the parts made again that can be."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from storage.locks import in_use
 from storage.tracking import spool
 
 MOST_FILES = 5  # that a message names
+MISSING = "is missing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ def faults(layout: Layout, dataset: str | None = None) -> Iterator[Fault]:
         for kind in files.children(folder):
             below = f"{folder}/{kind}"
             yield from _of_artifacts(below if dataset is None else layout.of_dataset(below, dataset))
-    for folder, problem in spool.faults(Path(layout.spool)):
+    for folder, problem in spool.faults_of_spool(Path(layout.spool)):
         remedy = "the run's results are in the store, but MLflow will not get them"
         yield Fault(address=str(folder), problem=problem, remedy=remedy, repair=partial(spool.set_aside, folder))
 
@@ -132,13 +133,38 @@ def _of_declaration(layout: Layout, dataset: str) -> Iterator[Fault]:
 
 
 def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
-    address = layout.champion(dataset)
+    addresses = (layout.champion(dataset), layout.champion_copy(dataset))
+    problems = [_record_problem(address) for address in addresses]
+    if problems == [MISSING, MISSING]:
+        return
+    for address, other, problem, is_lost in zip(
+        addresses, reversed(addresses), problems, reversed(problems), strict=True
+    ):
+        is_copy = address == layout.champion_copy(dataset)
+        if problem is None or (is_copy and problem == MISSING):  # version 0.2.0 and earlier made no copy
+            continue
+        if is_lost is None:
+            remedy, repair = "restored by `--repair`", partial(_copy, other, address)
+        else:
+            remedy = f"removed by `--repair`, and the next `dyformer run {dataset}` chooses a champion again"
+            repair = partial(_remove_all, addresses)
+        yield Fault(address=address, problem=problem, remedy=remedy, repair=repair)
+
+
+def _record_problem(address: str) -> str | None:
     try:
-        read_record(address, "")
+        return None if read_record(address, "") is not None else MISSING
     except Damaged as error:
-        problem = str(error).removeprefix(f"{address} ").removesuffix(": ")
-        remedy = f"removed by `--repair`, and the next `dyformer run {dataset}` chooses a champion again"
-        yield Fault(address=address, problem=problem, remedy=remedy, repair=partial(files.remove, address))
+        return str(error).removeprefix(f"{address} ").removesuffix(": ")
+
+
+def _copy(source: str, target: str) -> None:
+    files.write_bytes(target, files.read_bytes(source))
+
+
+def _remove_all(addresses: Iterable[str]) -> None:
+    for address in addresses:
+        files.remove(address)
 
 
 def _of_artifacts(folder: str) -> Iterator[Fault]:

@@ -19,8 +19,9 @@ from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.rank import rank_methods, rank_model, read_queries
 from flows.tasks.snapshots import Snapshots, open_snapshots
+from storage import files
 from storage.artifacts.artifact import lineage_of, manifest, read_table
-from storage.checksums import read_record, write_record
+from storage.checksums import RecordDamaged, read_record, write_record
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -102,13 +103,22 @@ def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
     space: of the newest model; step, end_time, seed: of the comparison that it won; metrics; difference; num_tests: how
     often it was tested since; tests: the outcome of each; since. A record of an earlier version has a model only.
     """
-    remedy = f"`dyformer verify {dataset} --repair` removes it, and the next run chooses a champion again"
-    record = read_record(layout.champion(dataset), remedy)
+    remedy = f"`dyformer verify {dataset} --repair` restores it"
+    address = layout.champion(dataset)
+    record = read_record(address, remedy)
+    if record is None and files.size(layout.champion_copy(dataset)) is not None:
+        raise RecordDamaged(f"{address} is missing: {remedy}")
     if record is None or "title" in record:
         return record
     title = FORECASTER_WITH + "DyFormer"
     about = {"title": title, "models": [record["model"]], "identity": f"{title} {record['space']}"}
     return {**record, **about, "num_tests": 0, "tests": {}}
+
+
+def write_champion(layout: Layout, dataset: str, record: dict[str, Any]) -> None:
+    """Replace the record of a dataset's champion, after a copy by which a lost record is noticed."""
+    write_record(layout.champion_copy(dataset), record)
+    write_record(layout.champion(dataset), record)
 
 
 def champion_contender(snapshots: str) -> Contender | None:
@@ -152,7 +162,7 @@ def _tested(
     after = {**record} if record is not None and is_same else _new_record(given, winner, decision, rule.metric)
     outcome = _outcome(after, record, decision.reason, decision, metric=rule.metric, promoted=promoted)
     after |= {"num_tests": decision.num_tests, "tests": {**after["tests"], key: outcome}}
-    write_record(opened.layout.champion(opened.dataset), after)
+    write_champion(opened.layout, opened.dataset, after)
     return outcome
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from storage import files, local_files
+from storage import files, objects
 from storage.artifacts.code import code_version
 from storage.checksums import Damaged, fault_of, is_below, link_in, sha256
 
@@ -126,23 +126,23 @@ def scan_table(address: str, name: str) -> pl.LazyFrame:
     """Read a table lazily, after a check of its checksum, which is computed once in a process."""
     location = _located(address, _required(address), f"{name}.parquet", with_checksum=True)
     return pl.scan_parquet(
-        location, storage_options=files.s3_options(location) or None, hive_partitioning=False, glob=False
+        location, storage_options=objects.s3_options(location) or None, hive_partitioning=False, glob=False
     )
 
 
 def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
     final = Path(address)
-    temporary = final.with_name(local_files.temporary_name(final.name))
+    temporary = final.with_name(files.temporary_name(final.name))
     try:
-        with local_files.named_write(final):
-            local_files.make_folder(temporary)
+        with files.named_write(final):
+            files.make_folder(temporary)
             for name, content in encoded.items():
-                local_files.write_synced(temporary / name, content)
+                files.write_synced(temporary / name, content)
             manifest_bytes = _manifest_bytes(lineage, encoded, {name: name for name in encoded})
-            local_files.write_synced(temporary / MANIFEST, manifest_bytes)
-            local_files.sync_folder(temporary)
+            files.write_synced(temporary / MANIFEST, manifest_bytes)
+            files.sync_folder(temporary)
             _rename(temporary, final, lineage)
-            local_files.sync_folder(final.parent)
+            files.sync_folder(final.parent)
     except (Exception, KeyboardInterrupt):
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -161,7 +161,7 @@ def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
         if is_current(str(final), lineage):
             shutil.rmtree(temporary)
             return
-        stale = final.with_name(local_files.temporary_name(final.name))
+        stale = final.with_name(files.temporary_name(final.name))
         with contextlib.suppress(FileNotFoundError):  # another writer was quicker
             final.rename(stale)
             shutil.rmtree(stale)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from storage import files
+from storage import files, objects
 from storage.checksums import fault_of, is_below, link_in
 from storage.events.data_files import encoded_files
 from storage.events.delta_log import (
@@ -32,7 +32,7 @@ from storage.events.delta_log import (
     commit_name,
     content_of,
 )
-from storage.local_files import named_write, sync_folder
+from storage.files import named_write, sync_folder
 
 DELTA_TYPES: dict[Any, str] = {
     pl.Boolean: "boolean",
@@ -193,7 +193,7 @@ def scan(table: Table, partition: str = "") -> pl.LazyFrame:
         problem = data_fault(table, file)
         if problem is not None:
             raise TableDamaged(f"{table.address}/{file.path} {problem}: {REMEDY}")
-    options = files.s3_options(table.address)
+    options = objects.s3_options(table.address)
     locations = [f"{table.address}/{file.path}" for file in wanted]
     return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)
 

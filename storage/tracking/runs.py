@@ -21,8 +21,8 @@ from storage.tracking.spool import (
     Apply,
     Record,
     Refused,
-    SpoolDamaged,
     SpoolWriter,
+    faults_of_spool,
     open_spool,
     replay_run,
     spooled_runs,
@@ -101,13 +101,13 @@ class Tracker:
 
         `damage` is why a run is left out.
         """
-        self.problem = self.damage = None
+        self.problem = None
+        damaged = dict(faults_of_spool(self.spool))
+        self.damage = next(iter(damaged.values()), None)
         try:
             for folder in spooled_runs(self.spool):
-                try:
+                if folder not in damaged:
                     replay_run(folder, self._begin_replay)
-                except SpoolDamaged as error:  # the other runs are sent
-                    self.damage = str(error)
         except failures() as error:
             self.problem = reason(error)
 

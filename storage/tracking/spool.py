@@ -17,12 +17,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from storage.checksums import Damaged, file_sha256, opened, sealed
-from storage.local_files import make_folder, sync_folder, write_synced
+from storage.files import make_folder, sync_folder, write_synced
 
 Record = Mapping[str, Any]
 Apply = Callable[[Record, Path | None], object]
 CHECKSUMS = "checksums"  # of a record's files, by their paths
 RECORDS, DONE, REFUSED, FILES, LOCK = "records.jsonl", "done", "refused.jsonl", "files", "lock"
+WRITTEN = "written"  # the ids of complete records, by which a lost end is noticed
 REPLAYED, SET_ASIDE = "replayed.jsonl", "damaged.jsonl"
 REMEDY = "`dyformer verify --repair` sets the run aside; its results are in the store"
 
@@ -47,6 +48,7 @@ class SpoolWriter:
         if files is not None:
             record = {**record, CHECKSUMS: _copied(files, self.folder / FILES / record["id"])}
         _append_line(self.folder / RECORDS, sealed(record, indent=None).decode())
+        _append_line(self.folder / WRITTEN, record["id"])
 
     def close(self) -> None:
         """Release the run for a replay."""
@@ -96,21 +98,29 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         if record is None or not {"id", "kind"} <= record.keys():
             raise SpoolDamaged(f"{path}, line {number}, was changed after it was written: {REMEDY}")
         records.append(record)
+    lost = _ids(folder / WRITTEN) - {record["id"] for record in records}
+    if lost:
+        raise SpoolDamaged(f"{path} lacks {len(lost)} of its records: {REMEDY}")
     return records
 
 
-def faults(spool: Path) -> list[tuple[Path, str]]:
+def check_run(folder: Path) -> None:
+    """Read a run's records and their files; raises SpoolDamaged."""
+    for record in read_records(folder):
+        _check_files(folder, record)
+
+
+def faults_of_spool(spool: Path) -> list[tuple[Path, str]]:
     """Folders of damaged runs, and what is wrong with each."""
     found = []
     for folder in sorted(path for path in spool.glob("*/") if path.is_dir()):
         try:
             if (folder / RECORDS).exists():
-                for record in read_records(folder):
-                    _check_files(folder, record)
+                check_run(folder)
             elif not any((folder / name).exists() for name in (REPLAYED, SET_ASIDE)) and any(
-                (folder / name).exists() for name in (DONE, FILES)
+                (folder / name).exists() for name in (DONE, FILES, WRITTEN)
             ):
-                found.append((folder, f"lacks {RECORDS}"))
+                found.append((folder, f"{folder} lacks {RECORDS}"))
         except (SpoolDamaged, OSError) as error:
             found.append((folder, str(error).removesuffix(f": {REMEDY}")))
     return found
@@ -153,7 +163,7 @@ def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> None:
 
 
 def _replay(folder: Path, records: list[dict[str, Any]], apply: Apply) -> None:
-    done = _done_ids(folder)
+    done = _ids(folder / DONE)
     for record in [*records, *_missing_end(records)]:
         if record["id"] not in done:
             _apply_one(folder, record, apply)
@@ -167,9 +177,8 @@ def _missing_end(records: list[dict[str, Any]]) -> list[Record]:
     return [{"id": "end", "kind": "finish", "status": "KILLED", "time": records[-1]["time"]}]
 
 
-def _done_ids(folder: Path) -> set[str]:
-    path = folder / DONE
-    return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
+def _ids(path: Path) -> set[str]:
+    return set(path.read_text(encoding="utf-8", errors="replace").split()) if path.exists() else set()
 
 
 def _apply_one(folder: Path, record: Record, apply: Apply) -> None:

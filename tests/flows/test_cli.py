@@ -349,7 +349,7 @@ def test_drop_needs_a_confirmation(dyformer: Callable[..., Outcome], used_store:
 
 
 def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch):
-    def interrupted() -> None:
+    def interrupted(on_damage: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flows.tasks.ingest.known_and_ingested", interrupted)

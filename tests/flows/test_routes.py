@@ -133,5 +133,5 @@ def test_a_raw_row_enters_at_most_15_modules(tmp_path: Path, monkeypatch: pytest
     finally:
         sys.setprofile(previous)
     assert not ending.value.code
-    assert {"dyformer/logs/events.py", "storage/events/table.py"} <= entered
-    assert len(entered) <= 15, sorted(entered)
+    assert {"dyformer/logs/events.py", "storage/events/commits.py"} <= entered
+    assert len(entered) <= 15, "\n".join(sorted(entered))

@@ -11,11 +11,10 @@ from deltalake import DeltaTable
 
 from dyformer.logs.events import ReadResult
 from storage.events import delta, rows
+from storage.events.commits import TableBusy, append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import (
     DatasetNotIngested,
-    TableBusy,
-    append,
     history,
     ingested_datasets,
     max_event_time,

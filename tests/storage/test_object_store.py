@@ -15,7 +15,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
-from storage import files
+from storage import files, objects
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
@@ -27,8 +27,9 @@ from storage.artifacts.artifact import (
     write_artifact,
 )
 from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
+from storage.events.commits import append
 from storage.events.declarations import declaration, declare
-from storage.events.table import append, ingested_datasets, node_dictionary, read_events
+from storage.events.table import ingested_datasets, node_dictionary, read_events
 from storage.layout import Layout
 from storage.queries import query
 
@@ -139,7 +140,7 @@ def test_an_object_that_is_replaced_meanwhile_is_read_whole(layout: Layout):
 
 def test_an_opened_object_is_read_from_the_position_sought(layout: Layout):
     address = f"{layout.root}/long"
-    content = os.urandom(files.BUFFER_BYTES + 1000)
+    content = os.urandom(objects.BUFFER_BYTES + 1000)
     files.write_bytes(address, content)
     with files.open_stream(address) as stream:
         assert stream.read(10) == content[:10]
@@ -166,9 +167,9 @@ def test_a_refused_key_is_an_error_with_the_address_and_what_to_check(layout: La
 
 
 def test_keys_may_stand_in_a_profile(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    lines = [f"{key.lower()} = {os.environ[key]}" for key in files.KEYS[:2]]
+    lines = [f"{key.lower()} = {os.environ[key]}" for key in objects.KEYS[:2]]
     (tmp_path / "credentials").write_text("\n".join(["[mine]", *lines]))
-    for key in files.KEYS[:2]:
+    for key in objects.KEYS[:2]:
         monkeypatch.delenv(key)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_PROFILE", "mine")
@@ -178,7 +179,7 @@ def test_keys_may_stand_in_a_profile(layout: Layout, tmp_path: Path, monkeypatch
 
 def test_the_server_honours_conditional_writes(layout: Layout):
     """A compare-and-swap of small records needs both: `create` (If-None-Match) and an ETag (If-Match)."""
-    store, key = files._object(f"{layout.root}/record.json")
+    store, key = objects.object_at(f"{layout.root}/record.json")
     first = obstore.put(store, key, b"first", mode="create")
     with pytest.raises(AlreadyExistsError):
         obstore.put(store, key, b"second", mode="create")

@@ -8,8 +8,8 @@ from dyformer.logs.datasets import Window
 from dyformer.logs.events import ReadResult
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.checksums import Damaged
+from storage.events.commits import append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
-from storage.events.table import append
 from storage.layout import Layout
 from storage.queries import QueryFailed, candidates, open_views, query, snapshot_faults, view_names
 

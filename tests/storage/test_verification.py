@@ -18,8 +18,9 @@ from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import save_checkpoint
 from storage.checksums import RecordDamaged, read_record, write_record
 from storage.drop import DatasetInUse
+from storage.events.commits import append
 from storage.events.declarations import declaration, declare
-from storage.events.table import append, ingested_datasets, read_events
+from storage.events.table import ingested_datasets, read_events
 from storage.layout import Layout
 from storage.leftovers import remove_leftovers
 from storage.queries import query

@@ -252,10 +252,12 @@ def test_weights_of_another_version_are_refused():
     renamed = {name.replace("id_NO", "own_NO"): tensor for name, tensor in checkpoint.weights().items()}
     extra = {**checkpoint.weights(), "inputs.scale": torch.ones(1)}
     wide = {**checkpoint.weights(), "inputs.id_NO": torch.ones(40, 3)}
+    double = {**checkpoint.weights(), "inputs.id_NO": checkpoint.weights()["inputs.id_NO"].double()}
     for weights, wrong in (
         (renamed, r"inputs\.id_NO: .*; inputs\.own_NO: "),
         (extra, r"inputs\.scale: expected None"),
-        (wide, r"inputs\.id_NO: expected \(2,\), found \(3,\)"),
+        (double, r"inputs\.id_NO: .* found .*'torch.float64'"),
+        (wide, r"inputs\.id_NO: expected \(\(2,\), 'torch.float32'\), found \(\(3,\), 'torch.float32'\)"),
     ):
         with pytest.raises(WeightsDoNotFit, match=rf"{wrong}.*: train again"):
             embed(graph, weights, MODEL)

@@ -1,0 +1,253 @@
+"""Damage to each kind of stored file: every reader gives the undamaged result, or names the damaged file.
+
+`python tests/faults/damage.py --tries 1000` runs the whole sweep (`make test-faults`); `--seed S --only N` repeats one.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from flows.tasks.ingest import ingest_log
+from flows.tasks.promote import champion_of, write_champion
+from flows.tasks.snapshots import make_snapshots, open_snapshots
+from storage.artifacts.artifact import ArtifactMissing, Lineage, manifest, read_bytes, read_table, write_artifact
+from storage.artifacts.checkpoints import CheckpointMissing, from_bytes, load_checkpoint, save_checkpoint, to_bytes
+from storage.checksums import Damaged
+from storage.events.declarations import declaration
+from storage.events.table import history, node_dictionary, read_events, scan_quarantine
+from storage.layout import WEIGHTS, Layout
+from storage.queries import QueryFailed, query
+from storage.tracking.spool import check_run, faults_of_spool, open_spool, read_records, spooled_runs
+from storage.verification import dataset_of, faults, repaired
+
+KEYS = {"version": 1, "until": 2, "settings": "0" * 12, "seed": 0}
+NAMED = (Damaged, ArtifactMissing, CheckpointMissing, QueryFailed)
+MODEL = Lineage(kind="model", dataset="log", table_version=1, until=2)
+READINGS = {"log": {"window": "3 equal"}, "other": {"window": "2 equal"}}
+
+
+def prepared_store(folder: Path) -> Path:
+    """Make a small store with each kind of file, by the functions of a run, and return its folder."""
+    store = folder / "store"
+    layout = _use(store)
+    for number, (name, reading) in enumerate(READINGS.items()):
+        rows = [f"u{i % 7},v{(i * 3 + number) % 5},{1000 + 10 * i}" for i in range(40)]
+        for part in range(2):
+            log = folder / f"{name}-{part}.csv"
+            log.write_text("\n".join(["source,target,time", *rows[20 * part : 20 * part + 20], ",broken,1"]) + "\n")
+            ingest_log(name, {"log": [str(log)], "max_bad": "50%", **reading}, lambda text: None)
+        make_snapshots(name)
+    weights = to_bytes({"weight": torch.arange(8.0)}, {"epoch": 3})
+    losses = pl.DataFrame({"epoch": [1, 2], "value": [0.5, 0.25]})
+    model = write_artifact(layout.model("log", **KEYS), {WEIGHTS: weights, "losses": losses}, MODEL)
+    vectors = pl.DataFrame({"id": ["u0", "u1"], "vector": [[0.5, 1.0], [2.0, 3.0]]})
+    write_artifact(
+        layout.vectors("log", **KEYS), {"vectors": vectors}, Lineage(kind="v", dataset="log", table_version=1)
+    )
+    forecasts = pl.DataFrame({"id": ["u0"], "partner_id": ["v1"], "probability": [0.25]})
+    address = layout.forecasts("log", **KEYS)
+    write_artifact(address, {"forecasts": forecasts}, Lineage(kind="f", dataset="log", table_version=1))
+    save_checkpoint(layout.checkpoint("pretrain", "log", **KEYS), {"weight": torch.arange(8.0)}, {"epoch": 3})
+    record = {"title": "DyFormer", "models": [layout.relative(model)], "identity": "x", "tests": {}}
+    write_champion(layout, "log", record)
+    (folder / "plot.png").write_bytes(b"picture" * 20)
+    (folder / "plots").mkdir()
+    shutil.move(folder / "plot.png", folder / "plots")
+    run = open_spool(Path(layout.spool), "run")
+    run.append({"id": "1", "kind": "start", "time": 5})
+    run.append({"id": "2", "kind": "artifact", "path": "plots"}, folder / "plots")
+    run.append({"id": "3", "kind": "finish", "status": "FINISHED", "time": 6})
+    run.close()
+    shutil.rmtree(store / "locks", ignore_errors=True)
+    return store
+
+
+def _use(store: Path) -> Layout:
+    os.environ["DYFORMER_STORAGE"] = str(store)
+    return Layout(str(store))
+
+
+def _spooled(layout: Layout) -> list[Any]:
+    """Read all that a replay would send; a run without records is damage."""
+    for _, problem in faults_of_spool(Path(layout.spool)):
+        raise Damaged(problem)
+    runs = spooled_runs(Path(layout.spool))
+    for folder in runs:
+        check_run(folder)
+    return [read_records(folder) for folder in runs]
+
+
+def _snapshots(layout: Layout, dataset: str) -> list[Any]:
+    address = make_snapshots(dataset)
+    tables = [read_table(address, name).to_dicts() for name in ("edges", "steps", "nodes")]
+    return [*tables, open_snapshots(address).window]
+
+
+def _sql(layout: Layout, view: str) -> list[Any]:
+    return query(layout, f"select * from {view} order by all").to_dicts()
+
+
+READERS: dict[str, Callable[[Layout], Any]] = {
+    "events": lambda layout: read_events(layout, "log").to_dicts(),
+    "quarantine": lambda layout: scan_quarantine(layout, "log").sort("ingest", "row").collect().to_dicts(),
+    "nodes": lambda layout: node_dictionary(layout, "log").to_dicts(),
+    "history": lambda layout: history(layout, "log").to_dicts(),
+    "declaration": lambda layout: declaration(layout, "log"),
+    "snapshots": lambda layout: _snapshots(layout, "log"),
+    "vectors": lambda layout: read_table(layout.vectors("log", **KEYS), "vectors").to_dicts(),
+    "forecasts": lambda layout: read_table(layout.forecasts("log", **KEYS), "forecasts").to_dicts(),
+    "weights": lambda layout: _plain(from_bytes(read_bytes(layout.model("log", **KEYS), WEIGHTS), name="weights")),
+    "losses": lambda layout: read_table(layout.model("log", **KEYS), "losses").to_dicts(),
+    "model": lambda layout: manifest(layout.model("log", **KEYS)) or _missing(layout.model("log", **KEYS)),
+    "checkpoint": lambda layout: _plain(load_checkpoint(layout.checkpoint("pretrain", "log", **KEYS))),
+    "champion": lambda layout: champion_of(layout, "log"),
+    "spool": _spooled,
+    "sql of events": lambda layout: _sql(layout, "events"),
+    "sql of nodes": lambda layout: _sql(layout, "nodes"),
+    "sql of vectors": lambda layout: _sql(layout, "vectors"),
+    "sql of forecasts": lambda layout: _sql(layout, "forecasts"),
+    "sql of snapshots": lambda layout: _sql(layout, "snapshots_edges"),
+}
+
+
+def _plain(loaded: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> Any:
+    return {name: tensor.tolist() for name, tensor in loaded[0].items()}, loaded[1]
+
+
+def _missing(address: str) -> None:
+    raise ArtifactMissing(address)
+
+
+def results(store: Path) -> dict[str, Any]:
+    """Read everything; a named error takes the place of a result."""
+    layout, found = _use(store), {}
+    for name, read in READERS.items():
+        try:
+            found[name] = read(layout)
+        except NAMED as error:
+            found[name] = error
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One file and the damage to it."""
+
+    path: str  # below the store
+    damage: str
+    place: float  # of the byte that is changed, or the length that is left, as a fraction
+
+    def apply(self, store: Path) -> None:
+        """Damage the file."""
+        path = store / self.path
+        content = path.read_bytes()
+        at = min(int(self.place * len(content)), max(len(content) - 1, 0))
+        if self.damage == "delete":
+            path.unlink()
+        elif self.damage == "empty":
+            path.write_bytes(b"")
+        elif self.damage == "truncate":
+            path.write_bytes(content[:at])
+        else:
+            bit = 1 << int(self.place * 1e6) % 8
+            path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+
+
+def trials(store: Path, num_tries: int, seed: int) -> list[Trial]:
+    """Draw trials: the kinds of file in turn, so that each gets as many."""
+    generator = random.Random(seed)
+    kinds: dict[str, list[str]] = {}
+    for path in sorted(store.rglob("*")):
+        if path.is_file() and "locks" not in path.parts and path.name != "lock":
+            relative = path.relative_to(store)
+            kind = f"{'/'.join(part for part in relative.parts[:4] if '=' not in part)}{path.suffix}"
+            kinds.setdefault(kind, []).append(str(relative))
+    names = sorted(kinds)
+    damages = ("flip", "flip", "truncate", "empty", "delete")
+    return [
+        Trial(
+            path=generator.choice(kinds[names[number % len(names)]]),
+            damage=generator.choice(damages),
+            place=generator.random(),
+        )
+        for number in range(num_tries)
+    ]
+
+
+def failures(store: Path, expected: dict[str, Any], trial: Trial, folder: Path) -> list[str]:
+    """Damage a copy of the store; list the claims that do not hold."""
+    copy = folder / "store"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(store, copy)
+    trial.apply(copy)
+    wrong: list[str] = []
+    layout = _use(copy)
+    try:
+        named = list(faults(layout))  # before the readers, because they may make a part again
+        found = results(copy)
+    except BaseException as error:  # noqa: BLE001, because a panic of a library is no Exception
+        return [f"an error without a name: {error!r}"]
+    for name, value in found.items():
+        if isinstance(value, NAMED):
+            wrong += [f"{name}: {value!r} names no file"] * (str(copy) not in str(value) and name != "weights")
+        elif value != expected[name]:
+            wrong.append(f"{name}: another result without a word")
+    if any(isinstance(value, Damaged) for value in found.values()) and not named:
+        wrong.append("verify does not name it")
+    return wrong + _failures_after_repair(layout, copy, expected)
+
+
+def _failures_after_repair(layout: Layout, copy: Path, expected: dict[str, Any]) -> list[str]:
+    """Repair all that can be; what is then still damaged cannot be made again, and nothing else is."""
+    for fault in list(faults(layout)):
+        repaired(layout, dataset_of(fault), fault)
+    for dataset in READINGS if not any("2_events" in fault.address for fault in faults(layout)) else ():
+        make_snapshots(dataset)  # as the next command does
+    left = list(faults(layout))
+    wrong = [f"not repaired: {fault}" for fault in left if fault.repair is not None]
+    found = results(copy)
+    return wrong + [
+        f"after the repair, {name} has another result"
+        for name, value in found.items()
+        if not isinstance(value, NAMED) and value != expected[name] and name != "spool"
+    ]
+
+
+def main() -> None:
+    """Run the sweep and print how many held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tries", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="number of the one trial to repeat")
+    options = parser.parse_args()
+    started, num_held, num_tried = time.monotonic(), 0, 0
+    with tempfile.TemporaryDirectory() as name, suppress(KeyboardInterrupt):
+        folder = Path(name).resolve()
+        (folder / "made").mkdir()
+        store = prepared_store(folder / "made")
+        expected = results(store)
+        for number, trial in enumerate(trials(store, options.tries, options.seed)):
+            if options.only in (None, number):
+                wrong = failures(store, expected, trial, folder)
+                num_tried, num_held = num_tried + 1, num_held + (not wrong)
+                for line in wrong:
+                    print(f"{number}: {trial.damage} {trial.path} at {trial.place:.4f}: {line}")
+                    print(f"   repeat: python {__file__} --tries {options.tries} --seed {options.seed} --only {number}")
+    print(f"damaged files: {num_held} of {num_tried} held, seed {options.seed}, {time.monotonic() - started:.0f} s")
+    sys.exit(num_held < num_tried)
+
+
+if __name__ == "__main__":
+    main()
