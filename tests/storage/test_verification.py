@@ -187,9 +187,9 @@ def test_every_changed_byte_of_a_record_is_noticed_or_without_effect(tmp_path: P
     write_record(str(path), record)
     content = path.read_bytes()
     noticed = 0
-    for place in range(len(content)):
+    for position in range(len(content)):
         for bit in range(8):
-            path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+            path.write_bytes(content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :])
             try:
                 read = read_record(str(path), "remedy")
             except RecordDamaged as error:
