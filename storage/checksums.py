@@ -74,7 +74,7 @@ def create_record(address: str, record: Mapping[str, Any]) -> bool:
 
 
 def read_record(address: str, remedy: str) -> dict[str, Any] | None:
-    """Read a JSON record, None where there is none; a record of version 0.2.0 or earlier has no checksum.
+    """Read a JSON record, None where there is none; one of an earlier version has no checksum.
 
     Raises:
         RecordDamaged: the file is a link, no record, or differs from its checksum; the message has the remedy.

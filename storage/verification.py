@@ -141,7 +141,7 @@ def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
         addresses, reversed(addresses), problems, reversed(problems), strict=True
     ):
         is_copy = address == layout.champion_copy(dataset)
-        if problem is None or (is_copy and problem == MISSING):  # version 0.2.0 and earlier made no copy
+        if problem is None or (is_copy and problem == MISSING):  # an earlier version made no copy
             continue
         if is_lost is None:
             remedy, repair = "restored by `--repair`", partial(_copy, other, address)

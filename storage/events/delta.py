@@ -2,7 +2,7 @@
 
 The files are those of the Delta protocol, so that other programs can read them. They are not written by the Delta
 library, because it never syncs them and cannot verify them. A commit holds the checksums of its data files and of
-itself. Commits without a checksum are those of other programs and of version 0.2.0 or earlier.
+itself. Commits without a checksum are those of other programs and of earlier versions.
 """
 
 import functools

@@ -80,7 +80,7 @@ def history(layout: Layout, dataset: str) -> pl.DataFrame:
 def sources_of(table: Table) -> list[dict[str, Any]]:
     """Records of the sources that a table has, in the order of their commits.
 
-    They have the columns of `history`, and `files` (names) unless a version up to 0.2.0 committed them.
+    They have the columns of `history`, and `files` (names) unless an earlier version committed them.
     """
     found = []
     for info in table.infos:

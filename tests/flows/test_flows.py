@@ -156,7 +156,8 @@ def test_outcome_of_the_promotion_is_printed_reported_and_tracked(run: Run, stor
     values = dict(zip(names, outcome["difference"], strict=True))
     values |= {"num_queries": outcome["num_queries"], "level": outcome["level"]}
     assert {name: found.metrics[f"promotion/{name}"] for name in values} == pytest.approx(values)
-    record = json.loads((store / "5_checkpoints" / "champion" / "dataset=mylog" / "champion.json").read_text())["record"]
+    champion = store / "5_checkpoints" / "champion" / "dataset=mylog" / "champion.json"
+    record = json.loads(champion.read_text())["record"]
     assert (record["title"], record["step"]) == (title, 12)
     models = [str(store / model) for model in record["models"]]
     assert run["addresses"]["model"] == (models or [run["addresses"]["model"]])[-1]

@@ -85,7 +85,7 @@ def test_other_programs_read_the_table(stored: Layout):
 
 
 def written_by_the_library(layout: Layout) -> None:
-    """Copy a table as version 0.2.0 stored it: by the Delta library, without checksums."""
+    """Copy a table as an earlier version stored it: by the Delta library, without checksums."""
     events, nodes = scan_events(layout, "chat").collect(), node_dictionary(layout, "chat")
     stored = delta.opened(layout.interactions("chat"))
     assert stored is not None

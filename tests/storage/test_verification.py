@@ -175,7 +175,7 @@ def test_a_link_is_no_part_of_the_store_and_its_target_stays(layout: Layout, tmp
     assert len(list((tmp_path / "elsewhere").iterdir())) == 2
 
 
-def test_records_up_to_version_0_2_0_have_no_checksum(layout: Layout):
+def test_records_of_earlier_versions_have_no_checksum(layout: Layout):
     Path(layout.declaration("chat")).write_text(json.dumps({"window": "7d"}))
     assert declaration(layout, "chat") == {"window": "7d"}
     declare(layout, "chat", {"window": "1d"})
