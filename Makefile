@@ -1,5 +1,6 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
+# make test-faults  damage 1,000 stored files: each is named or without effect, minutes
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
@@ -20,7 +21,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test docs wheel test-versions install ui bench bench-scale clean
+.PHONY: run test test-faults docs wheel test-versions install ui bench bench-scale clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -40,6 +41,9 @@ test: install
 	$(BIN)/lint-imports
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-faults: install
+	$(BIN)/python tests/faults/damage.py --tries 1000
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

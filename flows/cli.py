@@ -228,7 +228,7 @@ def verify(
     for fault in list(faults(layout, dataset)):
         done = repair and repaired(layout, dataset_of(fault), fault)
         num_left += not done
-        print(f"{fault.address} {fault.problem}: {'repaired, ' if done else ''}{fault.remedy}")
+        print(printable(f"{fault.address} {fault.problem}: {'repaired, ' if done else ''}{fault.remedy}"))
     print(f"{num_left} damaged" if num_left else f"{layout.root}: nothing is damaged")
     if num_left:
         raise typer.Exit(FAILED)
@@ -407,7 +407,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _print_damage(message: str) -> None:
-    print(f"dyformer: left out, because it is damaged: {message}", file=sys.stderr)
+    print(printable(f"dyformer: left out, because it is damaged: {message}"), file=sys.stderr)
 
 
 def _print_plan(text: str) -> None:

@@ -8,6 +8,7 @@ import fnmatch
 import io
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,32 @@ def write_bytes(address: str, content: bytes | Path) -> None:
         return
     path = Path(address)
     with named_write(path), temporary_file(path, content) as temporary:
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+def temporary_beside(address: str) -> Path:
+    """Hidden local file for content that `publish` gives this address: beside it, or in the temporary folder for S3."""
+    if is_remote(address):
+        descriptor, name = tempfile.mkstemp(prefix="dyformer-")
+        os.close(descriptor)
+        return Path(name)
+    path = Path(address)
+    with named_write(path):
+        make_folder(path.parent)
+    return path.with_name(temporary_name(path.name))
+
+
+def publish(temporary: Path, address: str) -> None:
+    """Give a complete file of `temporary_beside` its address, once the disk has its content."""
+    if is_remote(address):
+        write_bytes(address, temporary)
+        temporary.unlink()
+        return
+    path = Path(address)
+    with named_write(path):
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from dyformer.logs.events import ReadResult
 from storage import files
-from storage.events import delta, rows
+from storage.events import data_files, delta, rows
 from storage.events.delta import Table
 from storage.events.disk_rows import SpilledRows
 from storage.events.rows import ACCEPTED, QUARANTINE_COLUMNS, STORED_COLUMNS, HeldRows
@@ -119,7 +119,8 @@ def _try_append(
     address = layout.interactions(dataset)
     table = delta.opened_or_created(address, STORED_COLUMNS, partition_by="accepted")
     delta.sync(table)
-    _remove_leftovers(table)
+    for each in (table, delta.opened(layout.nodes(dataset))):
+        _remove_leftovers(each)
     known = {source["batch"]: source for source in sources_of(table)}
     fresh = [source for source in sources if source.batch not in known]
     made, nodes = _commit(layout, dataset, table, fresh, target_side, drop_known) if fresh else ([], None)
@@ -152,9 +153,9 @@ def _commit(
     new_nodes: list[pl.DataFrame] = []
     blocks = _stored_blocks(changed, known, new_nodes, same)
     applications = [f"ingest:{dataset}:{source.batch}" for source in changed]
-    if delta.commit_if_unchanged(table, blocks, STORED_COLUMNS, applications, metadata, partition_by="accepted"):
-        return ingests, pl.concat(new_nodes)
-    return None, None
+    added = data_files.store(table.address, blocks, STORED_COLUMNS, partition_by="accepted")
+    committed = delta.commit_if_unchanged(table, added, applications, metadata)
+    return (ingests, pl.concat(new_nodes)) if committed else (None, None)
 
 
 def _ingest_of(source: dict[str, Any]) -> Ingest:
@@ -172,7 +173,7 @@ def _about(read: HeldRows | SpilledRows) -> dict[str, Any]:
 
 def _without_known(table: Table, sources: list[_Source]) -> list[_Source]:
     """Leave out the events that the table or an earlier one of the sources has."""
-    stored = delta.scan(table, ACCEPTED)
+    stored = data_files.scan(table, ACCEPTED)
     stored = stored if stored.collect_schema() else pl.LazyFrame(schema=STORED_COLUMNS)
     left: list[_Source] = []
     for source in sources:
@@ -237,8 +238,10 @@ def _numbered(
         known = pl.concat([known, nodes.select(known.columns)], how="vertical_relaxed")
 
 
-def _remove_leftovers(table: Table) -> None:
+def _remove_leftovers(table: Table | None) -> None:
     """Remove the files of killed writers; the lock of the writers is held, which other machines do not know."""
+    if table is None:
+        return
     oldest = time.time() - LEFTOVER_SECONDS if files.is_remote(table.address) else float("inf")
     for address in delta.leftovers(table):
         if files.modified(address) < oldest:

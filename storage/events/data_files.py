@@ -1,17 +1,22 @@
-"""Blocks of rows -> the Parquet files of a commit, one after the other, each with its checksum."""
+"""Blocks of rows <-> the Parquet files of a Delta table, each with its checksum."""
 
 import hashlib
-import io
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-FILE_BYTES = 1 << 26  # a file is in memory until it is complete
+from storage import files, objects
+from storage.events import delta
+from storage.events.delta import Table
+from storage.events.delta_log import REMEDY, TableDamaged
+
+FILE_BYTES = 1 << 26
 GROUP_ROWS = 1 << 17  # rows that are encoded together
 COMPRESSION = "zstd"
 # A third of the bytes of the usual encodings, so that reading a file includes the time to verify its checksum.
@@ -19,41 +24,59 @@ IDS = frozenset({"source", "target", "id"})
 OF_INTEGERS, OF_IDS = "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodedFile:
-    """One Parquet file, and the path that it gets below the table's folder."""
+def store(
+    address: str, blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any], partition_by: str | None = None
+) -> list[dict[str, Any]]:
+    """Store blocks as files of a table, each with one value of `partition_by`; no reader sees them before a commit.
 
-    path: str
-    content: bytes
-    num_rows: int
-    partition: dict[str, str]
+    Returns:
+        The protocol's action `add` of each file, for `delta.commit_if_unchanged`.
 
-    def action(self, milliseconds: int) -> dict[str, Any]:
-        """Give the values of the protocol's action `add`."""
-        return {
-            "path": self.path,
-            "partitionValues": self.partition,
-            "size": len(self.content),
-            "modificationTime": milliseconds,
-            "dataChange": True,
-            "stats": f'{{"numRecords":{self.num_rows}}}',
-            "tags": {"sha256": hashlib.sha256(self.content).hexdigest()},
-        }
+    Raises:
+        files.WriteFailed: the disk is full, or fails; nothing is left.
+    """
+    added: list[dict[str, Any]] = []
+    try:
+        added.extend(_stored(address, blocks, columns, partition_by))
+    except (Exception, KeyboardInterrupt):
+        delta.remove_added(address, added)
+        raise
+    return added
 
 
-def encoded_files(
-    blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any], partition_by: str | None = None
-) -> Iterator[EncodedFile]:
-    """Encode blocks as files of at most about FILE_BYTES, each with one value of the column `partition_by`."""
+def scan(table: Table, partition: str = "") -> pl.LazyFrame:
+    """Rows of a table, or of one partition `key=value` without the key's own column, after a check of their files."""
+    wanted = [file for file in table.data_files if file.path.startswith(f"{partition}/") or not partition]
+    if not wanted:
+        return pl.LazyFrame()
+    for file in wanted:
+        problem = delta.data_fault(table, file)
+        if problem is not None:
+            raise TableDamaged(f"{table.address}/{file.path} {problem}: {REMEDY}")
+    options = objects.s3_options(table.address)
+    locations = [f"{table.address}/{file.path}" for file in wanted]
+    return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)
+
+
+def _stored(
+    address: str, blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any], partition_by: str | None
+) -> Iterator[dict[str, Any]]:
+    """Store file after file, of at most about FILE_BYTES."""
+    written = {name: dtype for name, dtype in columns.items() if name != partition_by}
     file = None
-    for partition, rows in _groups(blocks, partition_by):
-        if file is not None and (file.partition != partition or file.num_bytes >= FILE_BYTES):
-            yield file.encoded()
+    try:
+        for partition, rows in _groups(blocks, partition_by):
+            if file is not None and (file.partition != partition or file.num_bytes >= FILE_BYTES):
+                yield file.published()
+                file = None
+            file = file or _OpenFile(address, written, partition)
+            file.write(rows)
+        if file is not None:
+            yield file.published()
             file = None
-        file = file or _OpenFile({name: columns[name] for name in columns if name != partition_by}, partition)
-        file.write(rows)
-    if file is not None:
-        yield file.encoded()
+    finally:
+        if file is not None:
+            file.remove()
 
 
 def _groups(blocks: Iterable[pl.DataFrame], partition_by: str | None) -> Iterator[tuple[dict[str, str], pl.DataFrame]]:
@@ -74,37 +97,58 @@ def _groups(blocks: Iterable[pl.DataFrame], partition_by: str | None) -> Iterato
 
 
 class _OpenFile:
-    """A Parquet file in memory, to which groups of rows are added."""
+    """A Parquet file under a hidden name, to which groups of rows are added."""
 
-    def __init__(self, columns: Mapping[str, Any], partition: dict[str, str]):
+    def __init__(self, address: str, columns: Mapping[str, Any], partition: dict[str, str]):
         self.partition = partition
-        self._columns = list(columns)
-        self._sink = io.BytesIO()
+        self._path = f"{''.join(f'{key}={value}/' for key, value in partition.items())}part-{uuid.uuid4()}.parquet"
+        self._address = f"{address}/{self._path}"
+        self._columns, self._num_rows = list(columns), 0
         encodings = {name: OF_INTEGERS for name, dtype in columns.items() if dtype == pl.Int64}
         encodings |= {name: OF_IDS for name in columns if name in IDS}
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            _arrow(pl.DataFrame(schema=columns)).schema,
-            compression=COMPRESSION,
-            use_dictionary=[name for name in columns if name not in encodings],  # pyright: ignore[reportArgumentType]
-            column_encoding=encodings,
-        )
-        self._num_rows = 0
+        self._temporary = files.temporary_beside(self._address)
+        with files.named_write(Path(self._address)):
+            self._stream = self._temporary.open("wb")
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                _arrow(pl.DataFrame(schema=columns)).schema,
+                compression=COMPRESSION,
+                use_dictionary=[name for name in columns if name not in encodings],  # pyright: ignore[reportArgumentType]
+                column_encoding=encodings,
+            )
 
     @property
     def num_bytes(self) -> int:
-        return self._sink.getbuffer().nbytes
+        return self._temporary.stat().st_size
 
     def write(self, rows: pl.DataFrame) -> None:
-        self._writer.write_table(_arrow(rows.select(self._columns)))
+        with files.named_write(Path(self._address)):
+            self._writer.write_table(_arrow(rows.select(self._columns)))
         self._num_rows += rows.height
 
-    def encoded(self) -> EncodedFile:
-        self._writer.close()
-        folder = "".join(f"{key}={value}/" for key, value in self.partition.items())
-        path = f"{folder}part-{uuid.uuid4()}.parquet"
-        content = self._sink.getvalue()
-        return EncodedFile(path=path, content=content, num_rows=self._num_rows, partition=self.partition)
+    def published(self) -> dict[str, Any]:
+        """Complete the file and give it its name; returns its action `add`."""
+        with files.named_write(Path(self._address)):
+            self._writer.close()
+            self._stream.close()
+            with self._temporary.open("rb") as stream:
+                checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+        num_bytes = self.num_bytes
+        files.publish(self._temporary, self._address)
+        return {
+            "path": self._path,
+            "partitionValues": self.partition,
+            "size": num_bytes,
+            "modificationTime": time.time_ns() // 1_000_000,
+            "dataChange": True,
+            "stats": f'{{"numRecords":{self._num_rows}}}',
+            "tags": {"sha256": checksum},
+        }
+
+    def remove(self) -> None:
+        """Remove the unfinished file."""
+        self._stream.close()
+        self._temporary.unlink(missing_ok=True)
 
 
 def _arrow(rows: pl.DataFrame) -> pa.Table:

@@ -19,9 +19,8 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from storage import files, objects
+from storage import files
 from storage.checksums import fault_of, is_below, link_in
-from storage.events.data_files import encoded_files
 from storage.events.delta_log import (
     COMMIT_NAME,
     LOG,
@@ -132,43 +131,31 @@ def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: st
 
 def commit_if_unchanged(
     table: Table,
-    blocks: Iterable[pl.DataFrame],
-    columns: Mapping[str, Any],
+    added: list[dict[str, Any]],
     applications: Iterable[str],
     metadata: Mapping[str, Any],
     *,
     version: int | None = None,
-    partition_by: str | None = None,
 ) -> bool:
-    """Append all rows in one commit, which other processes see at once and completely; False if another came first.
+    """Commit stored files, which other processes see at once and completely; False if another commit came first.
 
     Args:
         table: the version that the rows were made for.
-        blocks: rows, those of one partition together.
-        columns: name and type of each column.
+        added: the protocol's action `add` of each file, from `data_files.store`.
         applications: names whose transaction gets a version.
         metadata: values stored with the commit.
         version: version of the transactions; by default that of the commit.
-        partition_by: column with one value for each file.
 
     Raises:
-        files.WriteFailed: the disk is full, or fails; no row is committed.
+        files.WriteFailed: the disk is full, or fails. The files stay, because the commit may be visible then, though
+            not on the disk yet.
     """
     new = table.version + 1
-    added: list[dict[str, Any]] = []
-    try:
-        for file in encoded_files(blocks, columns, partition_by):
-            files.write_bytes(f"{table.address}/{file.path}", file.content)
-            added.append(file.action(_now()))
-    except (Exception, KeyboardInterrupt):
-        _remove(table.address, added)
-        raise
     transactions = [{"txn": {"appId": name, "version": version or new}} for name in applications]
     actions = [*({"add": add} for add in added), *transactions]
-    # The files stay if this fails, because the commit may be visible, though not on the disk yet.
     committed = _committed(table.address, new, content_of("WRITE", metadata, actions, _now()))
     if not committed:
-        _remove(table.address, added)
+        remove_added(table.address, added)
     return committed
 
 
@@ -182,20 +169,6 @@ def sync(table: Table) -> None:
         with named_write(log):
             for folder in (log, *list(log.parents)[:NUM_FOLDERS]):
                 sync_folder(folder)
-
-
-def scan(table: Table, partition: str = "") -> pl.LazyFrame:
-    """Rows of a table, or of one partition `key=value` without the key's own column, after a check of their files."""
-    wanted = [file for file in table.data_files if file.path.startswith(f"{partition}/") or not partition]
-    if not wanted:
-        return pl.LazyFrame()
-    for file in wanted:
-        problem = data_fault(table, file)
-        if problem is not None:
-            raise TableDamaged(f"{table.address}/{file.path} {problem}: {REMEDY}")
-    options = objects.s3_options(table.address)
-    locations = [f"{table.address}/{file.path}" for file in wanted]
-    return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)
 
 
 def data_fault(table: Table, file: DataFile) -> str | None:
@@ -253,7 +226,8 @@ def _is_hidden(path: str) -> bool:
     return name.startswith(".") or "#" in name  # the Delta library's unfinished files end with #1
 
 
-def _remove(address: str, added: list[dict[str, Any]]) -> None:
+def remove_added(address: str, added: list[dict[str, Any]]) -> None:
+    """Remove stored files that are not committed."""
     for add in added:
         with suppress(OSError):  # the next ingest removes it
             files.remove(f"{address}/{add['path']}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dyformer.graphs.windows import time_keys
 from dyformer.logs.events import ReadResult
 from dyformer.logs.ids import ENDS, ID, are_integers, as_texts, dense
-from storage.events import delta
+from storage.events import data_files, delta
 from storage.events.delta import Table
 
 EVENT_COLUMNS = {
@@ -178,7 +178,8 @@ def extend_dictionary(address: str, interactions: Table, newest: pl.DataFrame | 
             nodes = newest.with_columns(ingest=pl.lit(version, pl.Int64))
         else:
             nodes = _nodes_since(interactions, dictionary)
-        committed = delta.commit_if_unchanged(dictionary, [nodes], NODE_COLUMNS, [APPLICATION], {}, version=version)
+        added = data_files.store(address, [nodes], NODE_COLUMNS)
+        committed = delta.commit_if_unchanged(dictionary, added, [APPLICATION], {}, version=version)
 
 
 def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -250,7 +251,7 @@ def _set_first(
 def _nodes_since(interactions: Table, dictionary: Table | None) -> pl.DataFrame:
     """Nodes that first appear in commits after those that the dictionary covers."""
     newest = covered(dictionary)
-    rows = delta.scan(interactions, ACCEPTED) if newest < interactions.version else pl.LazyFrame()
+    rows = data_files.scan(interactions, ACCEPTED) if newest < interactions.version else pl.LazyFrame()
     if not rows.collect_schema():
         return pl.DataFrame(schema=NODE_COLUMNS)
     new = rows.filter(pl.col("ingest") > newest)
@@ -268,4 +269,4 @@ def _nodes_since(interactions: Table, dictionary: Table | None) -> pl.DataFrame:
 def _stored_nodes(dictionary: Table | None) -> pl.DataFrame:
     if dictionary is None or not dictionary.data_files:
         return pl.DataFrame(schema=NODE_COLUMNS)
-    return delta.scan(dictionary).select(NODE_COLUMNS.keys()).collect()
+    return data_files.scan(dictionary).select(NODE_COLUMNS.keys()).collect()

@@ -10,7 +10,7 @@ import polars as pl
 
 from storage import files
 from storage.checksums import Damaged
-from storage.events import delta, rows
+from storage.events import data_files, delta, rows
 from storage.events.delta import Table
 from storage.events.delta_log import LOG, REMEDY, TableDamaged, commit_name
 from storage.events.rows import ACCEPTED, QUARANTINE_COLUMNS, QUARANTINED, STORED_COLUMNS
@@ -141,7 +141,7 @@ def _checked_version(table: Table, dataset: str, version: int | None) -> int:
 def _scan(layout: Layout, dataset: str, version: int | None, partition: str) -> pl.LazyFrame:
     table = _opened(layout, dataset)
     wanted = _checked_version(table, dataset, version)
-    stored = delta.scan(table, partition)
+    stored = data_files.scan(table, partition)
     if not stored.collect_schema():
         stored = pl.LazyFrame(schema={name: dtype for name, dtype in STORED_COLUMNS.items() if name != "accepted"})
     return stored.filter(pl.col("ingest") <= wanted)

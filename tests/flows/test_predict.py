@@ -1,10 +1,12 @@
 """Forecast candidates on a graph too large for all pairs."""
 
 import numpy as np
+import polars as pl
+import pytest
 
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
-from flows.tasks.predict import candidate_pairs
+from flows.tasks.predict import WrongVectors, candidate_pairs, check_vectors
 
 
 def path_graph(num_nodes: int) -> DynamicGraph:
@@ -34,3 +36,15 @@ def test_candidates_are_near_or_were_linked() -> None:
     of_one = {frozenset(pair) for pair in zip(*(end_P.tolist() for end_P in own), strict=True)}
     assert {frozenset((3, 4)), frozenset((4, 5)), frozenset((4, 6))} <= of_one
     assert all(4 in pair for pair in of_one)
+
+
+def test_vectors_that_cannot_be_used_are_named():
+    sound = pl.Series([[0.5, 1.0], [2.0, 3.0]], dtype=pl.List(pl.Float32))
+    check_vectors(sound, "the artifact")
+    for wrong in ([[0.5, float("nan")], [1.0, 1.0]], [[0.5, 1e39], [1.0, 1.0]]):
+        with pytest.raises(WrongVectors, match="the artifact are not finite"):
+            check_vectors(pl.Series(wrong, dtype=pl.List(pl.Float32)), "the artifact")
+    others = [[[0.5], [1.0, 1.0]], [[], []], [[0.5, None], [1.0, 1.0]], [None, [1.0, 1.0]]]
+    for wrong in (*(pl.Series(rows, dtype=pl.List(pl.Float32)) for rows in others), sound.cast(pl.List(pl.Float64))):
+        with pytest.raises(WrongVectors, match="the artifact"):
+            check_vectors(wrong, "the artifact")

@@ -15,6 +15,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from storage import files
+from storage.artifacts import artifact
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
@@ -259,3 +260,36 @@ def test_a_full_disk_raises_and_does_not_wait_forever(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(OSError, match="No space left"):
         write_artifact(str(tmp_path / "x"), CONTENTS, LINEAGE)
+
+
+@pytest.mark.parametrize("path", ["../other/edges.parquet", "/etc/hostname", "..", "a/../../x", "s3://bucket/x"])
+def test_a_manifest_that_lists_a_path_outside_its_folder_is_refused(tmp_path: Path, path: str):
+    address = write_artifact(str(tmp_path / "mine"), CONTENTS, LINEAGE)
+    location = Path(address, "manifest.json")
+    record = json.loads(location.read_text())
+    record["files"]["edges.parquet"]["path"] = path
+    record["digest"] = artifact._digest(record)  # forged together with the path
+    location.write_text(json.dumps(record))
+    for read in (read_table, scan_table):
+        with pytest.raises(ArtifactDamaged, match="which is not in the artifact's folder"):
+            read(address, "edges")
+
+
+def test_a_link_instead_of_a_file_is_not_followed(tmp_path: Path):
+    address = write_artifact(str(tmp_path / "mine"), CONTENTS, LINEAGE)
+    file = Path(address, "edges.parquet")
+    file.rename(tmp_path / "elsewhere.parquet")
+    file.symlink_to(tmp_path / "elsewhere.parquet")
+    for read in (read_table, scan_table):
+        with pytest.raises(ArtifactDamaged, match="symbolic link to"):
+            read(address, "edges")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"lineage": 1}', b'{"digest": "x", "files": {}, "lineage": {}}', b"\xff\xfe"]
+)
+def test_a_manifest_that_is_none_is_named(tmp_path: Path, damage: bytes):
+    address = write_artifact(str(tmp_path / "mine"), CONTENTS, LINEAGE)
+    Path(address, "manifest.json").write_bytes(damage)
+    with pytest.raises(ArtifactDamaged, match=r"manifest.json was changed .*run the command that makes it again"):
+        is_complete(address)

@@ -11,6 +11,8 @@ from storage.artifacts.checkpoints import (
     CheckpointDamaged,
     CheckpointMismatch,
     CheckpointMissing,
+    NotFinite,
+    check_finite,
     has_checkpoint,
     load_checkpoint,
     remove_checkpoint,
@@ -146,3 +148,11 @@ def test_a_reader_never_gets_half_a_checkpoint(tmp_path: Path):
 def test_the_module_alone_does_not_load_torch():
     program = "import sys, storage.artifacts.checkpoints; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_named(value: float):
+    weights = {"bias": torch.zeros(2), "count": torch.tensor([2**62]), "scale": torch.tensor([1.0, value])}
+    with pytest.raises(NotFinite, match=r"the model: expected finite numbers, found NaN or infinity in scale: train"):
+        check_finite(weights, "the model")
+    check_finite({**weights, "scale": torch.ones(2)}, "the model")

@@ -89,7 +89,7 @@ def written_by_the_library(layout: Layout) -> None:
     events, nodes = scan_events(layout, "chat").collect(), node_dictionary(layout, "chat")
     stored = delta.opened(layout.interactions("chat"))
     assert stored is not None
-    rejected = delta.scan(stored, "accepted=false").collect()
+    rejected = data_files.scan(stored, "accepted=false").collect()
     rows = pl.concat([events.with_columns(accepted=True), rejected.with_columns(accepted=False)], how="diagonal")
     address = layout.interactions("old")
     fields = [Field(name, PrimitiveType(delta.DELTA_TYPES[dtype])) for name, dtype in STORED_COLUMNS.items()]
@@ -188,7 +188,7 @@ def test_paths_that_lead_out_of_the_store_are_not_followed(stored: Layout, tmp_p
             commits=(({"add": {"path": path, "size": outside.stat().st_size, "tags": None}},),),
         )
         with pytest.raises(TableDamaged, match=r"leads out of the table's folder"):
-            delta.scan(forged)
+            data_files.scan(forged)
 
 
 def test_links_are_not_followed(stored: Layout, tmp_path: Path):

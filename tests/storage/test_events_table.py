@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dyformer.logs.events import ReadResult
-from storage.events import delta, rows
+from storage.events import data_files, delta, rows
 from storage.events.commits import TableBusy, append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import (
@@ -304,7 +304,7 @@ def test_a_dictionary_behind_the_table_is_brought_up_to_date(layout: Layout, mon
     dictionary = delta.opened(layout.nodes("chat"))
     assert dictionary is not None
     assert dictionary.transaction_version(rows.APPLICATION) == 3
-    assert delta.scan(dictionary).sort("node").collect()["id"].to_list() == ["cy", "ann", "bob", "dan", "eve"]
+    assert data_files.scan(dictionary).sort("node").collect()["id"].to_list() == ["cy", "ann", "bob", "dan", "eve"]
 
 
 def test_a_writer_gives_up_when_others_always_commit_first(layout: Layout, monkeypatch: pytest.MonkeyPatch):

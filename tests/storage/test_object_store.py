@@ -16,6 +16,7 @@ from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
 from storage import files, objects
+from storage.artifacts import artifact
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
@@ -29,9 +30,11 @@ from storage.artifacts.artifact import (
 from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
 from storage.events.commits import append
 from storage.events.declarations import declaration, declare
+from storage.events.delta_log import TableDamaged
 from storage.events.table import ingested_datasets, node_dictionary, read_events
 from storage.layout import Layout
 from storage.queries import query
+from storage.verification import faults
 
 
 @pytest.fixture
@@ -234,3 +237,34 @@ def test_a_declaration_is_stored(layout: Layout):
     declare(layout, "chat", {"window": "7d", "columns": ["a", "b"]})
     assert declaration(layout, "chat") == {"window": "7d", "columns": ["a", "b"]}
     assert declaration(layout, "shop") is None
+
+
+def test_old_files_of_a_replaced_artifact_are_removed_after_a_day(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    newer = Lineage(kind="x", dataset="uci", table_version=9)
+    write_artifact(address, {"edges": EDGES.head(1)}, newer)
+    assert len(files.find(address)) == 4
+    monkeypatch.setattr(artifact, "LEFTOVER_SECONDS", -60)
+    write_artifact(address, {"edges": EDGES.head(2)}, Lineage(kind="x", dataset="uci", table_version=10))
+    assert len(files.find(address)) == 2
+    assert read_table(address, "edges").height == 2
+
+
+def test_a_damaged_table_in_an_object_store_is_named(layout: Layout):
+    declare(layout, "chat", {"window": "7d"})
+    append(layout, "chat", FIRST, "sha-1")
+    append(layout, "chat", SECOND, "sha-2")
+    (rows,) = [file for file in files.find(layout.interactions("chat"), "*.parquet") if "accepted=false" in file]
+    for address in (rows, f"{layout.interactions('chat')}/_delta_log/{1:020}.json"):
+        content = files.read_bytes(address)
+        files.write_bytes(address, content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        with pytest.raises(TableDamaged, match=f"{address} was changed"):
+            quarantine(layout)
+    assert [fault.address for fault in faults(layout)] == [address]
+
+
+def test_one_of_two_first_writers_writes(layout: Layout):
+    address = f"{layout.root}/first"
+    assert files.create_bytes(address, b"one")
+    assert not files.create_bytes(address, b"two")
+    assert files.read_bytes(address) == b"one"
