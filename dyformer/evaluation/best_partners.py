@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
 from dyformer.evaluation.evidence import num_partners
-from dyformer.evaluation.forecast import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
+from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, pair_weights
@@ -61,7 +61,7 @@ def evaluated_nodes(history: DynamicGraph, *, seed: int) -> Nodes:
 def retrieved_of(trial: RankingTrial, candidates_of: CandidatesOf | None = None) -> Retrieved:
     """Give the pairs of stage 1 of the evaluated nodes: the same for all methods of a trial."""
     nodes = np.union1d(*evaluated_nodes(trial.past.history, seed=trial.seed))
-    return retrieved_pairs(trial.past, fit_retrieval(trial.labelled), nodes, candidates_of)
+    return retrieved_pairs(trial.past, fit_retrieval(trial.sampled), nodes, candidates_of)
 
 
 def best_partners(name: str, trial: RankingTrial, retrieved: Retrieved, score_pairs: Score) -> pl.DataFrame:

@@ -6,7 +6,6 @@ method, exactly as the prequential protocol evaluates it: fitted on the labelled
 P pairs    R retrieved pairs    A query nodes    B levels of a calibration
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,25 +13,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
+from dyformer.embedder import Embedder, Score, Scorer
 from dyformer.evaluation.evidence import evidence, num_partners
-from dyformer.evaluation.prequential import has_labelled_steps, labelled_steps, published_score
+from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
+from dyformer.evaluation.prequential import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.evaluation.protocols import NUM_OLDER_STEPS
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import Pairs, TooFewLinks, is_among
-from dyformer.sampling.ranking_queries import step_pairs
-from dyformer.scoring.decoder import LinkDecoder, fit_decoder
+from dyformer.sampling.pairs import TooFewLinks
+from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.forecaster import ForecasterScore
-from dyformer.scoring.labelled_tables import labelled_pair_features, pair_features, stacked
-from dyformer.scoring.retrieval import MAX_NODES, Retrieved, best_of_nodes, retrieve
+from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
 Links = Literal["all", "new", "repeat"]
-CandidatesOf = Callable[[PreparedGraph, NDArray[np.int64] | None], Pairs]
-"""A large graph and query nodes (None: all) -> the pairs among which stage 1 chooses."""
-
-MAX_RETRIEVED = 2_000_000  # pairs of all nodes; scoring a million takes ten seconds or so
-NUM_RETRIEVED = (100, 400)  # at least and at most so many new partners of a node, and so many past ones
 NUM_CALIBRATED = 2_000  # nodes whose retrieved pairs calibrate the probabilities
 
 FORECAST_SCHEMA = pl.Schema(
@@ -126,52 +118,15 @@ def fit_forecast(
     (of an earlier step where that one has none among them).
     `candidates_of` is needed for more than MAX_NODES nodes. Raises TooFewLinks for too short a history.
     """
-    labelled = labelled_steps(past, seed=seed)
+    sampled = sampled_steps(past, seed=seed)
+    labelled = with_retrieved(past, sampled, seed=seed)
     return Forecast(
         past=past,
         score=published_score(name, method, past, labelled, seed),
-        retrieval=fit_retrieval(labelled),
+        retrieval=fit_retrieval(sampled),
         calibration=_calibration(name, method, past, seed, candidates_of),
         candidates_of=candidates_of,
     )
-
-
-def fit_retrieval(labelled: Sequence[LabelledStep]) -> LinkDecoder:
-    """Fit the linear score of stage 1, a logistic regression on the pair features."""
-    table = stacked(*map(labelled_pair_features, labelled))
-    return fit_decoder(table.inputs_PF, table.positive_P, weight_P=table.weight_P)
-
-
-def retrieved_pairs(
-    past: PreparedGraph,
-    retrieval: LinkDecoder,
-    query_A: NDArray[np.int64] | None = None,
-    candidates_of: CandidatesOf | None = None,
-) -> Retrieved:
-    """Give the pairs of stage 1 of all nodes, or of `query_A`."""
-    num_nodes = len(past.history.side_N)
-    given = None
-    if num_nodes > MAX_NODES and candidates_of is not None:
-        given = candidates_of(past, query_A)
-    k = int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), *NUM_RETRIEVED))
-    return retrieve(pair_features(past), retrieval, past.history.side_N, k=k, candidates=given, query_A=query_A)
-
-
-def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:
-    """Give retrieved pairs as source and target: the node is the source, unless it is of the second side."""
-    is_target_R = history.side_N[retrieved.node_R] == 1
-    source_R = np.where(is_target_R, retrieved.partner_R, retrieved.node_R)
-    return source_R, np.where(is_target_R, retrieved.node_R, retrieved.partner_R)
-
-
-def linked_in(graph: DynamicGraph, step: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray:
-    """Check for each pair [P] whether the step has an interaction source -> target; either way if undirected."""
-    num_nodes = graph.snapshots[step - 1].num_nodes
-    source_R, target_R = step_pairs(graph, step)
-    key_R = [source_R * num_nodes + target_R]
-    if not graph.directed:
-        key_R.append(target_R * num_nodes + source_R)
-    return is_among(source_P * num_nodes + target_P, np.unique(np.concatenate(key_R)))
 
 
 def fit_calibration(score_P: NDArray[np.float64], positive_P: NDArray[np.bool_]) -> Calibration:
@@ -204,12 +159,13 @@ def _calibration(
         if not has_labelled_steps(past.history, step):
             continue
         before = prepare_graph(past.history, until=step - 1, config=past.config)
-        labelled = labelled_steps(before, seed=seed)
+        sampled = sampled_steps(before, seed=seed)
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]
-        retrieved = retrieved_pairs(before, fit_retrieval(labelled), np.sort(drawn_A), candidates_of)
+        retrieved = retrieved_pairs(before, fit_retrieval(sampled), np.sort(drawn_A), candidates_of)
         pairs = ordered(before.history, retrieved)
         linked_R = linked_in(past.history, step, *pairs)
         if linked_R.any():
+            labelled = with_retrieved(before, sampled, seed=seed)
             return fit_calibration(published_score(name, method, before, labelled, seed)(*pairs), linked_R)
     raise TooFewLinks(
         f"no step up to {past.until} has links between nodes known before it and an earlier step to learn from: "

@@ -7,7 +7,7 @@ Q queries    C candidates of a query    S distinct pairs of the queries
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.protocols import (
     FORECASTER_WITH,
     NUM_OLDER_STEPS,
@@ -37,12 +38,14 @@ from dyformer.sampling.pairs import (
     past_pair_keys,
 )
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries
-from dyformer.scoring.decoder import fit_decoder, hadamard, score
+from dyformer.scoring.decoder import LinkDecoder, fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
+from dyformer.scoring.retrieval import MAX_NODES
 
 PROTOCOL = "prequential"
 TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluation is trained on
 TRAINING_PER_FAMILY = 5
+NUM_RETRIEVING, RETRIEVED_PER_NODE = 600, 20  # nodes of a labelled step, and pairs of its first stage for each
 MIN_LABELLED = 2  # positive pairs of a labelled step, and negative ones
 
 SCORES_SCHEMA = pl.Schema(
@@ -68,9 +71,14 @@ class RankingTrial:
         return prepare_graph(self.graph, until=self.queries.step - 1, config=self.config)
 
     @cached_property
+    def sampled(self) -> tuple[LabelledStep, ...]:
+        """The labelled pairs of `sampled_steps`, on which the first stage is fitted. Raises TooFewLinks."""
+        return sampled_steps(self.past, seed=self.seed)
+
+    @cached_property
     def labelled(self) -> tuple[LabelledStep, ...]:
         """The labelled pairs of up to four steps before the forecast one, the newest step first. Raises TooFewLinks."""
-        return labelled_steps(self.past, seed=self.seed)
+        return with_retrieved(self.past, self.sampled, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,11 @@ class ScoredQueries:
 
 
 def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]:
+    """Give the labelled pairs that methods learn from: those of `sampled_steps`, and those of `with_retrieved`."""
+    return with_retrieved(past, sampled_steps(past, seed=seed), seed=seed)
+
+
+def sampled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]:
     """Give labelled pairs of up to four newest steps of a history, with weights 1, 1/2, 1/4 and 1/8.
 
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
@@ -113,6 +126,47 @@ def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...
             f"labelled pairs to learn from; evaluate a later step, or choose longer windows"
         )
     return tuple(labelled)
+
+
+def with_retrieved(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int) -> tuple[LabelledStep, ...]:
+    """Add to the labelled pairs of each step some of those among which a forecast of the step would have chosen.
+
+    RETRIEVED_PER_NODE pairs of the first stage for each of NUM_RETRIEVING nodes known before, all equally likely,
+    and all further links of the step among the pairs of these nodes. Nothing is added on a graph with more than
+    MAX_NODES nodes, where the first stage has no product of matrices.
+    """
+    if len(past.history.side_N) > MAX_NODES:
+        return tuple(sampled)
+    retrieval = fit_retrieval(sampled)
+    return tuple(replace(step, examples=_retrieved_examples(past.history, step, retrieval, seed)) for step in sampled)
+
+
+def _retrieved_examples(
+    history: DynamicGraph, labelled: LabelledStep, retrieval: LinkDecoder, seed: int
+) -> LinkExamples:
+    before, examples = labelled.before, labelled.examples
+    num_nodes, step = before.history.snapshots[-1].num_nodes, before.until + 1
+    generator = np.random.default_rng([seed + TRAINING_SEED, step])
+    node_A = np.sort(generator.permutation(num_nodes)[:NUM_RETRIEVING])
+    retrieved = retrieved_pairs(before, retrieval, node_A)
+    source_R, target_R = ordered(before.history, retrieved)
+    positive_R = linked_in(history, step, source_R, target_R)
+    order_R = np.lexsort((generator.random(len(source_R)), retrieved.node_R))
+    node_R = retrieved.node_R[order_R]
+    is_drawn_R = np.empty(len(order_R), dtype=np.bool_)
+    is_drawn_R[order_R] = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) < RETRIEVED_PER_NODE
+    sampled_key_K = np.sort(examples.source_P * num_nodes + examples.target_P)
+    is_sampled_R = is_among(source_R * num_nodes + target_R, sampled_key_K)
+    added_R = np.flatnonzero((is_drawn_R | positive_R) & ~is_sampled_R)
+    values = {
+        "source_P": source_R[added_R],
+        "target_P": target_R[added_R],
+        "positive_P": positive_R[added_R],
+        "new_P": ~retrieved.linked_R[added_R],
+    }
+    together = {name: np.concatenate([getattr(examples, name), value_R]) for name, value_R in values.items()}
+    order_P = generator.permutation(len(together["source_P"]))
+    return LinkExamples(**{name: value_P[order_P] for name, value_P in together.items()})
 
 
 def has_labelled_steps(graph: DynamicGraph, step: int) -> bool:
