@@ -45,7 +45,7 @@ from dyformer.scoring.retrieval import MAX_NODES
 PROTOCOL = "prequential"
 TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluation is trained on
 TRAINING_PER_FAMILY = 5
-NUM_RETRIEVING, RETRIEVED_PER_NODE = 600, 20  # nodes of a labelled step, and pairs of its first stage for each
+NUM_RETRIEVING, RETRIEVED_PER_NODE = 600, 6  # nodes of a labelled step, and pairs of its first stage for each
 MIN_LABELLED = 2  # positive pairs of a labelled step, and negative ones
 
 SCORES_SCHEMA = pl.Schema(
@@ -155,9 +155,10 @@ def _retrieved_examples(
     node_R = retrieved.node_R[order_R]
     is_drawn_R = np.empty(len(order_R), dtype=np.bool_)
     is_drawn_R[order_R] = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) < RETRIEVED_PER_NODE
-    sampled_key_K = np.sort(examples.source_P * num_nodes + examples.target_P)
-    is_sampled_R = is_among(source_R * num_nodes + target_R, sampled_key_K)
+    key_R = source_R * num_nodes + target_R
+    is_sampled_R = is_among(key_R, np.sort(examples.source_P * num_nodes + examples.target_P))
     added_R = np.flatnonzero((is_drawn_R | positive_R) & ~is_sampled_R)
+    added_R = added_R[np.unique(key_R[added_R], return_index=True)[1]]  # both ends may have retrieved a pair
     values = {
         "source_P": source_R[added_R],
         "target_P": target_R[added_R],

@@ -6,24 +6,17 @@ import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-import dyformer.evaluation.forecast as module
 from dyformer.embedder import LabelledStep, Score
-from dyformer.evaluation.forecast import (
-    FORECAST_SCHEMA,
-    Forecast,
-    fit_calibration,
-    fit_forecast,
-    linked_in,
-    ordered,
-)
-from dyformer.evaluation.prequential import RankingTrial, evaluate_queries
+from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
+from dyformer.evaluation.forecast import FORECAST_SCHEMA, Forecast, fit_calibration, fit_forecast
+from dyformer.evaluation.prequential import RankingTrial, evaluate_queries, sampled_steps
 from dyformer.evaluation.stored_forecast import forecast_from, forecast_record
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import TooFewLinks
-from dyformer.sampling.ranking_queries import ranking_queries
+from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 from dyformer.scoring import heads
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
@@ -145,7 +138,7 @@ def test_ties_go_to_the_first_partners():
 @pytest.mark.parametrize("directed", [True, False])
 def test_links_of_a_step_have_the_direction_of_the_log(directed: bool):
     graph = replace(GRAPH, directed=directed)
-    source_R, target_R = module.step_pairs(graph, 5)
+    source_R, target_R = step_pairs(graph, 5)
     rows = set(zip(source_R.tolist(), target_R.tolist(), strict=True))
     one_way = next((s, t) for s, t in rows if (t, s) not in rows)
     source_P, target_P = np.array(one_way), np.array(one_way[::-1])
@@ -177,7 +170,7 @@ def test_probabilities_are_calibrated_on_the_newest_step_alone():
     past = past_of()
     forecast = fit_forecast("own", Product(), past, seed=0)
     before = past_of(until=UNTIL - 1)
-    retrieved = module.retrieved_pairs(before, module.fit_retrieval(module.labelled_steps(before, seed=0)))
+    retrieved = retrieved_pairs(before, fit_retrieval(sampled_steps(before, seed=0)))
     pairs = ordered(before.history, retrieved)
     expected = fit_calibration(Product().fit_pairs(before, ())(*pairs), linked_in(GRAPH, UNTIL, *pairs))
     np.testing.assert_array_equal(forecast.calibration.score_B, expected.score_B)

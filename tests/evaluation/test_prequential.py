@@ -8,19 +8,24 @@ from ranked_logs import growing_log
 
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation import prequential as module
+from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.prequential import (
     RankingTrial,
     evaluate_queries,
     from_table,
     labelled_steps,
     ranking_examples,
+    sampled_steps,
     to_table,
+    with_retrieved,
 )
 from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.experiments.methods import METHODS
-from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.graphs.snapshots import DynamicGraph, prefix
-from dyformer.sampling.pairs import TooFewLinks
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot, prefix
+from dyformer.sampling.pairs import LinkExamples, TooFewLinks
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, ranking_queries
 from dyformer.scoring.forecaster import Forecaster
 
@@ -97,6 +102,50 @@ def test_labelled_steps_are_the_four_before_and_read_only_their_own_past():
         assert positive == {pair for pair in links if max(pair) < num_known}
         assert not {pair for pair, label in zip(pairs, examples.positive_P, strict=True) if not label} & links
         assert pairs != sorted(pairs)
+
+
+@pytest.mark.parametrize("kind", [{}, {"directed": False}, {"bipartite": True}], ids=str)
+def test_pairs_of_the_first_stage_are_added_with_their_labels(kind: dict, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "NUM_RETRIEVING", 12)
+    monkeypatch.setattr(module, "RETRIEVED_PER_NODE", 3)
+    graph = growing_log(num_nodes=80, num_steps=7, num_rows=60, **kind)
+    past = prepare_graph(graph, until=STEP - 1, config=GraphConfig())
+    sampled = sampled_steps(past, seed=0)
+    retrieval, labelled = fit_retrieval(sampled), with_retrieved(past, sampled, seed=0)
+    assert [step.weight for step in labelled] == [step.weight for step in sampled]
+    for step, plain in zip(labelled, sampled, strict=True):
+        pairs, known = pair_set(step.examples), pair_set(plain.examples)
+        assert len(pairs) == len(step.examples.source_P)
+        assert known < pairs
+        retrieved = retrieved_pairs(step.before, retrieval)
+        source_R, target_R = ordered(step.before.history, retrieved)
+        chosen_from = set(zip(source_R.tolist(), target_R.tolist(), strict=True))
+        added = pairs - known
+        assert added <= chosen_from
+        linked = linked_in(graph, step.before.until + 1, *(np.array(end) for end in zip(*pairs, strict=True)))
+        label_of = dict(zip(zip_pairs(step.examples), step.examples.positive_P.tolist(), strict=True))
+        assert [label_of[pair] for pair in pairs] == linked.tolist()
+        new_of = dict(zip(zip_pairs(step.examples), step.examples.new_P.tolist(), strict=True))
+        before = {frozenset(pair) for snapshot in step.before.history.snapshots for pair in edges_of(snapshot)}
+        assert all(new_of[pair] == (frozenset(pair) not in before) for pair in pairs)
+        assert 0 < sum(not label_of[pair] for pair in added) <= 12 * 3
+        assert zip_pairs(step.examples)[: len(known)] != zip_pairs(plain.examples)  # in random order
+    again = with_retrieved(past, sampled_steps(past, seed=0), seed=0)
+    assert [zip_pairs(step.examples) for step in again] == [zip_pairs(step.examples) for step in labelled]
+    monkeypatch.setattr(module, "MAX_NODES", 5)
+    assert with_retrieved(past, sampled, seed=0) == sampled
+
+
+def zip_pairs(examples: LinkExamples) -> list[tuple[int, int]]:
+    return list(zip(examples.source_P.tolist(), examples.target_P.tolist(), strict=True))
+
+
+def pair_set(examples: LinkExamples) -> set[tuple[int, int]]:
+    return set(zip_pairs(examples))
+
+
+def edges_of(snapshot: Snapshot) -> list[tuple[int, int]]:
+    return list(zip(snapshot.source_E.tolist(), snapshot.target_E.tolist(), strict=True))
 
 
 def test_training_pairs_are_drawn_with_other_seeds_than_those_of_evaluations():
