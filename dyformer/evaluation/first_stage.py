@@ -37,12 +37,13 @@ def retrieved_pairs(
     candidates_of: CandidatesOf | None = None,
 ) -> Retrieved:
     """Give the pairs of stage 1 of all nodes, or of `query_A`."""
-    num_nodes = len(past.history.side_N)
+    num_nodes = past.history.snapshots[-1].num_nodes
+    side_N = past.history.side_N[:num_nodes]
     given = None
     if num_nodes > MAX_NODES and candidates_of is not None:
         given = candidates_of(past, query_A)
     k = int(np.clip(MAX_RETRIEVED // max(num_nodes, 1), *NUM_RETRIEVED))
-    return retrieve(pair_features(past), retrieval, past.history.side_N, k=k, candidates=given, query_A=query_A)
+    return retrieve(pair_features(past), retrieval, side_N, k=k, candidates=given, query_A=query_A)
 
 
 def ordered(history: DynamicGraph, retrieved: Retrieved) -> Pairs:
