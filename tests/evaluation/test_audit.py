@@ -1,7 +1,7 @@
 """Honest methods pass every check; each planted leak fails a named one."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from dyformer.baselines.classifiers import LogisticRegression
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.baselines.proximity import PersonalizedPageRank
 from dyformer.baselines.recency import ContactRecency, decayed_contacts
+from dyformer.embedder import LabelledStep
 from dyformer.evaluation import prequential, protocols, ranking_rows
 from dyformer.evaluation.audit import case as audit_case
 from dyformer.evaluation.audit import checks, labels
@@ -157,23 +158,23 @@ def labels_of_the_forecast_step(patch: pytest.MonkeyPatch):
 
 
 def weights_in_the_wrong_order(patch: pytest.MonkeyPatch):
-    honest = prequential.labelled_steps
+    honest = prequential.with_retrieved
 
-    def labelled(past: PreparedGraph, *, seed: int):
-        steps = honest(past, seed=seed)
+    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
+        steps = honest(past, sampled, seed=seed)
         return tuple(replace(step, weight=other.weight) for step, other in zip(steps, reversed(steps), strict=True))
 
-    patch.setattr(prequential, "labelled_steps", labelled)
+    patch.setattr(prequential, "with_retrieved", labelled)
 
 
 def features_of_the_labelled_step(patch: pytest.MonkeyPatch):
     """Labelled pairs are described by the graph that holds their links, not by the one before."""
-    honest = prequential.labelled_steps
+    honest = prequential.with_retrieved
 
-    def labelled(past: PreparedGraph, *, seed: int):
-        return tuple(replace(step, before=past) for step in honest(past, seed=seed))
+    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
+        return tuple(replace(step, before=past) for step in honest(past, sampled, seed=seed))
 
-    patch.setattr(prequential, "labelled_steps", labelled)
+    patch.setattr(prequential, "with_retrieved", labelled)
 
 
 def validation_for_the_test(patch: pytest.MonkeyPatch):
@@ -228,15 +229,15 @@ def historical_candidates_of_all_nodes(patch: pytest.MonkeyPatch):
 
 def interactions_of_the_labelled_step(patch: pytest.MonkeyPatch):
     """Labelled pairs are described by earlier snapshots, and by the rows of their own step."""
-    honest = prequential.labelled_steps
+    honest = prequential.with_retrieved
 
-    def labelled(past: PreparedGraph, *, seed: int):
+    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
         def with_rows(before: PreparedGraph) -> PreparedGraph:
             return replace(before, history=replace(before.history, interactions=past.history.interactions))
 
-        return tuple(replace(step, before=with_rows(step.before)) for step in honest(past, seed=seed))
+        return tuple(replace(step, before=with_rows(step.before)) for step in honest(past, sampled, seed=seed))
 
-    patch.setattr(prequential, "labelled_steps", labelled)
+    patch.setattr(prequential, "with_retrieved", labelled)
 
 
 def snapshots_that_keep_the_first_rows(patch: pytest.MonkeyPatch):
