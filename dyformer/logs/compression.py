@@ -102,7 +102,7 @@ def decompressed(
     _check_packing(name, start)
     if not start.startswith((GZIP, BZ2, ZSTD, ZIP, EMPTY_ZIP)) and not _is_tar(start):
         return open_stored()
-    max_bytes = max(FREE_BYTES, size * (limits or ReadLimits()).max_unpacked_ratio)
+    max_bytes = size if _is_tar(start) else max(FREE_BYTES, size * (limits or ReadLimits()).max_unpacked_ratio)
 
     def opened() -> ByteStream:
         if start.startswith((ZIP, EMPTY_ZIP)):
@@ -165,11 +165,11 @@ def _zip_member(name: str, max_bytes: int, stored: BinaryIO, member: str | None)
 def _tar_member(name: str, max_bytes: int, opened: Callable[[], ByteStream], member: str | None) -> ByteStream:
     """Find the member in a first pass, because it must be the only one; give its stream in a second."""
     with closing(_Headers(opened())) as headers:
-        files = (entry.name for _, entry in _entries(name, headers) if entry.isfile())
+        files = (entry.name for _, entry in _entries(name, max_bytes, headers) if entry.isfile())
         names = list(files if member else islice(files, MAX_NAMES))
     wanted = _wanted(names, member, name)
     headers = _Headers(opened())
-    for archive, entry in _entries(name, headers):
+    for archive, entry in _entries(name, max_bytes, headers):
         if entry.isfile() and entry.name == wanted:
             headers.left = max_bytes
             found = archive.extractfile(entry)
@@ -196,11 +196,13 @@ class _Headers:
         self._stream.close()
 
 
-def _entries(name: str, headers: _Headers) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+def _entries(name: str, max_bytes: int, headers: _Headers) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     try:
         archive = tarfile.open(fileobj=headers, mode="r|")  # noqa: SIM115  # pyright: ignore[reportArgumentType, reportCallIssue]
         while (entry := archive.next()) is not None:
             archive.members.clear()  # they would be kept for a second pass
+            if entry.size > max_bytes:  # tarfile would look for its end long after that of the archive
+                raise tarfile.ReadError(f"a file of {entry.size:,} bytes")
             headers.left = entry.size + HEADER_BYTES
             yield archive, entry
     except LogError:

@@ -139,6 +139,7 @@ def _line_frame(block: bytes, first_line: int) -> pl.DataFrame:
 
 
 def _text_column(block: bytes, bounds: NDArray[np.int64], undecodable: list[int]) -> pl.Series:
+    has_mark = codecs.BOM_UTF8 in block  # files that were joined to one have it at the start of a line
     escaped = [block[bounds[at] : bounds[at + 1]].decode("utf-8", "backslashreplace") for at in undecodable]
     if undecodable:
         patched = bytearray(block)
@@ -150,7 +151,7 @@ def _text_column(block: bytes, bounds: NDArray[np.int64], undecodable: list[int]
     text = pl.Series("raw", array)
     if undecodable:
         text = text.scatter(undecodable, escaped)
-    if codecs.BOM_UTF8 in block:  # files that were joined to one have it at the start of a line
+    if has_mark:
         text = text.str.strip_chars_start(BYTE_ORDER_MARK)
     return text.str.strip_chars_end("\n")
 

@@ -27,7 +27,8 @@ from dyformer.logs.validation import DAY_PATTERN, ISO_PATTERN, MIN_EPOCH
 SAMPLE_BYTES = 1 << 18
 SAMPLE_ROWS = 2_000
 START_BYTES = 4096
-MAX_CONTROL = 0.05  # of the characters of a text
+MAX_CONTROL = 0.05  # of the characters of a text, or
+FEW_CONTROL = 16  # characters
 LEAST_RECORDS = 0.05  # of the JSON lines have a key that may be a column
 
 PARQUET_MAGIC = b"PAR1"
@@ -44,7 +45,7 @@ FOREIGN = {
     b"<?xml": "an XML document",
     b"version https://git-lfs": "a Git LFS pointer instead of the log (get it with `git lfs pull`)",
 }
-CONTROL = bytes([*range(9), *range(14, 27), *range(28, 32)])
+CONTROL = bytes([0, *range(4, 9), *range(14, 27)])  # without those that separate fields or color a terminal
 
 Row = list[str]
 
@@ -136,7 +137,7 @@ def check_text(start: bytes, file: str) -> None:
         raise DamagedLog(f"{file} looks like UTF-16 text: convert it to UTF-8 (iconv -f UTF-16LE -t UTF-8)")
     text = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
     kinds = [kind for magic, kind in FOREIGN.items() if text.startswith(magic.lower())]
-    if not kinds and len(start) - len(start.translate(None, CONTROL)) > MAX_CONTROL * len(start):
+    if not kinds and len(start) - len(start.translate(None, CONTROL)) > max(FEW_CONTROL, MAX_CONTROL * len(start)):
         kinds = ["a binary file of an unknown kind"]
     if kinds:
         raise DamagedLog(f"{file} is {kinds[0]}: write its rows as delimited text, JSON lines or Parquet")
@@ -154,7 +155,11 @@ def _first_lines(file: RawFile, comment_marks: str) -> tuple[pl.DataFrame | None
         if not any(is_row) and not num_bytes:
             read = read or [lines.frame.head(1)]  # KONECT's first comment
             continue
-        read.append(lines.frame)
+        if not num_bytes:
+            first = is_row.index(True)
+            read = (read or [lines.frame.head(min(first, 1))]) + [lines.frame.slice(first)]
+        else:
+            read.append(lines.frame)
         num_bytes += len(lines.block)
         if num_bytes >= SAMPLE_BYTES:
             break

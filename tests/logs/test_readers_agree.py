@@ -18,6 +18,7 @@ from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import ReadPlan
 
 NUM_EXAMPLES = int(os.environ.get("DYFORMER_FUZZ_EXAMPLES", "300"))
+MAX_ROWS = int(os.environ.get("DYFORMER_FUZZ_ROWS", "12"))  # of an example
 TEXT_PIECES = [
     "1",
     "23",
@@ -101,7 +102,7 @@ def written_rows(draw, separator, shape):
     """Rows, most of them of plain integers, with odd pieces put in here and there."""
     (source, target, time), num_fields = shape
     rows = []
-    for _ in range(draw(st.integers(1, 12))):
+    for _ in range(draw(st.integers(1, MAX_ROWS))):
         fields = [draw(st.sampled_from(["7", "12", "305", "a", "b c", "5.0"])) for _ in range(num_fields.start)]
         if draw(st.integers(0, 3)):
             fields[source], fields[target] = (str(draw(st.integers(0, 10**6))) for _ in range(2))
