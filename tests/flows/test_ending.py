@@ -1,0 +1,209 @@
+"""Every command ends in one line and a documented exit code, whatever happens in it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from flows.console import print_frame, printable
+from flows.ending import SECONDS_TO_STOP, STOPPED_LINE, exit_code
+
+COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")
+
+
+class Panic(BaseException):
+    """Like the panic of a library in Rust, which is no Exception."""
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    return tmp_path / "store"
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("x"),
+        ZeroDivisionError("by\nzero"),
+        MemoryError(),
+        Panic("in Rust"),
+        ValueError("of a test, not of ours"),
+    ],
+)
+def test_unexpected_error_is_one_line_and_its_traceback_is_in_the_log(
+    error: BaseException, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert exit_code(raising(error)) == 1
+    line = capsys.readouterr().err
+    assert re.fullmatch(rf"dyformer: unexpected error \({type(error).__name__}: .*\); its log is (.*)\n", line)
+    log = Path(line.rstrip("\n").rpartition(" ")[2])
+    assert log.parent == store / "faults"
+    assert "Traceback" in log.read_text()
+    assert "in command" in log.read_text()
+
+
+def test_log_goes_to_the_temporary_folder_where_the_store_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert exit_code(raising(KeyError("x"))) == 1
+    assert f"its log is {tmp_path}/dyformer-faults/" in capsys.readouterr().err
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    assert exit_code(raising(KeyError("x"))) == 1
+    assert "its log could not be written" in capsys.readouterr().err
+
+
+def test_fault_of_a_file_is_named_with_the_file(capsys: pytest.CaptureFixture[str]):
+    assert exit_code(raising(OSError(28, "No space left on device", "/disk/file"))) == 1
+    assert re.fullmatch(r"dyformer: /disk/file: No space left on device; check .*space.*\n", capsys.readouterr().err)
+
+
+def test_error_of_this_program_is_written_as_it_is(store: Path, capsys: pytest.CaptureFixture[str]):
+    from storage.raw.log_files import find_logs
+
+    assert exit_code(lambda: find_logs([""], "mylog", "") and None) == 1
+    assert capsys.readouterr().err.startswith("dyformer: --log is an empty text: name a file, a folder or a pattern")
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(("ending", "code"), [(SystemExit(3), 3), (SystemExit(2), 2), (SystemExit("text"), 1)])
+def test_exit_codes_of_commands_are_kept(ending: SystemExit, code: int):
+    assert exit_code(raising(ending)) == code
+    assert exit_code(lambda: None) == 0
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(130)])
+def test_stopped_command_says_how_to_go_on(ending: BaseException, capfd: pytest.CaptureFixture[str], monkeypatch):
+    import threading
+
+    monkeypatch.setattr("flows.ending._has_ended", threading.Lock())
+    assert exit_code(raising(ending)) == 130
+    assert capfd.readouterr().err == f"{STOPPED_LINE}\n"
+
+
+def test_control_characters_and_markup_of_ids_stay_text(capsys: pytest.CaptureFixture[str]):
+    ids = ["\x1b[31mred", "[bold]b[/bold]", "[/]", "a\nb", "\u202eab", "\x9b1m", "é"]
+    print_frame(pl.DataFrame({"[red]id\x07": ids}))
+    output = capsys.readouterr().out
+    for text in (r"\x1b[31mred", "[bold]b[/bold]", "[/]", r"a\nb", r"\u202eab", r"\x9b1m", "é", r"[red]id\x07"):
+        assert text in output
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", output)
+    assert printable("file\x1b]0;title\x07 \udcff") == r"file\x1b]0;title\x07 \udcff"
+
+
+def test_name_of_a_file_with_control_characters_is_written_in_escapes(tmp_path: Path, store: Path):
+    (tmp_path / "log\x1b[31m.csv").write_text("a\nb\nc\n")
+    arguments = ("ingest", "mine", "--log", str(tmp_path / "log\x1b[31m.csv"))
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert r"log\x1b[31m.csv, line 1 does not split" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+LONG_CALL = (
+    "import sys, hashlib; from flows.ending import exit_code; print('started', flush=True);"
+    "sys.exit(exit_code(lambda: hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**9)))"
+)
+
+
+def test_ctrl_c_ends_a_command_that_is_inside_a_library():
+    """The library's call lasts an hour, and Python's own handler would wait for it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG_CALL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    time.sleep(0.3)
+    sent = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, f"{STOPPED_LINE}\n")
+    assert time.monotonic() - sent < SECONDS_TO_STOP + 1
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def ended_within(process: int, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+FLOW = (
+    "import sys, time; import flows.cli; from flows.ending import exit_code; flows.cli._announce();"
+    "from prefect import flow;"
+    "sys.exit(exit_code(lambda: flow(lambda: time.sleep(600), name='waiting')()))"
+)
+
+
+def test_ctrl_c_in_a_run_ends_it_and_its_server_in_time(tmp_path: Path):
+    """A terminal sends the signal to the whole process group of the command."""
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
+    environment.pop("PREFECT_API_URL", None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", FLOW],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 120
+    while not (servers := children(process.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1)
+    sent = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 3
+    assert (process.returncode, errors) == (130, f"{STOPPED_LINE}\n")
+    assert servers
+    assert all(ended_within(server, 10) for server in servers)
+
+
+WAITING = "import os, sys; from flows.temporary_server import _end_with; _end_with(int(sys.argv[1]))"
+KILLED = (
+    "import os, subprocess, sys;"
+    f"child = subprocess.Popen([sys.executable, '-c', {WAITING!r}, str(os.getpid())], start_new_session=True);"
+    "print(child.pid, flush=True); sys.stdin.read()"
+)
+
+
+def test_server_of_a_killed_run_ends():
+    run = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    server = int(run.stdout.readline())
+    time.sleep(1)
+    assert not ended_within(server, 0.2)
+    run.kill()
+    run.communicate()
+    assert ended_within(server, 10)
