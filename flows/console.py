@@ -61,7 +61,7 @@ def counts_line(counts: dict[str, Any]) -> str:
     return (
         f"{counts['dataset']}: {read} rows read = {accepted} accepted + {quarantined} quarantined + {dropped} dropped"
         f" ({duplicates} exact duplicates); event table version {counts['version']}"
-        f"{f'; {comments:,} comment lines left out' if comments else ''}"
+        f"{f'; comment lines left out: {comments:,}' if comments else ''}"
         f"{'' if counts['changed'] else ', no new rows'}"
     )
 

@@ -25,6 +25,7 @@ from dyformer.logs.raw_file import ByteStream, DamagedLog, LogError, LogNotFound
 GZIP, BZ2, ZSTD, ZIP, EMPTY_ZIP = b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PK\x05\x06"
 TAR_MAGIC = b"ustar"
 TAR_MAGIC_AT = 257
+TAR_END = bytes(512)
 PACKED = {
     b"\xfd7zXZ\x00": ("xz", "xz -d"),
     b"7z\xbc\xaf": ("7z", "7z x"),
@@ -58,10 +59,7 @@ class CheckedStream:
             raise _damaged(self._name, error) from error
         self._left -= len(part)
         if self._left < 0:
-            raise DamagedLog(
-                f"{self._name} unpacks to more than {self._max_bytes:,} bytes, which is far more than a log does: check"
-                " it, and unpack it first if it is sound, or raise DYFORMER_MAX_UNPACKED_RATIO"
-            )
+            raise _too_large(self._name, self._max_bytes)
         return part
 
     def close(self) -> None:
@@ -102,7 +100,7 @@ def decompressed(
     _check_packing(name, start)
     if not start.startswith((GZIP, BZ2, ZSTD, ZIP, EMPTY_ZIP)) and not _is_tar(start):
         return open_stored()
-    max_bytes = size if _is_tar(start) else max(FREE_BYTES, size * (limits or ReadLimits()).max_unpacked_ratio)
+    max_bytes = max(FREE_BYTES, size * (limits or ReadLimits()).max_unpacked_ratio)
 
     def opened() -> ByteStream:
         if start.startswith((ZIP, EMPTY_ZIP)):
@@ -111,7 +109,7 @@ def decompressed(
 
     inner = _start(opened())
     if _is_tar(inner):
-        return _tar_member(name, max_bytes, opened, member)
+        return _tar_member(name, size if _is_tar(start) else max_bytes, opened, member)
     _check_packing(name, inner)
     if inner.startswith((GZIP, BZ2, ZSTD, ZIP)):
         raise DamagedLog(f"{name} is compressed twice, or holds another archive: unpack it once, and read the result")
@@ -183,10 +181,17 @@ class _Headers:
 
     def __init__(self, stream: ByteStream):
         self._stream = stream
+        self._last = b""
         self.left = HEADER_BYTES
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the mark of an archive's end was read; tarfile takes any broken header for the end."""
+        return TAR_END in self._last
 
     def read(self, size: int = -1, /) -> bytes:
         part = self._stream.read(size)
+        self._last = part or self._last
         self.left -= len(part)
         if self.left < 0:
             raise tarfile.ReadError(f"headers of more than {HEADER_BYTES:,} bytes")
@@ -202,9 +207,16 @@ def _entries(name: str, max_bytes: int, headers: _Headers) -> Iterator[tuple[tar
         while (entry := archive.next()) is not None:
             archive.members.clear()  # they would be kept for a second pass
             if entry.size > max_bytes:  # tarfile would look for its end long after that of the archive
-                raise tarfile.ReadError(f"a file of {entry.size:,} bytes")
+                raise tarfile.ReadError(
+                    f"it holds a file of {entry.size:,} bytes, and at most {max_bytes:,} are expected"
+                )
             headers.left = entry.size + HEADER_BYTES
             yield archive, entry
+        if not headers.has_ended:
+            raise tarfile.ReadError("it has no end")
+        headers.left = max_bytes
+        while headers.read(HEADER_BYTES):  # the checksum of a compressed archive stands after its last file
+            pass
     except LogError:
         raise
     except BROKEN_ARCHIVE as error:
@@ -220,6 +232,13 @@ def _wanted(names: list[str], member: str | None, archive: str) -> str:
     wanted = f"no single {member}" if member else "more than one file, or none"
     raise DamagedLog(
         f"the archive {archive} holds {wanted} ({', '.join(names[:MAX_NAMES])}): unpack it and name the log itself"
+    )
+
+
+def _too_large(name: str, max_bytes: int) -> DamagedLog:
+    return DamagedLog(
+        f"{name} unpacks to more than {max_bytes:,} bytes, which is far more than a log does: check it, and unpack it"
+        " first if it is sound, or raise DYFORMER_MAX_UNPACKED_RATIO"
     )
 
 

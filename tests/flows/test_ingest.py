@@ -141,3 +141,48 @@ def test_a_new_file_may_drop_the_duplicates_that_an_earlier_one_has(dyformer: Ca
     code, output = dyformer("ingest", *options)  # as a run does in its flow
     assert code == 0
     assert "no new rows" in output
+
+
+def test_comment_lines_are_counted_and_below_a_header_there_are_none(dyformer: Callable[..., tuple[int, str]]):
+    rows = "\n".join(ROWS).replace("u1", "#1")
+    Path("bare.csv").write_text(f"% made by hand\n{rows}\n")
+    code, output = dyformer("ingest", "bare", "--log", "bare.csv")
+    assert code == 0
+    assert "11 rows read = 11 accepted" in output
+    assert "; comment lines left out: 4" in output
+    code, output = dyformer("ingest", "bare", "--log", "bare.csv")
+    assert "comment" not in output  # no line was read
+    Path("named.csv").write_text(f"% made by hand\n{HEADER}\n{rows}\n")
+    code, output = dyformer("ingest", "named", "--log", "named.csv")
+    assert code == 0
+    assert "14 rows read = 14 accepted" in output
+    assert "; comment lines left out: 1" in output
+    Path("tags.csv").write_text("\n".join(f"#{row}" for row in ROWS))
+    code, output = dyformer("ingest", "tags", "--log", "tags.csv")
+    assert code == 1
+    assert "all of its 14 lines are comments" in output
+    assert "--comments" in output
+    assert dyformer("ingest", "tags", "--log", "tags.csv", "--comments", "")[0] == 0
+
+
+def test_an_empty_name_of_a_log_is_refused(dyformer: Callable[..., tuple[int, str]]):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS]))
+    for empty in ("", " "):
+        code, output = dyformer("ingest", "mine", "--log", empty)
+        assert code == 1
+        assert "--log is an empty text" in output
+
+
+def test_limits_of_raw_files_are_set_by_variables(
+    dyformer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+):
+    Path("log.csv").write_text("\n".join([HEADER, *ROWS, f"{'x' * 2000},v1,2024-01-01T00:00:00Z"]))
+    monkeypatch.setenv("DYFORMER_MAX_LINE_BYTES", "1000")
+    code, output = dyformer("ingest", "mine", "--log", "log.csv", "--max-bad", "10%")
+    assert code == 0
+    assert "14 accepted + 1 quarantined" in output
+    for value in ("many", "-1", "0"):
+        monkeypatch.setenv("DYFORMER_MAX_LINE_BYTES", value)
+        code, output = dyformer("ingest", "other", "--log", "log.csv")
+        assert code == 1
+        assert f"DYFORMER_MAX_LINE_BYTES='{value}'" in output

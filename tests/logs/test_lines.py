@@ -1,3 +1,7 @@
+import io
+import tracemalloc
+
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -5,8 +9,9 @@ from raw_logs import EPOCH, SECOND, ends, raw, read, reasons
 
 from dyformer.logs import delimited, events
 from dyformer.logs.events import read_events
-from dyformer.logs.lines import integer_rows
+from dyformer.logs.lines import integer_rows, text_blocks
 from dyformer.logs.plan import Declared
+from dyformer.logs.raw_file import RawFile
 from dyformer.logs.sniffing import sniff_plan
 
 AT = {"source": 0, "target": 1, "time": 2}
@@ -116,3 +121,35 @@ def test_the_quarantine_has_the_text_of_a_rejected_row_of_numbers(monkeypatch):
     assert reasons(result) == {11: "negative weight"}
     assert result.quarantine["raw"].to_list() == [f"5,6,{EPOCH},-1,note"]
     assert ends(result)[8] == ("8", "9", (EPOCH + 8) * SECOND)
+
+
+class LongLine:
+    """A stream of good rows around a line of many bytes, which are never all in memory."""
+
+    def __init__(self, num_bytes):
+        row = f"1,2,{EPOCH}\n".encode()
+        self.parts = iter([row, *[b"x" * (1 << 20)] * (num_bytes >> 20), b"\n", row])
+
+    def read(self, size=-1):
+        return next(self.parts, b"")
+
+    def close(self):
+        pass
+
+
+def test_a_long_line_is_never_held_as_a_whole():
+    tracemalloc.start()
+    blocks = list(text_blocks(RawFile(name="log", open=lambda: LongLine(256 << 20)), 1 << 20))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [(lines.first_line, lines.max_bytes) for lines in blocks] == [(1, None), (2, 1 << 22), (3, None)]
+    assert peak < 4 * (1 << 22)
+
+
+@pytest.mark.parametrize("block_bytes", [4, 5, 7, 1000])
+def test_every_line_end_ends_one_line(block_bytes):
+    content = b"a\r\nb\rc\n\nd\r\re\n\rf"
+    blocks = text_blocks(RawFile(name="log", open=lambda: io.BytesIO(content)), block_bytes)
+    frame = pl.concat(lines.frame for lines in blocks)
+    assert frame["raw"].to_list() == ["a", "b", "c", "", "d", "", "e", "", "f"]
+    assert frame["line"].to_list() == list(range(1, 10))
