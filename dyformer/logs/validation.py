@@ -31,7 +31,7 @@ DAY_FORMS = ("%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p")
 
 ISO_FORMS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z")
 
-WHOLE_FLOAT = r"^(-?[1-9]\d{0,14}|0)\.0+$"
+WHOLE_FLOAT = r"^(-?[1-9]\d{0,14}|0)\.0$"
 """A float that is surely whole, as programs write it."""
 
 UNIT_BOUNDS: tuple[tuple[float, TimeUnit], ...] = ((1e8, "step"), (1e11, "s"), (1e14, "ms"), (1e17, "us"))
@@ -63,7 +63,7 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
 
 def _ids(texts: pl.Series) -> pl.Series:
     """Write an id like 7.0 as 7, in every format alike: a column of integers with gaps was stored as floats."""
-    if texts.dtype != pl.String or not texts.str.contains(".0", literal=True).any():
+    if texts.dtype != pl.String or not texts.str.ends_with(".0").any():
         return texts
     return texts.str.replace(WHOLE_FLOAT, "$1")
 
