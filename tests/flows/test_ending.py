@@ -79,13 +79,13 @@ def test_fault_of_a_file_is_named_with_the_file(capsys: pytest.CaptureFixture[st
 def test_error_of_this_program_is_written_as_it_is(store: Path, capsys: pytest.CaptureFixture[str]):
     from storage.raw.log_files import find_logs
 
-    assert exit_code(lambda: find_logs([""], "mylog", "") and None) == 1
+    assert exit_code(lambda: find_logs([""], "mylog", "").clear()) == 1
     assert capsys.readouterr().err.startswith("dyformer: --log is an empty text: name a file, a folder or a pattern")
     assert not store.exists()
 
 
 @pytest.mark.parametrize(("ending", "code"), [(SystemExit(3), 3), (SystemExit(2), 2), (SystemExit("text"), 1)])
-def test_exit_codes_of_commands_are_kept(ending: SystemExit, code: int):
+def test_exit_code_of_a_command_is_the_exit_code_of_the_program(ending: SystemExit, code: int):
     assert exit_code(raising(ending)) == code
     assert exit_code(lambda: None) == 0
 

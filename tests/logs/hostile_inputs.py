@@ -78,7 +78,7 @@ def flipped(content, first, num_bytes):
     )
 
 
-def zipped(flag=0, method=None, **members):
+def zipped(members, flag=0, method=None):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, member in members.items():
@@ -309,14 +309,18 @@ CASES: dict[str, Case] = {
         gzip.compress(gzip.compress(GOOD.encode())), DamagedLog, "compressed twice", "unpack it once"
     ),
     "xz": refused(lzma.compress(GOOD.encode()), DamagedLog, "xz-compressed", "xz -d"),
-    "an encrypted zip": refused(zipped(flag=1, log=GOOD), DamagedLog, "encrypted", "unpack it first"),
-    "a zip by an unknown method": refused(zipped(method=99, log=GOOD), DamagedLog, "not supported", "unpack it first"),
-    "an empty zip": refused(zipped(), DamagedLog, "more than one file, or none", "name the log itself"),
-    "a zip that breaks off": refused(zipped(log=GOOD)[:-30], DamagedLog, "damaged", "again"),
-    "a zip of two files": refused(zipped(one=GOOD, two=GOOD), DamagedLog, "more than one file", "one, two"),
-    "a zip in a zip": refused(zipped(inner=zipped(log=GOOD)), DamagedLog, "another archive", "unpack it once"),
+    "an encrypted zip": refused(zipped({"log": GOOD}, flag=1), DamagedLog, "encrypted", "unpack it first"),
+    "a zip by an unknown method": refused(
+        zipped({"log": GOOD}, method=99), DamagedLog, "not supported", "unpack it first"
+    ),
+    "an empty zip": refused(zipped({}), DamagedLog, "more than one file, or none", "name the log itself"),
+    "a zip that breaks off": refused(zipped({"log": GOOD})[:-30], DamagedLog, "damaged", "again"),
+    "a zip of two files": refused(zipped({"one": GOOD, "two": GOOD}), DamagedLog, "more than one file", "one, two"),
+    "a zip in a zip": refused(
+        zipped({"inner": zipped({"log": GOOD})}), DamagedLog, "another archive", "unpack it once"
+    ),
     "an Excel workbook": refused(
-        zipped(**{"[Content_Types].xml": "<x/>", "xl/a.xml": "<x/>"}), DamagedLog, "more than one file"
+        zipped({"[Content_Types].xml": "<x/>", "xl/a.xml": "<x/>"}), DamagedLog, "more than one file"
     ),
     "a bomb of bz2": refused(
         bz2.compress(b"0" * 3_000_000),

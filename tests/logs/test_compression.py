@@ -6,6 +6,7 @@ import io
 import tarfile
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 
 import pytest
 
@@ -24,7 +25,7 @@ def zipped(content, method=zipfile.ZIP_DEFLATED):
     return stream.getvalue()
 
 
-def tarred(content, pack=bytes):
+def tarred(content: bytes, pack: Callable[[bytes], bytes] = bytes) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         folder = tarfile.TarInfo("folder")
@@ -36,8 +37,8 @@ def tarred(content, pack=bytes):
     return pack(stream.getvalue())
 
 
-PACKED = {
-    "gzip": gzip.compress,
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda content: gzip.compress(content),
     "bz2": bz2.compress,
     "zip": zipped,
     "tar": tarred,
