@@ -1,6 +1,6 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
-# make test-faults  damage 1,000 stored files: each is named or without effect, minutes
+# make test-faults  damage 1,000 stored files: each is named or without effect; compare the readers of raw logs on 100,000 rows; minutes
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
@@ -44,6 +44,7 @@ test: install
 
 test-faults: install
 	$(BIN)/python tests/faults/damage.py --tries 1000
+	DYFORMER_FUZZ_EXAMPLES=4000 DYFORMER_FUZZ_ROWS=60 $(BIN)/python -m pytest -q tests/logs/test_readers_agree.py
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
