@@ -32,7 +32,7 @@ def file_sha256(address: str, stamp: files.Stamp | None = None) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _file_sha256(address: str, stamp: files.Stamp) -> str:
-    with files.open_stream(address) as stream:
+    with files.open_stream(address) as stream, files.named_read(address):
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -46,9 +46,11 @@ def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
         return "is missing"
     if stamp[0] != num_bytes:
         return f"has {stamp[0]} bytes instead of {num_bytes}"
-    if checksum is not None and file_sha256(address, stamp) != checksum:
-        return "was changed after it was written"
-    return None
+    try:
+        is_same = checksum is None or file_sha256(address, stamp) == checksum
+    except files.ReadFailed as error:
+        return str(error).removeprefix(f"{address} ")
+    return None if is_same else "was changed after it was written"
 
 
 def link_in(address: str) -> str | None:
@@ -83,6 +85,8 @@ def read_record(address: str, remedy: str) -> dict[str, Any] | None:
         content = files.read_bytes(address)
     except FileNotFoundError:
         return None
+    except files.ReadFailed as error:
+        raise RecordDamaged(str(error)) from error
     problem = link_in(address)
     record = opened(content)
     if problem is None and record is None:

@@ -43,12 +43,8 @@ class ReadFailed(OSError):
 def read_bytes(address: str) -> bytes:
     """Content of a file or an object; FileNotFoundError when there is none."""
     if not is_remote(address):
-        try:
+        with named_read(address):
             return Path(address).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            raise
-        except OSError as error:
-            raise ReadFailed(f"{address} cannot be read ({error.strerror}): check the disk and your rights") from error
     with objects.named_errors(address):
         return bytes(obstore.get(*objects.object_at(address)).bytes())
 
@@ -180,10 +176,15 @@ def remove(address: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Delete a folder and all below it; a local one disappears in one rename. A missing folder is no error."""
+    """Delete a folder and all below it; a local one disappears in one rename. A missing folder is no error.
+
+    Of a symbolic link only the link is deleted.
+    """
     if is_remote(folder):
         for address in find(folder):
             remove(address)
+    elif Path(folder).is_symlink():  # its target is no part of the store
+        Path(folder).unlink()
     elif Path(folder).is_dir():
         hidden = Path(folder).with_name(temporary_name(Path(folder).name))
         Path(folder).rename(hidden)
@@ -223,6 +224,18 @@ def children(folder: str) -> list[str]:
 def temporary_name(name: str) -> str:
     """Hidden name beside the file that no other writer uses."""
     return f".{name}.{uuid.uuid4().hex}"
+
+
+@contextmanager
+def named_read(address: str) -> Iterator[None]:
+    """Raise the errors of a local read as ReadFailed, with the path and the reason; a missing file is no such error."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ReadFailed(f"{address} cannot be read ({reason}): check the disk and your rights") from error
 
 
 @contextmanager

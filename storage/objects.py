@@ -28,9 +28,9 @@ def is_remote(address: str) -> bool:
 
 
 def s3_options(address: str) -> dict[str, str]:
-    """Options with which obstore, Polars and deltalake reach the address; empty for a local one.
+    """Options with which obstore and Polars reach the address; empty for a local one.
 
-    Keys come from the environment, else from the user's AWS profile, which deltalake and obstore do not read.
+    Keys come from the environment, else from the user's AWS profile, which obstore does not read.
     """
     if not is_remote(address):
         return {}

@@ -229,6 +229,8 @@ def _record(address: str) -> dict[str, Any] | None:
         content = files.read_bytes(location)
     except FileNotFoundError:
         return None
+    except files.ReadFailed as error:
+        raise ArtifactDamaged(str(error)) from error
     if (problem := link_in(location)) is not None:
         raise ArtifactDamaged(f"{location} {problem}: {REMEDY}")
     record = _whole(content)

@@ -241,7 +241,11 @@ def _committed(address: str, version: int, content: bytes) -> bool:
 def _actions(location: str, stamp: files.Stamp) -> tuple[Action, ...]:
     """Read the actions of a commit, once in a process for each content of the file."""
     _check_links(location)
-    return actions_in(location, files.read_bytes(location))
+    try:
+        content = files.read_bytes(location)
+    except files.ReadFailed as error:
+        raise TableDamaged(str(error)) from error
+    return actions_in(location, content)
 
 
 def _check_links(location: str) -> None:

@@ -67,3 +67,14 @@ def test_a_dataset_in_use_is_not_dropped(layout: Layout):
         assert addresses(layout) == before
         holder.kill()
     drop_dataset(layout, "one")
+
+
+def test_a_linked_folder_is_dropped_without_its_target(tmp_path: Path):
+    layout = Layout(str(tmp_path / "store"))
+    declare(layout, "one", {"window": "7d"})
+    target, folder = tmp_path / "elsewhere", Path(layout.of_dataset(layout.datasets, "one"))
+    folder.rename(target)
+    folder.symlink_to(target)
+    files.remove_folder(str(folder))
+    assert not folder.exists()
+    assert [path.name for path in target.iterdir()] == ["declaration.json"]

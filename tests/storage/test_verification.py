@@ -1,11 +1,14 @@
 """`dyformer verify`: each damaged part is named once, and what can be made again is."""
 
+import errno
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,6 +23,7 @@ from storage.checksums import RecordDamaged, read_record, write_record
 from storage.drop import DatasetInUse
 from storage.events.commits import append
 from storage.events.declarations import declaration, declare
+from storage.events.delta_log import TableDamaged
 from storage.events.table import ingested_datasets, read_events
 from storage.layout import Layout
 from storage.leftovers import remove_leftovers
@@ -228,3 +232,47 @@ def test_leftovers_of_killed_writers_are_removed_after_an_hour(layout: Layout):
     remove_leftovers(layout, "chat")
     assert (old.exists(), declared.exists(), new.exists()) == (False, False, True)
     assert found(layout) == []
+
+
+def test_a_disk_that_cannot_read_a_file_is_one_named_error(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    (broken, *_) = data_paths(layout)
+    real = hashlib.file_digest
+
+    def failing(stream: Any, name: Any) -> Any:
+        if stream.name == str(broken):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", failing)
+    os.utime(broken)  # so that it is read again
+    with pytest.raises(TableDamaged, match=rf"{broken} cannot be read \(Input/output error\): check the disk"):
+        read_events(layout, "chat")
+    damage: list[str] = []
+    assert query(layout, "select distinct dataset from events", damage.append).rows() == [("shop",)]
+    assert "cannot be read" in damage[0]
+    (fault,) = found(layout)
+    assert "cannot be read" in fault.problem
+
+
+@pytest.mark.parametrize("part", ["commit", "declaration", "manifest"])
+def test_a_record_that_the_disk_cannot_read_is_named_and_hurts_no_other(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, part: str
+):
+    (manifest,) = Path(layout.root).glob("6_vectors/vectors/dataset=chat/**/manifest.json")
+    broken = {"commit": commit_file(layout, 1), "declaration": Path(layout.declaration("chat")), "manifest": manifest}[
+        part
+    ]
+    real = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if path == broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path)
+
+    os.utime(broken)
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    (fault,) = found(layout)
+    assert str(broken) in f"{fault.address} {fault.problem}"
+    assert "cannot be read (Input/output error)" in f"{fault.address} {fault.problem}"
+    assert "shop" in ingested_datasets(layout)
+    assert query(layout, "select id from vectors where dataset = 'shop'", [].append).rows() == [("shop-1",)]
