@@ -70,7 +70,7 @@ def chat(layout: Layout, pattern: str) -> Path:
 
 REPAIRED = {
     "dictionary": "2_events/dataset=chat/nodes/_delta_log/*01.json",
-    "dictionary's rows": "2_events/dataset=chat/nodes/*c*.parquet",
+    "dictionary's rows": "2_events/dataset=chat/nodes/*.parquet",
     "champion": "5_checkpoints/champion/dataset=chat/champion.json",
     "artifact": "6_vectors/vectors/dataset=chat/**/vectors.parquet",
     "manifest": "6_vectors/vectors/dataset=chat/**/manifest.json",
