@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,8 +35,10 @@ from storage.verification import Fault, dataset_of, faults, repaired
 KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}
 
 
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a store of two datasets once; each test gets a copy."""
+    tmp_path = tmp_path_factory.mktemp("made")
     layout = Layout(str(tmp_path / "store"))
     for dataset in ("chat", "shop"):
         declare(layout, dataset, {"window": "7d", "time_unit": "s"})
@@ -52,7 +55,13 @@ def layout(tmp_path: Path) -> Layout:
     run.append({"id": "1", "kind": "start", "time": 5})
     run.append({"id": "2", "kind": "artifact", "path": "plots"}, tmp_path / "plot")
     run.close()
-    return layout
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def layout(made: Path, tmp_path: Path) -> Layout:
+    shutil.copytree(made, tmp_path / "store")
+    return Layout(str(tmp_path / "store"))
 
 
 def found(layout: Layout, dataset: str | None = None) -> list[Fault]:
