@@ -4,6 +4,7 @@
 3 there were no new rows or settings  130 stopped, by Ctrl-C for example
 """
 
+import dis
 import os
 import signal
 import socket
@@ -62,9 +63,13 @@ def _message(error: BaseException) -> str:
 
 
 def _is_ours(trace: TracebackType | None) -> bool:
-    """Whether the error was raised by a line of this program, and not of a library."""
-    frames = list(traceback.walk_tb(trace))
-    return bool(frames) and frames[-1][0].f_code.co_filename.startswith(PACKAGES)
+    """Whether the error was raised by a `raise` of this program, and not by or in a function of a library."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code = trace.tb_frame.f_code
+    return code.co_filename.startswith(PACKAGES) and dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _logged(error: BaseException) -> str:

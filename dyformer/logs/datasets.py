@@ -39,19 +39,28 @@ class UnknownDataset(ValueError):
     """A name that no known log has."""
 
 
+THOUSAND_YEARS = 365_250 * FIXED_UNITS["d"]
+LONGEST = {"mo": 12 * 99, "y": 99, "": 1 << 53}
+"""Longest durations of other units than the fixed ones, because dates end with the year 9999."""
+
+
 def parse_duration(text: str) -> tuple[int, str]:
     """Split "10d" into (10, "d"); a plain number is a count of integer steps, with unit "".
 
     Raises WindowError when the text is not a duration.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,20})\s*([a-z]*)\s*", text)
     allowed = {*FIXED_UNITS, *CALENDAR_UNITS, ""}
     if match is None or match[2] not in allowed:
         raise WindowError(
             f"{text!r} is not a duration: write a number and one of {', '.join([*FIXED_UNITS, 'mo', 'y'])}"
             ' (as in "10d"), or a plain number of steps for a log with integer steps'
         )
-    return int(match[1]), match[2]
+    amount, unit = int(match[1]), match[2]
+    longest = LONGEST.get(unit) or THOUSAND_YEARS // FIXED_UNITS[unit]
+    if amount > longest:
+        raise WindowError(f"the duration {text!r} is too long: write {longest}{unit} or less")
+    return amount, unit
 
 
 def fixed_duration(text: str, time_unit: TimeUnit) -> int:

@@ -97,8 +97,8 @@ def _parquet(file: RawFile) -> "Iterator[pq.ParquetFile]":
 
     with closing(seekable(file.open())) as stream:
         try:
-            yield pq.ParquetFile(stream)
-        except (pa.ArrowException, OSError) as error:
+            yield pq.ParquetFile(stream, page_checksum_verification=True)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last one from names
             reason = str(error).partition("\n")[0]
             raise DamagedLog(f"{file.name} starts like Parquet but cannot be read ({reason}); copy it again") from error
 

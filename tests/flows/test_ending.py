@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from flows.console import print_frame, printable
-from flows.ending import SECONDS_TO_STOP, STOPPED_LINE, exit_code
+from flows.ending import PACKAGES, SECONDS_TO_STOP, STOPPED_LINE, exit_code
 
 COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")
 
@@ -82,6 +82,15 @@ def test_error_of_this_program_is_written_as_it_is(store: Path, capsys: pytest.C
     assert exit_code(lambda: find_logs([""], "mylog", "").clear()) == 1
     assert capsys.readouterr().err.startswith("dyformer: --log is an empty text: name a file, a folder or a pattern")
     assert not store.exists()
+
+
+@pytest.mark.parametrize(("source", "is_named"), [("raise ValueError('ours')", True), ("int('x')", False)])
+def test_only_errors_that_this_program_raises_itself_are_named_ones(
+    source: str, is_named: bool, capsys: pytest.CaptureFixture[str]
+):
+    code = compile(source, PACKAGES[0] + "module.py", "exec")
+    assert exit_code(lambda: exec(code)) == 1
+    assert (capsys.readouterr().err == "dyformer: ours\n") is is_named
 
 
 @pytest.mark.parametrize(("ending", "code"), [(SystemExit(3), 3), (SystemExit(2), 2), (SystemExit("text"), 1)])

@@ -270,6 +270,9 @@ CASES: dict[str, Case] = {
     "Parquet with a changed page": refused(
         flipped(parquet(), 20, 60), DamagedLog, "starts like Parquet", "copy it again"
     ),
+    "Parquet with a name that is no text": refused(
+        parquet().replace(b"source", b"\xffource"), DamagedLog, "starts like Parquet", "copy it again"
+    ),
     "Parquet without a row": refused(parquet(columns=[pa.array([], pa.string())] * 3), EmptyLog, "no row"),
     "Parquet with a name twice": refused(
         parquet(("source", "target", "time", "time"), [IDS, IDS, TIMES, TIMES]), AmbiguousLog, "time at position 2"

@@ -131,3 +131,10 @@ def test_durations_are_in_the_unit_of_the_log():
 def test_durations_that_do_not_fit_the_log_are_refused(text, unit, message):
     with pytest.raises(WindowError, match=message):
         fixed_duration(text, unit)
+
+
+@pytest.mark.parametrize("text", ["999999999999d", f"{10**19}", "99999999mo", "100y", "9" * 5000 + "d"])
+def test_a_duration_beyond_all_dates_is_refused(text):
+    with pytest.raises(WindowError, match=r"too long: write \d+\w* or less|is not a duration"):
+        parse_duration(text)
+    assert parse_duration("1000d") == (1000, "d")
