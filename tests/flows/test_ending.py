@@ -152,8 +152,9 @@ def test_ctrl_c_ends_a_command_that_is_inside_a_library():
     assert time.monotonic() - sent < SECONDS_TO_STOP + 1
 
 
-def children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+def servers_of(process: int) -> list[int]:
+    children = map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())
+    return [child for child in children if b"flows.temporary_server" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def ended_within(process: int, seconds: float) -> bool:
@@ -187,7 +188,7 @@ def test_ctrl_c_in_a_run_ends_it_and_its_server_in_time(tmp_path: Path):
         start_new_session=True,
     )
     until = time.monotonic() + 120
-    while not (servers := children(process.pid)) and time.monotonic() < until:
+    while not (servers := servers_of(process.pid)) and time.monotonic() < until:
         time.sleep(0.1)
     time.sleep(1)
     sent = time.monotonic()
