@@ -29,6 +29,7 @@ SAMPLE_ROWS = 2_000
 START_BYTES = 4096
 MAX_CONTROL = 0.05  # of the characters of a text, or
 FEW_CONTROL = 16  # characters
+MAX_TEXT_LINES = 0.1  # of the lines of a binary file
 LEAST_RECORDS = 0.05  # of the JSON lines have a key that may be a column
 
 PARQUET_MAGIC = b"PAR1"
@@ -137,10 +138,18 @@ def check_text(start: bytes, file: str) -> None:
         raise DamagedLog(f"{file} looks like UTF-16 text: convert it to UTF-8 (iconv -f UTF-16LE -t UTF-8)")
     text = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
     kinds = [kind for magic, kind in FOREIGN.items() if text.startswith(magic.lower())]
-    if not kinds and len(start) - len(start.translate(None, CONTROL)) > max(FEW_CONTROL, MAX_CONTROL * len(start)):
-        kinds = ["a binary file of an unknown kind"]
+    if not kinds and _num_control(start) > max(FEW_CONTROL, MAX_CONTROL * len(start)):
+        lines = [line for line in start.splitlines() if line.strip()]
+        if sum(not _num_control(line) for line in lines) <= MAX_TEXT_LINES * len(
+            lines
+        ):  # else bad rows among good ones
+            kinds = ["a binary file of an unknown kind"]
     if kinds:
         raise DamagedLog(f"{file} is {kinds[0]}: write its rows as delimited text, JSON lines or Parquet")
+
+
+def _num_control(text: bytes) -> int:
+    return len(text) - len(text.translate(None, CONTROL))
 
 
 def _first_lines(file: RawFile, comment_marks: str) -> tuple[pl.DataFrame | None, int]:
@@ -175,7 +184,8 @@ def _split_rows(sample: Sample, separator: str) -> list[tuple[int, Row]]:
     """Split the sample's lines into stripped fields, with line numbers; records over several lines are joined."""
     texts = sample.lines["raw"].to_list()
     rows = [at for at, text in enumerate(texts) if _is_row(text, sample.comment_marks)]
-    starts = [at for at in rows if parsed(texts[at], separator)[1] == "unclosed quote"]
+    is_read = sample.lines["reason"].is_null()
+    starts = [at for at in rows if is_read[at] and parsed(texts[at], separator)[1] == "unclosed quote"]
     joined = odd_records(sample.lines, starts, separator, range(3, 1 << 30), SAMPLE_BYTES)
     taken = {at for record in joined for at in range(record.first + 1, record.first + record.num_lines)}
     records = {record.first: record.fields for record in joined if record.reason is None}
