@@ -148,6 +148,10 @@ def check_text(start: bytes, file: str) -> None:
         raise DamagedLog(f"{file} is {kinds[0]}: write its rows as delimited text, JSON lines or Parquet")
 
 
+def _is_text(line: bytes) -> bool:
+    return not _num_control(line) and "\ufffd" not in line.decode("utf-8", "replace")
+
+
 def _num_control(text: bytes) -> int:
     return len(text) - len(text.translate(None, CONTROL))
 
