@@ -139,10 +139,8 @@ def check_text(start: bytes, file: str) -> None:
     text = start.removeprefix(codecs.BOM_UTF8).lstrip().lower()
     kinds = [kind for magic, kind in FOREIGN.items() if text.startswith(magic.lower())]
     if not kinds and _num_control(start) > max(FEW_CONTROL, MAX_CONTROL * len(start)):
-        lines = [line for line in start.splitlines() if line.strip()]
-        if sum(not _num_control(line) for line in lines) <= MAX_TEXT_LINES * len(
-            lines
-        ):  # else bad rows among good ones
+        lines = [line for line in start.split(b"\n") if line.strip()]
+        if sum(map(_is_text, lines)) <= MAX_TEXT_LINES * len(lines):  # else these are bad rows among good ones
             kinds = ["a binary file of an unknown kind"]
     if kinds:
         raise DamagedLog(f"{file} is {kinds[0]}: write its rows as delimited text, JSON lines or Parquet")
