@@ -189,6 +189,12 @@ CASES: dict[str, Case] = {
     "a quote that closes after 200 lines": accepted(
         GOOD + '"a' + "\n" * 200 + f'",b,{EPOCH}\n', rejected={"unclosed quote": 2}
     ),
+    "a quoted record above the limit of a line": accepted(
+        GOOD + '"a\n' + "x" * 600 + "\n" + "y" * 600 + f'",b,{EPOCH}\n',
+        N + 1,
+        {"unclosed quote": 1, "too few fields": 1},
+        limits={"max_line_bytes": 1000},
+    ),
     "one column": refused("a\nb\nc\n", OneColumn, "line 1", "three columns", "`separator`"),
     "no time": refused("a,b,c\n" * 5, UnreadableTime, "no column holds a time", "`time`"),
     "no usable row": refused(f",b,{EPOCH}\n" * 5, NoUsableRows, "5 x empty id", "line 1"),
@@ -332,6 +338,9 @@ CASES: dict[str, Case] = {
         "DYFORMER_MAX_UNPACKED_RATIO",
     ),
     "a tar that breaks off": refused(tarred(("log", GOOD * 20))[:3000], DamagedLog, "damaged", "again"),
+    "a tar that breaks off before its second file": refused(
+        tarred(("log", GOOD), ("log2", GOOD))[: 512 + 1024 + 200], DamagedLog, "has no end", "again"
+    ),
     "a link in a tar": refused(tarred(("log", tarfile.SYMTYPE)), DamagedLog, "more than one file, or none"),
     "a forged size in a tar": refused(tarred(("log", GOOD), size=1 << 40), DamagedLog, "holds a file of", "again"),
     "a forged header in a tar": refused(tar_with_long_header(), DamagedLog, "headers of more than", "again"),
