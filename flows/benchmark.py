@@ -7,7 +7,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.forecast_rows import reliability
+from dyformer.evaluation.forecasts.forecast_rows import reliability
 from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_ranking
@@ -25,11 +25,11 @@ from flows.stages import (
     rank_model_task,
     train_task,
 )
-from flows.tasks.backtest import backtest_forecasts, backtest_metrics, read_backtests, steps_to_backtest
-from flows.tasks.evaluate import metrics, steps_to_evaluate
-from flows.tasks.live_update import live_update_metrics, rank_live_updates
+from flows.tasks.evaluation.backtest import backtest_forecasts, backtest_metrics, read_backtests, steps_to_backtest
+from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
+from flows.tasks.evaluation.live_update import live_update_metrics, rank_live_updates
+from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.methods import chosen_methods
-from flows.tasks.rank import ranking_metrics, steps_to_rank
 from flows.tasks.track import track_benchmark, track_rankings
 
 track_task = task(name="track benchmark")(track_benchmark)

@@ -162,8 +162,8 @@ def predict(
     Without a champion, or with --set, DyFormer is trained first, unless it was trained before.
     """
     experiment = experiment_from(dataset, changes)
+    from flows.tasks.evaluation.promote import champion_contender
     from flows.tasks.predict import write_forecasts, write_vectors
-    from flows.tasks.promote import champion_contender
     from flows.tasks.snapshots import make_snapshots
     from flows.tasks.train import train_contender
 
@@ -325,7 +325,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     """Evaluate methods on every step of a protocol: DyFormer, its variations, baselines, your own."""
     experiment = experiment_from(dataset, changes)  # refused before anything is committed
     check_titles(methods)
-    from flows.tasks.evaluate import wanted_steps
+    from flows.tasks.evaluation.evaluate import wanted_steps
     from flows.tasks.methods import benchmark_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
@@ -380,7 +380,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
     _announce()
     from dyformer.experiments.titles import split_names
     from flows.audit import audit as flow
-    from flows.tasks.audit import read_audit
+    from flows.tasks.evaluation.audit import read_audit
 
     made = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
     table, page, record = read_audit(made["report"])

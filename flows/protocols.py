@@ -11,10 +11,10 @@ from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import PrintedTable, printed_tables
 from flows.benchmark import benchmark, forecasts, live_update, prequential
-from flows.tasks.backtest import backtest_metrics, steps_to_backtest
-from flows.tasks.evaluate import metrics, steps_to_evaluate
-from flows.tasks.live_update import live_update_metrics
-from flows.tasks.rank import ranking_metrics, steps_to_rank
+from flows.tasks.evaluation.backtest import backtest_metrics, steps_to_backtest
+from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
+from flows.tasks.evaluation.live_update import live_update_metrics
+from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.snapshots import StepOutOfRange
 
 

@@ -29,10 +29,10 @@ from flows.stages import (
     train_task,
     vectors_task,
 )
-from flows.tasks.evaluate import possible_steps, steps_to_evaluate
+from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
+from flows.tasks.evaluation.promote import promote_if_better, unranked
+from flows.tasks.evaluation.rank import rankable_steps
 from flows.tasks.models import DYFORMER, Contender
-from flows.tasks.promote import promote_if_better, unranked
-from flows.tasks.rank import rankable_steps
 from flows.tasks.report import finished_report, report_page, run_metrics, write_report
 from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run

@@ -8,13 +8,13 @@ from prefect.cache_policies import NO_CACHE
 from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.settings import Experiment, experiment_for
 from flows.artifacts import show_table
-from flows.tasks.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
+from flows.tasks.evaluation.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
+from flows.tasks.evaluation.promote import champion_contender
+from flows.tasks.evaluation.rank import rank_methods, rank_model, write_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
-from flows.tasks.promote import champion_contender
-from flows.tasks.rank import rank_methods, rank_model, write_queries
 from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.track import tracked_epochs
 from flows.tasks.train import train_model

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder
-from dyformer.evaluation.forecast import Forecast, Links, fit_forecast
+from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.prequential import labelled_steps
 from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, model_steps

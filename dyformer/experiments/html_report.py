@@ -11,7 +11,7 @@ from html import escape
 import polars as pl
 from matplotlib.figure import Figure
 
-from dyformer.evaluation.best_partners import BUSIEST, PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.metric_rows import SLICES
 from dyformer.evaluation.prequential import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dyformer.evaluation.best_partners import BUSIEST, PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.sampling.ranking_queries import FAMILIES
 

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from dyformer.evaluation.best_partners import PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import PUBLISHED
 from dyformer.evaluation.live_update import live_update_table
 from dyformer.evaluation.prequential import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN

@@ -8,8 +8,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embed
-from dyformer.evaluation.forecast import Links, fit_forecast
-from dyformer.evaluation.stored_forecast import forecast_record
+from dyformer.evaluation.forecasts.forecast import Links, fit_forecast
+from dyformer.evaluation.forecasts.stored_forecast import forecast_record
 from dyformer.experiments.methods import TrainedDyFormer
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table

@@ -9,8 +9,8 @@ from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment, as_record
 from flows.console import promotion_line
-from flows.tasks.evaluate import metrics
-from flows.tasks.rank import ranking_metrics
+from flows.tasks.evaluation.evaluate import metrics
+from flows.tasks.evaluation.rank import ranking_metrics
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import (

@@ -12,16 +12,16 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.best_partners import BUSIEST, PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
+from dyformer.evaluation.forecasts.stored_forecast import history_tables
 from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
 from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
-from dyformer.evaluation.stored_forecast import history_tables
 from dyformer.experiments.plots import comparison_chart, family_heat_map, loss_curve, reliability_diagram, step_curve
 from dyformer.experiments.tables import score_table, significance_table
-from flows.tasks.audit import RECORD, read_audit
-from flows.tasks.evaluate import metrics
+from flows.tasks.evaluation.audit import RECORD, read_audit
+from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import EpochRow, OnEpoch

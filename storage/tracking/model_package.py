@@ -45,7 +45,7 @@ def packed_model(
     """Make a temporary model folder, which exists during the `with` block, for `TrackedRun.register_model`.
 
     Args:
-        record: JSON of dyformer.evaluation.stored_forecast.forecast_record.
+        record: JSON of dyformer.evaluation.forecasts.stored_forecast.forecast_record.
         history: the tables of history_tables, from which the features of any pair are computed.
         ids: side and id (integer or string) of the nodes, in their order.
         vectors: the column vector (list of floats), in the same order; None for a forecast without vectors.

@@ -17,8 +17,8 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from numpy.typing import NDArray
 
-from dyformer.evaluation.forecast import Links
-from dyformer.evaluation.stored_forecast import HISTORY_TABLES, forecast_from, history_from
+from dyformer.evaluation.forecasts.forecast import Links
+from dyformer.evaluation.forecasts.stored_forecast import HISTORY_TABLES, forecast_from, history_from
 from dyformer.scoring.retrieval import MAX_NODES
 
 

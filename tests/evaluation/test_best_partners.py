@@ -5,8 +5,9 @@ import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-from dyformer.evaluation import best_partners as module
-from dyformer.evaluation.best_partners import (
+from dyformer.evaluation.bootstrap import node_resamples
+from dyformer.evaluation.forecasts import best_partners as module
+from dyformer.evaluation.forecasts.best_partners import (
     BUSIEST,
     PARTNERS_SCHEMA,
     PUBLISHED,
@@ -17,7 +18,6 @@ from dyformer.evaluation.best_partners import (
     retrieved_of,
     retrieved_table,
 )
-from dyformer.evaluation.bootstrap import node_resamples
 from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.experiments.methods import METHODS

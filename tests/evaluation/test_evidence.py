@@ -7,7 +7,7 @@ from toy_graphs import toy_graph
 
 from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.evidence import evidence, num_partners
-from dyformer.evaluation.forecast import fit_forecast
+from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph

@@ -8,9 +8,9 @@ from ranked_logs import growing_log
 
 from dyformer.embedder import LabelledStep, Score
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.forecast import FORECAST_SCHEMA, Forecast, fit_calibration, fit_forecast
+from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, fit_calibration, fit_forecast
+from dyformer.evaluation.forecasts.stored_forecast import forecast_from, forecast_record
 from dyformer.evaluation.prequential import RankingTrial, evaluate_queries, sampled_steps
-from dyformer.evaluation.stored_forecast import forecast_from, forecast_record
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph

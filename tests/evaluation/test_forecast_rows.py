@@ -5,9 +5,16 @@ import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-from dyformer.evaluation.best_partners import PUBLISHED
-from dyformer.evaluation.forecast import fit_forecast
-from dyformer.evaluation.forecast_rows import BACKTEST_SCHEMA, EDGES, PROTOCOL, backtest, forecast_metrics, reliability
+from dyformer.evaluation.forecasts.best_partners import PUBLISHED
+from dyformer.evaluation.forecasts.forecast import fit_forecast
+from dyformer.evaluation.forecasts.forecast_rows import (
+    BACKTEST_SCHEMA,
+    EDGES,
+    PROTOCOL,
+    backtest,
+    forecast_metrics,
+    reliability,
+)
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig

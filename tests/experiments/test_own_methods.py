@@ -85,7 +85,7 @@ def test_own_methods_are_in_the_plots(benchmark: dict[str, Any]):
 def test_scores_of_an_own_method_are_made_again_only_when_it_changes(
     benchmark: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    from flows.tasks.evaluate import evaluate_methods
+    from flows.tasks.evaluation.evaluate import evaluate_methods
     from flows.tasks.snapshots import make_snapshots
 
     snapshots = make_snapshots("generated")

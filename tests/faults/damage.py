@@ -19,8 +19,8 @@ from typing import Any
 import polars as pl
 import torch
 
+from flows.tasks.evaluation.promote import champion_of, write_champion
 from flows.tasks.ingest import ingest_log
-from flows.tasks.promote import champion_of, write_champion
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, Lineage, manifest, read_bytes, read_table, write_artifact
 from storage.artifacts.checkpoints import CheckpointMissing, from_bytes, load_checkpoint, save_checkpoint, to_bytes

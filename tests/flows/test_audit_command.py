@@ -16,8 +16,8 @@ from dyformer.evaluation.audit.checks import NUM_CHECKS
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import build_snapshots
 from dyformer.logs.datasets import Window
-from flows.tasks.audit import PAGE, audit_log, read_audit
-from flows.tasks.audit_store import STORE_CHECKS, audit_store
+from flows.tasks.evaluation.audit import PAGE, audit_log, read_audit
+from flows.tasks.evaluation.audit_store import STORE_CHECKS, audit_store
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from storage.artifacts.artifact import names
@@ -97,8 +97,8 @@ def test_failed_checks_are_named_and_exit_with_1(
         yield Check(name="chance", compared="a | b", methods=("L3",), passed=False, detail="AUC 0.9")
         yield Check(name="label permutation", compared="", methods=(), passed=None, detail="too few links")
 
-    monkeypatch.setattr("flows.tasks.audit.audit", checks)
-    monkeypatch.setattr("flows.tasks.audit.audit_store", lambda *arguments: iter(()))
+    monkeypatch.setattr("flows.tasks.evaluation.audit.audit", checks)
+    monkeypatch.setattr("flows.tasks.evaluation.audit.audit_store", lambda *arguments: iter(()))
     report = audit_log(snapshots, ["l3"], UNTIL, Experiment())
     table, page, record = read_audit(report)
     assert table["detail"].to_list() == ["AUC 0.9", "too few links"]

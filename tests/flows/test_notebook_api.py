@@ -10,7 +10,7 @@ import dyformer
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.logs.synthetic import generated_log
-from flows.tasks.evaluate import evaluate_methods, evaluate_model, metrics
+from flows.tasks.evaluation.evaluate import evaluate_methods, evaluate_model, metrics
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors

@@ -19,7 +19,7 @@ from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.logs.synthetic import generated_log
 from dyformer.sampling.link_batches import PairSizes, PairSource, forecast_tasks, reconstruction_tasks
 from dyformer.sampling.pairs import evaluated_steps, paper_examples
-from flows.tasks.evaluate import evaluate_baselines, evaluate_model
+from flows.tasks.evaluation.evaluate import evaluate_baselines, evaluate_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors

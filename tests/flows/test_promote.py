@@ -16,12 +16,13 @@ from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import RankingQueries
 from flows.cli import main
-from flows.tasks import promote, train
+from flows.tasks import train
+from flows.tasks.evaluation import promote
+from flows.tasks.evaluation.promote import NotEvaluated, champion_contender, champion_of, promote_if_better, unranked
+from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries, write_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.predict import write_forecasts
-from flows.tasks.promote import NotEvaluated, champion_contender, champion_of, promote_if_better, unranked
-from flows.tasks.rank import rank_methods, rank_model, read_queries, write_queries
 from flows.tasks.report import run_metrics
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model

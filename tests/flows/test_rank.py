@@ -11,10 +11,17 @@ from polars.testing import assert_frame_equal
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import ranking_queries
+from flows.tasks.evaluation.rank import (
+    rank_methods,
+    rank_model,
+    ranking_metrics,
+    read_queries,
+    steps_to_rank,
+    write_queries,
+)
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, stored_method
 from flows.tasks.predict import write_forecasts
-from flows.tasks.rank import rank_methods, rank_model, ranking_metrics, read_queries, steps_to_rank, write_queries
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read_table
@@ -39,7 +46,9 @@ def test_stored_queries_are_those_of_the_graph_and_are_made_once(snapshots: str,
     expected = ranking_queries(opened.graph(opened.num_steps, interactions=True), 5, seed=0)
     for name, value in vars(read_queries(address)).items():
         np.testing.assert_array_equal(value, vars(expected)[name], err_msg=name)
-    monkeypatch.setattr("flows.tasks.rank.ranking_queries", lambda *args, **kwargs: pytest.fail("drawn again"))
+    monkeypatch.setattr(
+        "flows.tasks.evaluation.rank.ranking_queries", lambda *args, **kwargs: pytest.fail("drawn again")
+    )
     assert write_queries(snapshots, 5) == address
     assert lineage_of(address).settings["step"] == 5
 
@@ -48,12 +57,12 @@ def test_scores_record_their_queries_and_are_reused(snapshots: str, monkeypatch:
     queries = write_queries(snapshots, 6)
     scores = rank_methods(snapshots, queries, ["L3", "Contact recency"])
     assert digest(queries) in lineage_of(scores).inputs.values()
-    monkeypatch.setattr("flows.tasks.rank.fitted_scores", lambda *args: pytest.fail("evaluated again"))
+    monkeypatch.setattr("flows.tasks.evaluation.rank.fitted_scores", lambda *args: pytest.fail("evaluated again"))
     assert rank_methods(snapshots, queries, ["L3", "Contact recency"]) == scores
 
 
 def test_nodes_too_many_for_all_pairs_have_partners_among_candidates(snapshots: str, monkeypatch: pytest.MonkeyPatch):
-    for module in ("dyformer.scoring.retrieval", "dyformer.evaluation.forecast"):
+    for module in ("dyformer.scoring.retrieval", "dyformer.evaluation.forecasts.forecast"):
         monkeypatch.setattr(f"{module}.MAX_NODES", 5)
     partners = read_table(rank_methods(snapshots, write_queries(snapshots, 6), ["L3"]), "partners")
     assert partners["node"].n_unique() > 5

@@ -10,7 +10,7 @@ import pytest
 from own_log import own_log
 
 from dyformer.experiments.settings import Experiment
-from flows.tasks.evaluate import evaluate_model
+from flows.tasks.evaluation.evaluate import evaluate_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, open_model
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors

@@ -16,8 +16,8 @@ from mlflow.pyfunc.model import PythonModelContext
 from ranked_logs import growing_log
 
 from dyformer.embedder import Embed
-from dyformer.evaluation.forecast import Forecast, fit_forecast
-from dyformer.evaluation.stored_forecast import forecast_record, history_tables
+from dyformer.evaluation.forecasts.forecast import Forecast, fit_forecast
+from dyformer.evaluation.forecasts.stored_forecast import forecast_record, history_tables
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph

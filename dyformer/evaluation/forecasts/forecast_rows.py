@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.evaluation.best_partners import NUM_PARTNERS, PUBLISHED
 from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resamples
 from dyformer.evaluation.first_stage import linked_in, ordered
-from dyformer.evaluation.forecast import Forecast
+from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS, PUBLISHED
+from dyformer.evaluation.forecasts.forecast import Forecast
 from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, metric_rows, pair_weights
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.ranking_metrics import expected_calibration_error

@@ -14,9 +14,9 @@ from dyformer.evaluation.audit.checks import NUM_CHECKS, audit
 from dyformer.experiments.methods import METHODS, Method, Variation
 from dyformer.experiments.settings import Experiment
 from flows.console import tracked
-from flows.tasks.audit_store import SHORT, STORE_CHECKS, audit_store
+from flows.tasks.evaluation.audit_store import SHORT, STORE_CHECKS, audit_store
+from flows.tasks.evaluation.rank import steps_to_rank
 from flows.tasks.methods import chosen_methods, record_of, title_of
-from flows.tasks.rank import steps_to_rank
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.best_partners import (
+from dyformer.evaluation.forecasts.best_partners import (
     NUM_PARTNERS,
     best_partners,
     merged,
@@ -40,7 +40,7 @@ from dyformer.sampling.ranking_queries import (
     queries_to_tables,
     ranking_queries,
 )
-from flows.tasks.evaluate import wanted_steps
+from flows.tasks.evaluation.evaluate import wanted_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.predict import candidate_pairs

@@ -3,17 +3,17 @@
 import polars as pl
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.forecast import fit_forecast
-from dyformer.evaluation.forecast_rows import PROTOCOL, backtest, forecast_metrics
+from dyformer.evaluation.forecasts.forecast import fit_forecast
+from dyformer.evaluation.forecasts.forecast_rows import PROTOCOL, backtest, forecast_metrics
 from dyformer.evaluation.protocols import FORECASTER_WITH, NUM_OLDER_STEPS
 from dyformer.experiments.methods import BASELINES
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import prepare_graph
-from flows.tasks.evaluate import wanted_steps
+from flows.tasks.evaluation.evaluate import wanted_steps
+from flows.tasks.evaluation.rank import rankable_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import Contender, method_of, space_of
 from flows.tasks.predict import candidate_pairs
-from flows.tasks.rank import rankable_steps
 from flows.tasks.snapshots import StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import is_current, read_table, write_artifact
 

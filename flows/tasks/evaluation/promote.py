@@ -16,8 +16,8 @@ from dyformer.experiments.settings import OldSettings
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.sampling.ranking_queries import RankingQueries
 from dyformer.training.checkpoint import WeightsDoNotFit
+from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries
 from flows.tasks.models import Contender, space_of, trained_until
-from flows.tasks.rank import rank_methods, rank_model, read_queries
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import lineage_of, manifest, read_table

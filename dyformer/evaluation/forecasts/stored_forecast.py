@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, Scorer
-from dyformer.evaluation.forecast import Calibration, Forecast
+from dyformer.evaluation.forecasts.forecast import Calibration, Forecast
 from dyformer.evaluation.prequential import labelled_steps
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import Interactions

@@ -1,0 +1,1 @@
+"""A fitted method and a history -> the forecast that is published, its stored record, and its metrics."""
