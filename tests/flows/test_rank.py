@@ -62,7 +62,8 @@ def test_scores_record_their_queries_and_are_reused(snapshots: str, monkeypatch:
 
 
 def test_nodes_too_many_for_all_pairs_have_partners_among_candidates(snapshots: str, monkeypatch: pytest.MonkeyPatch):
-    for module in ("dyformer.scoring.retrieval", "dyformer.evaluation.first_stage"):
+    names = ("scoring.retrieval", "evaluation.first_stage", "evaluation.prequential")
+    for module in (f"dyformer.{name}" for name in names):
         monkeypatch.setattr(f"{module}.MAX_NODES", 5)
     partners = read_table(rank_methods(snapshots, write_queries(snapshots, 6), ["L3"]), "partners")
     assert partners["node"].n_unique() > 5
