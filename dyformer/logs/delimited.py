@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from dyformer.logs.lines import BLANK, Lines, integer_rows, text_blocks
+from dyformer.logs.lines import BLANK, BYTE_ORDER_MARK, Lines, integer_rows, text_blocks
 from dyformer.logs.plan import ReadPlan, position
 from dyformer.logs.quoting import OddRecord, odd_records, parsed, separator_pattern
 from dyformer.logs.raw_file import RawFile
@@ -192,7 +192,8 @@ def _plain_fields(raw: pl.Series, separator: str, at: dict[str, int]) -> pl.Data
         if raw.str.contains(r"\t|  ").any():
             raw = raw.str.replace_all(r"[ \t]+", " ")
     num_fields = raw.str.count_matches(separator, literal=True) + 1
-    is_even = raw.len() > 0 and num_fields.min() == num_fields.max()
+    # polars' CSV reader takes away a byte-order mark, although only the first line of a file can have one
+    is_even = raw.len() > 0 and num_fields.min() == num_fields.max() and not raw[0].startswith(BYTE_ORDER_MARK)
     texts = _even_texts if is_even and int(num_fields[0]) > max(at.values()) else _ragged_texts
     fields = texts(raw, separator, at).with_columns(pl.all().str.strip_chars())
     return fields.with_columns(num_fields=num_fields)

@@ -128,3 +128,9 @@ def test_fast_slow_and_plain_readers_agree_on_every_row(data, header, block_byte
     shape = data.draw(st.sampled_from(SHAPES))
     rows = data.draw(written_rows(separator, shape))
     check(rows, separator, header, shape, block_bytes, ReadLimits(max_line_bytes=1_000))
+
+
+def test_a_byte_order_mark_inside_a_line_is_text_wherever_the_line_stands():
+    rows = [b"1 2 1700000000\n", b" \xef\xbb\xbf7 7 1700000000\n"]
+    for block_bytes in (4, 1000):
+        check(rows, " ", False, SHAPES[0], block_bytes, ReadLimits())
