@@ -106,10 +106,10 @@ def test_only_the_precision_is_compared_with_the_best_baseline():
 
 
 def test_reliability_by_hand():
-    found = reliability(table("A", [0.15, 0.18, 0.6, 1.0, 0.0], [True, False, True, True, False]), baselines={"B"})
+    found = reliability(table("A", [0.15, 0.18, 0.5, 1.0, 0.0], [True, False, True, True, False]), baselines={"B"})
     ends = found.select("low_end", "high_end", "num_pairs").rows()
     assert ends == [(0.0, 0.001, 1), (0.1, 0.2, 2), (0.5, 0.8, 1), (0.8, 1.0, 1)]
-    assert found["probability"].to_list() == pytest.approx([0, 0.165, 0.6, 1])
+    assert found["probability"].to_list() == pytest.approx([0, 0.165, 0.5, 1])
     assert found["fraction"].to_list() == [0, 0.5, 1, 1]
     assert found["is_baseline"].to_list() == [False] * 4
     assert (found["low"] <= found["fraction"]).all()

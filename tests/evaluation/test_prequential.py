@@ -104,9 +104,12 @@ def test_labelled_steps_are_the_four_before_and_read_only_their_own_past():
         assert pairs != sorted(pairs)
 
 
+@pytest.mark.parametrize("num_nodes", [12, 1000])
 @pytest.mark.parametrize("kind", [{}, {"directed": False}, {"bipartite": True}], ids=str)
-def test_pairs_of_the_first_stage_are_added_with_their_labels(kind: dict, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "NUM_RETRIEVING", 12)
+def test_pairs_of_the_first_stage_are_added_with_their_labels(
+    kind: dict, num_nodes: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "NUM_RETRIEVING", num_nodes)
     monkeypatch.setattr(module, "RETRIEVED_PER_NODE", 3)
     graph = growing_log(num_nodes=80, num_steps=7, num_rows=60, **kind)
     past = prepare_graph(graph, until=STEP - 1, config=GraphConfig())
@@ -128,7 +131,10 @@ def test_pairs_of_the_first_stage_are_added_with_their_labels(kind: dict, monkey
         new_of = dict(zip(zip_pairs(step.examples), step.examples.new_P.tolist(), strict=True))
         before = {frozenset(pair) for snapshot in step.before.history.snapshots for pair in edges_of(snapshot)}
         assert all(new_of[pair] == (frozenset(pair) not in before) for pair in pairs)
-        assert 0 < sum(not label_of[pair] for pair in added) <= 12 * 3
+        assert 0 < sum(not label_of[pair] for pair in added) <= 3 * min(num_nodes, len(step.before.history.node_N))
+        if num_nodes == 1000:  # all nodes: no retrieved link is left out
+            linked_R = linked_in(graph, step.before.until + 1, source_R, target_R)
+            assert set(zip(source_R[linked_R].tolist(), target_R[linked_R].tolist(), strict=True)) <= pairs
         assert zip_pairs(step.examples)[: len(known)] != zip_pairs(plain.examples)  # in random order
     again = with_retrieved(past, sampled_steps(past, seed=0), seed=0)
     assert [zip_pairs(step.examples) for step in again] == [zip_pairs(step.examples) for step in labelled]

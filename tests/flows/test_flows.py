@@ -310,7 +310,7 @@ def test_forecasts_benchmark_compares_published_pairs_with_links(
     assert command(*arguments) == 0
     assert sorted(store.rglob("*.parquet")) == before  # nothing is computed twice
     assert command(*arguments[:-3], "3", *arguments[-2:]) == 1
-    assert "cannot be forecast; 4, 5" in capsys.readouterr().err
+    assert "mylog: 3 cannot be evaluated; steps 4 to 12 can" in capsys.readouterr().err
 
 
 def test_live_update_benchmark_ranks_the_links_of_each_week(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):

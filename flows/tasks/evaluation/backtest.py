@@ -9,12 +9,12 @@ from dyformer.evaluation.protocols import FORECASTER_WITH, NUM_OLDER_STEPS
 from dyformer.experiments.methods import BASELINES
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import prepare_graph
-from flows.tasks.evaluation.evaluate import wanted_steps
+from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.evaluation.rank import rankable_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import Contender, method_of, space_of
 from flows.tasks.predict import candidate_pairs
-from flows.tasks.snapshots import StepOutOfRange, first_evaluated_step, open_snapshots
+from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import is_current, read_table, write_artifact
 
 
@@ -54,18 +54,10 @@ def steps_to_backtest(snapshots: str, wanted: str | None = None) -> list[int]:
     Raises:
         StepOutOfRange: a wanted step without links between known nodes, or without an earlier step that has some.
     """
-    opened, rankable = open_snapshots(snapshots), rankable_steps(snapshots)
+    rankable = rankable_steps(snapshots)
     possible = [step for step in rankable if any(step - NUM_OLDER_STEPS <= before < step for before in rankable)]
-    first = first_evaluated_step(opened.dataset)
-    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
-    wrong = [step for step in steps if step not in possible]
-    if wrong or not steps:
-        can = f"{', '.join(map(str, possible))} can" if possible else "no step can"
-        raise StepOutOfRange(
-            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be forecast; {can} (a step needs an "
-            f"earlier one on which the probabilities are calibrated)"
-        )
-    return steps
+    need = "a step needs an earlier one on which the probabilities are calibrated"
+    return chosen_steps(snapshots, possible, wanted, need)
 
 
 def backtest_metrics(backtests: list[str], snapshots: str) -> pl.DataFrame:

@@ -89,23 +89,34 @@ def steps_to_evaluate(snapshots: str, wanted: str | None = None) -> list[int]:
     Raises:
         StepOutOfRange: a step without a history to learn from, or beyond the newest.
     """
-    opened, possible = open_snapshots(snapshots), possible_steps(snapshots)
-    first = first_evaluated_step(opened.dataset)
-    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
-    wrong = [step for step in steps if step not in possible]
-    if wrong or not steps:
-        can = f"steps {possible[0]} to {possible[-1]} can" if possible else "no step can"
-        raise StepOutOfRange(
-            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can}"
-            " (a step needs two earlier steps, and enough links between known nodes)"
-        )
-    return steps
+    need = "a step needs two earlier steps, and enough links between known nodes"
+    return chosen_steps(snapshots, possible_steps(snapshots), wanted, need)
 
 
 def possible_steps(snapshots: str) -> list[int]:
     """List the steps with enough links between known nodes."""
     opened = open_snapshots(snapshots)
     return evaluated_steps(opened.graph(opened.num_steps), first_step=FIRST_EVALUATED_STEP)
+
+
+def chosen_steps(snapshots: str, possible: list[int], wanted: str | None, need: str) -> list[int]:
+    """List the possible steps from the dataset's first evaluated one on, or those of `wanted`.
+
+    Raises:
+        StepOutOfRange: a step that is not possible; the message has the possible ones and what a step needs.
+    """
+    opened = open_snapshots(snapshots)
+    first = first_evaluated_step(opened.dataset)
+    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
+    wrong = [step for step in steps if step not in possible]
+    if wrong or not steps:
+        is_range = possible == list(range(min(possible, default=0), max(possible, default=-1) + 1))
+        listed = f"{possible[0]} to {possible[-1]}" if possible and is_range else ", ".join(map(str, possible))
+        can = f"steps {listed} can" if possible else "no step can"
+        raise StepOutOfRange(
+            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can} ({need})"
+        )
+    return steps
 
 
 def wanted_steps(text: str) -> list[int]:

@@ -40,11 +40,11 @@ from dyformer.sampling.ranking_queries import (
     queries_to_tables,
     ranking_queries,
 )
-from flows.tasks.evaluation.evaluate import wanted_steps
+from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.predict import candidate_pairs
-from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
+from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, open_snapshots
 from storage.artifacts.artifact import digest, is_current, lineage_of, read_table, write_artifact
 
 TABLES = ("queries", "links")
@@ -107,17 +107,11 @@ def steps_to_rank(snapshots: str, wanted: str | None = None) -> list[int]:
     Raises:
         StepOutOfRange: a step without links between known nodes, or without a labelled step before it.
     """
-    opened, possible = open_snapshots(snapshots), rankable_steps(snapshots)
-    first = first_evaluated_step(opened.dataset)
-    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
-    wrong = [step for step in steps if step not in possible]
-    if wrong or not steps:
-        can = f"{', '.join(map(str, possible))} can" if possible else "no step can"
-        raise StepOutOfRange(
-            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can} (a step needs two "
-            f"earlier steps, and links between known nodes in itself and in one of the {NUM_OLDER_STEPS} before)"
-        )
-    return steps
+    need = (
+        f"a step needs two earlier steps, and links between known nodes in itself and in one of the {NUM_OLDER_STEPS} "
+        f"before"
+    )
+    return chosen_steps(snapshots, rankable_steps(snapshots), wanted, need)
 
 
 def rankable_steps(snapshots: str) -> list[int]:
