@@ -110,7 +110,7 @@ def _promoted(
 
 
 def _evaluated(snapshots: str, contender: Contender, seed: int) -> tuple[list[str], list[str]]:
-    """Evaluate the newest step in the paper's protocol, if it has enough links, and those before by baselines."""
+    """Evaluate the newest step in the paper's protocol, if it has enough links, and the newest five by baselines."""
     step = newest_until(snapshots) + 1
     if step not in possible_steps(snapshots):
         return [], []

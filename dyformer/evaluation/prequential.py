@@ -34,13 +34,14 @@ from dyformer.sampling.pairs import (
     is_among,
     known_edges,
     nodes_known_before,
+    ordered_keys,
     pair_keys,
     past_pair_keys,
 )
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
-from dyformer.scoring.retrieval import MAX_NODES
+from dyformer.scoring.retrieval import MAX_NODES, best_of_nodes
 
 PROTOCOL = "prequential"
 TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluation is trained on
@@ -129,11 +130,12 @@ def sampled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]
 
 
 def with_retrieved(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int) -> tuple[LabelledStep, ...]:
-    """Add to the labelled pairs of each step some of those among which a forecast of the step would have chosen.
+    """Add to the labelled pairs of each step some pairs of a first stage, among which published forecasts choose.
 
-    RETRIEVED_PER_NODE pairs of the first stage for each of NUM_RETRIEVING nodes known before, all equally likely,
-    and all further links of the step among the pairs of these nodes. Nothing is added on a graph with more than
-    MAX_NODES nodes, where the first stage has no product of matrices.
+    The first stage is that of a forecast after `past.until`, fitted on all the labelled steps, and retrieves pairs by
+    the graph before each of them: RETRIEVED_PER_NODE pairs for each of NUM_RETRIEVING nodes known before, all equally
+    likely, and all further links of the step among the pairs of these nodes. Nothing is added on a graph with more
+    than MAX_NODES nodes, where the first stage has no product of matrices.
     """
     if len(past.history.side_N) > MAX_NODES:
         return tuple(sampled)
@@ -151,12 +153,12 @@ def _retrieved_examples(
     retrieved = retrieved_pairs(before, retrieval, node_A)
     source_R, target_R = ordered(before.history, retrieved)
     positive_R = linked_in(history, step, source_R, target_R)
-    order_R = np.lexsort((generator.random(len(source_R)), retrieved.node_R))
-    node_R = retrieved.node_R[order_R]
-    is_drawn_R = np.empty(len(order_R), dtype=np.bool_)
-    is_drawn_R[order_R] = np.arange(len(node_R)) - np.searchsorted(node_R, node_R) < RETRIEVED_PER_NODE
-    key_R = source_R * num_nodes + target_R
-    is_sampled_R = is_among(key_R, np.sort(examples.source_P * num_nodes + examples.target_P))
+    number_R = generator.random(len(source_R))
+    drawn_R, _ = best_of_nodes(retrieved.node_R, retrieved.partner_R, -number_R, RETRIEVED_PER_NODE)
+    is_drawn_R = np.isin(np.arange(len(number_R)), drawn_R)
+    keys = ordered_keys if history.directed else pair_keys  # without direction both orders are one pair
+    key_R = keys(num_nodes, source_R, target_R)
+    is_sampled_R = is_among(key_R, np.sort(keys(num_nodes, examples.source_P, examples.target_P)))
     added_R = np.flatnonzero((is_drawn_R | positive_R) & ~is_sampled_R)
     added_R = added_R[np.unique(key_R[added_R], return_index=True)[1]]  # both ends may have retrieved a pair
     values = {

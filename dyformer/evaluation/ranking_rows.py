@@ -267,10 +267,11 @@ def _with_means(steps: Mapping[int, Mapping[Cell, StepMetric]]) -> dict[tuple[st
         if totals:
             total_B, count_B = (np.sum(parts, axis=0) for parts in zip(*totals, strict=True))
             with np.errstate(invalid="ignore", divide="ignore"):  # a resample without any pair that counts
-                found["micro", cell] = StepMetric(sum(each.total for each in values) / num, num, total_B / count_B)
-        found["macro", cell] = StepMetric(
-            float(np.mean([each.value for each in values])), num, _mean_of_known([each.value_B for each in values])
-        )
+                total = sum(each.total for each in values)
+                found["micro", cell] = StepMetric(total / num if num else np.nan, num, total_B / count_B)
+        known = [each.value for each in values if np.isfinite(each.value)]
+        value = float(np.mean(known)) if known else np.nan
+        found["macro", cell] = StepMetric(value, num, _mean_of_known([each.value_B for each in values]))
     return found
 
 

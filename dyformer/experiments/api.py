@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dyformer.embedder import Embedder
 from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.metric_rows import metrics_of
-from dyformer.evaluation.prequential import labelled_steps
+from dyformer.evaluation.prequential import sampled_steps
 from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, model_steps
 from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, checked_method
 from dyformer.experiments.settings import Experiment
@@ -271,7 +271,7 @@ def fit(
     if step < 3:
         raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
     past = prepare_graph(dynamic, until=step, config=experiment.graph)
-    labelled_steps(past, seed=seed)  # too few links are refused before any training
+    sampled_steps(past, seed=seed)  # too few links are refused before any training
     if isinstance(chosen, Variation):
         trained = [
             chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed)

@@ -26,6 +26,8 @@ FORECAST_COLUMNS = (
 )
 """Columns of the table of forecasts: title, metric, which value of it, format."""
 
+POOLED = ("probability_sum", "confident")  # few links of a step, or none, may decide these
+
 
 def ranking_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     """Give one row per method, the best MRR on top: the mean over steps of each of CELLS, averaged over seeds.
@@ -88,10 +90,15 @@ def printed_ranking(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
 
 
 def printed_forecasts(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
-    """Give the table of published forecasts as text: means over steps and seeds, the best precision on top."""
-    rows = metrics.filter(family=PUBLISHED, slice="all", step="macro", dataset=dataset)
+    """Give the table of published forecasts as text: means over seeds, the best precision on top.
+
+    POOLED metrics are those of the pairs of all steps together, the others means over steps.
+    """
+    rows = metrics.filter(pl.col("seed").is_not_null(), family=PUBLISHED, slice="all", dataset=dataset)
+    step = pl.when(pl.col("metric").is_in(POOLED)).then(pl.lit("micro")).otherwise(pl.lit("macro"))
+    rows = rows.filter(pl.col("step") == step)
     about = ("value", "low", "high", "difference", "difference_low", "difference_high")
-    merged = rows.group_by("method", "metric").agg(pl.col(about).mean(), pl.col("num_pairs").sum())
+    merged = rows.group_by("method", "metric").agg(pl.col(about).mean(), pl.col("num_pairs").max())
     cells = {(row["method"], row["metric"]): row for row in merged.iter_rows(named=True)}
     order = sorted({method for method, _ in cells}, key=lambda name: (-cells[name, "precision_at_10"]["value"], name))
     columns: dict[str, list[str]] = {"method": order}
@@ -102,11 +109,12 @@ def printed_forecasts(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
         f"{row['value']:.2f} of {row['num_pairs']:,}" if row else "-" for row in confident
     ]
     steps = metrics.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique()
-    pairs = max(cells[method, "precision_at_10"]["num_pairs"] for method in order)
+    pairs = max((cells[method, "precision_at_10"]["num_pairs"] for method in order), default=0)
+    seeds = rows["seed"].n_unique()
     best = rows["best_baseline"].drop_nulls().first()
     title = (
         f"{dataset}, forecasts that would have been published, and the links that came: mean over {steps} "
-        f"step{'s' * (steps > 1)} [95 % interval]; {pairs:,} pairs"
+        f"step{'s' * (steps > 1)} [95 % interval]; {pairs:,} pairs, {seeds} seed{'s' * (seeds > 1)}"
         + (f"; difference to the best baseline, {best}" if best else "")
     )
     return PrintedTable(title, pl.DataFrame(columns), [])

@@ -24,7 +24,10 @@ class TooFewLinks(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkExamples:
-    """Pairs of nodes with `source < target`; the positive ones have an edge in the predicted step."""
+    """Pairs of nodes; the positive ones are linked in the predicted step.
+
+    In the paper's protocol `source < target`; in the prequential protocol pairs are ordered.
+    """
 
     source_P: NDArray[np.int64]
     target_P: NDArray[np.int64]
@@ -64,6 +67,11 @@ def first_half(positive_P: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def pair_keys(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number undirected pairs of nodes below `num_nodes`: the key is the same in both directions."""
     return np.minimum(source_P, target_P) * num_nodes + np.maximum(source_P, target_P)
+
+
+def ordered_keys(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number ordered pairs of nodes below `num_nodes`."""
+    return source_P * num_nodes + target_P
 
 
 def distinct(key_P: NDArray[np.int64]) -> NDArray[np.int64]:

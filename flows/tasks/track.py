@@ -146,7 +146,7 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
 
 
 def track_rankings(
-    snapshots: str, scores: list[str], table: pl.DataFrame, reliable: pl.DataFrame | None = None
+    snapshots: str, scores: list[str], table: pl.DataFrame, reliability_rows: pl.DataFrame | None = None
 ) -> dict[str, Any]:
     """Track a benchmark of ranks or forecasts: one run per method and seed with its metrics, and one with all.
 
@@ -154,7 +154,7 @@ def track_rankings(
         snapshots: address of the snapshots.
         scores: addresses of the scored queries, the ranks or the backtests.
         table: their metrics, of one protocol.
-        reliable: the reliability of probabilities, where the protocol has some.
+        reliability_rows: the reliability of the probabilities, where the protocol has some.
     """
     opened = open_snapshots(snapshots)
     tracker = open_tracker(opened.layout)
@@ -167,9 +167,10 @@ def track_rankings(
         _track_data(run, opened)
         _draw_families(run, table)
         run.table("metrics.csv", table)
-        if reliable is not None:
-            run.plot("plots/reliability.png", reliability_diagram(reliable))
-            run.table("reliability.csv", reliable)
+        if reliability_rows is not None:
+            run.table("reliability.csv", reliability_rows)
+            if (reliability_rows["fraction"] > 0).any():
+                run.plot("plots/reliability.png", reliability_diagram(reliability_rows))
     return _outcome(tracker, run, None)
 
 

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-from dyformer.embedder import LabelledStep, Score
+import dyformer.evaluation.forecasts.forecast as module
+from dyformer.embedder import Embed, LabelledStep, NoVectors, Score
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, fit_calibration, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_from, forecast_record
@@ -175,6 +176,39 @@ def test_probabilities_are_calibrated_on_the_newest_step_alone():
     expected = fit_calibration(Product().fit_pairs(before, ())(*pairs), linked_in(GRAPH, UNTIL, *pairs))
     np.testing.assert_array_equal(forecast.calibration.score_B, expected.score_B)
     np.testing.assert_array_equal(forecast.calibration.probability_B, expected.probability_B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsFrom:
+    """Vectors of the graphs from a step on, as stored weights have them."""
+
+    first: int
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        if graph.until < self.first:
+            raise NoVectors(f"none for {graph.until}")
+        return lambda node_N: np.eye(len(graph.history.node_N))[node_N]
+
+
+def test_a_calibration_without_weights_of_so_old_a_step_is_refused_by_name():
+    assert fit_forecast("own", VectorsFrom(first=UNTIL - 1), past_of(), seed=0)
+    with pytest.raises(TooFewLinks, match="probabilities cannot be calibrated"):
+        fit_forecast("own", VectorsFrom(first=UNTIL), past_of(), seed=0)
+
+
+def test_a_step_that_cannot_be_learnt_from_is_left_out_of_the_calibration(monkeypatch: pytest.MonkeyPatch):
+    honest, refused = module.sampled_steps, []
+
+    def sampled(past: PreparedGraph, *, seed: int):
+        if past.until == UNTIL - 1:
+            refused.append(past.until)
+            raise TooFewLinks("no negative pairs")
+        return honest(past, seed=seed)
+
+    monkeypatch.setattr(module, "sampled_steps", sampled)
+    forecast = fit_forecast("own", Product(), past_of(), seed=0)
+    assert refused == [UNTIL - 1]
+    assert len(forecast.calibration.score_B)
 
 
 def test_a_fitted_forecaster_survives_its_record(forecast: Forecast):

@@ -88,9 +88,14 @@ def test_micro_pools_pairs_and_macro_averages_steps():
     assert value(rows, "probability_sum")["value"] == pytest.approx((1 / 2 + 3) / 2)
 
 
-def test_a_step_without_a_link_has_no_sum_and_one_without_confidence_no_fraction():
-    rows = forecast_metrics(table("A", [0.2, 0.3], [False, False]), "log")
-    assert set(rows["metric"]) == {"precision_at_10", "brier", "calibration_error"}
+def test_a_step_without_a_link_has_no_ratio_and_one_without_confidence_no_fraction():
+    quiet = table("A", [0.2, 0.3], [False, False])
+    rows = forecast_metrics(quiet, "log")
+    assert set(rows["metric"]) == {"precision_at_10", "brier", "calibration_error", "probability_sum"}
+    assert rows.filter(metric="probability_sum", slice="all")["value"].to_list() == [None] * 3
+    both = forecast_metrics(pl.concat([quiet, table("A", [0.5, 0.5], [True, False], step=6)]), "log")
+    assert value(both, "probability_sum", step="micro")["value"] == pytest.approx(1.5)  # with the quiet step
+    assert value(both, "probability_sum")["value"] == pytest.approx(1.0)
 
 
 def test_only_the_precision_is_compared_with_the_best_baseline():

@@ -125,6 +125,9 @@ def test_pairs_of_the_first_stage_are_added_with_their_labels(
         chosen_from = set(zip(source_R.tolist(), target_R.tolist(), strict=True))
         added = pairs - known
         assert added <= chosen_from
+        if not graph.directed:  # both orders are one pair
+            assert len({frozenset(pair) for pair in added}) == len(added)
+            assert not {frozenset(pair) for pair in added} & {frozenset(pair) for pair in known}
         linked = linked_in(graph, step.before.until + 1, *(np.array(end) for end in zip(*pairs, strict=True)))
         label_of = dict(zip(zip_pairs(step.examples), step.examples.positive_P.tolist(), strict=True))
         assert [label_of[pair] for pair in pairs] == linked.tolist()
@@ -134,10 +137,20 @@ def test_pairs_of_the_first_stage_are_added_with_their_labels(
         assert 0 < sum(not label_of[pair] for pair in added) <= 3 * min(num_nodes, len(step.before.history.node_N))
         if num_nodes == 1000:  # all nodes: no retrieved link is left out
             linked_R = linked_in(graph, step.before.until + 1, source_R, target_R)
-            assert set(zip(source_R[linked_R].tolist(), target_R[linked_R].tolist(), strict=True)) <= pairs
+            linked = set(zip(source_R[linked_R].tolist(), target_R[linked_R].tolist(), strict=True))
+            assert all(pair in pairs or (not graph.directed and pair[::-1] in pairs) for pair in linked)
         assert zip_pairs(step.examples)[: len(known)] != zip_pairs(plain.examples)  # in random order
-    again = with_retrieved(past, sampled_steps(past, seed=0), seed=0)
-    assert [zip_pairs(step.examples) for step in again] == [zip_pairs(step.examples) for step in labelled]
+
+
+def test_pairs_of_the_first_stage_are_drawn_by_the_seed_and_on_graphs_of_few_nodes(monkeypatch: pytest.MonkeyPatch):
+    past = prepare_graph(growing_log(num_nodes=80, num_steps=7, num_rows=60), until=STEP - 1, config=GraphConfig())
+    sampled = sampled_steps(past, seed=0)
+    first, again, other = (
+        [zip_pairs(step.examples) for step in with_retrieved(past, steps, seed=seed)]
+        for steps, seed in ((sampled, 0), (sampled_steps(past, seed=0), 0), (sampled, 1))
+    )
+    assert again == first
+    assert other != first
     monkeypatch.setattr(module, "MAX_NODES", 5)
     assert with_retrieved(past, sampled, seed=0) == sampled
 

@@ -66,18 +66,19 @@ def test_table_of_forecasts_has_calibration_beside_precision():
     about = {"protocol": "forecasts", "slice": "all", "num_pairs": 20, "best_baseline": "L3"}
     more = {"difference": 0.05, "difference_low": 0.01, "difference_high": 0.09}
     rows = []
-    for step in ("3", "4", "macro"):
+    for step in ("3", "4", "micro", "macro"):
+        pooled = 0.25 if step == "micro" else 0.0  # other values of the pairs of all steps together
         rows += [
             row("L3", "precision_at_10", "published", step, 0.2, **about),
             row("Ours", "precision_at_10", "published", step, 0.25, **about, **more),
             row("Ours", "calibration_error", "published", step, 0.015, **{**about, "low": None, "high": None}),
-            row("Ours", "probability_sum", "published", step, 1.5, **about),
-            row("Ours", "confident", "published", step, 0.75, **{**about, "num_pairs": 8}),
+            row("Ours", "probability_sum", "published", step, 1.25 + pooled, **about),
+            row("Ours", "confident", "published", step, 0.5 + pooled, **{**about, "num_pairs": 8}),
             row("Ours", "precision_at_10", "published", step, 0.9, **{**about, "slice": "new"}),
         ]
     printed = printed_forecasts(pl.DataFrame(rows, schema=METRICS_SCHEMA), "uci")
     assert "mean over 2 steps" in printed.title
-    assert printed.title.endswith("20 pairs; difference to the best baseline, L3")
+    assert printed.title.endswith("20 pairs, 1 seed; difference to the best baseline, L3")
     ours, l3 = printed.frame.iter_rows(named=True)
     assert ours == {
         "method": "Ours",

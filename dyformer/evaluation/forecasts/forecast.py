@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embedder, Score, Scorer
+from dyformer.embedder import Embedder, NoVectors, Score, Scorer
 from dyformer.evaluation.evidence import evidence, num_partners
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.prequential import has_labelled_steps, published_score, sampled_steps, with_retrieved
@@ -159,14 +159,21 @@ def _calibration(
         if not has_labelled_steps(past.history, step):
             continue
         before = prepare_graph(past.history, until=step - 1, config=past.config)
-        sampled = sampled_steps(before, seed=seed)
+        try:
+            sampled = sampled_steps(before, seed=seed)
+        except TooFewLinks:  # links of a past step, and too few negative pairs
+            continue
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]
         retrieved = retrieved_pairs(before, fit_retrieval(sampled), np.sort(drawn_A), candidates_of)
         pairs = ordered(before.history, retrieved)
         linked_R = linked_in(past.history, step, *pairs)
         if linked_R.any():
             labelled = with_retrieved(before, sampled, seed=seed)
-            return fit_calibration(published_score(name, method, before, labelled, seed)(*pairs), linked_R)
+            try:
+                score_pairs = published_score(name, method, before, labelled, seed)
+            except NoVectors:  # nor are there weights of a step before
+                break
+            return fit_calibration(score_pairs(*pairs), linked_R)
     raise TooFewLinks(
         f"no step up to {past.until} has links between nodes known before it and an earlier step to learn from: "
         f"probabilities cannot be calibrated; choose longer windows, or wait for more rows"

@@ -1,6 +1,6 @@
 """Forecasts that would have been published for a past step, and its links -> rows of metrics, and reliability.
 
-P pairs: each node's ten best partners    B resamples    K bins
+P pairs: each node's ten best partners; a pair that is linked in the forecast step came    B resamples    K bins
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -57,7 +57,7 @@ def backtest(name: str, forecast: Forecast, graph: DynamicGraph, *, seed: int) -
     `graph` ends with the step that was forecast.
     """
     best = forecast.top(NUM_PARTNERS)
-    pairs = Retrieved(*(best[name].to_numpy() for name in ("node", "partner", "linked_before")))
+    pairs = Retrieved(*(best[column].to_numpy() for column in ("node", "partner", "linked_before")))
     came_P = linked_in(graph, graph.num_steps, *ordered(forecast.past.history, pairs))
     about = {"method": name, "seed": seed, "step": graph.num_steps}
     literals = [pl.lit(value, BACKTEST_SCHEMA[key]).alias(key) for key, value in about.items()]
@@ -69,7 +69,7 @@ def forecast_metrics(backtests: pl.DataFrame, dataset: str, *, baselines: Collec
 
     `precision_at_10`: the fraction of the pairs that came. `brier`: the mean squared difference of probability and
     outcome. `calibration_error`: the expected calibration error, without interval. `probability_sum`: the sum of the
-    probabilities over the number of links that came, 1 at best; no row where none came. `confident`: the fraction that
+    probabilities over the number of links that came, 1 at best; null where none came. `confident`: the fraction that
     came of the pairs with a probability of CONFIDENT and more. Only the precision is compared with the best of
     `baselines`.
     """
@@ -138,12 +138,12 @@ def _measured(
     error = expected_calibration_error(came_P.astype(np.bool_), probability_P)
     yield "calibration_error", StepMetric(error, len(came_P), np.empty(0))
     num_came = int(came_P.sum())
-    if num_came:
-        total_B, count_B = weight_BP @ probability_P, weight_BP @ came_P
-        with np.errstate(invalid="ignore", divide="ignore"):  # a resample without a link that came
-            value_B = total_B / count_B
-        total = float(probability_P.sum())
-        yield "probability_sum", StepMetric(total / num_came, num_came, value_B, total, total_B, count_B)
+    total, total_B, count_B = float(probability_P.sum()), weight_BP @ probability_P, weight_BP @ came_P
+    with np.errstate(invalid="ignore", divide="ignore"):  # a resample without a link that came
+        value_B = total_B / count_B
+    value = total / num_came if num_came else np.nan  # the step still counts where steps are pooled
+    value_B = np.where(np.isfinite(value_B), value_B, np.nan)
+    yield "probability_sum", StepMetric(value, num_came, value_B, total, total_B, count_B)
     confident_P = probability_P >= CONFIDENT
     if confident_P.any():
         [came] = means(came_P[confident_P, None], weight_BP[:, confident_P])
