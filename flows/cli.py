@@ -217,7 +217,7 @@ def verify(
     ] = False,
 ) -> None:
     """Read everything stored and compare it with its checksums; the exit code is 1 if something is damaged."""
-    from storage.drop import check_dataset
+    from storage.drop import DatasetInUse, check_dataset
     from storage.layout import Layout
     from storage.verification import dataset_of, faults, repaired
 
@@ -225,10 +225,16 @@ def verify(
     if dataset is not None:
         check_dataset(layout, dataset)
     num_left = 0
+    if layout.is_local and not Path(layout.root).exists():
+        raise ValueError(f"there is no store at {layout.root}: check DYFORMER_STORAGE, or run `dyformer ingest` first")
     for fault in list(faults(layout, dataset)):
-        done = repair and repaired(layout, dataset_of(fault), fault)
+        done, remedy = False, fault.remedy
+        try:
+            done = repair and repaired(layout, dataset_of(fault), fault)
+        except DatasetInUse as error:
+            remedy = str(error)
         num_left += not done
-        print(printable(f"{fault.address} {fault.problem}: {'repaired, ' if done else ''}{fault.remedy}"))
+        print(printable(f"{fault.address} {fault.problem}: {'repaired, ' if done else ''}{remedy}"))
     print(f"{num_left} damaged" if num_left else f"{layout.root}: nothing is damaged")
     if num_left:
         raise typer.Exit(FAILED)

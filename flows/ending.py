@@ -109,7 +109,9 @@ def _stopped_in_time() -> Iterator[None]:
 
     Python's own handler only runs between two of its instructions, so a thread waits for the signal as well.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # A shell's background job ignores Ctrl-C, which is meant for the job in the foreground.
+    is_ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)
+    if is_ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = socket.socketpair()

@@ -101,12 +101,6 @@ def sealed(record: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
     return json.dumps({DIGEST: _digest(record), RECORD: record}, indent=indent, sort_keys=True).encode()
 
 
-def is_sealed(content: bytes) -> bool:
-    """Whether a record carries a checksum."""
-    found = _parsed(content)
-    return found is not None and {DIGEST, RECORD} <= found.keys()
-
-
 def opened(content: bytes) -> dict[str, Any] | None:
     """Record in a sealed text, None for a damaged one; a text without any sign of a seal is the record itself."""
     found = _parsed(content)

@@ -71,8 +71,9 @@ class Layout:
         return self._join(EVENTS)
 
     def dataset_names(self, folders: list[str]) -> list[str]:
-        """Names of the logs among the children of `datasets`."""
-        return [folder.removeprefix("dataset=") for folder in folders if folder.startswith("dataset=")]
+        """Names of the logs among the children of `datasets`; a folder of another name is no log."""
+        names = [folder.removeprefix("dataset=") for folder in folders if folder.startswith("dataset=")]
+        return [name for name in names if SAFE_NAME.fullmatch(name)]
 
     def of_dataset(self, folder: str, dataset: str) -> str:
         """Folder of a dataset, below the folder of one kind of artifacts or below `datasets`."""

@@ -1,5 +1,6 @@
 """Name of a dataset -> its folders without the files of killed writers."""
 
+import re
 import shutil
 import time
 from contextlib import suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 from storage import files
 from storage.layout import Layout
 
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as files.temporary_name writes them
 LEFTOVER_SECONDS = 3600  # no artifact takes so long to write
 
 
@@ -25,7 +27,7 @@ def remove_leftovers(layout: Layout, dataset: str) -> None:
         for kind in files.children(folder)
     ]
     for folder in folders:
-        for left in list(Path(folder).rglob(".*")):
+        for left in [path for path in Path(folder).rglob(".*") if TEMPORARY.fullmatch(path.name)]:
             with suppress(FileNotFoundError):  # its writer has just renamed it
-                if time.time() - left.stat().st_mtime > LEFTOVER_SECONDS:
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                if time.time() - left.lstat().st_mtime > LEFTOVER_SECONDS:
+                    shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()

@@ -1,10 +1,12 @@
 """Everything stored -> the damaged parts, each with what can be done, and the parts made again that can be."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import polars as pl
 from filelock import Timeout
 
 from storage import files
@@ -14,14 +16,16 @@ from storage.checksums import Damaged, link_in, read_record
 from storage.drop import DatasetInUse
 from storage.events import delta, rows
 from storage.events.declarations import declaration
-from storage.events.delta_log import LOG, REMEDY, TableDamaged, actions_in
+from storage.events.delta_log import LOG, TableDamaged, actions_in
 from storage.events.table import sources_of, table_of
 from storage.layout import CHECKPOINTS, Layout
 from storage.locks import in_use
 from storage.tracking import spool
 
+SPOOL = "spool"
 MOST_FILES = 5  # that a message names
 MISSING = "is missing"
+MOVE_BACK = "move the folder back into the store, or remove the link"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +46,17 @@ def faults(layout: Layout, dataset: str | None = None) -> Iterator[Fault]:
         yield from _of_declaration(layout, name)
         yield from _of_champion(layout, name)
     for folder in layout.artifact_folders:
+        if (problem := link_in(folder)) is not None:
+            yield Fault(address=folder, problem=problem, remedy=MOVE_BACK)
+            continue
         for kind in files.children(folder):
             below = f"{folder}/{kind}"
+            if (problem := link_in(below)) is not None:
+                yield Fault(address=below, problem=problem, remedy=MOVE_BACK)
+                continue
             yield from _of_artifacts(below if dataset is None else layout.of_dataset(below, dataset))
+    if dataset is not None:
+        return
     for folder, problem in spool.faults_of_spool(Path(layout.spool)):
         remedy = "the run's results are in the store, but MLflow will not get them"
         yield Fault(address=str(folder), problem=problem, remedy=remedy, repair=partial(spool.set_aside, folder))
@@ -59,7 +71,8 @@ def repaired(layout: Layout, dataset: str, fault: Fault) -> bool:
         return False
     try:
         with in_use(layout, dataset).write_lock(blocking=False):
-            fault.repair()
+            if _is_still_there(layout, fault):  # another process may have made it again
+                fault.repair()
     except Timeout as error:
         raise DatasetInUse(
             f"dataset {dataset!r} is being ingested or trained on: repair it after that process has ended"
@@ -67,9 +80,14 @@ def repaired(layout: Layout, dataset: str, fault: Fault) -> bool:
     return True
 
 
+def _is_still_there(layout: Layout, fault: Fault) -> bool:
+    dataset = dataset_of(fault)
+    return any(each.address == fault.address for each in faults(layout, None if dataset == SPOOL else dataset))
+
+
 def dataset_of(fault: Fault) -> str:
     """Name of the dataset in a fault's address; records that wait for MLflow belong to none."""
-    return fault.address.rpartition("dataset=")[2].partition("/")[0] if "dataset=" in fault.address else "spool"
+    return fault.address.rpartition("dataset=")[2].partition("/")[0] if "dataset=" in fault.address else SPOOL
 
 
 def _of_events(layout: Layout, dataset: str) -> Iterator[Fault]:
@@ -79,12 +97,15 @@ def _of_events(layout: Layout, dataset: str) -> Iterator[Fault]:
     if not found and not in_nodes:
         try:
             table = table_of(layout, dataset)
-        except TableDamaged as error:  # the newest commit is missing, which only the dictionary shows
-            found = [(events, str(error).removesuffix(f": {REMEDY}"))]
-        else:
             in_nodes = [(nodes, "differs from the events")] if table and not _is_dictionary(nodes, table) else []
+        except TableDamaged as error:  # the newest commit is missing, which only the dictionary shows
+            found = [delta.parts_of(str(error))]
+        except pl.exceptions.PolarsError as error:  # a file of an earlier version, which has no checksum
+            found = [(events, f"has a data file that cannot be decoded ({str(error).strip().splitlines()[0]})")]
+    lost_commits = any(address.endswith(".json") for address, _ in found)
     for address, problem in found:
-        yield Fault(address=address, problem=problem, remedy=_events_remedy(layout, dataset))
+        remedy = _events_remedy(layout, dataset, lost_commits=lost_commits)
+        yield Fault(address=address, problem=problem, remedy=remedy)
     again = None if found else partial(_make_dictionary, layout, dataset)
     for address, problem in in_nodes:
         remedy = (
@@ -106,7 +127,7 @@ def _make_dictionary(layout: Layout, dataset: str) -> None:
         rows.extend_dictionary(layout.nodes(dataset), table)
 
 
-def _events_remedy(layout: Layout, dataset: str) -> str:
+def _events_remedy(layout: Layout, dataset: str, *, lost_commits: bool) -> str:
     """Name the raw files of which the events were made."""
     names: list[str] = []
     for name in files.stamps(f"{layout.interactions(dataset)}/{LOG}"):
@@ -119,7 +140,9 @@ def _events_remedy(layout: Layout, dataset: str) -> str:
         names += [file for source in sources for file in source.get("files", [f"SHA-256 {source['batch'][:12]}..."])]
     names = list(dict.fromkeys(names))
     more = f" and {len(names) - MOST_FILES} more" if len(names) > MOST_FILES else ""
-    listed = ", ".join(names[:MOST_FILES]) + more if names else "its raw files"
+    listed = ", ".join(names[:MOST_FILES]) + more if names else "their names are lost"
+    if names and lost_commits:
+        listed += ", and those of the damaged commits, whose names are lost"
     return f"cannot be made again here: `dyformer drop {dataset}`, then ingest its raw files again: {listed}"
 
 
@@ -174,8 +197,8 @@ def _of_artifacts(folder: str) -> Iterator[Fault]:
     for location in (each for each in found if each not in links):
         address, _, name = location.rpartition("/")
         if name == artifact.MANIFEST:
-            for damaged, problem in artifact.faults(address):
-                yield _artifact_fault(damaged, problem, address)
+            with suppress(artifact.ArtifactMissing):  # it was replaced meanwhile
+                yield from [_artifact_fault(*each, address) for each in artifact.faults(address)]
         elif name == FILE_NAME:
             yield from _of_checkpoint(location)
     for address in artifact.without_manifest(found):
@@ -191,6 +214,8 @@ def _artifact_fault(location: str, problem: str, address: str) -> Fault:
 def _of_checkpoint(location: str) -> Iterator[Fault]:
     try:
         from_bytes(files.read_bytes(location), name=location)
+    except FileNotFoundError:  # its training has ended meanwhile
+        return
     except CheckpointDamaged as error:
         problem = str(error).removeprefix(location).strip(" :").partition(": ")[0]
         remedy = "removed by `--repair`, and the training starts at its beginning"

@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import io
 import json
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from storage.checksums import Damaged, fault_of, is_below, link_in, sha256
 
 MANIFEST = "manifest.json"
 CONTENT = (".parquet", "/weights.safetensors")
+LAST_KEY = re.compile("(settings|seed)=.+")
 LEFTOVER_SECONDS = 24 * 3600  # an unlisted file this old is of a writer that was killed, or of an older artifact
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
 
@@ -216,11 +218,14 @@ def faults(address: str) -> list[tuple[str, str]]:
 def without_manifest(locations: list[str]) -> list[str]:
     """Local folders of artifacts that have tables or weights but no manifest, which no writer leaves.
 
-    In an object store a writer that is at work, or was killed, leaves the same.
+    Only the last folder of an address is one: a file that a user put above belongs to no artifact. In an object store a
+    writer that is at work, or was killed, leaves the same.
     """
     folders = {location.rpartition("/")[0] for location in locations if location.endswith(CONTENT)}
-    found = folders - {location.rpartition("/")[0] for location in locations if location.endswith(f"/{MANIFEST}")}
-    return sorted(folder for folder in found if not files.is_remote(folder))
+    whole = {location.rpartition("/")[0] for location in locations if location.endswith(f"/{MANIFEST}")}
+    lost = {folder for folder in folders - whole if LAST_KEY.fullmatch(folder.rpartition("/")[2])}
+    above = {folder for folder in lost if any(other.startswith(f"{folder}/") for other in whole)}
+    return sorted(folder for folder in lost - above if not files.is_remote(folder))
 
 
 def _record(address: str) -> dict[str, Any] | None:

@@ -98,6 +98,8 @@ def opened(address: str) -> Table | None:
     log = f"{address}/{LOG}"
     stamps = _stamps(address)
     if not stamps:
+        if files.find(address, "*.parquet"):  # a writer stores no data before the first commit
+            raise TableDamaged(f"{log}/{commit_name(0)} is missing, though the table has data files: {REMEDY}")
         return None
     missing = sorted({commit_name(version) for version in range(len(stamps))} - stamps.keys())
     if missing:
@@ -184,7 +186,7 @@ def faults(address: str) -> list[tuple[str, str]]:
         table = opened(address)
     except TableDamaged as error:
         found = [_fault_in(f"{address}/{LOG}/{name}", stamp) for name, stamp in _stamps(address).items()]
-        return [each for each in found if each is not None] or [_parts(str(error))]
+        return [each for each in found if each is not None] or [parts_of(str(error))]
     if table is None:
         return []
     found = [(f"{address}/{file.path}", data_fault(table, file)) for file in table.data_files]
@@ -195,11 +197,11 @@ def _fault_in(location: str, stamp: files.Stamp) -> tuple[str, str] | None:
     try:
         _actions(location, stamp)
     except TableDamaged as error:
-        return _parts(str(error))
+        return parts_of(str(error))
     return None
 
 
-def _parts(message: str) -> tuple[str, str]:
+def parts_of(message: str) -> tuple[str, str]:
     """Split the message of a TableDamaged into the file and what is wrong with it."""
     location, extension, problem = message.removesuffix(f": {REMEDY}").partition(".json ")
     return location + extension.strip(), problem

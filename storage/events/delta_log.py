@@ -27,11 +27,6 @@ def commit_name(version: int) -> str:
     return f"{version:020}.json"
 
 
-def is_sealed(content: bytes) -> bool:
-    """Whether the content of a commit carries a checksum."""
-    return SEAL.search(content) is not None
-
-
 def content_of(operation: str, metadata: Action, actions: list[dict[str, Any]], milliseconds: int) -> bytes:
     """Encode a commit with its checksum."""
     values = {"timestamp": milliseconds, "operation": operation, "operationParameters": {}, **metadata}

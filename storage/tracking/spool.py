@@ -89,7 +89,7 @@ def spooled_runs(spool: Path) -> list[Path]:
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """Read a run's records, without a last line that its process did not finish; raises SpoolDamaged."""
-    path = folder / RECORDS
+    path, written = folder / RECORDS, _ids(folder / WRITTEN)  # first, because a writer adds to it last
     records = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
         record = opened(line)
@@ -98,7 +98,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         if record is None or not {"id", "kind"} <= record.keys():
             raise SpoolDamaged(f"{path}, line {number}, was changed after it was written: {REMEDY}")
         records.append(record)
-    lost = _ids(folder / WRITTEN) - {record["id"] for record in records}
+    lost = written - {record["id"] for record in records}
     if lost:
         raise SpoolDamaged(f"{path} lacks {len(lost)} of its records: {REMEDY}")
     return records
@@ -111,27 +111,36 @@ def check_run(folder: Path) -> None:
 
 
 def faults_of_spool(spool: Path) -> list[tuple[Path, str]]:
-    """Folders of damaged runs, and what is wrong with each."""
+    """Folders of damaged runs, and what is wrong with each; a run that is being written is left out."""
     found = []
     for folder in sorted(path for path in spool.glob("*/") if path.is_dir()):
-        try:
-            if (folder / RECORDS).exists():
-                check_run(folder)
-            elif not any((folder / name).exists() for name in (REPLAYED, SET_ASIDE)) and any(
-                (folder / name).exists() for name in (DONE, FILES, WRITTEN)
-            ):
-                found.append((folder, f"{folder} lacks {RECORDS}"))
-        except (SpoolDamaged, OSError) as error:
-            found.append((folder, str(error).removesuffix(f": {REMEDY}")))
+        with suppress(Timeout), FileLock(folder / LOCK, blocking=False):
+            problem = _fault_of(folder)
+            if problem is not None:
+                found.append((folder, problem))
     return found
 
 
+def _fault_of(folder: Path) -> str | None:
+    try:
+        if (folder / RECORDS).exists():
+            check_run(folder)
+        elif not any((folder / name).exists() for name in (REPLAYED, SET_ASIDE)) and any(
+            (folder / name).exists() for name in (DONE, FILES, WRITTEN)
+        ):
+            return f"lacks {RECORDS}"
+    except (SpoolDamaged, OSError) as error:
+        return str(error).removeprefix(f"{folder}/").removesuffix(f": {REMEDY}")
+    return None
+
+
 def set_aside(folder: Path) -> None:
-    """Keep a damaged run's records for the user to read, where no replay finds them."""
-    if (folder / RECORDS).exists():
-        (folder / RECORDS).rename(folder / SET_ASIDE)
-    else:
-        (folder / SET_ASIDE).touch()
+    """Keep a damaged run's records for the user to read, where no replay finds them; Timeout for a locked run."""
+    with FileLock(folder / LOCK, blocking=False):
+        if (folder / RECORDS).exists():
+            (folder / RECORDS).rename(folder / SET_ASIDE)
+        else:
+            (folder / SET_ASIDE).touch()
 
 
 def _is_unfinished(line: bytes) -> bool:

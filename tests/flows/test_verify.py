@@ -11,6 +11,7 @@ import pytest
 from flows.cli import main
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots
+from storage.drop import DatasetInUse
 from storage.events.table import history, newest_version
 from storage.layout import Layout
 
@@ -145,3 +146,34 @@ def test_a_folder_of_many_new_files_is_one_commit_in_seconds(tmp_path: Path, mon
     assert (counts["version"], counts["num_accepted"], newest_version(layout, "days")) == (1, 57 * 50, 1)
     assert history(layout, "days").height == 57
     assert not ingest_log("days", {"log": [str(folder)]}, lambda text: None)["changed"]
+
+
+def test_a_missing_store_is_no_sound_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "nowhere"))
+    assert run("verify") == 1
+    assert f"there is no store at {tmp_path / 'nowhere'}: check DYFORMER_STORAGE" in capsys.readouterr().err
+
+
+def test_a_dataset_in_use_ends_no_repair_of_others(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    from storage import verification
+
+    def in_use(layout: Layout, dataset: str, fault: verification.Fault) -> bool:
+        if dataset == "mine":
+            raise DatasetInUse("dataset 'mine' is being ingested or trained on")
+        return True
+
+    faults = [
+        verification.Fault(address=f"store/dataset={name}/x", problem="is missing", remedy="made again")
+        for name in ("mine", "other")
+    ]
+    monkeypatch.setattr(verification, "faults", lambda *arguments: iter(faults))
+    monkeypatch.setattr(verification, "repaired", in_use)
+    assert run("verify", "--repair") == 1
+    printed = capsys.readouterr().out
+    assert "dataset=mine/x is missing: dataset 'mine' is being ingested" in printed
+    assert "dataset=other/x is missing: repaired, made again" in printed
+    assert "1 damaged" in printed

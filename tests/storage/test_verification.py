@@ -230,15 +230,19 @@ def test_a_spooled_line_that_was_not_finished_is_left_out_and_a_changed_one_is_d
 
 def test_leftovers_of_killed_writers_are_removed_after_an_hour(layout: Layout):
     folder = Path(layout.vectors("chat", **KEYS)).parent
-    old, new = folder / ".seed=1.ab", folder / ".seed=2.cd"
+    old, new = (folder / files.temporary_name(name) for name in ("seed=1", "seed=2"))
     for left in (old, new):
         left.mkdir()
         (left / "vectors.parquet").write_bytes(b"half")
-    declared = Path(layout.declaration("chat")).with_name(".declaration.json.ef")
+    declared = Path(layout.declaration("chat")).with_name(files.temporary_name("declaration.json"))
     declared.write_bytes(b"half")
     for left in (old, declared):
         os.utime(left, (0, 0))
+    own = folder / ".keep"
+    own.touch()
+    os.utime(own, (0, 0))
     remove_leftovers(layout, "chat")
+    assert own.exists()  # a user's file
     assert (old.exists(), declared.exists(), new.exists()) == (False, False, True)
     assert found(layout) == []
 
@@ -285,3 +289,85 @@ def test_a_record_that_the_disk_cannot_read_is_named_and_hurts_no_other(
     assert "cannot be read (Input/output error)" in f"{fault.address} {fault.problem}"
     assert "shop" in ingested_datasets(layout)
     assert query(layout, "select id from vectors where dataset = 'shop'", [].append).rows() == [("shop-1",)]
+
+
+@pytest.mark.parametrize("above", ["", "/dataset=chat"])
+def test_a_stray_file_above_artifacts_costs_none_of_them(layout: Layout, above: str):
+    vectors = Path(layout.vectors("chat", **KEYS)) / "vectors.parquet"
+    kind = Path(layout.vectors("chat", **KEYS).partition("/dataset=")[0])
+    shutil.copy(vectors, f"{kind}{above}/mine.parquet")
+    for fault in found(layout):
+        repaired(layout, dataset_of(fault), fault)
+    assert vectors.exists()
+    assert found(layout) == []
+
+
+def test_events_whose_log_is_lost_are_damage_and_are_never_removed(layout: Layout):
+    data = data_paths(layout)
+    for table in ("interactions", "nodes"):
+        shutil.rmtree(Path(layout.interactions("chat")).with_name(table) / "_delta_log")
+    assert {dataset_of(fault) for fault in found(layout)} == {"chat"}
+    with pytest.raises(TableDamaged, match="is missing, though the table has data files"):
+        append(layout, "chat", FIRST, "sha-3")
+    assert all(path.exists() for path in data)
+    assert ingested_datasets(layout) == ["chat", "shop"]
+
+
+def test_the_remedy_of_a_damaged_commit_says_that_names_are_lost(layout: Layout):
+    commit_file(layout, 2).write_bytes(b"{")
+    assert any("and those of the damaged commits, whose names are lost" in fault.remedy for fault in found(layout))
+
+
+def test_a_repair_deletes_nothing_behind_a_link_above_artifacts(layout: Layout, tmp_path: Path):
+    folder = Path(layout.vectors("chat", **KEYS).partition("/vectors/")[0])
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    before = sorted(tmp_path.joinpath("moved").rglob("*"))
+    (fault,) = found(layout)
+    assert fault.address == str(folder)
+    assert "symbolic link" in fault.problem
+    assert not repaired(layout, dataset_of(fault), fault)
+    assert sorted(tmp_path.joinpath("moved").rglob("*")) == before
+
+
+def test_a_run_that_is_being_written_is_not_verified_nor_set_aside(layout: Layout):
+    run = open_spool(Path(layout.spool), "live")
+    run.append({"id": "1", "kind": "start", "time": 5})
+    (run.folder / "records.jsonl").write_text("")  # as if read between the two lines of a record
+    assert found(layout) == []
+    run.close()
+    (fault,) = found(layout)
+    assert "lacks 1 of its records" in fault.problem
+
+
+def test_a_part_that_was_made_again_meanwhile_is_left_alone(layout: Layout):
+    vectors = Path(layout.vectors("chat", **KEYS)) / "vectors.parquet"
+    content = vectors.read_bytes()
+    vectors.write_bytes(content[:-1])
+    (fault,) = found(layout)
+    vectors.write_bytes(content)
+    assert repaired(layout, dataset_of(fault), fault)
+    assert vectors.read_bytes() == content
+
+
+def test_a_damaged_file_without_checksum_is_named_and_other_datasets_are_verified(layout: Layout):
+    for name in ("interactions", "nodes"):  # as an earlier version wrote them
+        log = Path(layout.interactions("chat")).with_name(name) / "_delta_log"
+        for commit in sorted(log.glob("*.json")):
+            lines = [json.loads(line) for line in commit.read_text().splitlines()]
+            for action in lines:
+                action.get("add", {}).pop("tags", None)
+                for own in ("digest", "engineInfo"):
+                    action.get("commitInfo", {}).pop(own, None)
+            commit.write_text("".join(json.dumps(action) + "\n" for action in lines))
+    assert found(layout) == []
+    path = data_paths(layout)[0]
+    path.write_bytes(path.read_bytes()[:-12] + b"\0" * 12)
+    (fault,) = found(layout)
+    assert "cannot be decoded" in fault.problem
+    assert dataset_of(fault) == "chat"
+
+
+def test_folders_of_other_names_are_no_datasets(layout: Layout):
+    (Path(layout.datasets) / "dataset=my log~").mkdir()
+    assert found(layout) == []
