@@ -233,10 +233,10 @@ def _track_figures(run: TrackedRun, rows: pl.DataFrame) -> None:
 
     Beside each are the ends of its interval (test/auc_low, test/auc_high); beside micro and macro also the number of
     pairs (test/macro_auc_num_pairs) and the difference to the best baseline with its interval (..._difference,
-    ..._difference_low, ..._difference_high).
+    ..._difference_low, ..._difference_high). A value that does not exist, such as a ratio to no link, is left out.
     """
     wanted = pl.col("metric").is_in(list(METRIC_NAMES)) & pl.col("slice").is_in(SLICES)
-    for row in rows.filter(wanted).iter_rows(named=True):
+    for row in rows.filter(wanted & pl.col("value").is_not_null()).iter_rows(named=True):
         name = _metric_name(row)
         is_step = row["step"].isdecimal()
         name = f"test/{name}" if is_step else f"test/{row['step']}_{name}"
