@@ -19,6 +19,7 @@ from filelock import FileLock
 @contextmanager
 def shared_server(home: Path) -> Iterator[str]:
     """Send this process's flows to the server of `home`; the first process starts it, and stops it after the last."""
+    from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
     home.mkdir(exist_ok=True)
@@ -32,6 +33,7 @@ def shared_server(home: Path) -> Iterator[str]:
                 stack.callback(fcntl.flock, users, fcntl.LOCK_EX)  # waits for the other processes
         with temporary_settings({PREFECT_API_URL: address.read_text(), PREFECT_HOME: home}):
             yield address.read_text()
+            APILogHandler().flush()  # or the process would try to deliver its last lines after the server's end
 
 
 @contextmanager
