@@ -81,8 +81,8 @@ def _use(store: Path) -> Layout:
 
 def _spooled(layout: Layout) -> list[Any]:
     """Read all that a replay would send; a run without records is damage."""
-    for _, problem in faults_of_spool(Path(layout.spool)):
-        raise Damaged(problem)
+    for folder, problem in faults_of_spool(Path(layout.spool)):
+        raise Damaged(f"{folder}/{problem}")
     runs = spooled_runs(Path(layout.spool))
     for folder in runs:
         check_run(folder)

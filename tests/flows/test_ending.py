@@ -127,7 +127,10 @@ def test_name_of_a_file_with_control_characters_is_written_in_escapes(tmp_path: 
     assert "\x1b" not in done.stdout + done.stderr
 
 
-LONG_CALL = (
+HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+"""What a terminal's job begins with; tests that run in the background would pass on that they ignore Ctrl-C."""
+
+LONG_CALL = HEEDING + (
     "import sys, hashlib; from flows.ending import exit_code; print('started', flush=True);"
     "sys.exit(exit_code(lambda: hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**9)))"
 )
@@ -152,6 +155,15 @@ def test_ctrl_c_ends_a_command_that_is_inside_a_library():
     assert time.monotonic() - sent < SECONDS_TO_STOP + 1
 
 
+def test_command_in_the_background_ignores_ctrl_c_of_the_foreground():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert exit_code(lambda: os.kill(os.getpid(), signal.SIGINT)) == 0
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def servers_of(process: int) -> list[int]:
     children = map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())
     return [child for child in children if b"flows.temporary_server" in Path(f"/proc/{child}/cmdline").read_bytes()]
@@ -168,7 +180,7 @@ def ended_within(process: int, seconds: float) -> bool:
     return False
 
 
-FLOW = (
+FLOW = HEEDING + (
     "import sys, time; import flows.cli; from flows.ending import exit_code; flows.cli._announce();"
     "from prefect import flow;"
     "sys.exit(exit_code(lambda: flow(lambda: time.sleep(600), name='waiting')()))"
