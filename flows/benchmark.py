@@ -27,7 +27,7 @@ from flows.stages import (
 )
 from flows.tasks.evaluation.backtest import backtest_forecasts, backtest_metrics, read_backtests, steps_to_backtest
 from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
-from flows.tasks.evaluation.live_update import live_update_metrics, rank_live_updates
+from flows.tasks.evaluation.live_update import live_update_metrics, rank_week, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.methods import chosen_methods
 from flows.tasks.track import track_benchmark, track_rankings
@@ -37,7 +37,7 @@ track_rankings_task = task(name="track rankings", cache_policy=NO_CACHE)(track_r
 backtest_task = task(name="backtest forecasts", task_run_name="{name} on step {step}", cache_policy=NO_CACHE)(
     backtest_forecasts
 )
-live_update_task = task(name="rank live updates", cache_policy=NO_CACHE)(rank_live_updates)
+week_task = task(name="rank live updates", task_run_name="{names} in week {week}", cache_policy=NO_CACHE)(rank_week)
 
 
 def _jobs(title: str, steps: list[int], seeds: int) -> Iterator[tuple[int, int]]:
@@ -169,12 +169,17 @@ def live_update(
 ) -> dict[str, Any]:
     """Rank each week's held-out links by methods that score pairs, by default all of METHODS that do.
 
+    Weeks of an earlier run are reused.
+
     Returns:
-        snapshots: address; scores: addresses of the ranks.
+        snapshots: address; scores: addresses of the ranks, one of each week and seed.
     """
     experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
     names = [name for name, method in chosen.items() if methods is not None or isinstance(method, Scorer)]
     snapshots = ingest(dataset, reading)["snapshots"]
-    scores = [live_update_task(snapshots, names, experiment, seed) for seed in range(seeds)]
+    scores = [
+        week_task(snapshots, week, names, experiment, seed)
+        for week, seed in _jobs(f"weeks of {dataset}", weeks_to_rank(snapshots), seeds)
+    ]
     track_rankings_task(snapshots, scores, live_update_metrics(scores, snapshots))
     return {"snapshots": snapshots, "scores": scores}

@@ -13,7 +13,7 @@ from dyformer.experiments.tables import PrintedTable, printed_tables
 from flows.benchmark import benchmark, forecasts, live_update, prequential
 from flows.tasks.evaluation.backtest import backtest_metrics, steps_to_backtest
 from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
-from flows.tasks.evaluation.live_update import live_update_metrics
+from flows.tasks.evaluation.live_update import live_update_metrics, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.snapshots import StepOutOfRange
 
@@ -46,6 +46,7 @@ def run_protocol(
 def _all_weeks(snapshots: str, wanted: str | None) -> None:
     if wanted is not None:
         raise StepOutOfRange("--protocol live-update evaluates every week: leave --steps out")
+    weeks_to_rank(snapshots)
 
 
 def _live_update(
