@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from own_log import own_log
 
+from dyformer.baselines.recency import ContactRecency
 from dyformer.evaluation.live_update import held_out_links, live_update_ranks
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
@@ -41,7 +42,7 @@ def test_the_ranks_of_a_week_are_those_of_a_fit_on_the_weeks_before(snapshots: s
     events = read_events(opened.layout, "mylog", opened.version)
     graph = build_snapshots(events, Window.parse("calendar 1w"), "iso")
     links, past = held_out_links(graph, week, seed=1), prepare_graph(graph, until=week - 1, config=GraphConfig())
-    expected = live_update_ranks(METHODS[FORMULA].fit_pairs(past, ()), links, len(past.history.node_N))
+    expected = live_update_ranks(ContactRecency().fit_pairs(past, ()), links, len(past.history.node_N))
     found = read_table(rank_week(snapshots, week, [FORMULA], seed=1), "ranks")
     assert found["rank"].to_list() == expected.tolist()
     assert found["source"].to_list() == links.source_S.tolist()
