@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from storage import files
+from storage import disk, files
 
 DIGEST, RECORD = "digest", "record"
 
@@ -32,7 +32,7 @@ def file_sha256(address: str, stamp: files.Stamp | None = None) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _file_sha256(address: str, stamp: files.Stamp) -> str:
-    with files.open_stream(address) as stream, files.named_read(address):
+    with files.open_stream(address) as stream, disk.named_read(address):
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -48,7 +48,7 @@ def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
         return f"has {stamp[0]} bytes instead of {num_bytes}"
     try:
         is_same = checksum is None or file_sha256(address, stamp) == checksum
-    except files.ReadFailed as error:
+    except disk.ReadFailed as error:
         return str(error).removeprefix(f"{address} ")
     return None if is_same else "was changed after it was written"
 
@@ -75,17 +75,27 @@ def create_record(address: str, record: Mapping[str, Any]) -> bool:
     return files.create_bytes(address, sealed(record))
 
 
+def replace_record(address: str, record: Mapping[str, Any], expected: files.Stamp | None) -> bool:
+    """Write a JSON record if the file still has the expected stamp; returns whether this call wrote it."""
+    return files.replace_bytes(address, sealed(record), expected)
+
+
 def read_record(address: str, remedy: str) -> dict[str, Any] | None:
     """Read a JSON record, None where there is none; one of an earlier version has no checksum.
 
     Raises:
         RecordDamaged: the file is a link, no record, or differs from its checksum; the message has the remedy.
     """
+    return read_stamped_record(address, remedy)[0]
+
+
+def read_stamped_record(address: str, remedy: str) -> tuple[dict[str, Any], files.Stamp] | tuple[None, None]:
+    """Read a JSON record as `read_record` does, and the stamp that `replace_record` expects."""
     try:
-        content = files.read_bytes(address)
+        content, stamp = files.read_stamped(address)
     except FileNotFoundError:
-        return None
-    except files.ReadFailed as error:
+        return None, None
+    except disk.ReadFailed as error:
         raise RecordDamaged(str(error)) from error
     problem = link_in(address)
     record = opened(content)
@@ -93,7 +103,8 @@ def read_record(address: str, remedy: str) -> dict[str, Any] | None:
         problem = "is empty" if not content.strip(b"\0 \n") else "is no record, or was changed after it was written"
     if problem is not None:
         raise RecordDamaged(f"{address} {problem}: {remedy}")
-    return record
+    assert record is not None
+    return record, stamp
 
 
 def sealed(record: Mapping[str, Any], *, indent: int | None = 1) -> bytes:

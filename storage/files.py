@@ -3,41 +3,22 @@
 Local files are written without obstore, because it never syncs them to disk.
 """
 
-import errno
 import fnmatch
 import io
 import os
 import shutil
 import tempfile
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from storage import objects
+from storage.disk import make_folder, named_read, named_write, sync_folder, temporary_file, temporary_name
 from storage.objects import BUFFER_BYTES, is_remote
-
-WRITE_REMEDIES = {
-    errno.ENOSPC: "free space on the disk",
-    errno.EDQUOT: "free space, because your quota is used up",
-    errno.EROFS: "the disk is read-only: mount it for writing",
-    errno.EACCES: "check that you may write there",
-    errno.EIO: "check the disk",
-}
 
 Stamp = tuple[int, int | str]
 """Size and time of the last write (in an object store: ETag) of a file; another content has another stamp."""
-
-
-class WriteFailed(OSError):
-    """A local file cannot be written; the file has its old content or none."""
-
-
-class ReadFailed(OSError):
-    """A local file exists and cannot be read."""
 
 
 def read_bytes(address: str) -> bytes:
@@ -47,6 +28,16 @@ def read_bytes(address: str) -> bytes:
             return Path(address).read_bytes()
     with objects.named_errors(address):
         return bytes(obstore.get(*objects.object_at(address)).bytes())
+
+
+def read_stamped(address: str) -> tuple[bytes, Stamp]:
+    """Content of a file and the stamp by which `replace_bytes` knows it; FileNotFoundError when there is none."""
+    if not is_remote(address):
+        found = stamp(address)
+        return read_bytes(address), found
+    with objects.named_errors(address):
+        response = obstore.get(*objects.object_at(address))
+        return bytes(response.bytes()), (response.meta["size"], response.meta["e_tag"] or "")
 
 
 def open_stream(address: str) -> io.BufferedReader:
@@ -123,6 +114,28 @@ def create_bytes(address: str, content: bytes) -> bool:
         finally:
             temporary.unlink()
         sync_folder(path.parent)
+    return True
+
+
+def replace_bytes(address: str, content: bytes, expected: Stamp | None) -> bool:
+    """Write a file if it still has the expected stamp (None: if there is none); returns whether this call wrote it.
+
+    Of several writers one succeeds, also on several machines that share an object store. The writers of a local file
+    need a lock.
+    """
+    if expected is None:
+        return create_bytes(address, content)
+    if not is_remote(address):
+        if not Path(address).exists() or stamp(address) != expected:
+            return False
+        write_bytes(address, content)
+        return True
+    store, key = objects.object_at(address)
+    with objects.named_errors(address):
+        try:
+            obstore.put(store, key, content, mode={"e_tag": str(expected[1])})
+        except (PreconditionError, FileNotFoundError):
+            return False
     return True
 
 
@@ -219,74 +232,3 @@ def children(folder: str) -> list[str]:
         found = obstore.list_with_delimiter(*objects.object_at(folder))
     keys = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
     return sorted(key.rpartition("/")[2] for key in keys)
-
-
-def temporary_name(name: str) -> str:
-    """Hidden name beside the file that no other writer uses."""
-    return f".{name}.{uuid.uuid4().hex}"
-
-
-@contextmanager
-def named_read(address: str) -> Iterator[None]:
-    """Raise the errors of a local read as ReadFailed, with the path and the reason; a missing file is no such error."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ReadFailed(f"{address} cannot be read ({reason}): check the disk and your rights") from error
-
-
-@contextmanager
-def named_write(path: Path) -> Iterator[None]:
-    """Raise the errors of a local write as WriteFailed, with the path, the reason and a remedy."""
-    try:
-        yield
-    except WriteFailed:
-        raise
-    except OSError as error:
-        remedy = WRITE_REMEDIES.get(error.errno or 0, "check the disk")
-        reason = error.strerror or str(error)
-        raise WriteFailed(f"{path} cannot be written ({reason}): {remedy}, then run the same command again") from error
-
-
-@contextmanager
-def temporary_file(path: Path, content: bytes | Path) -> Iterator[Path]:
-    """Write the content to a hidden file beside the path, which the block renames or links; removed if it fails."""
-    make_folder(path.parent)
-    temporary = path.with_name(temporary_name(path.name))
-    try:
-        write_synced(temporary, content)
-        yield temporary
-    except (Exception, KeyboardInterrupt):
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def make_folder(folder: Path) -> None:
-    """Make a local folder and those above it, and wait until the disk has their names."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in reversed(missing):
-        sync_folder(each.parent)
-
-
-def write_synced(path: Path, content: bytes | Path) -> None:
-    """Write a local file and wait until the disk has it."""
-    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as source, path.open("wb") as stream:
-        shutil.copyfileobj(source, stream, BUFFER_BYTES)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's names, because otherwise a power cut may undo a rename."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder above the store, in which this user makes no names
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,7 @@ from pathlib import Path
 from storage import files
 from storage.layout import Layout
 
-TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as files.temporary_name writes them
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as disk.temporary_name writes them
 LEFTOVER_SECONDS = 3600  # no artifact takes so long to write
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import duckdb
 import polars as pl
 
-from storage import files
+from storage import disk, files
 from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
 from storage.checksums import Damaged, link_in
 from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
@@ -113,7 +113,7 @@ def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[
 def _damage_reported(on_damage: OnDamage) -> Iterator[None]:
     try:
         yield
-    except (Damaged, files.ReadFailed) as error:
+    except (Damaged, disk.ReadFailed) as error:
         on_damage(str(error))
 
 

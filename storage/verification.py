@@ -1,6 +1,6 @@
 """Everything stored -> the damaged parts, each with what can be done, and the parts made again that can be."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,8 @@ from filelock import Timeout
 from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_bytes
-from storage.checksums import Damaged, link_in, read_record
+from storage.champions import MISSING, champion_problems, repair_champion
+from storage.checksums import Damaged, link_in
 from storage.drop import DatasetInUse
 from storage.events import delta, rows
 from storage.events.declarations import declaration
@@ -24,7 +25,6 @@ from storage.tracking import spool
 
 SPOOL = "spool"
 MOST_FILES = 5  # that a message names
-MISSING = "is missing"
 MOVE_BACK = "move the folder back into the store, or remove the link"
 
 
@@ -157,37 +157,14 @@ def _of_declaration(layout: Layout, dataset: str) -> Iterator[Fault]:
 
 def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
     addresses = (layout.champion(dataset), layout.champion_copy(dataset))
-    problems = [_record_problem(address) for address in addresses]
-    if problems == [MISSING, MISSING]:
-        return
-    for address, other, problem, is_lost in zip(
-        addresses, reversed(addresses), problems, reversed(problems), strict=True
-    ):
-        is_copy = address == layout.champion_copy(dataset)
-        if problem is None or (is_copy and problem == MISSING):  # an earlier version made no copy
-            continue
-        if is_lost is None:
-            remedy, repair = "restored by `--repair`", partial(_copy, other, address)
-        else:
-            remedy = f"removed by `--repair`, and the next `dyformer run {dataset}` chooses a champion again"
-            repair = partial(_remove_all, addresses)
-        yield Fault(address=address, problem=problem, remedy=remedy, repair=repair)
-
-
-def _record_problem(address: str) -> str | None:
-    try:
-        return None if read_record(address, "") is not None else MISSING
-    except Damaged as error:
-        return str(error).removeprefix(f"{address} ").removesuffix(": ")
-
-
-def _copy(source: str, target: str) -> None:
-    files.write_bytes(target, files.read_bytes(source))
-
-
-def _remove_all(addresses: Iterable[str]) -> None:
-    for address in addresses:
-        files.remove(address)
+    problems = champion_problems(layout, dataset)
+    remedy = "restored by `--repair`"
+    if None not in problems:
+        remedy = f"removed by `--repair`, and the next `dyformer run {dataset}` chooses a champion again"
+    for address, problem in zip(addresses, problems, strict=True):
+        if problem is not None and (address, problem) != (addresses[1], MISSING):  # an earlier version made no copy
+            repair = partial(repair_champion, layout, dataset)
+            yield Fault(address=address, problem=problem, remedy=remedy, repair=repair)
 
 
 def _of_artifacts(folder: str) -> Iterator[Fault]:

@@ -17,12 +17,12 @@ from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
 from flows.tasks.reading import FIXED, check_duplicates, check_unread, declared_log, fraction
 from storage.checksums import Damaged
+from storage.disk import ReadFailed
 from storage.events import scratch_database
 from storage.events.commits import append_all
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events, table_of
-from storage.files import ReadFailed
 from storage.layout import Layout
 from storage.leftovers import remove_leftovers
 from storage.locks import in_use

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from storage import files, objects
+from storage import disk, files, objects
 from storage.artifacts.code import code_version
 from storage.checksums import Damaged, fault_of, is_below, link_in, sha256
 
@@ -134,17 +134,17 @@ def scan_table(address: str, name: str) -> pl.LazyFrame:
 
 def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
     final = Path(address)
-    temporary = final.with_name(files.temporary_name(final.name))
+    temporary = final.with_name(disk.temporary_name(final.name))
     try:
-        with files.named_write(final):
-            files.make_folder(temporary)
+        with disk.named_write(final):
+            disk.make_folder(temporary)
             for name, content in encoded.items():
-                files.write_synced(temporary / name, content)
+                disk.write_synced(temporary / name, content)
             manifest_bytes = _manifest_bytes(lineage, encoded, {name: name for name in encoded})
-            files.write_synced(temporary / MANIFEST, manifest_bytes)
-            files.sync_folder(temporary)
+            disk.write_synced(temporary / MANIFEST, manifest_bytes)
+            disk.sync_folder(temporary)
             _rename(temporary, final, lineage)
-            files.sync_folder(final.parent)
+            disk.sync_folder(final.parent)
     except (Exception, KeyboardInterrupt):
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -163,7 +163,7 @@ def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
         if is_current(str(final), lineage):
             shutil.rmtree(temporary)
             return
-        stale = final.with_name(files.temporary_name(final.name))
+        stale = final.with_name(disk.temporary_name(final.name))
         with contextlib.suppress(FileNotFoundError):  # another writer was quicker
             final.rename(stale)
             shutil.rmtree(stale)
@@ -234,7 +234,7 @@ def _record(address: str) -> dict[str, Any] | None:
         content = files.read_bytes(location)
     except FileNotFoundError:
         return None
-    except files.ReadFailed as error:
+    except disk.ReadFailed as error:
         raise ArtifactDamaged(str(error)) from error
     if (problem := link_in(location)) is not None:
         raise ArtifactDamaged(f"{location} {problem}: {REMEDY}")

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import files, objects
+from storage import disk, files, objects
 from storage.events import delta
 from storage.events.delta import Table
 from storage.events.delta_log import REMEDY, TableDamaged
@@ -33,7 +33,7 @@ def store(
         The protocol's action `add` of each file, for `delta.commit_if_unchanged`.
 
     Raises:
-        files.WriteFailed: the disk is full, or fails; nothing is left.
+        disk.WriteFailed: the disk is full, or fails; nothing is left.
     """
     added: list[dict[str, Any]] = []
     try:
@@ -107,7 +107,7 @@ class _OpenFile:
         encodings = {name: OF_INTEGERS for name, dtype in columns.items() if dtype == pl.Int64}
         encodings |= {name: OF_IDS for name in columns if name in IDS}
         self._temporary = files.temporary_beside(self._address)
-        with files.named_write(Path(self._address)):
+        with disk.named_write(Path(self._address)):
             self._stream = self._temporary.open("wb")
             self._writer = pq.ParquetWriter(
                 self._stream,
@@ -122,13 +122,13 @@ class _OpenFile:
         return self._temporary.stat().st_size
 
     def write(self, rows: pl.DataFrame) -> None:
-        with files.named_write(Path(self._address)):
+        with disk.named_write(Path(self._address)):
             self._writer.write_table(_arrow(rows.select(self._columns)))
         self._num_rows += rows.height
 
     def published(self) -> dict[str, Any]:
         """Complete the file and give it its name; returns its action `add`."""
-        with files.named_write(Path(self._address)):
+        with disk.named_write(Path(self._address)):
             self._writer.close()
             self._stream.close()
             with self._temporary.open("rb") as stream:

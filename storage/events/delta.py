@@ -19,8 +19,9 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from storage import files
+from storage import disk, files
 from storage.checksums import fault_of, is_below, link_in
+from storage.disk import named_write, sync_folder
 from storage.events.delta_log import (
     COMMIT_NAME,
     LOG,
@@ -31,7 +32,6 @@ from storage.events.delta_log import (
     commit_name,
     content_of,
 )
-from storage.files import named_write, sync_folder
 
 DELTA_TYPES: dict[Any, str] = {
     pl.Boolean: "boolean",
@@ -149,7 +149,7 @@ def commit_if_unchanged(
         version: version of the transactions; by default that of the commit.
 
     Raises:
-        files.WriteFailed: the disk is full, or fails. The files stay, because the commit may be visible then, though
+        disk.WriteFailed: the disk is full, or fails. The files stay, because the commit may be visible then, though
             not on the disk yet.
     """
     new = table.version + 1
@@ -245,7 +245,7 @@ def _actions(location: str, stamp: files.Stamp) -> tuple[Action, ...]:
     _check_links(location)
     try:
         content = files.read_bytes(location)
-    except files.ReadFailed as error:
+    except disk.ReadFailed as error:
         raise TableDamaged(str(error)) from error
     return actions_in(location, content)
 

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from storage.checksums import Damaged, file_sha256, opened, sealed
-from storage.files import make_folder, sync_folder, write_synced
+from storage.disk import make_folder, sync_folder, write_synced
 
 Record = Mapping[str, Any]
 Apply = Callable[[Record, Path | None], object]

@@ -19,11 +19,12 @@ from typing import Any
 import polars as pl
 import torch
 
-from flows.tasks.evaluation.promote import champion_of, write_champion
+from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, Lineage, manifest, read_bytes, read_table, write_artifact
 from storage.artifacts.checkpoints import CheckpointMissing, from_bytes, load_checkpoint, save_checkpoint, to_bytes
+from storage.champions import replace_champion
 from storage.checksums import Damaged
 from storage.events.declarations import declaration
 from storage.events.table import history, node_dictionary, read_events, scan_quarantine
@@ -61,7 +62,7 @@ def prepared_store(folder: Path) -> Path:
     write_artifact(address, {"forecasts": forecasts}, Lineage(kind="f", dataset="log", table_version=1))
     save_checkpoint(layout.checkpoint("pretrain", "log", **KEYS), {"weight": torch.arange(8.0)}, {"epoch": 3})
     record = {"title": "DyFormer", "models": [layout.relative(model)], "identity": "x", "tests": {}}
-    write_champion(layout, "log", record)
+    replace_champion(layout, "log", record, None)
     (folder / "plot.png").write_bytes(b"picture" * 20)
     (folder / "plots").mkdir()
     shutil.move(folder / "plot.png", folder / "plots")

@@ -18,7 +18,15 @@ from dyformer.sampling.ranking_queries import RankingQueries
 from flows.cli import main
 from flows.tasks import train
 from flows.tasks.evaluation import promote
-from flows.tasks.evaluation.promote import NotEvaluated, champion_contender, champion_of, promote_if_better, unranked
+from flows.tasks.evaluation.promote import (
+    ChampionChanged,
+    NotEvaluated,
+    champion_contender,
+    champion_of,
+    identity,
+    promote_if_better,
+    unranked,
+)
 from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries, write_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, space_of, trained_until
@@ -26,8 +34,10 @@ from flows.tasks.predict import write_forecasts
 from flows.tasks.report import run_metrics
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model
+from storage import champions
 from storage.artifacts.artifact import lineage_of, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
+from storage.champions import read_champion, replace_champion
 from storage.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
@@ -339,6 +349,60 @@ def test_too_few_queries_are_no_test_and_more_of_them_are_the_first(
     assert "fewer than 20 queries" in outcome["reason"]
     longer = grown(tmp_path, "longer", rows_of(6))
     assert promoted(longer, contender_of(longer, 2.0), 9.0)["promoted"]
+
+
+# Another machine with the same store.
+
+
+def recorded_elsewhere(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """Let another machine record a test of its own during each of the first comparisons."""
+    real, titles = promote.decide, []
+
+    def decide(*arguments: Any) -> Any:
+        if len(titles) < times:
+            layout = Layout.from_environment()
+            record, stamp = read_champion(layout, "mylog")
+            tests = {**(record or {}).get("tests", {}), f"another {len(titles)}": {"reason": "another"}}
+            titles.append("Contact recency" if len(titles) % 2 else "L3")
+            own = {"title": titles[-1], "models": [], "identity": titles[-1], "num_tests": 1, "tests": tests}
+            assert replace_champion(layout, "mylog", own, stamp)
+        return real(*arguments)
+
+    monkeypatch.setattr(promote, "decide", decide)
+    return titles
+
+
+def test_a_test_that_another_machine_recorded_meanwhile_is_not_lost(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    recorded_elsewhere(monkeypatch, 1)
+    contender = contender_of(snapshots, 1.0)
+    outcome = promoted(snapshots, contender, 1.0, {"L3": 5.0})
+    assert (outcome["promoted"], outcome["champion"]) == (False, {"title": "L3", "models": []})
+    assert outcome["reason"].startswith("another machine recorded a test of its own meanwhile")
+    assert outcome["previous"] == outcome["champion"]  # the champion of the other machine, which has none of ours
+    assert record_of()["num_tests"] == 2
+    assert {test["reason"] for test in record_of()["tests"].values()} == {"another", outcome["reason"]}
+    assert promoted(snapshots, contender, 9.0, {"L3": 5.0}) == outcome
+
+
+def test_machines_that_are_always_quicker_are_a_named_error(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    titles = recorded_elsewhere(monkeypatch, 99)
+    with pytest.raises(ChampionChanged, match="other machines recorded their tests first 5 times; run it again later"):
+        promoted(snapshots, contender_of(snapshots, 1.0), 1.0)
+    assert (len(titles), record_of()["title"]) == (5, "L3")
+
+
+def test_a_killed_promotion_leaves_a_champion_with_a_copy(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    contender, layout = contender_of(snapshots, 1.0), Layout.from_environment()
+    with monkeypatch.context() as patch:
+        patch.setattr(champions, "update_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            promoted(snapshots, contender, 1.0)
+    assert record_of()["identity"] == identity(contender)
+    promoted(snapshots, contender, 1.0)
+    assert Path(layout.champion_copy("mylog")).read_bytes() == champion_file().read_bytes()
 
 
 # A champion that cannot be compared.

@@ -13,7 +13,7 @@ from deltalake.schema import PrimitiveType
 from power_cut import Disk
 from test_events_table import FIRST, SECOND, batch, ids, quarantine, result
 
-from storage import files
+from storage import disk, files
 from storage.events import data_files, delta
 from storage.events.commits import append, append_all
 from storage.events.delta_log import LOG, TableDamaged, commit_name
@@ -222,7 +222,7 @@ def test_a_full_or_broken_disk_is_one_named_error_and_no_commit(
         monkeypatch.setattr(os, function, failing)
         try:
             ingest = append(layout, "chat", SECOND, "sha-2")
-        except files.WriteFailed as failed:
+        except disk.WriteFailed as failed:
             message = str(failed)
             assert layout.root in message
             assert os.strerror(error) in message

@@ -17,7 +17,7 @@ from test_delta import DAMAGE, commit_file, data_paths, flipped, truncated
 from test_drop import HOLDER
 from test_events_table import FIRST, SECOND, ids
 
-from storage import files
+from storage import disk, files
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import save_checkpoint
 from storage.checksums import RecordDamaged, read_record, write_record
@@ -230,11 +230,11 @@ def test_a_spooled_line_that_was_not_finished_is_left_out_and_a_changed_one_is_d
 
 def test_leftovers_of_killed_writers_are_removed_after_an_hour(layout: Layout):
     folder = Path(layout.vectors("chat", **KEYS)).parent
-    old, new = (folder / files.temporary_name(name) for name in ("seed=1", "seed=2"))
+    old, new = (folder / disk.temporary_name(name) for name in ("seed=1", "seed=2"))
     for left in (old, new):
         left.mkdir()
         (left / "vectors.parquet").write_bytes(b"half")
-    declared = Path(layout.declaration("chat")).with_name(files.temporary_name("declaration.json"))
+    declared = Path(layout.declaration("chat")).with_name(disk.temporary_name("declaration.json"))
     declared.write_bytes(b"half")
     for left in (old, declared):
         os.utime(left, (0, 0))

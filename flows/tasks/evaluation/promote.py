@@ -19,18 +19,23 @@ from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage import files
 from storage.artifacts.artifact import lineage_of, manifest, read_table
-from storage.checksums import RecordDamaged, read_record, write_record
+from storage.champions import champion_lock, read_champion, replace_champion, update_copy
+from storage.files import Stamp
 from storage.layout import Layout
-from storage.locks import alone
 
 CHAMPION = "champion"
 MISSING = "the champion's weights are missing"
+REPEATED = "another machine recorded a test of its own meanwhile, so this contender was compared again"
+MOST_TRIES = 5
 
 
 class NotEvaluated(ValueError):
     """A contender without scores of the queries cannot be promoted."""
+
+
+class ChampionChanged(ValueError):
+    """Other machines recorded their tests first on every try."""
 
 
 class _Given(NamedTuple):
@@ -57,7 +62,7 @@ def promote_if_better(
     champion without scores among `rankings` is evaluated here. One that was trained on the step stays without a test.
     One whose weights are missing, or do not fit this version, is replaced. A contender is tested once against a
     champion on a step, which is known by its end time: after that the recorded outcome is returned, whatever rows have
-    come.
+    come. Where another machine recorded a test meanwhile, the contender is compared again, with the champion of then.
 
     Args:
         snapshots: address of the snapshots.
@@ -74,17 +79,32 @@ def promote_if_better(
     """
     opened = open_snapshots(snapshots)
     given = _Given(opened, queries, read_queries(queries), rankings, seed)
-    with alone(opened.layout, f"champion-{opened.dataset}"):
-        record = champion_of(opened.layout, opened.dataset)
-        key = f"{identity(contender)} on the step that ends at {opened.time('end_time', given.drawn.step)}"
-        known = record if record is not None and _is_complete(opened.layout, record) else None
-        if known is not None and key in known["tests"]:
-            outcome = known["tests"][key]
-        elif known is not None and known["identity"] == identity(contender):
-            outcome = _outcome(known, known, "the challenger is the champion already")
-        else:
-            outcome = _tested(given, contender, record, key, rule or PromotionConfig())
-    return _absolute(opened.layout, outcome)
+    with champion_lock(opened.layout, opened.dataset):
+        update_copy(opened.layout, opened.dataset)
+        for number in range(MOST_TRIES):
+            outcome = _decided(given, contender, rule or PromotionConfig(), REPEATED if number else None)
+            if outcome is not None:
+                return _absolute(opened.layout, outcome)
+    raise ChampionChanged(
+        f"dataset {opened.dataset!r}: other machines recorded their tests first {MOST_TRIES} times; run it again later"
+    )
+
+
+def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: str | None) -> dict[str, Any] | None:
+    """Return the recorded outcome or that of a comparison; None if another machine recorded one meanwhile."""
+    opened = given.opened
+    record, stamp = _record_and_stamp(opened.layout, opened.dataset)
+    key = f"{identity(contender)} on the step that ends at {opened.time('end_time', given.drawn.step)}"
+    known = record if record is not None and _is_complete(opened.layout, record) else None
+    if known is not None and key in known["tests"]:
+        return known["tests"][key]
+    if known is not None and known["identity"] == identity(contender):
+        return _outcome(known, known, "the challenger is the champion already")
+    outcome, after = _tested(given, contender, record, rule, note)
+    if after is None:
+        return outcome
+    after["tests"] = {**after["tests"], key: outcome}
+    return outcome if replace_champion(opened.layout, opened.dataset, after, stamp) else None
 
 
 def unranked(snapshots: str, reason: str) -> dict[str, Any]:
@@ -103,22 +123,18 @@ def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
     space: of the newest model; step, end_time, seed: of the comparison that it won; metrics; difference; num_tests: how
     often it was tested since; tests: the outcome of each; since. A record of an earlier version has a model only.
     """
-    remedy = f"`dyformer verify {dataset} --repair` restores it"
-    address = layout.champion(dataset)
-    record = read_record(address, remedy)
-    if record is None and files.size(layout.champion_copy(dataset)) is not None:
-        raise RecordDamaged(f"{address} is missing: {remedy}")
-    if record is None or "title" in record:
-        return record
+    return _record_and_stamp(layout, dataset)[0]
+
+
+def _record_and_stamp(layout: Layout, dataset: str) -> tuple[dict[str, Any], Stamp] | tuple[None, None]:
+    record, stamp = read_champion(layout, dataset)
+    if record is None or stamp is None:
+        return None, None
+    if "title" in record:
+        return record, stamp
     title = FORECASTER_WITH + "DyFormer"
     about = {"title": title, "models": [record["model"]], "identity": f"{title} {record['space']}"}
-    return {**record, **about, "num_tests": 0, "tests": {}}
-
-
-def write_champion(layout: Layout, dataset: str, record: dict[str, Any]) -> None:
-    """Replace the record of a dataset's champion, after a copy by which a lost record is noticed."""
-    write_record(layout.champion_copy(dataset), record)
-    write_record(layout.champion(dataset), record)
+    return {**record, **about, "num_tests": 0, "tests": {}}, stamp
 
 
 def champion_contender(snapshots: str) -> Contender | None:
@@ -136,9 +152,9 @@ def identity(contender: Contender) -> str:
 
 
 def _tested(
-    given: _Given, contender: Contender, record: dict[str, Any] | None, key: str, rule: PromotionConfig
-) -> dict[str, Any]:
-    """Compare, and record the champion and the outcome."""
+    given: _Given, contender: Contender, record: dict[str, Any] | None, rule: PromotionConfig, note: str | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Compare; returns the outcome, and the champion's record after a test (None if there was none)."""
     opened, step = given.opened, given.drawn.step
     challenger = _scores_of(given, contender)
     if challenger is None:
@@ -147,23 +163,22 @@ def _tested(
             f"{given.seed}, and the rankings have none by these models: rank it first"
         )
     if record is not None and _was_trained_on(given, record):
-        return _outcome(record, record, f"the champion was trained on step {step}, so it cannot be compared there")
+        reason = f"the champion was trained on step {step}, so it cannot be compared there"
+        return _outcome(record, record, reason), None
     champion, problem = _champions_scores(given, record)
     graph = opened.graph(step - 1, interactions=True)
     num_tests = record["num_tests"] if record is not None and champion is not None else 0
     decision = decide(challenger, champion, _without_models(given, challenger.method), graph, rule, num_tests)
-    if problem is not None:
-        decision = decision._replace(reason=f"{problem}; {decision.reason}")
+    notes = [each for each in (note, problem) if each is not None]
+    decision = decision._replace(reason="; ".join([*notes, decision.reason]))
     is_same = champion is not None and decision.winner == champion.method
     if record is not None and is_same and decision.difference is None:
-        return _outcome(record, record, decision.reason)  # no test, so that a later one on more queries is the first
+        return _outcome(record, record, decision.reason), None  # so that a later test on more queries is the first
     promoted = decision.winner == challenger.method
     winner = contender if promoted else Contender(title=decision.winner)
     after = {**record} if record is not None and is_same else _new_record(given, winner, decision, rule.metric)
     outcome = _outcome(after, record, decision.reason, decision, metric=rule.metric, promoted=promoted)
-    after |= {"num_tests": decision.num_tests, "tests": {**after["tests"], key: outcome}}
-    write_champion(opened.layout, opened.dataset, after)
-    return outcome
+    return outcome, {**after, "num_tests": decision.num_tests}
 
 
 def _scores_of(given: _Given, contender: Contender) -> ScoredQueries | None:
