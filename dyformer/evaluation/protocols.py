@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
-from dyformer.embedder import Embedder, LabelledStep, NoVectors, Scorer
+from dyformer.embedder import Embed, Embedder, LabelledStep, NoVectors, Scorer
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
@@ -25,6 +25,7 @@ from dyformer.scoring.decoder import fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
 
 PROTOCOL = "paper"
+NUM_FITTED = 2  # steps of which FittedOnce keeps vectors
 NUM_OLDER_VECTORS = 1  # older labelled steps with vectors, from which the forecaster learns to read them
 MIN_TRAINED_STEPS = 2  # training needs so many steps
 NUM_OLDER_STEPS = 4  # steps before the forecast one whose pairs a method may be fitted on
@@ -104,6 +105,26 @@ def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[
         _scored(name, trial, _decoded(vectors_ND, trial)),
         _scored(FORECASTER_WITH + name, trial, score_pairs(split.test.source_P, split.test.target_P)),
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedOnce:
+    """A method for graphs of one log, fitted once as of a step, although several parts of a run read its vectors.
+
+    The vectors of the two steps used last stay in memory: a run reads those of one step again before the next but one.
+    """
+
+    method: Embedder
+    known: dict[tuple[int, int], Embed] = field(default_factory=dict)
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Fit as of `graph.until`, or return the function of an earlier call; raises as the method does."""
+        key = graph.until, seed
+        embed = self.known.pop(key) if key in self.known else self.method.fit(graph, seed=seed)
+        self.known[key] = embed
+        for oldest in list(self.known)[:-NUM_FITTED]:
+            del self.known[oldest]
+        return embed
 
 
 def older_vectors(

@@ -16,7 +16,7 @@ from dyformer.embedder import Embedder
 from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.prequential import sampled_steps
-from dyformer.evaluation.protocols import Trial, evaluate_method, fitted_vectors, model_steps
+from dyformer.evaluation.protocols import FittedOnce, Trial, evaluate_method, fitted_vectors, model_steps
 from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, checked_method
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
@@ -279,7 +279,9 @@ def fit(
         ]
         weights = {end: own for each in trained for end, own in each.weights.items()}
         chosen = replace(trained[-1], weights=weights)
-    vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, Embedder) else None
+    if isinstance(chosen, Embedder):
+        chosen = FittedOnce(method=chosen)
+    vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, FittedOnce) else None
     return Model(graph=known, vector_ND=vector_ND, forecast=fit_forecast(title, chosen, past, seed=seed))
 
 

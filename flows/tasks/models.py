@@ -3,16 +3,17 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import polars as pl
 
 from dyformer.embedder import Embedder, Scorer
-from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce
 from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, experiment_for, from_record
 from dyformer.training.checkpoint import Weights
-from flows.tasks.snapshots import Snapshots, StepOutOfRange
-from storage.artifacts.artifact import Lineage, is_complete, lineage_of, read_bytes, read_table
+from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
+from storage.artifacts.artifact import Lineage, digest, is_complete, lineage_of, read_bytes, read_table
 from storage.artifacts.checkpoints import check_finite, from_bytes
 from storage.layout import WEIGHTS
 
@@ -86,7 +87,7 @@ def trained_until(trained: Lineage, opened: Snapshots) -> int:
     return int((opened.steps["start_time"] <= trained.max_event_time).sum())
 
 
-def stored_method(opened: Snapshots, model: str, older: Sequence[str], step: int) -> tuple[TrainedDyFormer, Experiment]:
+def stored_method(opened: Snapshots, model: str, older: Sequence[str], step: int) -> tuple[FittedOnce, Experiment]:
     """Return stored weights as a method for the forecast of a step, with their settings and lineage.
 
     `older` are models of the same settings, trained until earlier steps: the forecaster learns from their vectors how
@@ -96,7 +97,7 @@ def stored_method(opened: Snapshots, model: str, older: Sequence[str], step: int
     if trained_until(trained, opened) >= step:
         raise StepOutOfRange(f"step {step} cannot evaluate {model}: it was trained on that step; use a later one")
     stored, _ = method_of(opened, Contender(title=model, models=(*older, model)))
-    assert isinstance(stored, TrainedDyFormer)
+    assert isinstance(stored, FittedOnce)
     return stored, experiment
 
 
@@ -107,12 +108,20 @@ def method_of(opened: Snapshots, contender: Contender) -> tuple[Embedder | Score
     """
     if not contender.models:
         return METHODS[contender.title], experiment_for(opened.dataset)
-    models = [open_model(model) for model in contender.models]
+    digests = digest(opened.address), *map(digest, contender.models)
+    return _weights_as_method(opened.address, contender.models, digests)
+
+
+@lru_cache(maxsize=2)  # challenger and champion: the tasks of a run share their vectors
+def _weights_as_method(
+    snapshots: str, addresses: tuple[str, ...], digests: tuple[str, ...]
+) -> tuple[FittedOnce, Experiment]:
+    opened, models = open_snapshots(snapshots), [open_model(model) for model in addresses]
     experiment = models[-1][1]
     # A window of the whole history is settled at training, so the older weights may have fewer lags: they do not fit.
     fitting = [each for each in models if (each[1].graph, each[1].model) == (experiment.graph, experiment.model)]
     weights = {trained_until(lineage, opened): own for own, _, lineage in fitting}
-    return TrainedDyFormer(weights=weights, model=experiment.model, device=device()), experiment
+    return FittedOnce(method=TrainedDyFormer(weights=weights, model=experiment.model, device=device())), experiment
 
 
 def device() -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dyformer.embedder import Embed
 from dyformer.evaluation.forecasts.forecast import Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_record
-from dyformer.experiments.methods import TrainedDyFormer
+from dyformer.evaluation.protocols import FittedOnce
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -40,7 +40,7 @@ class WrongVectors(ValueError):
 class StoredVectors:
     """Stored weights, and the vectors that they have already given as of one step."""
 
-    method: TrainedDyFormer
+    method: FittedOnce
     until: int
     vector_ND: NDArray[np.float32]
 
@@ -114,7 +114,7 @@ def write_forecasts(
     if is_current(address, lineage):
         return address
     past = prepare_graph(opened.graph(step, interactions=True), until=step, config=experiment.graph)
-    if isinstance(method, TrainedDyFormer) and vectors is not None:
+    if isinstance(method, FittedOnce) and vectors is not None:
         method = StoredVectors(method=method, until=past.until, vector_ND=read_vectors(vectors))
     forecast = fit_forecast(contender.title, method, past, seed=seed, candidates_of=candidate_pairs)
     query_A = None if num_nodes is None else last_active(past.history, num_nodes)

@@ -10,10 +10,10 @@ from toy_graphs import random_graph, toy_graph, with_snapshots
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.metric_rows import log_metrics, metrics_of
-from dyformer.evaluation.protocols import FORECASTER_WITH, Trial, evaluate_method
+from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce, Trial, evaluate_method
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.experiments.methods import METHODS
-from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.datasets import DATASETS
 from dyformer.sampling.pairs import TooFewLinks, evaluated_steps, first_half, paper_examples
@@ -379,3 +379,20 @@ def test_baselines_have_their_measured_metrics(name: str, shared_log):
         steps = sorted({pairs.step for pairs in scored})
         coverage = log_metrics(graph, steps, name).filter(step="macro", metric="coverage")["value"].item()
         assert 100 * coverage == pytest.approx(COVERED[name], abs=0.05)
+
+
+def test_a_method_fitted_once_keeps_the_vectors_of_two_steps_and_mixes_none():
+    fitted: list[tuple[int, int]] = []
+
+    class Numbered:
+        def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+            fitted.append((graph.until, seed))
+            return lambda node_N: np.full((len(node_N), 2), 10.0 * graph.until + seed)
+
+    graph, once = toy_graph(*[[(0, 1)]] * 4), FittedOnce(method=Numbered())
+    graphs = {until: prepare_graph(graph, until=until, config=GraphConfig()) for until in (2, 3, 4)}
+    wanted = [(4, 0), (3, 0), (4, 0), (3, 1), (4, 0), (2, 0), (4, 0), (3, 1)]
+    for until, seed in wanted:
+        vector_ND = once.fit(graphs[until], seed=seed)(np.arange(2))
+        assert vector_ND.tolist() == [[10 * until + seed] * 2] * 2
+    assert fitted == [(4, 0), (3, 0), (3, 1), (2, 0), (3, 1)]

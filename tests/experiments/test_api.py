@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 import dyformer
 from dyformer import Graph, Model
 from dyformer.embedder import Embed, LabelledStep, Score
-from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows
 from dyformer.logs.synthetic import generated_log
 
@@ -284,3 +284,18 @@ def test_a_separator_can_be_declared(tmp_path: Path):
     (tmp_path / "log.txt").write_text("a;b,1;5\nc;d,2;6\n")
     log = dyformer.read_log(tmp_path / "log.txt", separator=";", time_unit="step")
     assert log.events["target"].to_list() == ["b,1", "d,2"]
+
+
+def test_a_method_is_fitted_once_as_of_a_step(graph: Graph):
+    fitted: list[int] = []
+
+    class Counted:
+        def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+            fitted.append(graph.until)
+            return Spectrum().fit(graph, seed=seed)
+
+    model, newest = dyformer.fit(graph, Counted()), graph.num_steps
+    assert sorted(fitted) == [newest - 2, newest - 1, newest]
+    vectors = model.vectors()["vector"].to_list()
+    past = prepare_graph(graph.dynamic, until=newest, config=GraphConfig())
+    np.testing.assert_allclose(vectors, Spectrum().fit(past, seed=0)(np.arange(len(vectors))))

@@ -11,6 +11,8 @@ from polars.testing import assert_frame_equal
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import ranking_queries
+from dyformer.training.stages import embed
+from flows.tasks.evaluation.evaluate import evaluate_model
 from flows.tasks.evaluation.rank import (
     rank_methods,
     rank_model,
@@ -20,8 +22,8 @@ from flows.tasks.evaluation.rank import (
     write_queries,
 )
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import Contender, stored_method
-from flows.tasks.predict import write_forecasts
+from flows.tasks.models import DYFORMER, Contender, stored_method
+from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read_table
@@ -94,9 +96,27 @@ def test_an_older_model_with_fewer_lags_is_left_out(snapshots: str):
     older, newer = (train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
     queries, opened = write_queries(snapshots, 6), open_snapshots(snapshots)
     stored, _ = stored_method(opened, newer, (older,), 6)
-    assert list(stored.weights) == [5]
+    assert list(stored.method.weights) == [5]
     table = read_table(rank_model(snapshots, queries, newer, older=(older,)), "rankings")
     assert table["method"].to_list() == ["DyFormer", "Forecaster with DyFormer"]
+
+
+def test_a_run_embeds_the_nodes_once_as_of_a_step(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    """Ranking, the paper's protocol, the vectors and the forecasts with their calibration read the same vectors."""
+    tiny = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16, "pretrain": None}
+    tiny |= {"finetune.epochs": 1, "finetune.batches_per_epoch": 1}
+    models = tuple(train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
+    newest = open_snapshots(snapshots).num_steps
+    embedded: list[int] = []
+    for module in ("dyformer.experiments.methods", "flows.tasks.predict"):
+        monkeypatch.setattr(
+            f"{module}.embed",
+            lambda graph, *given, **how: (embedded.append(graph.until), embed(graph, *given, **how))[1],
+        )
+    rank_model(snapshots, write_queries(snapshots, newest), models[1], older=models[:1])
+    evaluate_model(snapshots, models[1], newest, older=models[:1])
+    write_forecasts(snapshots, Contender(title=DYFORMER, models=models), write_vectors(snapshots, models[1]), k=2)
+    assert sorted(embedded) == [newest - 2, newest - 1, newest]
 
 
 def test_metrics_of_two_artifacts_are_those_of_one(snapshots: str):
