@@ -8,7 +8,7 @@ import pytest
 from own_log import own_log
 from polars.testing import assert_frame_equal
 
-from dyformer.experiments.methods import METHODS
+from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.training.stages import embed
@@ -96,6 +96,7 @@ def test_an_older_model_with_fewer_lags_is_left_out(snapshots: str):
     older, newer = (train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
     queries, opened = write_queries(snapshots, 6), open_snapshots(snapshots)
     stored, _ = stored_method(opened, newer, (older,), 6)
+    assert isinstance(stored.method, TrainedDyFormer)
     assert list(stored.method.weights) == [5]
     table = read_table(rank_model(snapshots, queries, newer, older=(older,)), "rankings")
     assert table["method"].to_list() == ["DyFormer", "Forecaster with DyFormer"]
