@@ -35,7 +35,7 @@ def object_store(folder: Path) -> Iterator[dict[str, str]]:
         _wait_until_ready(server, ports["s3"], folder / "server.log")
         yield environment | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['s3']}"}
     finally:
-        server.terminate()
+        server.kill()  # its own end takes seconds
         server.wait(timeout=30)
 
 

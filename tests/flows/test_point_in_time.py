@@ -200,7 +200,7 @@ def test_no_later_row_reaches_an_earlier_step(case: Case, poison: str, store: Pa
     check_poison(case, poisoned(case.log, poison), store)
 
 
-@pytest.mark.parametrize("poison", ["newcomers", "malformed"])
+@pytest.mark.parametrize(("case", "poison"), [("uci", "malformed"), ("generated", "newcomers")], indirect=["case"])
 def test_later_rows_may_stand_first_in_the_file(case: Case, poison: str, store: Path):
     check_poison(case, poisoned(case.log, poison, first=True), store)
 

@@ -1,10 +1,13 @@
 """A training is tracked while it runs; if its process is killed, it ends with the same weights and epochs."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import polars as pl
@@ -20,31 +23,50 @@ from storage.artifacts.artifact import Lineage
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
-# A training that pauses two epochs after its last checkpoint, so that the test can kill it.
-TRAINING = """
-import time
+# Forks a training for each line of settings, because the libraries take seconds to import. A training pauses two epochs
+# after its last checkpoint, so that the test can kill it.
+TRAININGS = """
+import json, os, sys, time
+import mlflow.tracking, numba  # imported late otherwise, by each training again
 import flows.tasks.train as steps
 import storage.tracking.runs
 from dyformer.experiments.settings import Experiment
 from flows.tasks.track import tracked_epochs
 
-storage.tracking.runs.FLUSH_SECONDS, storage.tracking.runs.FLUSH_PAUSE = {flush_seconds}, 0
-steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-save, calls = steps.save_checkpoint, 0
+def train(environment, snapshots, until, changes, seed, saved, flush_seconds):
+    os.environ.update(environment)
+    storage.tracking.runs.FLUSH_SECONDS, storage.tracking.runs.FLUSH_PAUSE = flush_seconds, 0
+    steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    save, calls = steps.save_checkpoint, 0
 
-def save_at_first(*arguments):
-    global calls
-    calls += 1
-    if calls <= {saved}:
-        save(*arguments)
-    if calls == {saved} + 3:
-        print("tracked", flush=True)
-        time.sleep(600)
+    def save_at_first(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls <= saved:
+            save(*arguments)
+        if calls == saved + 3:
+            print("tracked by", os.getpid(), flush=True)
+            time.sleep(600)
 
-steps.save_checkpoint = save_at_first
-with tracked_epochs({snapshots!r}) as on_epoch:
-    steps.train_model({snapshots!r}, {until}, Experiment().changed({changes!r}), {seed}, on_epoch)
+    steps.save_checkpoint = save_at_first
+    with tracked_epochs(snapshots) as on_epoch:
+        steps.train_model(snapshots, until, Experiment().changed(changes), seed, on_epoch)
+
+for line in sys.stdin:
+    if (process := os.fork()) == 0:
+        train(**json.loads(line))
+        os._exit(1)
+    print("ended by", os.waitpid(process, 0)[1], flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def trainings() -> Iterator[subprocess.Popen[str]]:
+    """A process that trains as each line of its input says."""
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAININGS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -112,20 +134,27 @@ class Killed:
 @pytest.fixture(
     scope="module", params=[(1, 2, 0), (2, 7, 600)], ids=["in pre-training, sent", "in fine-tuning, not yet sent"]
 )
-def killed(request: pytest.FixtureRequest, database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+def killed(
+    request: pytest.FixtureRequest,
+    database: str,
+    trainings: subprocess.Popen[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Killed]:
     seed, saved, flush_seconds = request.param
     folder = tmp_path_factory.mktemp("killed")
+    environment = {"MLFLOW_TRACKING_URI": database, "DYFORMER_STORAGE": str(folder / "store")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", database)
-        patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        for name, value in environment.items():
+            patch.setenv(name, value)
         snapshots = snapshots_in(folder / "store", own_log(folder / "mylog.csv"))
         values = {"snapshots": snapshots, "until": UNTIL, "changes": CHANGES, "seed": seed}
-        code = TRAINING.format(flush_seconds=flush_seconds, saved=saved, **values)
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert "tracked\n" in process.stdout  # after lines of progress, where the machine is slow
-            process.kill()
-        assert process.returncode == -9
+        values |= {"environment": environment, "saved": saved, "flush_seconds": flush_seconds}
+        assert trainings.stdin is not None
+        assert trainings.stdout is not None
+        print(json.dumps(values), file=trainings.stdin, flush=True)
+        (tracked,) = islice((line for line in trainings.stdout if line.startswith("tracked")), 1)  # beside progress
+        os.kill(int(tracked.split()[-1]), signal.SIGKILL)
+        assert trainings.stdout.readline() == f"ended by {signal.SIGKILL.value}\n"
         status = tracked_points("pretrain/link", seed)[0]
         checkpoints = (folder / "store").rglob("5_checkpoints/*/*/*/*/*/*")
         stages = {path.parts[-6] for path in checkpoints if path.is_dir()}

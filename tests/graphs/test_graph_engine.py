@@ -33,6 +33,7 @@ from dyformer.training.stages import embed, started_model
 
 MOST_NODES = 60
 WIDTH, HEADS = 4, 2
+LOGS = 4  # of one shape and size for each case of hypothesis, which takes longer to draw a case than to check a log
 SHAPES = ("empty", "isolated", "duplicates", "disconnected", "star", "path", "bipartite", "sparse", "dense")
 
 
@@ -60,16 +61,14 @@ def drawn(test, num_graphs: int):
         "seed": st.integers(0, 2**32 - 1),
     }
     set_up = settings(
-        max_examples=num_graphs,
+        max_examples=num_graphs // LOGS,
         deadline=None,
         database=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],
     )
 
-    def case_of(shape, num_nodes, num_steps, window, max_distance, seed, **choices) -> Case:
-        generator = np.random.default_rng(seed)
-        event(shape)
+    def case_of(shape, num_nodes, num_steps, window, max_distance, generator, **choices) -> Case:
         return Case(
             events=log(shape, num_nodes, num_steps, generator),
             config=GraphConfig(history_window=window, max_distance=max_distance, teleport=generator.uniform(0.15, 0.5)),
@@ -78,11 +77,13 @@ def drawn(test, num_graphs: int):
         )
 
     def on_case(parts: dict[str, Any]) -> None:
-        case = case_of(**parts)
+        event(parts["shape"])
+        seed = parts.pop("seed")
         with pytest.MonkeyPatch.context() as patch:
-            if case.few_hubs:
+            if parts["few_hubs"]:
                 search_as_on_a_large_graph(patch)
-            test(case)
+            for number in range(LOGS):
+                test(case_of(**parts, generator=np.random.default_rng([seed, number + 1])))
 
     on_case.__name__ = test.__name__
     return set_up(given(st.fixed_dictionaries(parts))(on_case))  # one argument: hypothesis spends time on each
