@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +92,28 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for key, value in environment.items():
             patch.setenv(key, value)
         yield f"s3://{BUCKET}"
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Make a database of MLflow by copying one for all processes of the session: making its tables takes seconds."""
+    from filelock import FileLock
+
+    folder = tmp_path_factory.getbasetemp()
+    made = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "empty.db"
+    with FileLock(made.with_suffix(".lock")):
+        if not made.exists():
+            from storage.tracking.mlflow_client import connect
+
+            part = made.with_suffix(".part")
+            connect(f"sqlite:///{part}").search_experiments()
+            part.rename(made)
+
+    def copied(path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copyfile(made, path))
+
+    return copied
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -22,9 +23,12 @@ ROWS = {TOY, FORECASTER_WITH + TOY, OWN, FORECASTER_WITH + OWN, BASELINE}
 
 
 @pytest.fixture(scope="module")
-def benchmark(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def benchmark(
+    server: str, empty_database: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
     """One benchmark with a new entry of METHODS, a class by its address, and one baseline."""
     folder, plots = tmp_path_factory.mktemp("own"), {}
+    empty_database(folder / "store" / "mlflow.db")
 
     def recorded(name: str) -> Any:
         draw = getattr(flows.tasks.track, name)

@@ -36,8 +36,9 @@ def command(*arguments: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(empty_database: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("audit")
+    empty_database(folder / "store" / "mlflow.db")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DYFORMER_STORAGE", str(folder / "store"))
         environment.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -340,13 +340,18 @@ def few_methods() -> Iterator[None]:
 
 @pytest.mark.usefixtures("few_methods")  # addresses are tested, not methods
 def test_a_whole_run_lives_in_an_object_store(
-    server: str, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str,
+    s3_bucket: str,
+    empty_database: Callable[[Path], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     import mlflow
 
     root, log = f"{s3_bucket}/{tmp_path.name}/store", f"{s3_bucket}/{tmp_path.name}/mylog.csv"
     monkeypatch.setenv("DYFORMER_STORAGE", root)
     monkeypatch.setenv("DYFORMER_STATE", str(tmp_path / "state"))
+    empty_database(tmp_path / "state" / "mlflow.db")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     write_bytes(log, own_log(tmp_path / "mylog.csv", num_rows=600, repeats=1).read_bytes())
     arguments = ("mylog", "--log", log, *READING, *SETTINGS)

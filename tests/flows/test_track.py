@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -70,9 +70,8 @@ def trainings() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One database for the module: making its tables takes seconds."""
-    return f"sqlite:///{tmp_path_factory.mktemp('tracking')}/mlflow.db"
+def database(empty_database: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{empty_database(tmp_path_factory.mktemp('tracking') / 'mlflow.db')}"
 
 
 @pytest.fixture

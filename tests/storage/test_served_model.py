@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,8 @@ def names(prefix: str = "n") -> list[str]:
 
 
 @pytest.fixture
-def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+def tracker(empty_database: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    empty_database(tmp_path / "mlflow.db")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)  # a tracker without a folder of its own writes ./mlruns
     return open_tracker(Layout(str(tmp_path)))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,9 +30,8 @@ def no_outer_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One database for the module: making its tables takes seconds."""
-    return tmp_path_factory.mktemp("tracking") / "mlflow.db"
+def database(empty_database: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return empty_database(tmp_path_factory.mktemp("tracking") / "mlflow.db")
 
 
 @pytest.fixture
