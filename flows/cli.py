@@ -445,9 +445,13 @@ def _finished(dataset: str, reading: dict[str, Any], experiment: "Experiment", s
     address, seconds = _ingested(
         dataset, reading, lambda num_steps: check_range(dataset, newest, FIRST_EVALUATED_STEP, num_steps)
     )
-    from flows.tasks.report import finished_report  # after the rows, because it loads what trains and evaluates
+    # after the rows, because it loads what trains and evaluates
+    from flows.tasks.report import finished_report, send_spooled
 
-    return finished_report(address, experiment, seed), seconds
+    report = finished_report(address, experiment, seed)
+    if report is not None:
+        send_spooled()  # as every run does that has new rows
+    return report, seconds
 
 
 def _retrain(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> str:

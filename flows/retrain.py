@@ -33,7 +33,7 @@ from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.evaluation.promote import promote_if_better, unranked
 from flows.tasks.evaluation.rank import rankable_steps
 from flows.tasks.models import DYFORMER, Contender
-from flows.tasks.report import finished_report, report_page, run_metrics, write_report
+from flows.tasks.report import finished_report, report_page, run_metrics, send_spooled, write_report
 from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run
 
@@ -58,6 +58,7 @@ def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Change
         snapshots = snapshots_task(dataset, counts["version"])
     finished = finished_report(snapshots, experiment, seed)
     if finished is not None:
+        send_spooled()
         return finished
     with _timed(seconds, "train"):
         contender = _trained(snapshots, experiment, seed)

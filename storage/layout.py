@@ -178,6 +178,10 @@ class Layout:
         """File of this machine that is locked while a process works on `name`."""
         return str(Path(self.state) / "locks" / f"{_safe(name)}.lock")
 
+    def lease(self, name: str) -> str:
+        """Object that one process of all machines holds while it works on `name`; for a store in an object store."""
+        return self._join("leases", _safe(name))
+
     def relative(self, address: str) -> str:
         """Address relative to the root; it stays the same when the whole store is moved."""
         prefix = f"{self.root}/"

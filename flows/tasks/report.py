@@ -26,6 +26,7 @@ from storage.artifacts.artifact import (
 from storage.artifacts.code import code_version
 from storage.drop import check_dataset
 from storage.layout import Layout
+from storage.tracking.runs import open_tracker
 
 SUMMARY = "summary.json"
 NUM_LINKS = 15  # most probable links of each kind on the page
@@ -63,6 +64,11 @@ def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> st
     """Return the address of the report that a run on these snapshots would write, if it exists."""
     address, lineage = _planned(snapshots, experiment, seed)
     return address if is_current(address, lineage) else None
+
+
+def send_spooled() -> None:
+    """Send the records of earlier runs that wait for MLflow; they wait on if it is still unreachable."""
+    open_tracker(Layout.from_environment()).replay_spool()
 
 
 def newest_report(dataset: str) -> str:

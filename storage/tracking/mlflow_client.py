@@ -1,7 +1,8 @@
 """One record -> calls to MLflow, each safe to repeat.
 
 A run is found by its key, metrics carry their time and step, a file has one path, and a run registers one model. A
-record whose response was lost can therefore be applied again without duplicates.
+record whose response was lost can therefore be applied again without duplicates. MLflow refuses none of them twice, so
+of two processes one searches and creates at a time: see `storage.tracking.turns`.
 """
 
 import os
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 RUN_KEY = "dyformer.run_key"
+MODEL_PATH = "model"  # of the registered model among a run's files
 PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
 CONNECT_SECONDS = 2.0
 LOCKED_SECONDS = 3.0
@@ -83,8 +85,9 @@ def probe(uri: str) -> None:
         OSError: no server listens at the address.
         sqlite3.Error: the database file cannot be opened, is not a database, or is locked.
     """
-    if uri.startswith("sqlite:"):
-        _probe_sqlite(uri)
+    path = database_of(uri)
+    if path is not None:
+        _probe_sqlite(path)
         return
     parts = urlsplit(uri)
     proxied = parts.scheme in getproxies() and parts.hostname and not proxy_bypass(parts.hostname)
@@ -93,10 +96,14 @@ def probe(uri: str) -> None:
         socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
 
 
-def _probe_sqlite(uri: str) -> None:
+def database_of(uri: str) -> Path | None:
+    """File of a SQLite address; None for a server."""
     from sqlalchemy.engine import make_url
 
-    path = Path(make_url(uri).database or "")
+    return Path(make_url(uri).database or "") if uri.startswith("sqlite:") else None
+
+
+def _probe_sqlite(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, timeout=LOCKED_SECONDS, isolation_level=None)) as database:
         database.execute("begin immediate")
@@ -199,10 +206,11 @@ def _finish(client: "MlflowClient", run_id: str, record: Record, files: Path | N
 
 def _register(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> str:
     name = record["model"]
-    client.log_artifacts(run_id, str(files), "model")
+    if files is not None:  # in records of earlier versions
+        client.log_artifacts(run_id, str(files), MODEL_PATH)
     _ensure_model(client, name)
     known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
-    source = f"{client.get_run(run_id).info.artifact_uri}/model"
+    source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL_PATH}"
     version = known[0] if known else client.create_model_version(name, source, run_id, tags=record["tags"])
     for alias in record["aliases"]:
         client.set_registered_model_alias(name, alias, version.version)

@@ -10,13 +10,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
-from storage.tracking.mlflow_client import apply_record, connect, ensure_run, failures, probe, reason
+from storage.tracking.mlflow_client import MODEL_PATH, apply_record, connect, ensure_run, failures, probe, reason
 from storage.tracking.spool import (
     Apply,
     Record,
@@ -27,6 +27,7 @@ from storage.tracking.spool import (
     replay_run,
     spooled_runs,
 )
+from storage.tracking.turns import EXCLUSIVE, turn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -51,6 +52,7 @@ class Tracker:
     uri: str
     spool: Path
     artifact_root: str | None = None  # of new experiments; None leaves it to the server
+    layout: Layout | None = None  # of a store whose leases keep several machines from tracking one run at once
     problem: str | None = None  # why MLflow is unreachable; it is not tried again before the next replay
     damage: str | None = None  # why a run in the spool cannot be sent; set by replay_spool
     _client: "MlflowClient | None" = field(default=None, repr=False)
@@ -111,16 +113,28 @@ class Tracker:
         except failures() as error:
             self.problem = reason(error)
 
+    def run_of(self, start: Record) -> str:
+        """MLflow's id of the run of a start record; the run is created by one of the processes that need it."""
+        with self._turn(start):
+            return ensure_run(self.client(), start)
+
+    def apply(self, start: Record, run_id: str, record: Record, files: Path | None) -> Any:
+        """Apply a record to the run of a start record."""
+        with self._turn(start) if record["kind"] in EXCLUSIVE else nullcontext():
+            return apply_record(self.client(), run_id, record, files)
+
+    def _turn(self, start: Record) -> AbstractContextManager[None]:
+        return turn(self.uri, self.spool.with_name("locks"), start["experiment"], self.layout)
+
     def _begin_replay(self, start: Record) -> Apply:
-        client = self.client()
-        run_id = ensure_run(client, start)
-        return lambda record, files: apply_record(client, run_id, record, files)
+        run_id = self.run_of(start)
+        return lambda record, files: self.apply(start, run_id, record, files)
 
 
 def open_tracker(layout: Layout) -> Tracker:
     """Open the tracker at MLFLOW_TRACKING_URI, whose server sets the folder of files, else the store's database."""
     artifact_root = None if os.environ.get("MLFLOW_TRACKING_URI") else layout.tracking_artifacts
-    return Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root)
+    return Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root, layout=layout)
 
 
 @dataclass(kw_only=True)
@@ -201,7 +215,8 @@ class TrackedRun:
         Returns:
             The version, or None while MLflow is unreachable, because then the replay of the spool registers it.
         """
-        return self.send({**_record("register"), "model": name, "tags": self.start["tags"], "aliases": aliases}, model)
+        self.send({**_record("artifact"), "path": MODEL_PATH}, model)
+        return self.send({**_record("register"), "model": name, "tags": self.start["tags"], "aliases": aliases})
 
     def finish(self, status: Status = "FINISHED") -> None:
         """End the run."""
@@ -224,10 +239,9 @@ class TrackedRun:
         return None
 
     def _apply(self, record: Record, files: Path | None) -> Any:
-        client = self.tracker.client()
         if self.run_id is None:
-            self.run_id = ensure_run(client, self.start)
-        return apply_record(client, self.run_id, record, files)
+            self.run_id = self.tracker.run_of(self.start)
+        return self.tracker.apply(self.start, self.run_id, record, files)
 
     def _go_to_spool(self, error: Exception) -> None:
         self.problem = reason(error)

@@ -1,0 +1,113 @@
+"""Processes that track the same runs at once double no run, no point of a curve and no version of a model."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from storage import files, leases
+from storage.layout import Layout
+from storage.leases import leased
+from storage.tracking import turns
+from storage.tracking.runs import open_tracker
+from storage.tracking.spool import spooled_runs
+
+EPOCHS = 2
+
+# A process that spools a run, replays the spool, and tracks another run; MLflow's searches take longer, so that
+# the others search meanwhile.
+PROCESS = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from storage.layout import Layout
+from storage.tracking.runs import open_tracker
+
+root, state, go, epochs = sys.argv[1:]
+tracker = open_tracker(Layout(root, state=state))
+
+def track(tracker, key):
+    with tracker.run(dataset="chat", name="DyFormer", key=key) as run:
+        for epoch in range(int(epochs)):
+            run.metrics({"loss": 1.0 + epoch, "seconds": time.time() % 60}, step=epoch)
+            run.flush()
+        version = run.register_model(model, name="dyformer-chat")
+    return run, version
+
+model = Path(state) / "model"
+model.mkdir(parents=True)
+(model / "MLmodel").write_text("flavors: {}")
+track(replace(tracker, uri="http://127.0.0.1:9"), "spooled")
+
+from mlflow import MlflowClient
+
+def slow(name):
+    real = getattr(MlflowClient, name)
+
+    def call(*arguments, **options):
+        found = real(*arguments, **options)
+        time.sleep(0.2)
+        return found
+
+    setattr(MlflowClient, name, call)
+
+for name in ("search_runs", "get_run", "search_model_versions"):
+    slow(name)
+Path(state, "ready").touch()
+while not Path(go).exists():
+    time.sleep(0.01)
+tracker.replay_spool()
+run, version = track(tracker, "live")
+print([tracker.problem, tracker.damage, run.problem], run.run_id, version)
+"""
+
+
+def test_two_processes_at_once_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"  # which the first of them makes
+    go, states = tmp_path / "go", [tmp_path / name for name in ("one", "two")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(tmp_path / "store"), str(state), str(go), str(EPOCHS)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "MLFLOW_TRACKING_URI": uri},
+        )
+        for state in states
+    ]
+    while not all((state / "ready").exists() for state in states):
+        assert all(process.poll() is None for process in processes)
+    go.touch()
+    printed = [process.communicate(timeout=120)[0] for process in processes]
+    assert printed[0] == printed[1]
+    assert printed[0].startswith("[None, None, None] ")
+    client = MlflowClient(uri, uri)
+    (experiment,) = (each for each in client.search_experiments() if each.name == "dyformer-chat")
+    found = client.search_runs([experiment.experiment_id])
+    assert sorted(run.data.tags["dyformer.run_key"] for run in found) == ["live", "spooled"]
+    for run in found:
+        for name in ("loss", "seconds"):
+            points = client.get_metric_history(run.info.run_id, name)
+            assert sorted(point.step for point in points) == list(range(EPOCHS))
+    versions = client.search_model_versions("name = 'dyformer-chat'")
+    assert sorted(str(version.run_id) for version in versions) == sorted(run.info.run_id for run in found)
+    assert not [run for state in states for run in spooled_runs(state / "spool")]
+
+
+def test_machines_with_one_object_store_take_turns_at_a_server(
+    s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setattr(leases, "MOST_SECONDS", 0.3)
+    here, there = (Layout(f"{s3_bucket}/{tmp_path.name}", state=str(tmp_path / name)) for name in ("here", "there"))
+    run = open_tracker(here).start_run(dataset="chat", name="a", key="same")
+    assert "Connection refused" in str(run.problem)  # it had its turn
+    (lease,) = files.find(f"{here.root}/leases")
+    assert lease == turns.lease_of(there, "http://127.0.0.1:9", "dyformer-chat")
+    with leased(lease):
+        late = open_tracker(there).start_run(dataset="chat", name="a", key="same")
+    assert "is held by other processes" in str(late.problem)
+    assert len(spooled_runs(Path(there.spool))) == 1
