@@ -1,5 +1,6 @@
 """Flows: methods and the steps of a protocol -> their scores of the same pairs, tracked."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from flows.stages import (
     queries_task,
     rank_methods_task,
     rank_model_task,
-    train_task,
+    trained,
 )
 from flows.tasks.evaluation.backtest import backtest_forecasts, backtest_metrics, read_backtests, steps_to_backtest
 from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
@@ -31,6 +32,9 @@ from flows.tasks.evaluation.live_update import live_update_metrics, rank_week, w
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.methods import chosen_methods
 from flows.tasks.track import track_benchmark, track_rankings
+
+Models = dict[tuple[str, int], dict[int, str]]
+"""The models that a benchmark trained: by method and seed, then by the last step of their training."""
 
 track_task = task(name="track benchmark")(track_benchmark)
 track_rankings_task = task(name="track rankings", cache_policy=NO_CACHE)(track_rankings)
@@ -47,12 +51,12 @@ def _jobs(title: str, steps: list[int], seeds: int) -> Iterator[tuple[int, int]]
 
 
 def _fitted(
-    snapshots: str, step: int, experiment: Experiment, chosen: dict[str, Method], seed: int
+    snapshots: str, step: int, experiment: Experiment, chosen: dict[str, Method], seed: int, known: Models
 ) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     """Give the methods that one task evaluates, and the models trained for it, the newest last.
 
     All scorers of METHODS are evaluated together, because they share features; only DyFormer is trained with
-    checkpoints.
+    checkpoints. Its models are added to `known`, from which the next step takes what it needs.
     """
     scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
     if scorers:
@@ -60,7 +64,7 @@ def _fitted(
     for name, method in chosen.items():
         if isinstance(method, Variation):
             changed = method.changed(experiment)
-            yield [name], tuple(train_task(snapshots, until, changed, seed) for until in model_steps(step - 1))
+            yield [name], tuple(trained(snapshots, model_steps(step - 1), changed, seed, known[name, seed]))
         elif name not in scorers:
             yield [name], ()
 
@@ -85,8 +89,9 @@ def benchmark(
     experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
     snapshots = ingest(dataset, reading)["snapshots"]
     scores: list[str] = []
+    models_of: Models = defaultdict(dict)
     for step, seed in _jobs(f"benchmark {dataset}", steps_to_evaluate(snapshots, steps), seeds):
-        for names, models in _fitted(snapshots, step, experiment, chosen, seed):
+        for names, models in _fitted(snapshots, step, experiment, chosen, seed, models_of):
             scores.append(
                 evaluate_task(snapshots, models[-1], step, names[0], seed, models[:-1])
                 if models
@@ -116,9 +121,10 @@ def prequential(
     experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
     snapshots = ingest(dataset, reading)["snapshots"]
     scores: list[str] = []
+    models_of: Models = defaultdict(dict)
     for step, seed in _jobs(f"prequential benchmark {dataset}", steps_to_rank(snapshots, steps), seeds):
         queries = queries_task(snapshots, step, seed)
-        for names, models in _fitted(snapshots, step, experiment, chosen, seed):
+        for names, models in _fitted(snapshots, step, experiment, chosen, seed, models_of):
             scores.append(
                 rank_model_task(snapshots, queries, models[-1], names[0], seed, models[:-1])
                 if models
@@ -150,8 +156,9 @@ def forecasts(
     experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
     snapshots = ingest(dataset, reading)["snapshots"]
     scores: list[str] = []
+    models_of: Models = defaultdict(dict)
     for step, seed in _jobs(f"forecasts of {dataset}", steps_to_backtest(snapshots, steps), seeds):
-        for names, models in _fitted(snapshots, step - 1, experiment, chosen, seed):
+        for names, models in _fitted(snapshots, step - 1, experiment, chosen, seed, models_of):
             scores += [backtest_task(snapshots, name, step, experiment, seed, models) for name in names]
     rows = backtest_metrics(scores, snapshots)
     show_tables(dataset, {"forecasts": printed_forecasts(rows, dataset)})

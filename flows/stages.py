@@ -56,6 +56,19 @@ def tracked_train_task(snapshots: str, until: int, experiment: Experiment, seed:
         return train_model(snapshots, until, experiment, seed, on_epoch)
 
 
+def trained(snapshots: str, untils: list[int], experiment: Experiment, seed: int, models: dict[int, str]) -> list[str]:
+    """Return the models of these steps, and add the new ones to `models`, those of a benchmark by their last step.
+
+    With the setting `warm_start` a new one starts from the weights of the newest earlier one.
+    """
+    for until in untils:
+        if until not in models:
+            earlier = [step for step in models if step < until]
+            start = models[max(earlier)] if earlier and experiment.warm_start is not None else None
+            models[until] = train_task(snapshots, until, experiment, seed, start=start)
+    return [models[until] for until in untils]
+
+
 def experiment_of(dataset: str, changes: Changes) -> Experiment:
     """Return a whole experiment unchanged, else the dataset's own with the changes; raises as `changed` does."""
     return changes if isinstance(changes, Experiment) else experiment_for(dataset).changed(changes or {})

@@ -55,6 +55,8 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "finetune.num_targets": 1024,
         "finetune.ranking_weight": 0.0,
         **{f"{stage}.{name}": value for stage in ("pretrain", "finetune") for name, value in _TRAINING.items()},
+        # Section 5.1: every step's model is trained from scratch.
+        "warm_start": None,
         # Section 5.1: a logistic regression on the products of two vectors.
     }
 )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
@@ -73,6 +73,21 @@ class Experiment:
     )
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
+    warm_start: Annotated[float, Field(ge=0.01, le=1)] | None = Field(
+        default=None,
+        description="fraction of the epochs that the model of a step trains when it starts from the weights of an "
+        "earlier step, in benchmarks from their second step on; none: every model is trained from scratch",
+    )
+
+    @model_validator(mode="after")
+    def check_lags(self) -> "Experiment":
+        """Raise ValueError for a warm start of models with different numbers of lags."""
+        if self.warm_start is not None and self.graph.history_window is None:
+            raise ValueError(
+                f"warm_start={self.warm_start} needs models of equal shape, but with graph.history_window=none each "
+                f"step adds a lag: set graph.history_window to a number, or warm_start=none"
+            )
+        return self
 
     def changed(self, changes: Mapping[str, object]) -> "Experiment":
         """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
@@ -95,7 +110,7 @@ class Experiment:
             before = getattr(fresh, part)
             after = _replaced(kind() if before is None else before, f"{part}.", inner)
             if before is not None:
-                fresh = replace(fresh, **{part: after})
+                fresh = _replaced(fresh, "", {part: after})
             elif inner and part not in whole:
                 names = ", ".join(f"{part}.{name}" for name in inner)
                 raise BadSetting(

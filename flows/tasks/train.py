@@ -1,5 +1,6 @@
 """Snapshots up to a step -> trained weights; a crash loses at most the seconds since the last checkpoint."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,19 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.stages import finetune, pretrain
 from flows.console import tracked
-from flows.tasks.models import DYFORMER, LOSSES, PARTS, TIMES, Contender, device, run_keys, times_address
+from flows.tasks.models import (
+    DYFORMER,
+    LOSSES,
+    PARTS,
+    TIMES,
+    Contender,
+    device,
+    open_model,
+    run_keys,
+    space_of,
+    times_address,
+    trained_until,
+)
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, newest_until, open_snapshots
 from storage.artifacts.artifact import Lineage, is_current, write_artifact
 from storage.artifacts.checkpoints import (
@@ -49,25 +62,50 @@ def train_contender(snapshots: str, experiment: Experiment, seed: int = 0) -> Co
 
 
 def train_model(
-    snapshots: str, until: int, experiment: Experiment, seed: int = 0, on_epoch: OnEpoch = ignore_epoch
+    snapshots: str,
+    until: int,
+    experiment: Experiment,
+    seed: int = 0,
+    on_epoch: OnEpoch = ignore_epoch,
+    start: str | None = None,
 ) -> str:
     """Pre-train and fine-tune on the steps up to `until` and return the address of the weights.
 
-    A finished training of the same key (snapshots, until, settings, seed) is not repeated. An interrupted one
+    A finished training of the same key (snapshots, until, settings, seed, start) is not repeated. An interrupted one
     continues from its checkpoint. If two start at once, the second waits for the first.
+
+    Args:
+        snapshots: address of the snapshots.
+        until: the last step to train on.
+        experiment: settings.
+        seed: of the first weights, the batches and the dropout.
+        on_epoch: called at the end of each epoch.
+        start: address of a model of an earlier step, whose weights the training starts from; it then takes the
+            fraction `warm_start` of the epochs. None: from scratch.
+
+    Raises:
+        StepOutOfRange: too short a history, or a `start` that was trained on step `until` or a later one.
     """
     opened = open_snapshots(snapshots)
     if until < 2:
         raise StepOutOfRange(f"training needs at least 2 steps of history: expected until of 2 or more, found {until}")
-    experiment = _with_lags(experiment, until)
-    lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": seed})
+    experiment = _with_lags(experiment, until) if start is None else _warm(experiment)
+    settings, weights, inputs = {**as_record(experiment, PARTS), "seed": seed}, None, ()
+    if start is not None:
+        weights, _, before = open_model(start)
+        if trained_until(before, opened) >= until:
+            raise StepOutOfRange(
+                f"{start} was trained on step {until}: expected a model of an earlier step to start from"
+            )
+        settings, inputs = {**settings, "start": space_of(start)}, (start,)
+    lineage = opened.lineage("model", until=until, settings=settings, inputs=inputs)
     address = opened.layout.model(opened.dataset, **run_keys(opened, lineage))
     key = f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"
     with in_use(opened.layout, opened.dataset).read_lock(), alone(opened.layout, key):
         if is_current(address, lineage):
             return address
         graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
-        return _train(opened, graph, experiment, lineage, address, on_epoch)
+        return _train(opened, graph, experiment, lineage, address, weights, on_epoch)
 
 
 def _with_lags(experiment: Experiment, until: int) -> Experiment:
@@ -77,14 +115,30 @@ def _with_lags(experiment: Experiment, until: int) -> Experiment:
     return replace(experiment, graph=replace(experiment.graph, history_window=until))
 
 
+def _warm(experiment: Experiment) -> Experiment:
+    """Shorten both stages to the fraction `warm_start` of their epochs."""
+    for stage in ("pretrain", "finetune"):
+        config = getattr(experiment, stage)
+        if config is not None:
+            epochs = math.ceil((experiment.warm_start or 1) * config.epochs)
+            experiment = replace(experiment, **{stage: replace(config, epochs=epochs)})
+    return experiment
+
+
 def _train(
-    opened: Snapshots, graph: PreparedGraph, experiment: Experiment, lineage: Lineage, address: str, on_epoch: OnEpoch
+    opened: Snapshots,
+    graph: PreparedGraph,
+    experiment: Experiment,
+    lineage: Lineage,
+    address: str,
+    weights: Weights | None,
+    on_epoch: OnEpoch,
 ) -> str:
-    """Run the stages and write the weights once, at the end."""
+    """Run the stages, from scratch or from weights of an earlier step, and write the weights once, at the end."""
     seed, keys = lineage.settings["seed"], run_keys(opened, lineage)
     key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
     stages = {name: opened.layout.checkpoint(name, opened.dataset, **keys) for name in ("pretrain", "finetune")}
-    weights, rows = None, []
+    rows: list[EpochRow] = []
     for name, folder in stages.items():
         if getattr(experiment, name) is not None:
             run = partial(_run_stage, name, folder, on_epoch=partial(on_epoch, lineage))
@@ -116,7 +170,7 @@ def _run_stage(
     on_epoch(rows)
     common = {"seed": key["seed"], "device": device(), "resume": resume}
     if name == "pretrain" and experiment.pretrain is not None:
-        epochs = pretrain(graph, experiment.model, experiment.pretrain, **common)
+        epochs = pretrain(graph, experiment.model, experiment.pretrain, weights=weights, **common)
     else:
         epochs = finetune(graph, weights, experiment.model, experiment.finetune, **common)
     title = f"{name} {key['dataset']} until step {key['until']}"

@@ -79,11 +79,18 @@ def test_value_is_read_as_its_own_kind(name: str, given: object, expected: objec
         ("model.num_context", 0, "model.num_context: expected at least 1, got 0"),
         ("pretrain.step_half_life", 0.0, "pretrain.step_half_life: expected at least 0.001, got 0.0"),
         ("model.id_fraction", 1.0, "leaves no width for structural features"),
+        ("warm_start", 0, "warm_start: expected at least 0.01 and at most 1, got 0"),
     ],
 )
 def test_value_that_does_not_fit_is_refused(name: str, given: object, message: str) -> None:
     with pytest.raises(BadSetting, match=message):
         Experiment().changed({name: given})
+
+
+def test_a_warm_start_needs_models_of_equal_shape() -> None:
+    with pytest.raises(BadSetting, match=r"with graph\.history_window=none each step adds a lag"):
+        Experiment().changed({"warm_start": 0.5, "graph.history_window": None})
+    assert Experiment().changed({"warm_start": "0.5"}).changed({"warm_start": "none"}) == Experiment()
 
 
 @pytest.mark.parametrize("name", ["graph.max_distanc", "model", "modle.width", "graph.", ".width", "", "graph.a.b"])

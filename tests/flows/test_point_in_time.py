@@ -110,11 +110,13 @@ def known_at(snapshots: str, until: int = UNTIL) -> Known:
     """All results that the tasks make of the snapshots up to `until`."""
     opened = open_snapshots(snapshots)
     graph = opened.graph(until)
-    model, younger = (train_model(snapshots, step, EXPERIMENT) for step in (until, until - 1))
+    younger = train_model(snapshots, until - 1, EXPERIMENT)
+    model = train_model(snapshots, until, EXPERIMENT, start=younger)
     dictionary = node_dictionary(opened.layout, opened.dataset, opened.version)
     vectors = write_vectors(snapshots, model, until)
     made = prepare_tables(snapshots, until, EXPERIMENT) | {
         "model": model,
+        "the model that it starts from": younger,
         "vectors": vectors,
         "forecasts": write_forecasts(snapshots, Contender(title=DYFORMER, models=(younger, model)), vectors, k=3),
         "scores of the model": evaluate_model(snapshots, younger, until),
@@ -216,7 +218,8 @@ def test_rows_that_arrive_later_and_are_later_reach_no_earlier_step(uci: Case, s
 def test_rows_that_are_later_and_arrived_before_change_nothing_but_permanent_numbers(uci: Case, store: Path):
     ingested(uci.dataset, uci.window, store, uci.log.future, "future")
     found = known_at(ingested(uci.dataset, uci.window, store, uci.log.past, "past"))
-    named = {"dictionary", "snapshots/nodes", "model/weights.safetensors"}  # weights hold the number of each row
+    models = {f"{name}/weights.safetensors" for name in ("model", "the model that it starts from")}
+    named = {"dictionary", "snapshots/nodes", *models}  # weights hold the number of each row
     assert differing(found, uci.known) == {*named, VECTORS}
     vectors, expected = (pl.read_parquet(io.BytesIO(known[VECTORS])) for known in (found, uci.known))
     assert vectors.drop("space_id").equals(expected.drop("space_id"))  # the space id is a hash of the weights

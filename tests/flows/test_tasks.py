@@ -1,22 +1,26 @@
 """Tasks as plain functions: a rerun continues after a crash and does not repeat finished work."""
 
+import contextlib
 import json
 import os
 import time
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
+import polars as pl
 import pytest
 from own_log import own_log
 
 from dyformer.experiments.settings import Experiment
+from flows.stages import trained as trained_models
 from flows.tasks.evaluation.evaluate import evaluate_model
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import Contender, open_model
+from flows.tasks.models import Contender, open_model, space_of
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
-from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots
-from flows.tasks.train import train_model
-from storage.artifacts.artifact import read_bytes, read_table
+from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots, open_snapshots
+from flows.tasks.train import EpochRow, ignore_epoch, train_model
+from storage.artifacts.artifact import Lineage, read_bytes, read_table
 from storage.layout import FORECAST, WEIGHTS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -56,6 +60,67 @@ def test_finished_training_is_not_repeated(tmp_path: Path):
     with patch("flows.tasks.train.pretrain", side_effect=AssertionError("trained again")):
         assert trained(tmp_path / "store", snapshots) == first
     assert time.monotonic() - started < 5
+
+
+def test_a_training_starts_from_the_weights_of_an_earlier_step(tmp_path: Path):
+    """Without a learning rate the weights that a training starts from stay as they are."""
+    still = {
+        f"{stage}.{rate}": 0.0 for stage in ("pretrain", "finetune") for rate in ("learning_rate", "id_learning_rate")
+    }
+    experiment = EXPERIMENT.changed({**still, "warm_start": 0.4})
+    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        start = train_model(snapshots, UNTIL - 2, EXPERIMENT, seed=1)
+        warm, cold = (train_model(snapshots, UNTIL, experiment, start=each) for each in (start, None))
+        assert warm != cold
+        (before, _, _), (after, _, lineage) = open_model(start), open_model(warm)
+        assert lineage.settings["start"] == space_of(start)
+        assert [address for address in lineage.inputs if "checkpoints/model" in address] == [
+            open_snapshots(snapshots).layout.relative(start)
+        ]
+        epochs = read_table(warm, "losses").group_by("stage").agg(pl.col("epoch").max())
+        assert dict(epochs.iter_rows()) == {"pretrain": 3, "finetune": 3}  # of 6
+        assert read_table(cold, "losses")["epoch"].max() == 6
+        for name, value in after.items():
+            np.testing.assert_array_equal(value.numpy(), before[name].numpy(), err_msg=name)
+        with pytest.raises(StepOutOfRange, match="expected a model of an earlier step to start from"):
+            train_model(snapshots, UNTIL - 2, experiment, start=start)
+
+
+def test_an_interrupted_warm_start_ends_with_the_same_weights(tmp_path: Path):
+    """The checkpoint is of the start too: the training from scratch of the same step has another one."""
+    log, weights = own_log(tmp_path / "mylog.csv"), []
+
+    def stop(lineage: Lineage, rows: list[EpochRow]) -> None:
+        if rows and rows[-1][:2] == ("finetune", 2):
+            raise KeyboardInterrupt
+
+    for name, callbacks in (("whole", [ignore_epoch]), ("interrupted", [stop, ignore_epoch])):
+        snapshots = snapshots_in(tmp_path / name, log)
+        with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / name)}):
+            start = train_model(snapshots, UNTIL - 1, EXPERIMENT)
+            with patch("flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS", 0.0):
+                for on_epoch in callbacks:
+                    with contextlib.suppress(KeyboardInterrupt):
+                        weights.append(trained_files(train_model(snapshots, UNTIL, EXPERIMENT, 0, on_epoch, start)))
+    assert weights[0] == weights[1]
+
+
+def test_models_of_a_benchmark_start_from_the_newest_earlier_one(monkeypatch: pytest.MonkeyPatch):
+    calls: list[tuple[int, str | None]] = []
+
+    def train(snapshots: str, until: int, experiment: Experiment, seed: int, *, start: str | None) -> str:
+        calls.append((until, start))
+        return f"model {until}"
+
+    monkeypatch.setattr("flows.stages.train_task", train)
+    for warm_start, starts in ((None, [None] * 5), (0.5, [None, "model 2", "model 3", "model 4", "model 7"])):
+        models: dict[int, str] = {}
+        for untils in ([2, 3], [3, 4], [7, 8]):
+            made = trained_models("snapshots", untils, Experiment(warm_start=warm_start), 0, models)
+            assert made == [f"model {until}" for until in untils]
+        assert calls == list(zip([2, 3, 4, 7, 8], starts, strict=True))
+        calls.clear()
 
 
 def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps(tmp_path: Path):
