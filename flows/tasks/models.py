@@ -13,7 +13,15 @@ from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, experiment_for, from_record
 from dyformer.training.checkpoint import Weights
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
-from storage.artifacts.artifact import Lineage, digest, is_complete, lineage_of, read_bytes, read_table
+from storage.artifacts.artifact import (
+    Lineage,
+    digest,
+    is_complete,
+    lineage_of,
+    read_bytes,
+    read_table,
+    settings_hash,
+)
 from storage.artifacts.checkpoints import check_finite, from_bytes
 from storage.layout import WEIGHTS
 
@@ -66,8 +74,12 @@ def times_address(opened: Snapshots, trained: Lineage) -> str:
 
 
 def run_keys(opened: Snapshots, trained: Lineage) -> dict:
-    """Return the keys of the addresses of a training's artifacts."""
-    seed, settings = trained.settings["seed"], trained.settings_hash
+    """Return the keys of the addresses of a training's artifacts.
+
+    The code is a part of them, so that a new release trains a challenger and leaves the champion's weights.
+    """
+    seed = trained.settings["seed"]
+    settings = settings_hash({"settings": trained.settings_hash, "code": trained.code_version})
     return {"version": opened.version, "until": trained.until, "settings": settings, "seed": seed}
 
 

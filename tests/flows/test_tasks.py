@@ -20,7 +20,7 @@ from flows.tasks.models import Contender, open_model, space_of
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
 from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots, open_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
-from storage.artifacts.artifact import Lineage, read_bytes, read_table
+from storage.artifacts.artifact import Lineage, lineage_of, read_bytes, read_table
 from storage.layout import FORECAST, WEIGHTS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -121,6 +121,19 @@ def test_models_of_a_benchmark_start_from_the_newest_earlier_one(monkeypatch: py
             assert made == [f"model {until}" for until in untils]
         assert calls == list(zip([2, 3, 4, 7, 8], starts, strict=True))
         calls.clear()
+
+
+def test_a_new_release_trains_a_challenger_and_leaves_the_weights_of_the_old_one(tmp_path: Path):
+    snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    short = EXPERIMENT.changed({"pretrain": None, "finetune.epochs": 1})
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        old = train_model(snapshots, UNTIL, short)
+        before = trained_files(old)
+        with patch("storage.artifacts.artifact.code_version", return_value="99+0"):
+            new = train_model(snapshots, UNTIL, short)
+        assert lineage_of(new).code_version == "99+0"
+    assert new != old
+    assert trained_files(old) == before
 
 
 def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps(tmp_path: Path):
