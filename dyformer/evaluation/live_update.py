@@ -1,6 +1,7 @@
 """A method and the next week's links -> ranks of sources, in ROLAND's live-update protocol (You et al., KDD 2022).
 
-H held-out links    S their distinct sources    K negatives of a source    N nodes of the whole log    B resamples
+H held-out links    S their distinct sources    K negatives of a source, or distinct links    N nodes of the whole log
+P labelled pairs    B resamples
 """
 
 from collections.abc import Collection, Sequence
@@ -10,17 +11,20 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Score
+from dyformer.embedder import LabelledStep, Score
 from dyformer.evaluation.bootstrap import interval, node_resamples
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.prequential import TRAINING_SEED, distinct_examples, sampled_steps
+from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import distinct, is_among
-from dyformer.sampling.ranking_queries import step_pairs
+from dyformer.sampling.pairs import LinkExamples, distinct, is_among, ordered_keys, pair_keys
+from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 
 PROTOCOL = "live-update"
 WEEKS = "calendar 1w"  # from Monday on, as ROLAND divides the log
 HELD_OUT_FRACTION = 0.1
 NUM_NEGATIVES = 1_000
+TRAINING_NEGATIVES = 20  # of each distinct link
 PUBLISHED = {"uci": {"ROLAND-GRU (paper)": 0.112}}
 """Mean reciprocal ranks of ROLAND's table of live-update results, per dataset and method."""
 
@@ -60,6 +64,31 @@ def held_out_links(graph: DynamicGraph, step: int, *, seed: int) -> HeldOutLinks
         key_SK = source_S[:, None] * num_nodes + negative_SK
         open_SK = is_among(key_SK.ravel(), refused_K).reshape(key_SK.shape)
     return HeldOutLinks(step=step, source_H=source_H, target_H=target_H, source_S=source_S, negative_SK=negative_SK)
+
+
+def weekly_labels(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]:
+    """Give the labelled pairs of up to four newest weeks of a history, on which every fitted method learns.
+
+    They are like what is ranked, as chosen on early weeks (docs/experiments.md). Raises TooFewLinks.
+    """
+    return sampled_steps(past, seed=seed, examples_of=weekly_examples)
+
+
+def weekly_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExamples:
+    """Give a week's links between known nodes and random negatives of their sources, in random order.
+
+    A link stands in the examples as often as the week has interactions of it, because a frequent one is held out more
+    often. Its source has TRAINING_NEGATIVES uniform known nodes as negatives, none of which it links to in this week.
+    """
+    drawn = {"num_per_family": TRAINING_NEGATIVES, "families": ("random",)}
+    examples = distinct_examples(graph, ranking_queries(graph, step, seed=seed + TRAINING_SEED, **drawn), seed=seed)
+    keys, num_nodes = ordered_keys if graph.directed else pair_keys, graph.snapshots[step - 1].num_nodes
+    key_K, count_K = np.unique(keys(num_nodes, *step_pairs(graph, step)), return_counts=True)
+    index_K = np.searchsorted(key_K, keys(num_nodes, examples.source_P, examples.target_P)[examples.positive_P])
+    count_P = np.ones(len(examples.positive_P), dtype=np.int64)
+    count_P[examples.positive_P] = count_K[index_K]
+    row_P = np.random.default_rng([seed, step]).permutation(np.repeat(np.arange(len(count_P)), count_P))
+    return LinkExamples(**{name: value_P[row_P] for name, value_P in vars(examples).items()})
 
 
 def live_update_ranks(score_pairs: Score, links: HeldOutLinks, num_known: int) -> NDArray[np.int64]:

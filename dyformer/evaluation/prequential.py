@@ -6,7 +6,7 @@ N nodes known one step before    D width of a vector    P labelled pairs
 Q queries    C candidates of a query    S distinct pairs of the queries
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -48,6 +48,9 @@ TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluatio
 TRAINING_PER_FAMILY = 5
 NUM_RETRIEVING, RETRIEVED_PER_NODE = 600, 6  # nodes of a labelled step, and pairs of its first stage for each
 MIN_LABELLED = 2  # positive pairs of a labelled step, and negative ones
+
+ExamplesOf = Callable[..., LinkExamples]
+"""A history, a step of it, and `seed` -> labelled pairs of the step."""
 
 SCORES_SCHEMA = pl.Schema(
     {"method": pl.String(), "seed": pl.Int64(), "step": pl.Int64(), "score": pl.List(pl.Float64())}
@@ -107,17 +110,18 @@ def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...
     return with_retrieved(past, sampled_steps(past, seed=seed), seed=seed)
 
 
-def sampled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]:
+def sampled_steps(past: PreparedGraph, *, seed: int, examples_of: ExamplesOf | None = None) -> tuple[LabelledStep, ...]:
     """Give labelled pairs of up to four newest steps of a history, with weights 1, 1/2, 1/4 and 1/8.
 
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
-    from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. A step with fewer than two of a kind is
-    left out, because methods fit on half of the pairs and choose on the other. Raises TooFewLinks where none is left.
+    from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
+    fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. Raises
+    TooFewLinks where none is left.
     """
     labelled = []
     for age in range(min(NUM_OLDER_STEPS, past.until - 1)):
         before = prepare_graph(past.history, until=past.until - 1 - age, config=past.config)
-        examples = ranking_examples(past.history, before.until + 1, seed=seed)
+        examples = (examples_of or ranking_examples)(past.history, before.until + 1, seed=seed)
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}
             labelled.append(LabelledStep(before=before, examples=examples, **about))
@@ -185,7 +189,13 @@ def ranking_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExampl
     queries = ranking_queries(
         graph, step, seed=seed + TRAINING_SEED, num_per_family=TRAINING_PER_FAMILY, families=TRAINING_FAMILIES
     )
-    pairs, num_nodes = queries.pairs, graph.snapshots[step - 2].num_nodes
+    return distinct_examples(graph, queries, seed=seed)
+
+
+def distinct_examples(graph: DynamicGraph, queries: RankingQueries, *, seed: int) -> LinkExamples:
+    """Give the distinct ordered pairs of queries, in random order."""
+    pairs, step = queries.pairs, queries.step
+    num_nodes = graph.snapshots[step - 2].num_nodes
     positive_P = np.zeros(len(pairs.source_S), dtype=np.bool_)
     positive_P[pairs.position_Q] = True
     past_K = past_pair_keys(graph.snapshots[: step - 1], num_nodes)

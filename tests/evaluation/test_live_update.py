@@ -1,3 +1,6 @@
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -6,14 +9,21 @@ from ranked_logs import growing_log
 
 from dyformer.evaluation.live_update import (
     NUM_NEGATIVES,
+    TRAINING_NEGATIVES,
     HeldOutLinks,
     held_out_links,
     live_update_ranks,
     live_update_rows,
     live_update_table,
     ranks_to_table,
+    weekly_examples,
+    weekly_labels,
 )
-from dyformer.sampling.ranking_queries import step_pairs
+from dyformer.evaluation.prequential import TRAINING_SEED
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.graphs.snapshots import prefix
+from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 
 GRAPH, STEP = growing_log(num_rows=200), 4
 LINKS = held_out_links(GRAPH, STEP, seed=0)
@@ -66,6 +76,42 @@ def test_ranks_are_those_of_the_definition():
     ((source_P, target_P),) = calls
     assert max(source_P.max(), target_P.max()) < NUM_KNOWN
     assert len(set(zip(source_P.tolist(), target_P.tolist(), strict=True))) == len(source_P)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_labelled_pairs_of_a_week_are_its_interactions_and_random_negatives(directed: bool):
+    graph = replace(GRAPH, directed=directed)
+    examples = weekly_examples(graph, STEP, seed=0)
+    order = tuple if directed else lambda pair: tuple(sorted(pair))
+    rows = [order(pair) for pair in zip(*(end_R.tolist() for end_R in step_pairs(graph, STEP)), strict=True)]
+    pairs = list(zip(examples.source_P.tolist(), examples.target_P.tolist(), strict=True))
+    positive = [order(pair) for pair, is_positive in zip(pairs, examples.positive_P, strict=True) if is_positive]
+    assert Counter(positive) == Counter(pair for pair in rows if max(pair) < NUM_KNOWN)
+    assert max(Counter(positive).values()) > 1
+    negative = [pair for pair, is_positive in zip(pairs, examples.positive_P, strict=True) if not is_positive]
+    assert not {order(pair) for pair in negative} & set(rows)
+    assert {target for _, target in negative} == set(range(NUM_KNOWN))
+    sources = {source for source, _ in negative}
+    assert sources == {
+        source for (source, _), is_positive in zip(pairs, examples.positive_P, strict=True) if is_positive
+    }
+    other_seed = {"seed": TRAINING_SEED, "num_per_family": TRAINING_NEGATIVES}  # than that of any evaluation
+    drawn = ranking_queries(graph, STEP, **other_seed, families=("random",)).pairs
+    assert set(pairs) == set(zip(drawn.source_S.tolist(), drawn.target_S.tolist(), strict=True))
+    for source in sources:
+        possible = {order((source, target)) for target in set(range(NUM_KNOWN)) - {source}} - set(rows)
+        assert sum(source == one for one, _ in negative) >= min(TRAINING_NEGATIVES, len(possible))
+    assert 0 < np.flatnonzero(examples.positive_P).mean() / len(pairs) < 0.7  # in random order
+
+
+def test_labels_are_of_past_weeks_alone_and_not_of_what_is_ranked():
+    past = prepare_graph(GRAPH, until=STEP, config=GraphConfig())
+    labelled = weekly_labels(past, seed=0)
+    assert [(step.before.until, step.weight) for step in labelled] == [(3, 1.0), (2, 0.5), (1, 0.25)]
+    shorter = weekly_examples(prefix(GRAPH, STEP), STEP, seed=0)
+    for name, value_P in vars(weekly_examples(GRAPH, STEP, seed=0)).items():
+        np.testing.assert_array_equal(value_P, getattr(labelled[0].examples, name))
+        np.testing.assert_array_equal(value_P, getattr(shorter, name))
 
 
 def test_ties_count_against_the_method_and_an_oracle_is_first():

@@ -8,13 +8,15 @@ import polars as pl
 from dyformer.embedder import Scorer
 from dyformer.evaluation.live_update import (
     PROTOCOL,
+    TRAINING_NEGATIVES,
     WEEKS,
     held_out_links,
     live_update_ranks,
     live_update_rows,
     ranks_to_table,
+    weekly_labels,
 )
-from dyformer.evaluation.prequential import has_labelled_steps, labelled_steps
+from dyformer.evaluation.prequential import has_labelled_steps
 from dyformer.experiments.methods import BASELINES, UnknownMethod
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.graphs.prepared_graph import prepare_graph
@@ -53,6 +55,7 @@ def rank_week(snapshots: str, week: int, names: list[str], experiment: Experimen
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
     settings = {"protocol": PROTOCOL, "seed": seed, "weeks": str(_window(opened)), "week": week}
     records = {title: record_of(method) for title, method in methods.items()}
+    settings |= {"trained_on": {"families": ["random"], "num_negatives": TRAINING_NEGATIVES}}
     settings |= {"directed": opened.directed, "methods": records, **as_record(experiment, "graph")}
     # The last step is recorded, because negatives are drawn from the nodes of the whole log.
     lineage = opened.lineage("ranks", until=opened.num_steps, settings=settings)
@@ -62,7 +65,7 @@ def rank_week(snapshots: str, week: int, names: list[str], experiment: Experimen
         return address
     graph = _weekly_graph(opened)
     links, past = held_out_links(graph, week, seed=seed), prepare_graph(graph, until=week - 1, config=experiment.graph)
-    labelled, ranked = labelled_steps(past, seed=seed), []
+    labelled, ranked = weekly_labels(past, seed=seed), []
     for title, method in methods.items():
         assert isinstance(method, Scorer)
         with own_errors(title, method):
