@@ -1,0 +1,156 @@
+"""A store -> all that it holds, as plain values that are equal for two stores that hold the same.
+
+Left out are the values that differ between two undisturbed runs: moments, seconds, and the ids that MLflow draws.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from flows.tasks.evaluation.promote import champion_of
+from storage.artifacts.artifact import MANIFEST, lineage_of, names, read_bytes, read_table
+from storage.artifacts.checkpoints import FILE_NAME
+from storage.events import delta
+from storage.events.declarations import declaration
+from storage.events.table import history, ingested_datasets, node_dictionary, read_events, scan_quarantine
+from storage.layout import CHECKPOINTS, Layout
+from storage.verification import faults
+
+OF_TIMES = ("seconds", "waiting_fraction")
+OWN_FILES = ("mlflow.db", "mlflow.db-journal", "mlflow.db-wal", "mlflow.db-shm")
+
+
+def contents() -> dict[str, Any]:
+    """Read everything in the store of the environment."""
+    layout = Layout.from_environment()
+    found: dict[str, Any] = {"damage": [f"{fault.address} {fault.problem}" for fault in faults(layout)]}
+    for dataset in ingested_datasets(layout):
+        found |= dict(_of_log(layout, dataset))
+    for address in _artifacts(layout):
+        found[layout.relative(address)] = _of_artifact(address)
+    found |= _of_mlflow(Path(layout.state))
+    found["files of no command"] = unknown_files(layout)
+    return found
+
+
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    """Name what two stores do not have in common."""
+    lost = [f"lost: {name}" for name in expected.keys() - found.keys()]
+    more = [f"not expected: {name}" for name in found.keys() - expected.keys()]
+    other = [
+        f"{name}: {_short(found[name])} instead of {_short(expected[name])}"
+        for name in found.keys() & expected.keys()
+        if found[name] != expected[name]
+    ]
+    return sorted(lost + more + other)
+
+
+def unknown_files(layout: Layout) -> list[str]:
+    """List the files that nothing in the store refers to: what a killed command left, hidden or not."""
+    root, known = Path(layout.root), set()
+    for dataset in ingested_datasets(layout):
+        known |= {layout.declaration(dataset), layout.champion(dataset), layout.champion_copy(dataset)}
+        for address in (layout.interactions(dataset), layout.nodes(dataset)):
+            table = delta.opened(address)
+            if table is not None:
+                known |= {f"{address}/{file.path}" for file in table.data_files}
+                known |= {f"{address}/_delta_log/{version:020}.json" for version in range(table.version + 1)}
+    for address in _artifacts(layout):
+        record = json.loads(Path(address, MANIFEST).read_bytes())
+        known |= {f"{address}/{MANIFEST}", *(f"{address}/{entry['path']}" for entry in record["files"].values())}
+    files = [str(path) for path in root.rglob("*") if path.is_file()]
+    ignored = tuple(str(root / name) for name in ("locks/", "mlflow/", *OWN_FILES))
+    return sorted(layout.relative(path) for path in files if path not in known and not path.startswith(ignored))
+
+
+def _of_log(layout: Layout, dataset: str) -> Iterator[tuple[str, Any]]:
+    yield f"{dataset}: events", _digest(read_events(layout, dataset))
+    yield f"{dataset}: rejected rows", _digest(scan_quarantine(layout, dataset).drop("arrival").sort("line").collect())
+    yield f"{dataset}: nodes", _digest(node_dictionary(layout, dataset))
+    yield f"{dataset}: ingests", history(layout, dataset).drop("arrival").to_dicts()
+    yield f"{dataset}: declaration", declaration(layout, dataset)
+    champion = champion_of(layout, dataset)
+    if champion is not None:
+        yield f"{dataset}: champion", {name: value for name, value in champion.items() if name != "since"}
+        yield (
+            f"{dataset}: copy of the champion",
+            Path(layout.champion_copy(dataset)).read_bytes() == Path(layout.champion(dataset)).read_bytes(),
+        )
+
+
+def _artifacts(layout: Layout) -> list[str]:
+    found = [path for folder in layout.artifact_folders for path in Path(folder).rglob(MANIFEST)]
+    return sorted(str(path.parent) for path in found if "/." not in str(path.relative_to(layout.root)))
+
+
+def _of_artifact(address: str) -> dict[str, Any]:
+    lineage = lineage_of(address)
+    own: dict[str, Any] = {"settings": lineage.settings_hash, "inputs": lineage.inputs, "until": lineage.until}
+    for name in names(address):
+        if lineage.kind == "times":
+            own[name] = read_table(address, "times").drop("value").rows()
+        elif name == "summary.json":
+            summary = json.loads(read_bytes(address, name))
+            own[name] = {key: value for key, value in summary.items() if key not in ("seconds", "tracking", "counts")}
+        else:
+            own[name] = hashlib.sha256(read_bytes(address, name)).hexdigest()
+    return own
+
+
+def _of_mlflow(state: Path) -> dict[str, Any]:
+    """Read runs, metric points, files and model versions from the database, under the runs' keys."""
+    found: dict[str, Any] = {"waiting for MLflow": sorted(path.name for path in (state / "spool").glob("*/"))}
+    database = state / "mlflow.db"
+    if not database.exists():
+        return found
+    with closing(sqlite3.connect(database)) as connection:
+        connection.row_factory = sqlite3.Row
+        for run in connection.execute("select run_uuid, name, status, artifact_uri from runs").fetchall():
+            own = _of_run(connection, run["run_uuid"]) | {"status": run["status"]}
+            folder = Path(run["artifact_uri"].removeprefix("file://"))
+            own["files"] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            key = f"run {own['tags'].pop('dyformer.run_key', None)} {run['name']}"
+            number = sum(name.startswith(key) for name in found)
+            found[f"{key} again {number}" if number else key] = own
+        query = "select v.name, v.version, r.value from model_versions v join tags r on r.run_uuid = v.run_id"
+        found["model versions"] = sorted(map(tuple, connection.execute(f"{query} where r.key = 'dyformer.run_key'")))
+        query = "select name, alias, version from registered_model_aliases"
+        found["aliases"] = sorted(map(tuple, connection.execute(query)))
+    return json.loads(json.dumps(found))
+
+
+def _of_run(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
+    tags = dict(connection.execute("select key, value from tags where run_uuid = ?", [run]).fetchall())
+    params = dict(connection.execute("select key, value from params where run_uuid = ?", [run]).fetchall())
+    points = connection.execute("select key, step, value from metrics where run_uuid = ?", [run]).fetchall()
+    counted = Counter((key, step, None if key.endswith(OF_TIMES) else round(value, 9)) for key, step, value in points)
+    metrics = sorted(([*point, times] for point, times in counted.items()), key=str)
+    return {"tags": tags, "params": params, "metrics": metrics}
+
+
+def _digest(frame: pl.DataFrame) -> str:
+    return f"{frame.height} rows {hashlib.sha256(frame.write_ndjson().encode()).hexdigest()}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 200 else f"{text[:160]}... ({len(text)})"
+
+
+def age(store: Path, seconds: float) -> None:
+    """Set the times of hidden files and of all below them back, as if their writer had been killed long ago."""
+    for path in [*store.rglob(".*"), *store.rglob(".*/**/*")]:
+        moment = path.lstat().st_mtime - seconds
+        os.utime(path, (moment, moment), follow_symlinks=False)
+
+
+def unfinished_checkpoints(store: Path) -> list[str]:
+    return sorted(str(path.relative_to(store)) for path in store.glob(f"{CHECKPOINTS}/**/{FILE_NAME}"))

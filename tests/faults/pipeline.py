@@ -1,0 +1,141 @@
+"""A log of a few hundred rows and a model of a few numbers -> each command of a retraining, without a Prefect server.
+
+Importing this module makes everything smaller that costs time, so it is only for processes that run sweeps.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import alembic.command  # noqa: F401, imported before a fork, as all that follow
+import lightgbm  # noqa: F401
+import matplotlib.pyplot  # noqa: F401
+import mlflow.data.polars_dataset  # noqa: F401
+import mlflow.pyfunc  # noqa: F401
+import mlflow.store.model_registry.sqlalchemy_store
+import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+import torch._dynamo  # noqa: F401, by the first optimizer
+
+import flows.retrain as retraining
+import flows.tasks.train
+import storage.tracking.runs
+from dyformer.evaluation import bootstrap, prequential, ranking_rows
+from dyformer.experiments.methods import METHODS
+from dyformer.experiments.settings import Experiment
+from dyformer.scoring import heads
+from flows.console import counts_line
+from flows.tasks.ingest import ingest_log
+from flows.tasks.models import Contender
+from flows.tasks.prepare import prepare_tables
+from flows.tasks.snapshots import make_snapshots, newest_until
+from storage.layout import Layout
+from storage.tracking.runs import open_tracker
+
+DATASET = "log"
+SEED = 0
+DAYS, LATER_DAYS, ROWS_PER_DAY = 5, 2, 40
+KEPT_METHODS = ("EdgeBank (last)", "L3", "Forecaster without vectors", "DyFormer")
+TINY_STAGE = {"epochs": 3, "batches_per_epoch": 1, "validation_batches": 1, "num_targets": 16, "num_positives": 8}
+EXPERIMENT = Experiment().changed(
+    {
+        "model.width": 8,
+        "model.num_heads": 2,
+        "model.num_layers": 1,
+        "model.feed_forward_width": 8,
+        "model.num_context": 8,
+        **{f"{stage}.{name}": value for stage in ("pretrain", "finetune") for name, value in TINY_STAGE.items()},
+    }
+)
+
+
+def _shrink() -> None:
+    """Leave what has no effect on files: few methods, trees and resamples. A flow calls its tasks directly."""
+    for title in METHODS.keys() - set(KEPT_METHODS):
+        del METHODS[title]
+    heads.NUM_ROUNDS, prequential.TRAINING_PER_FAMILY = 3, 2
+    bootstrap.NUM_RESAMPLES, bootstrap.MIN_RESAMPLES, ranking_rows.NUM_PAIR_RESAMPLES = 200, 20, 20
+    flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS = 0.0  # a checkpoint after every epoch
+    for name, task in vars(retraining).items():
+        if name.endswith("_task"):
+            setattr(retraining, name, task.fn)
+
+
+_shrink()
+
+
+def write_logs(folder: Path) -> None:
+    """Write two files of rows: some days, and the days after them."""
+    generator = random.Random(7)
+    rows = []
+    for day in range(DAYS + LATER_DAYS):
+        for number in range(ROWS_PER_DAY):
+            group = generator.randrange(3)
+            source, target = (f"u{3 * generator.randrange(4) + group}", f"v{3 * generator.randrange(3) + group}")
+            rows.append(f"{source},{target},{86_400 * day + 1_800 * number}")
+        rows.append(f",broken,{86_400 * day}")
+    first = (ROWS_PER_DAY + 1) * DAYS
+    for name, part in (("first", rows[:first]), ("second", rows[first:])):
+        (folder / f"{name}.csv").write_text("\n".join(["source,target,time", *part]) + "\n")
+
+
+def ingested(name: str) -> str:
+    """Commit a file and make its snapshots; the files lie beside the store."""
+    log = Path(os.environ["DYFORMER_STORAGE"]).with_name(f"{name}.csv")
+    reading = {"log": [str(log)], "max_bad": "50%", "window": "1d", "time_unit": "s"}
+    counts = ingest_log(DATASET, reading, lambda text: None)
+    address = make_snapshots(DATASET, counts["version"])
+    print(counts_line(counts))
+    return address
+
+
+def prepare() -> None:
+    address = make_snapshots(DATASET)
+    prepare_tables(address, newest_until(address), EXPERIMENT)
+
+
+def connect() -> None:
+    """Make MLflow's database, which takes a second."""
+    open_tracker(Layout.from_environment()).client()
+
+
+def train() -> Contender:
+    storage.tracking.runs.FLUSH_METRICS = 12  # so that some are sent during the training
+    return retraining._trained(make_snapshots(DATASET), EXPERIMENT, SEED)
+
+
+def evaluate() -> None:
+    """Evaluate in both protocols, without a promotion."""
+    address = make_snapshots(DATASET)
+    contender, step = train(), newest_until(address) + 1
+    queries = retraining.queries_task(address, step, SEED)
+    retraining.rank_model_task(address, queries, contender.models[-1], "DyFormer", SEED, contender.models[:-1])
+    retraining._evaluated(address, contender, SEED)
+
+
+def promote() -> dict[str, Any]:
+    return retraining._promoted(make_snapshots(DATASET), train(), EXPERIMENT, SEED)[1]
+
+
+def predict() -> None:
+    retraining._published(make_snapshots(DATASET), train(), promote(), SEED)
+
+
+def track() -> None:
+    """Run the flow of `dyformer retrain` on the rows that are there; it ends with the tracking and the report."""
+    retraining.retrain.fn(DATASET, None, EXPERIMENT, SEED)
+
+
+STAGES: dict[str, Callable[[], object]] = {
+    "ingest": lambda: ingested("first"),
+    "second ingest": lambda: ingested("second"),
+    "prepare": prepare,
+    "first connection": connect,
+    "train": train,
+    "evaluate": evaluate,
+    "promote": promote,
+    "predict": predict,
+    "track": track,
+}
+"""Name of a command -> the function that does it, in the order of a retraining; each needs the earlier ones."""

@@ -1,0 +1,83 @@
+"""A store before each command of a retraining, what it holds after it, and the effects of the command on files."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from children import Ended, run
+from contents import age, contents, differences
+from pipeline import DATASET, STAGES, write_logs
+from side_effects import Act, Effects, ignore
+
+from flows.tasks.ingest import ingest_log
+
+TWO_DAYS = 172_800.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Undisturbed runs of all commands, each on the store that the earlier ones left."""
+
+    folder: Path
+    after: dict[str, dict[str, Any]] = field(default_factory=dict)
+    effects: dict[str, list[str]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Path:
+        """Folder of the store of every try, because a store has its own address inside."""
+        return self.folder / "store"
+
+    def restore(self, stage: str) -> None:
+        """Make the store as it was before a command."""
+        shutil.rmtree(self.store, ignore_errors=True)
+        shutil.copytree(self.folder / "before" / stage, self.store, symlinks=True)
+
+    def run(self, function: Callable[[], Any], act: Act | None = None, *, kill_after: float | None = None) -> Ended:
+        """Run a function on the store in a child, whose effects are numbered where `act` is given."""
+
+        def command() -> Any:
+            if act is None:
+                return function()
+            effects = Effects(self.store, act).install()
+            function()
+            return effects.names
+
+        environment = {"DYFORMER_STORAGE": str(self.store), "TMPDIR": str(self.folder / "tmp")}
+        return run(command, kill_after=kill_after, **environment)
+
+    def wrong_after(self, stage: str) -> list[str]:
+        """Do a command, let the next ingest remove what killed ones left, and list what an undisturbed run has not."""
+        again = self.run(STAGES[stage])
+        if again.code:
+            return [f"the same command again ended with {again.code}: {again.output[-1500:]}"]
+        end = self.run(self._cleaned)
+        if end.code:
+            return [f"reading the store ended with {end.code}: {end.output[-1500:]}"]
+        return differences(end.value, self.after[stage])
+
+    def _cleaned(self) -> dict[str, Any]:
+        age(self.store, TWO_DAYS)
+        ingest_log(DATASET, {}, lambda text: None)
+        return contents()
+
+
+def prepared(folder: Path) -> Prepared:
+    """Run every command once, undisturbed."""
+    made = Prepared(folder=folder)
+    (folder / "before").mkdir()
+    (folder / "tmp").mkdir()
+    made.store.mkdir()
+    write_logs(folder)
+    for stage, command in STAGES.items():
+        shutil.copytree(made.store, folder / "before" / stage)
+        end = made.run(command, ignore)
+        assert end.code == 0, f"{stage}: {end.output}"
+        made.effects[stage], made.seconds[stage] = end.value, end.seconds
+        read = made.run(made._cleaned)
+        assert read.code == 0, f"{stage}: {read.output}"
+        assert not read.value["damage"] + read.value["files of no command"], f"{stage}: {read.value}"
+        made.after[stage] = read.value
+    return made

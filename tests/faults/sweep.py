@@ -1,0 +1,44 @@
+"""Trials -> a line that says how many held, and for each other one the command that repeats it."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from prepared import Prepared, prepared
+
+Draw = Callable[[Prepared, int, int], Iterable[Any]]
+Failures = Callable[[Prepared, Any], list[str]]
+
+
+def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Namespace, file: str, title: str) -> int:
+    """Do the trials and print the outcome; returns how many did not hold."""
+    started, num_tried, num_held = time.monotonic(), 0, 0
+    for number, trial in enumerate(draw(made, options.tries, options.seed)):
+        if options.only in (None, number):
+            wrong = failures(made, trial)
+            num_tried, num_held = num_tried + 1, num_held + (not wrong)
+            for line in wrong:
+                print(f"{number}: {trial}: {line}")
+            if wrong:
+                print(f"   repeat: python {file} --tries {options.tries} --seed {options.seed} --only {number}")
+    seconds = time.monotonic() - started
+    print(f"{title}: {num_held} of {num_tried} held, seed {options.seed}, {seconds:.0f} s", flush=True)
+    return num_tried - num_held
+
+
+def main(file: str, about: str | None, draw: Draw, failures: Failures, title: str) -> None:
+    """Run a sweep from the command line."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--tries", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="number of the one trial to repeat")
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as name:
+        num_failed = swept(prepared(Path(name).resolve()), draw, failures, options, file, title)
+    sys.exit(num_failed > 0)
