@@ -25,7 +25,7 @@ from storage.layout import CHECKPOINTS, Layout
 from storage.verification import faults
 
 OF_TIMES = ("seconds", "waiting_fraction")
-OWN_FILES = ("mlflow.db", "mlflow.db-journal", "mlflow.db-wal", "mlflow.db-shm")
+OWN_FILES = ("mlflow.db", ".mlflow.db.lock")  # and SQLite's own files beside it
 
 
 def contents() -> dict[str, Any]:

@@ -38,22 +38,26 @@ class Prepared:
     def run(self, function: Callable[[], Any], act: Act | None = None, *, kill_after: float | None = None) -> Ended:
         """Run a function on the store in a child, whose effects are numbered where `act` is given."""
 
-        def command() -> Any:
+        def command() -> list[str] | None:
             if act is None:
-                return function()
+                return function() and None
             effects = Effects(self.store, act).install()
             function()
             return effects.names
 
+        return self.read(command, kill_after=kill_after)
+
+    def read(self, function: Callable[[], Any], *, kill_after: float | None = None) -> Ended:
+        """Run a function in a child, and give its result."""
         environment = {"DYFORMER_STORAGE": str(self.store), "TMPDIR": str(self.folder / "tmp")}
-        return run(command, kill_after=kill_after, **environment)
+        return run(function, kill_after=kill_after, **environment)
 
     def wrong_after(self, stage: str) -> list[str]:
         """Do a command, let the next ingest remove what killed ones left, and list what an undisturbed run has not."""
         again = self.run(STAGES[stage])
         if again.code:
             return [f"the same command again ended with {again.code}: {again.output[-1500:]}"]
-        end = self.run(self._cleaned)
+        end = self.read(self._cleaned)
         if end.code:
             return [f"reading the store ended with {end.code}: {end.output[-1500:]}"]
         return differences(end.value, self.after[stage])
@@ -76,7 +80,7 @@ def prepared(folder: Path) -> Prepared:
         end = made.run(command, ignore)
         assert end.code == 0, f"{stage}: {end.output}"
         made.effects[stage], made.seconds[stage] = end.value, end.seconds
-        read = made.run(made._cleaned)
+        read = made.read(made._cleaned)
         assert read.code == 0, f"{stage}: {read.output}"
         assert not read.value["damage"] + read.value["files of no command"], f"{stage}: {read.value}"
         made.after[stage] = read.value

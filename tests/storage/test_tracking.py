@@ -17,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from storage.layout import Layout
-from storage.tracking.mlflow_client import RUN_KEY, ensure_run
+from storage.tracking.mlflow_client import RUN_KEY, connect, ensure_run
 from storage.tracking.runs import TrackedRun, Tracker, open_tracker
 from storage.tracking.spool import DONE, RECORDS, REFUSED, spooled_runs
 
@@ -46,6 +46,39 @@ def away(tracker: Tracker) -> Tracker:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     return Tracker(uri=f"http://127.0.0.1:{port}", spool=tracker.spool)
+
+
+class DyingClient:
+    """MLflow's client, whose process dies while it makes the tables of a database; later ones make all."""
+
+    died = False
+
+    def __init__(self, tracking_uri: str, registry_uri: str = ""):
+        self.path = Path(tracking_uri.removeprefix("sqlite:///"))
+
+    def search_experiments(self, max_results: int) -> None:
+        self.path.write_bytes(b"")
+        with sqlite3.connect(self.path) as database:
+            database.execute("create table first (id integer)")
+            if not DyingClient.died:
+                DyingClient.died = True
+                raise KeyboardInterrupt
+            database.execute("create table second (id integer)")
+        database.close()
+
+
+def test_a_process_that_dies_while_the_database_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mlflow.MlflowClient", DyingClient)
+    path = tmp_path / "store" / "mlflow.db"
+    with pytest.raises(KeyboardInterrupt):
+        connect(f"sqlite:///{path}")
+    assert not path.exists()
+    assert len(list(path.parent.glob(".mlflow.db.*"))) == 2  # the lock, and what is left of the first try
+    connect(f"sqlite:///{path}")
+    with sqlite3.connect(path) as database:
+        assert {name for (name,) in database.execute("select name from sqlite_master")} == {"first", "second"}
+    database.close()
+    assert {file.name for file in path.parent.iterdir()} == {"mlflow.db", ".mlflow.db.lock"}
 
 
 def track_everything(run: TrackedRun) -> None:
