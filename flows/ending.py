@@ -56,6 +56,8 @@ def _message(error: BaseException) -> str:
     """Write an error that this program names as it is, and any other with the place of its log."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror or error}; check that the disk works, has space and may be written"
+    if isinstance(error, MemoryError):
+        return "not enough memory: end other programs, or take a larger machine, then run the same command again"
     if isinstance(error, ValueError | OSError) and _is_ours(error.__traceback__):
         return on_command_line(str(error))
     first = str(error).strip().partition("\n")[0]

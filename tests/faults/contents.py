@@ -80,10 +80,9 @@ def _of_log(layout: Layout, dataset: str) -> Iterator[tuple[str, Any]]:
     champion = champion_of(layout, dataset)
     if champion is not None:
         yield f"{dataset}: champion", {name: value for name, value in champion.items() if name != "since"}
-        yield (
-            f"{dataset}: copy of the champion",
-            Path(layout.champion_copy(dataset)).read_bytes() == Path(layout.champion(dataset)).read_bytes(),
-        )
+        copy = Path(layout.champion_copy(dataset))
+        is_same = copy.exists() and copy.read_bytes() == Path(layout.champion(dataset)).read_bytes()
+        yield f"{dataset}: champion is equal to its copy", is_same
 
 
 def _artifacts(layout: Layout) -> list[str]:

@@ -12,6 +12,7 @@ from pipeline import DATASET, STAGES, write_logs
 from side_effects import Act, Effects, ignore
 
 from flows.tasks.ingest import ingest_log
+from flows.tasks.track import send_waiting
 
 TWO_DAYS = 172_800.0
 
@@ -28,7 +29,12 @@ class Prepared:
     @property
     def store(self) -> Path:
         """Folder of the store of every try, because a store has its own address inside."""
-        return self.folder / "store"
+        return self.disk / "store"
+
+    @property
+    def disk(self) -> Path:
+        """Folder of the store and of the raw files."""
+        return self.folder / "disk"
 
     def restore(self, stage: str) -> None:
         """Make the store as it was before a command."""
@@ -54,15 +60,17 @@ class Prepared:
 
     def wrong_after(self, stage: str) -> list[str]:
         """Do a command, let the next ingest remove what killed ones left, and list what an undisturbed run has not."""
-        again = self.run(STAGES[stage])
-        if again.code:
-            return [f"the same command again ended with {again.code}: {again.output[-1500:]}"]
-        end = self.read(self._cleaned)
+        def again() -> dict[str, Any]:
+            STAGES[stage]()
+            send_waiting()  # as the next run does
+            return self.cleaned()
+
+        end = self.read(again)
         if end.code:
-            return [f"reading the store ended with {end.code}: {end.output[-1500:]}"]
+            return [f"the same command again ended with {end.code}: {end.output[-1500:]}"]
         return differences(end.value, self.after[stage])
 
-    def _cleaned(self) -> dict[str, Any]:
+    def cleaned(self) -> dict[str, Any]:
         age(self.store, TWO_DAYS)
         ingest_log(DATASET, {}, lambda text: None)
         return contents()
@@ -73,14 +81,15 @@ def prepared(folder: Path) -> Prepared:
     made = Prepared(folder=folder)
     (folder / "before").mkdir()
     (folder / "tmp").mkdir()
+    made.disk.mkdir(exist_ok=True)  # it may be mounted already
     made.store.mkdir()
-    write_logs(folder)
+    write_logs(made.disk)
     for stage, command in STAGES.items():
         shutil.copytree(made.store, folder / "before" / stage)
         end = made.run(command, ignore)
         assert end.code == 0, f"{stage}: {end.output}"
         made.effects[stage], made.seconds[stage] = end.value, end.seconds
-        read = made.read(made._cleaned)
+        read = made.read(made.cleaned)
         assert read.code == 0, f"{stage}: {read.output}"
         assert not read.value["damage"] + read.value["files of no command"], f"{stage}: {read.value}"
         made.after[stage] = read.value

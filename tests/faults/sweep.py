@@ -1,7 +1,9 @@
 """Trials -> a line that says how many held, and for each other one the command that repeats it."""
 
 import argparse
+import gc
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,8 +33,15 @@ def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Name
     return num_tried - num_held
 
 
-def main(file: str, about: str | None, draw: Draw, failures: Failures, title: str) -> None:
-    """Run a sweep from the command line."""
+def main(
+    file: str,
+    about: str | None,
+    draw: Draw,
+    failures: Failures,
+    title: str,
+    mount: Callable[[Path], bool] = lambda disk: False,
+) -> None:
+    """Run a sweep from the command line; `mount` may put a disk where the store will be."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--tries", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
@@ -40,5 +49,12 @@ def main(file: str, about: str | None, draw: Draw, failures: Failures, title: st
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
-        num_failed = swept(prepared(Path(name).resolve()), draw, failures, options, file, title)
+        folder = Path(name).resolve()
+        is_mounted = mount(folder / "disk")
+        try:
+            num_failed = swept(prepared(folder), draw, failures, options, file, title)
+        finally:
+            if is_mounted:
+                subprocess.run(["umount", str(folder / "disk")], check=True)
+    gc.unfreeze()  # or DuckDB would report the frozen objects as leaks
     sys.exit(num_failed > 0)

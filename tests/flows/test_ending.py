@@ -41,7 +41,6 @@ def raising(error: BaseException) -> Callable[[], None]:
     [
         KeyError("x"),
         ZeroDivisionError("by\nzero"),
-        MemoryError(),
         Panic("in Rust"),
         ValueError("of a test, not of ours"),
     ],
@@ -74,6 +73,12 @@ def test_log_goes_to_the_temporary_folder_where_the_store_takes_none(
 def test_fault_of_a_file_is_named_with_the_file(capsys: pytest.CaptureFixture[str]):
     assert exit_code(raising(OSError(28, "No space left on device", "/disk/file"))) == 1
     assert re.fullmatch(r"dyformer: /disk/file: No space left on device; check .*space.*\n", capsys.readouterr().err)
+
+
+def test_lack_of_memory_is_no_unexpected_error(store: Path, capsys: pytest.CaptureFixture[str]):
+    assert exit_code(raising(MemoryError())) == 1
+    assert re.fullmatch(r"dyformer: not enough memory: .*run the same command again\n", capsys.readouterr().err)
+    assert not store.exists()
 
 
 def test_error_of_this_program_is_written_as_it_is(store: Path, capsys: pytest.CaptureFixture[str]):
