@@ -8,13 +8,11 @@ of two processes one searches and creates at a time: see `storage.tracking.turns
 import os
 import socket
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
-
-from filelock import FileLock
 
 from storage.disk import temporary_name
 from storage.tracking.spool import Record, Refused
@@ -49,37 +47,30 @@ def set_environment() -> None:
 def connect(uri: str) -> "MlflowClient":
     """Open MLflow at an explicit address, because without one it writes into the working directory."""
     set_environment()
+    path = database_of(uri)
+    if path is not None and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_database(path)
+    probe(uri)
     from mlflow import MlflowClient
 
-    if uri.startswith("sqlite:"):
-        _make_database(uri)
-    probe(uri)
     return MlflowClient(tracking_uri=uri, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI", uri))
 
 
-def _make_database(uri: str) -> None:
-    """Make a missing database under a hidden name: a process killed in that second would leave a part of the tables."""
+def _make_database(path: Path) -> None:
+    """Make a missing database under a hidden name: a process killed in that second would leave a part of the tables.
+
+    The caller has the turn of `storage.tracking.turns`, so that no other process makes it.
+    """
     from mlflow import MlflowClient
-    from sqlalchemy.engine import make_url
 
-    path = Path(make_url(uri).database or "")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if _has_content(path):
-        return
-    with FileLock(path.with_name(f".{path.name}.lock")):
-        if _has_content(path):  # another process has made it
-            return
-        for left in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 32}*"):
-            left.unlink()
-        temporary = path.with_name(temporary_name(path.name))
-        hidden = make_url(uri).set(database=str(temporary)).render_as_string(hide_password=False)
-        MlflowClient(tracking_uri=hidden).search_experiments(max_results=1)
-        temporary.replace(path)
-
-
-def _has_content(path: Path) -> bool:
-    """Whether a database has tables; one that was only looked for is an empty file."""
-    return path.exists() and path.stat().st_size > 0
+    for left in path.parent.glob(f".{path.name}.*"):
+        left.unlink()
+    temporary = path.with_name(temporary_name(path.name))
+    MlflowClient(tracking_uri=f"sqlite:///{temporary}").search_experiments(max_results=1)
+    with suppress(FileExistsError):
+        path.hardlink_to(temporary)  # unlike a rename, it replaces nothing
+    temporary.unlink()
 
 
 def failures() -> tuple[type[Exception], ...]:

@@ -25,7 +25,7 @@ from storage.layout import CHECKPOINTS, Layout
 from storage.verification import faults
 
 OF_TIMES = ("seconds", "waiting_fraction")
-OWN_FILES = ("mlflow.db", ".mlflow.db.lock")  # and SQLite's own files beside it
+OWN_FILES = ("mlflow.db",)  # and the files beside it, of SQLite and of the lock
 
 
 def contents() -> dict[str, Any]:

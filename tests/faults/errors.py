@@ -75,17 +75,20 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
     made.restore(trial.stage)
     before = made.read(contents).value
 
+    def plain() -> None:
+        STAGES[trial.stage]()
+
     def command() -> None:
         if trial.number == 0 and not os.path.ismount(made.disk):
             resource.setrlimit(resource.RLIMIT_FSIZE, (trial.left, trial.left))
-        sys.exit(exit_code(lambda: STAGES[trial.stage]() and None))
+        sys.exit(exit_code(plain))
 
     if trial.number == 0 and os.path.ismount(made.disk):
         with _filled(made.disk, trial.left):
             end = made.run(command)
     else:
         end = made.run(command, trial.act() if trial.number else None)
-    wrong = _wrong_end(end.code, end.output, str(made.disk))
+    wrong = wrong_end(end.code, end.output, str(made.disk))
     read = made.read(contents)
     if read.code:
         return [*wrong, f"reading the store ended with {read.code}: {read.output[-1500:]}"]
@@ -98,7 +101,7 @@ def _lasting(found: dict[str, Any]) -> list[str]:
     return [name for name in found if name not in NOT_DAMAGE]
 
 
-def _wrong_end(code: int, output: str, disk: str) -> list[str]:
+def wrong_end(code: int, output: str, disk: str) -> list[str]:
     """Check that a command did its work, or failed with one line that names a file and has a remedy."""
     lines = [line for line in output.splitlines() if line.startswith("dyformer: ")]
     if code == 0 and not lines and "Traceback" not in output:

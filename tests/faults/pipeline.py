@@ -91,8 +91,13 @@ def _save_no_plot(self: Figure, file: Any, **options: Any) -> None:
 _shrink()
 
 
+def parts_of_log(num: int) -> list[str]:
+    """Name the files of the log in so many parts."""
+    return ["first", "second"] if num == 2 else [f"part-{number}" for number in range(num)]
+
+
 def write_logs(folder: Path) -> None:
-    """Write two files of rows: some days, and the days after them."""
+    """Write two files of rows, some days and the days after them, and all rows in eight files."""
     generator = random.Random(7)
     rows = []
     for day in range(DAYS + LATER_DAYS):
@@ -102,7 +107,9 @@ def write_logs(folder: Path) -> None:
             rows.append(f"{source},{target},{86_400 * day + 1_800 * number}")
         rows.append(f",broken,{86_400 * day}")
     first = (ROWS_PER_DAY + 1) * DAYS
-    for name, part in (("first", rows[:first]), ("second", rows[first:])):
+    parts = dict(zip(parts_of_log(2), (rows[:first], rows[first:]), strict=True))
+    parts |= {name: rows[number::8] for number, name in enumerate(parts_of_log(8))}
+    for name, part in parts.items():
         (folder / f"{name}.csv").write_text("\n".join(["source,target,time", *part]) + "\n")
 
 

@@ -12,7 +12,7 @@ from pipeline import DATASET, STAGES, write_logs
 from side_effects import Act, Effects, ignore
 
 from flows.tasks.ingest import ingest_log
-from flows.tasks.track import send_waiting
+from flows.tasks.report import send_spooled
 
 TWO_DAYS = 172_800.0
 
@@ -55,14 +55,19 @@ class Prepared:
 
     def read(self, function: Callable[[], Any], *, kill_after: float | None = None) -> Ended:
         """Run a function in a child, and give its result."""
-        environment = {"DYFORMER_STORAGE": str(self.store), "TMPDIR": str(self.folder / "tmp")}
-        return run(function, kill_after=kill_after, **environment)
+        return run(function, kill_after=kill_after, **self.environment)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of a command."""
+        return {"DYFORMER_STORAGE": str(self.store), "TMPDIR": str(self.folder / "tmp")}
 
     def wrong_after(self, stage: str) -> list[str]:
         """Do a command, let the next ingest remove what killed ones left, and list what an undisturbed run has not."""
+
         def again() -> dict[str, Any]:
             STAGES[stage]()
-            send_waiting()  # as the next run does
+            send_spooled()  # as the next run does
             return self.cleaned()
 
         end = self.read(again)

@@ -84,16 +84,16 @@ class Effects:
 
     def _is_ours(self, path: Any, folder: int | None = None) -> bool:
         if isinstance(path, int):
-            path = os.readlink(f"/proc/self/fd/{path}")
+            path = Path(f"/proc/self/fd/{path}").readlink()
         text = os.fspath(path)
         text = text if isinstance(text, str) else os.fsdecode(text)
         if folder is not None:
-            text = f"{os.readlink(f'/proc/self/fd/{folder}')}{os.sep}{text}"
+            text = str(Path(f"/proc/self/fd/{folder}").readlink() / text)
         return text.startswith(self._root) and "/locks/" not in text and not text.endswith("/lock")
 
     def _changing(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def changed(path: Any, *arguments: Any, **options: Any) -> Any:
-            target = arguments[0] if arguments and name not in ("mkdir",) else path
+            target = arguments[0] if arguments and name != "mkdir" else path
             if not self._is_ours(target, options.get("dir_fd")):
                 return function(path, *arguments, **options)
             shown = f"{name} {Path(os.fsdecode(target)).name}"

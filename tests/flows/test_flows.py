@@ -364,7 +364,7 @@ def test_a_whole_run_lives_in_an_object_store(
     assert run["tracking"]["problem"] is None
     tracked = mlflow.MlflowClient(run["tracking"]["tracker"]).get_run(run["tracking"]["run"])
     assert str(tracked.info.artifact_uri).startswith(f"{root}/mlflow/")
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [".mlflow.db.lock", "locks", "mlflow.db"]
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["locks", "mlflow.db", "mlflow.db.lock"]
     assert command("retrain", *arguments) == 3
 
 
