@@ -1,6 +1,6 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
-# make test-faults  damage 1,000 stored files: each is named or without effect; compare the readers of raw logs on 100,000 rows; minutes
+# make test-faults  kills, errors, damage, commands at once, readers of raw logs: every sweep of docs/reliability.md, under 30 minutes on two cores
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
@@ -42,9 +42,15 @@ test: install
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+FAULTS := kills errors concurrency damage
+.PHONY: $(FAULTS:%=test-%)
+
 test-faults: install
-	$(BIN)/python tests/faults/damage.py --tries 1000
+	OMP_NUM_THREADS=1 $(MAKE) -j 2 -k $(FAULTS:%=test-%)
 	DYFORMER_FUZZ_EXAMPLES=4000 DYFORMER_FUZZ_ROWS=60 $(BIN)/python -m pytest -q tests/logs/test_readers_agree.py
+
+$(FAULTS:%=test-%): test-%:
+	$(BIN)/python tests/faults/$*.py
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

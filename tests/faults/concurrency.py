@@ -14,7 +14,7 @@ from typing import Any
 
 from children import Ended, started
 from errors import wrong_end
-from pipeline import DATASET, STAGES, ingested, parts_of_log
+from ingests import DATASET, ingested, parts_of_log
 from prepared import Prepared
 from sweep import main
 
@@ -47,8 +47,9 @@ class Trial:
 def trials(made: Prepared, num_tries: int, seed: int) -> Iterator[Trial]:
     """Give the rounds in turn; in every second series the commands start together."""
     generator = random.Random(seed)
+    rounds = [kind for kind in ROUNDS if "retraining" not in kind or "track" in made.stages]
     for number in range(num_tries):
-        kind, series = ROUNDS[number % len(ROUNDS)], number // len(ROUNDS)
+        kind, series = rounds[number % len(rounds)], number // len(rounds)
         longest = made.seconds.get("track", 0.0) if "retraining" in kind else made.seconds["ingest"]
         delays = tuple(sorted(generator.random() * longest * (series % 2) for _ in range(7)))
         yield Trial(kind=kind, delays=delays)
@@ -88,10 +89,10 @@ def _round(made: Prepared, kind: str) -> tuple[str, list[Callable[[], object]], 
         files = sorted(set(names))
         return "ingest", [partial(ingested, name) for name in names], partial(_missing_rows, made, files)
     if kind == "2 retrainings":
-        return "train", [STAGES["track"]] * 2, partial(_missing, made.after.get("track", {}))
-    other = STAGES["second ingest"] if "ingest" in kind else STAGES["predict"]
+        return "train", [made.stages["track"]] * 2, partial(_missing, made.after.get("track", {}))
+    other = made.stages["second ingest"] if "ingest" in kind else made.stages["predict"]
     stage = "second ingest" if "ingest" in kind else "train"
-    return stage, [STAGES["track"], other], lambda found: []
+    return stage, [made.stages["track"], other], lambda found: []
 
 
 def _rows() -> dict[str, Any]:
@@ -137,4 +138,4 @@ def unsound(found: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, "at once")
+    main(__file__, __doc__, trials, failures, 14, "at once")

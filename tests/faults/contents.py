@@ -15,9 +15,9 @@ from typing import Any
 
 import polars as pl
 
-from flows.tasks.evaluation.promote import champion_of
 from storage.artifacts.artifact import MANIFEST, lineage_of, names, read_bytes, read_table
 from storage.artifacts.checkpoints import FILE_NAME
+from storage.champions import read_champion
 from storage.events import delta
 from storage.events.declarations import declaration
 from storage.events.table import history, ingested_datasets, node_dictionary, read_events, scan_quarantine
@@ -77,7 +77,7 @@ def _of_log(layout: Layout, dataset: str) -> Iterator[tuple[str, Any]]:
     yield f"{dataset}: nodes", _digest(node_dictionary(layout, dataset))
     yield f"{dataset}: ingests", history(layout, dataset).drop("arrival").to_dicts()
     yield f"{dataset}: declaration", declaration(layout, dataset)
-    champion = champion_of(layout, dataset)
+    champion, _ = read_champion(layout, dataset)
     if champion is not None:
         yield f"{dataset}: champion", {name: value for name, value in champion.items() if name != "since"}
         copy = Path(layout.champion_copy(dataset))

@@ -1,4 +1,4 @@
-"""A disk or memory that fails in every command: one named error, the store as before, and afterwards all as undisturbed.
+"""A disk or memory that fails in every command: one named error, the store as before, afterwards all as undisturbed.
 
 `python tests/faults/errors.py --tries 200` runs the whole sweep (`make test-faults`); `--seed S --only N` repeats one.
 A try lets one change of a file fail (no space, a broken disk, no memory, half of the bytes written), or has a disk of
@@ -14,10 +14,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from contents import contents
-from pipeline import STAGES
 from prepared import Prepared
 from side_effects import Act, ShortWrite, fail_at
 from sweep import main
@@ -28,7 +26,6 @@ FAULTS = ("ENOSPC", "EIO", "ENOMEM", "short write")
 DISK_BYTES = 64 << 20
 FULL = 0.25  # fraction of the trials with a full disk
 LARGEST_LEFT = 600_000  # bytes
-NOT_DAMAGE = ("damage", "files of no command")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +54,7 @@ class Trial:
 def trials(made: Prepared, num_tries: int, seed: int) -> Iterator[Trial]:
     """Draw trials: the commands in turn."""
     generator = random.Random(seed)
-    stages = list(STAGES)
+    stages = list(made.stages)
     for number in range(num_tries):
         stage = stages[number % len(stages)]
         effects = made.effects[stage]
@@ -73,10 +70,9 @@ def trials(made: Prepared, num_tries: int, seed: int) -> Iterator[Trial]:
 def failures(made: Prepared, trial: Trial) -> list[str]:
     """Let the command fail; list the claims that do not hold."""
     made.restore(trial.stage)
-    before = made.read(contents).value
 
     def plain() -> None:
-        STAGES[trial.stage]()
+        made.stages[trial.stage]()
 
     def command() -> None:
         if trial.number == 0 and not os.path.ismount(made.disk):
@@ -93,12 +89,10 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
     if read.code:
         return [*wrong, f"reading the store ended with {read.code}: {read.output[-1500:]}"]
     wrong += [f"damaged: {each}" for each in read.value["damage"]]
-    wrong += [f"lost: {name}" for name in _lasting(before) if name not in read.value]
+    earlier = list(made.stages)[: list(made.stages).index(trial.stage)]
+    before = made.after[earlier[-1]] if earlier else {}
+    wrong += [f"lost: {name}" for name in before if name not in read.value]
     return wrong + made.wrong_after(trial.stage)
-
-
-def _lasting(found: dict[str, Any]) -> list[str]:
-    return [name for name in found if name not in NOT_DAMAGE]
 
 
 def wrong_end(code: int, output: str, disk: str) -> list[str]:
@@ -138,4 +132,4 @@ def mounted(disk: Path) -> bool:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, "errors", mount=mounted)
+    main(__file__, __doc__, trials, failures, 200, "errors", mount=mounted)

@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline import STAGES
 from prepared import Prepared
 from side_effects import When, kill_at
 from sweep import main
@@ -34,7 +33,7 @@ class Trial:
 def trials(made: Prepared, num_tries: int, seed: int) -> Iterator[Trial]:
     """Draw trials: the commands in turn; one of five at a random time, because native code writes, too."""
     generator = random.Random(seed)
-    stages = list(STAGES)
+    stages = list(made.stages)
     for number in range(num_tries):
         stage = stages[number % len(stages)]
         effects = made.effects[stage]
@@ -49,7 +48,7 @@ def trials(made: Prepared, num_tries: int, seed: int) -> Iterator[Trial]:
 def failures(made: Prepared, trial: Trial) -> list[str]:
     """Kill the command; list the claims that do not hold after it is done again."""
     made.restore(trial.stage)
-    command = STAGES[trial.stage]
+    command = made.stages[trial.stage]
     if trial.number:
         end = made.run(command, kill_at(trial.number, trial.when))
     else:
@@ -60,4 +59,4 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__, trials, failures, "kills")
+    main(__file__, __doc__, trials, failures, 500, "kills")

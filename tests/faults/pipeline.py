@@ -1,16 +1,15 @@
-"""A log of a few hundred rows and a model of a few numbers -> each command of a retraining, without a Prefect server.
+"""A small log and a model of a few numbers -> each command of a retraining, without a Prefect server.
 
 Importing this module makes everything smaller that costs time, so it is only for processes that run sweeps.
 """
 
-import gc
 import importlib
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ingests import DATASET, INGESTS
 from matplotlib.figure import Figure
 
 import flows.retrain as retraining
@@ -20,8 +19,6 @@ from dyformer.evaluation import bootstrap, prequential, ranking_rows
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.scoring import heads
-from flows.console import counts_line
-from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, newest_until
@@ -41,9 +38,7 @@ IMPORTED = (
 )
 """Modules that the commands import late."""
 
-DATASET = "log"
 SEED = 0
-DAYS, LATER_DAYS, ROWS_PER_DAY = 5, 2, 40
 KEPT_METHODS = ("EdgeBank (last)", "L3", "Forecaster without vectors", "DyFormer")
 TINY_STAGE = {"epochs": 3, "batches_per_epoch": 1, "validation_batches": 1, "num_targets": 16, "num_positives": 8}
 EXPERIMENT = Experiment().changed(
@@ -77,8 +72,6 @@ def _shrink() -> None:
     for name, task in vars(retraining).items():
         if name.endswith("_task"):
             setattr(retraining, name, task.fn)
-    gc.collect()
-    gc.freeze()  # so that the children share the memory
 
 
 def _save_no_plot(self: Figure, file: Any, **options: Any) -> None:
@@ -89,38 +82,6 @@ def _save_no_plot(self: Figure, file: Any, **options: Any) -> None:
 
 
 _shrink()
-
-
-def parts_of_log(num: int) -> list[str]:
-    """Name the files of the log in so many parts."""
-    return ["first", "second"] if num == 2 else [f"part-{number}" for number in range(num)]
-
-
-def write_logs(folder: Path) -> None:
-    """Write two files of rows, some days and the days after them, and all rows in eight files."""
-    generator = random.Random(7)
-    rows = []
-    for day in range(DAYS + LATER_DAYS):
-        for number in range(ROWS_PER_DAY):
-            group = generator.randrange(3)
-            source, target = (f"u{3 * generator.randrange(4) + group}", f"v{3 * generator.randrange(3) + group}")
-            rows.append(f"{source},{target},{86_400 * day + 1_800 * number}")
-        rows.append(f",broken,{86_400 * day}")
-    first = (ROWS_PER_DAY + 1) * DAYS
-    parts = dict(zip(parts_of_log(2), (rows[:first], rows[first:]), strict=True))
-    parts |= {name: rows[number::8] for number, name in enumerate(parts_of_log(8))}
-    for name, part in parts.items():
-        (folder / f"{name}.csv").write_text("\n".join(["source,target,time", *part]) + "\n")
-
-
-def ingested(name: str) -> str:
-    """Commit a file and make its snapshots; the files lie beside the store."""
-    log = Path(os.environ["DYFORMER_STORAGE"]).with_name(f"{name}.csv")
-    reading = {"log": [str(log)], "max_bad": "50%", "window": "1d", "time_unit": "s"}
-    counts = ingest_log(DATASET, reading, lambda text: None)
-    address = make_snapshots(DATASET, counts["version"])
-    print(counts_line(counts))
-    return address
 
 
 def prepare() -> None:
@@ -162,8 +123,7 @@ def track() -> None:
 
 
 STAGES: dict[str, Callable[[], object]] = {
-    "ingest": lambda: ingested("first"),
-    "second ingest": lambda: ingested("second"),
+    **INGESTS,
     "prepare": prepare,
     "first connection": connect,
     "train": train,

@@ -1,18 +1,21 @@
 """A store before each command of a retraining, what it holds after it, and the effects of the command on files."""
 
+import atexit
+import gc
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from children import Ended, run
 from contents import age, contents, differences
-from pipeline import DATASET, STAGES, write_logs
+from ingests import DATASET, write_logs
 from side_effects import Act, Effects, ignore
 
 from flows.tasks.ingest import ingest_log
-from flows.tasks.report import send_spooled
+from storage.layout import Layout
+from storage.tracking.runs import open_tracker
 
 TWO_DAYS = 172_800.0
 
@@ -22,6 +25,7 @@ class Prepared:
     """Undisturbed runs of all commands, each on the store that the earlier ones left."""
 
     folder: Path
+    stages: Mapping[str, Callable[[], object]]
     after: dict[str, dict[str, Any]] = field(default_factory=dict)
     effects: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -66,8 +70,8 @@ class Prepared:
         """Do a command, let the next ingest remove what killed ones left, and list what an undisturbed run has not."""
 
         def again() -> dict[str, Any]:
-            STAGES[stage]()
-            send_spooled()  # as the next run does
+            self.stages[stage]()
+            open_tracker(Layout.from_environment()).replay_spool()  # as the next run does
             return self.cleaned()
 
         end = self.read(again)
@@ -81,15 +85,18 @@ class Prepared:
         return contents()
 
 
-def prepared(folder: Path) -> Prepared:
-    """Run every command once, undisturbed."""
-    made = Prepared(folder=folder)
+def prepared(folder: Path, stages: Mapping[str, Callable[[], object]]) -> Prepared:
+    """Run every command once, undisturbed, each after the earlier ones."""
+    gc.collect()
+    gc.freeze()  # so that the children share the memory
+    atexit.register(gc.unfreeze)  # or DuckDB would report leaks at the end
+    made = Prepared(folder=folder, stages=stages)
     (folder / "before").mkdir()
     (folder / "tmp").mkdir()
     made.disk.mkdir(exist_ok=True)  # it may be mounted already
     made.store.mkdir()
     write_logs(made.disk)
-    for stage, command in STAGES.items():
+    for stage, command in stages.items():
         shutil.copytree(made.store, folder / "before" / stage)
         end = made.run(command, ignore)
         assert end.code == 0, f"{stage}: {end.output}"

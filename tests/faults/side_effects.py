@@ -9,11 +9,10 @@ import io
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
-
-import mlflow
 
 When = Literal["before", "inside", "after"]
 Act = Callable[[int, str, When], None]
@@ -50,8 +49,10 @@ class Effects:
         for name in CHANGES:
             setattr(os, name, self._changing(name, getattr(os, name)))
         setattr(os, "fsync", self._of_descriptor("fsync", os.fsync))  # noqa: B010, as a type checker refuses assignments
-        for name in TO_MLFLOW:
-            setattr(mlflow.MlflowClient, name, self._numbered(f"mlflow {name}", getattr(mlflow.MlflowClient, name)))
+        if "mlflow" in sys.modules:
+            client = sys.modules["mlflow"].MlflowClient
+            for name in TO_MLFLOW:
+                setattr(client, name, self._numbered(f"mlflow {name}", getattr(client, name)))
         setattr(shutil, "_USE_CP_SENDFILE", False)  # noqa: B010, so that a copy writes by the file's own function
         opening = self._opening(io.open)
         for module in (io, builtins):

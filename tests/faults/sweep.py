@@ -1,8 +1,6 @@
 """Trials -> a line that says how many held, and for each other one the command that repeats it."""
 
 import argparse
-import gc
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,8 +15,8 @@ Draw = Callable[[Prepared, int, int], Iterable[Any]]
 Failures = Callable[[Prepared, Any], list[str]]
 
 
-def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Namespace, file: str, title: str) -> int:
-    """Do the trials and print the outcome; returns how many did not hold."""
+def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Namespace, repeat: str, title: str) -> int:
+    """Do the trials and print the outcome; `repeat` repeats the trial `{number}`. Returns how many did not hold."""
     started, num_tried, num_held = time.monotonic(), 0, 0
     for number, trial in enumerate(draw(made, options.tries, options.seed)):
         if options.only in (None, number):
@@ -27,7 +25,7 @@ def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Name
             for line in wrong:
                 print(f"{number}: {trial}: {line}")
             if wrong:
-                print(f"   repeat: python {file} --tries {options.tries} --seed {options.seed} --only {number}")
+                print(f"   repeat: {repeat.format(number=number)}")
     seconds = time.monotonic() - started
     print(f"{title}: {num_held} of {num_tried} held, seed {options.seed}, {seconds:.0f} s", flush=True)
     return num_tried - num_held
@@ -38,23 +36,25 @@ def main(
     about: str | None,
     draw: Draw,
     failures: Failures,
+    num_tries: int,
     title: str,
     mount: Callable[[Path], bool] = lambda disk: False,
 ) -> None:
-    """Run a sweep from the command line; `mount` may put a disk where the store will be."""
+    """Run a sweep over all commands from the command line; `mount` may put a disk where the store will be."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--tries", type=int, default=500)
+    parser.add_argument("--tries", type=int, default=num_tries)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="number of the one trial to repeat")
     options = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"
+    from pipeline import STAGES  # late, because it imports all that a training needs
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
+        repeat = f"python {file} --tries {options.tries} --seed {options.seed} --only {{number}}"
         is_mounted = mount(folder / "disk")
         try:
-            num_failed = swept(prepared(folder), draw, failures, options, file, title)
+            num_failed = swept(prepared(folder, STAGES), draw, failures, options, repeat, title)
         finally:
             if is_mounted:
                 subprocess.run(["umount", str(folder / "disk")], check=True)
-    gc.unfreeze()  # or DuckDB would report the frozen objects as leaks
     sys.exit(num_failed > 0)
