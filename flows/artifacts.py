@@ -9,7 +9,7 @@ from prefect.context import FlowRunContext
 
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.tables import PrintedTable, printed_tables
-from flows.console import promotion_line
+from flows.console import promotion_line, reliability_line
 from flows.tasks.report import read_report
 
 
@@ -31,7 +31,9 @@ def show_report(report: str) -> None:
     if FlowRunContext.get() is not None:
         metrics, summary = read_report(report)
         tables = run_tables(metrics, summary["dataset"])
-        create_markdown_artifact(markdown=as_markdown(tables, summary), key=_key("summary", summary["dataset"]))
+        create_markdown_artifact(
+            markdown=as_markdown(tables, metrics, summary), key=_key("summary", summary["dataset"])
+        )
 
 
 def show_page(kind: str, dataset: str, page: str) -> None:
@@ -40,7 +42,7 @@ def show_page(kind: str, dataset: str, page: str) -> None:
         create_markdown_artifact(markdown=page, key=_key(kind, dataset))
 
 
-def as_markdown(tables: list[PrintedTable], summary: dict) -> str:
+def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict) -> str:
     """Format the counts, scores and seconds of a report as Markdown."""
     counts = summary["counts"]
     became = "{num_accepted:,} of {num_read:,} rows accepted, {num_quarantined:,} quarantined, {num_dropped:,} dropped."
@@ -51,6 +53,8 @@ def as_markdown(tables: list[PrintedTable], summary: dict) -> str:
             *(line for table in tables for line in _table_lines(table)),
             "",
             promotion_line(summary["promotion"]),
+            "",
+            reliability_line(metrics),
             "",
             *(f"- {stage}: {seconds:.1f} s" for stage, seconds in summary["seconds"].items()),
         ]

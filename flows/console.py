@@ -80,6 +80,7 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     dataset, tracking = summary["dataset"], summary["tracking"]
     print_tables(run_tables(metrics, dataset))
     print(promotion_line(summary["promotion"]))
+    print(reliability_line(metrics))
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")
@@ -106,6 +107,27 @@ def promotion_line(outcome: dict[str, Any]) -> str:
             f"{100 * outcome['level']:.6g} % interval {low:+.4f} to {high:+.4f}, {outcome['num_queries']:,} queries"
         )
     return f"{line}; {outcome['note']}" if outcome.get("note") else line
+
+
+def reliability_line(metrics: "pl.DataFrame") -> str:
+    """Write how reliable the probabilities of the published method were on the newest step, before it came."""
+    from dyformer.evaluation.forecasts.forecast_rows import PROTOCOL
+
+    rows = metrics.filter(protocol=PROTOCOL, slice="all").to_dicts()
+    of_metric = {row["metric"]: row for row in rows}
+    if not rows:
+        return (
+            "reliability of the probabilities: not known, because the newest step could not be forecast before it came"
+        )
+    error, ratio = of_metric["calibration_error"], of_metric["probability_sum"]
+    line = (
+        f"reliability of the probabilities on step {error['step']}, which this forecast had not read: "
+        f"{error['method']}, {error['num_pairs']:,} pairs, expected calibration error {error['value']:.4f}; "
+    )
+    if ratio["value"] is None:
+        return f"{line}none of these pairs came"
+    interval = f" [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio["low"] is not None else ""
+    return f"{line}sum of probabilities / links {ratio['value']:.2f}{interval}, {ratio['num_pairs']:,} links"
 
 
 def next_commands(summary: dict[str, Any], options: list[str], storage: str | None) -> list[str]:

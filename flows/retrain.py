@@ -29,6 +29,7 @@ from flows.stages import (
     train_task,
     vectors_task,
 )
+from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.evaluation.promote import promote_if_better, unranked
 from flows.tasks.evaluation.rank import rankable_steps
@@ -42,6 +43,7 @@ CURVE_STEPS = 5  # newest steps in the baselines' curve
 
 promote_task = task(name="promote if better", cache_policy=NO_CACHE)(promote_if_better)
 track_task = task(name="track run", cache_policy=NO_CACHE)(track_run)
+published_task = task(name="backtest published", cache_policy=NO_CACHE)(backtest_published)
 report_task = task(name="write report", cache_policy=NO_CACHE)(write_report)
 
 
@@ -70,7 +72,8 @@ def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Change
         names = ("rankings", "scores", "new-scores")
         show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
     with _timed(seconds, "predict"):
-        made = _published(snapshots, contender, promotion, seed)
+        made, backtest = _published(snapshots, contender, promotion, seed)
+        rows = run_metrics(snapshots, rankings, scores, backtest)
     summary = {
         "dataset": dataset,
         "counts": {**counts, "snapshots": snapshots},
@@ -124,15 +127,21 @@ def _evaluated(snapshots: str, contender: Contender, seed: int) -> tuple[list[st
     return scores, [baselines_task(snapshots, each, seed) for each in steps_to_evaluate(snapshots)[-CURVE_STEPS:]]
 
 
-def _published(snapshots: str, contender: Contender, promotion: dict[str, Any], seed: int) -> dict[str, str]:
-    """Write the champion's forecasts and vectors; a baseline has no vectors, so that they are the challenger's."""
+def _published(
+    snapshots: str, contender: Contender, promotion: dict[str, Any], seed: int
+) -> tuple[dict[str, str], str | None]:
+    """Write the champion's forecasts and vectors; a baseline has no vectors, so that they are the challenger's.
+
+    Beside these, give the address of the champion's forecast of the newest step as it would have been, if there is one.
+    """
     champion = promotion["champion"]
     published = contender if champion is None else Contender(title=champion["title"], models=tuple(champion["models"]))
     if not published.models:
         promotion["note"] = f"the vectors are the challenger's, because {published.title} has none"
     model = (published.models or contender.models)[-1]
     vectors = vectors_task(snapshots, model, seed=seed)
-    return {"model": model, "vectors": vectors, "forecasts": forecasts_task(snapshots, published, vectors, seed=seed)}
+    forecasts = forecasts_task(snapshots, published, vectors, seed=seed)
+    return {"model": model, "vectors": vectors, "forecasts": forecasts}, published_task(snapshots, published, seed)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import polars as pl
 from dyformer.evaluation.forecasts.best_partners import PUBLISHED
 from dyformer.evaluation.live_update import live_update_table
 from dyformer.evaluation.prequential import PROTOCOL
+from dyformer.evaluation.protocols import PROTOCOL as PAPER
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.tables import PrintedTable, printed_tables
@@ -122,7 +123,7 @@ def printed_forecasts(metrics: pl.DataFrame, dataset: str) -> PrintedTable:
 
 def run_tables(metrics: pl.DataFrame, dataset: str) -> list[PrintedTable]:
     """Give the tables of a run: that of the prequential protocol, then those of the paper's; each where it has rows."""
-    ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(pl.col("protocol") != PROTOCOL)
+    ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(protocol=PAPER)
     rankings = [] if ranked.is_empty() else [printed_ranking(ranked, dataset)]
     return rankings + ([] if pairs.is_empty() else printed_tables(pairs, dataset))
 

@@ -8,7 +8,8 @@ import polars as pl
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment, as_record
-from flows.console import promotion_line
+from flows.console import promotion_line, reliability_line
+from flows.tasks.evaluation.backtest import backtest_metrics
 from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.evaluation.rank import ranking_metrics
 from flows.tasks.snapshots import Snapshots, open_snapshots
@@ -29,6 +30,7 @@ from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
 SUMMARY = "summary.json"
+PROBABILITIES = ("calibration_error", "probability_sum", "brier", "confident")
 NUM_LINKS = 15  # most probable links of each kind on the page
 ROW_COUNTS = ("read", "accepted", "quarantined", "dropped")
 LINK_TITLES = {"forecasts": "all links", "new": "new links alone"}
@@ -42,11 +44,17 @@ def write_report(
     return write_artifact(address, {"metrics": rows, SUMMARY: json.dumps(summary, indent=1).encode()}, lineage)
 
 
-def run_metrics(snapshots: str, rankings: list[str], scores: list[str]) -> pl.DataFrame:
-    """Return the metrics of both protocols as rows of METRICS_SCHEMA; none of a protocol without addresses."""
+def run_metrics(snapshots: str, rankings: list[str], scores: list[str], published: str | None = None) -> pl.DataFrame:
+    """Return the metrics of both protocols as rows of METRICS_SCHEMA; none of a protocol without addresses.
+
+    `published` is the address of the backtest of the method that is published: rows of its probabilities alone.
+    """
     parts = [pl.DataFrame(schema=METRICS_SCHEMA)]
     parts += [ranking_metrics(rankings, snapshots)] if rankings else []
     parts += [metrics(scores, snapshots)] if scores else []
+    if published is not None:
+        is_step = ~pl.col("step").is_in(["micro", "macro"])
+        parts.append(backtest_metrics([published], snapshots).filter(is_step, pl.col("metric").is_in(PROBABILITIES)))
     return pl.concat(parts)
 
 
@@ -103,7 +111,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         rows,
         opened.dataset,
         counts=texts,
-        sentences=[promotion_line(summary["promotion"])],
+        sentences=[promotion_line(summary["promotion"]), reliability_line(rows)],
         links={
             f"Forecasts for step {step}, {title}": most_probable(opened, read_table(forecasts, table))
             for table, title in LINK_TITLES.items()

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
+from dyformer.evaluation.forecasts.forecast_rows import PROTOCOL as FORECASTS_PROTOCOL
 from dyformer.evaluation.forecasts.stored_forecast import history_tables
 from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
 from dyformer.evaluation.protocols import PROTOCOL
@@ -111,6 +112,7 @@ def track_run(
             for stage, epoch, name, value in table_of_epochs.iter_rows():
                 run.metrics({f"{stage}/{name}": value}, step=epoch)
         _track_figures(run, pl.concat([pairs.filter(method="DyFormer"), ranked.filter(method=contender.title)]))
+        _track_published(run, table.filter(protocol=FORECASTS_PROTOCOL, slice="all"))
         if not pairs.is_empty():
             _draw(run, pairs, pl.concat([pairs, *(metrics([address], snapshots) for address in earlier)]))
             _track_tables(run, pairs, opened.dataset)
@@ -215,6 +217,14 @@ def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
         values = dict(zip(names, promotion["difference"], strict=True))
         values |= {name: promotion[name] for name in ("num_queries", "level")}
         run.metrics({f"promotion/{name}": value for name, value in values.items()})
+
+
+def _track_published(run: TrackedRun, rows: pl.DataFrame) -> None:
+    """Track how reliable the published method's probabilities were, as published/calibration_error, ..._num_pairs."""
+    for row in rows.filter(pl.col("value").is_not_null()).iter_rows(named=True):
+        name, keys = f"published/{row['metric']}", ("low", "high", "num_pairs")
+        beside = {f"{name}_{key}": row[key] for key in keys if row[key] is not None}
+        run.metrics({name: row["value"], **beside}, step=int(row["step"]))
 
 
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:

@@ -165,6 +165,29 @@ def test_outcome_of_the_promotion_is_printed_reported_and_tracked(run: Run, stor
     with get_client(sync_client=True) as client:
         (summary,) = [found for found in client.read_artifacts() if found.key == "summary-mylog"]
     assert promotion_line(outcome) in str(summary.data)
+    assert "reliability of the probabilities on step 12" in str(summary.data)
+
+
+def test_reliability_of_the_published_method_is_that_of_a_forecast_of_the_newest_step(run: Run, store: Path):
+    import mlflow
+
+    title = run["promotion"]["champion"]["title"]
+    rows = [row for row in run["scores"] if row["protocol"] == "forecasts"]
+    assert {(row["method"], row["step"]) for row in rows} == {(title, 12)}
+    (file,) = (store / "7_forecasts" / "backtests").rglob("backtest.parquet")
+    pairs = pl.read_parquet(file)
+    probability_P, came_P = pairs["probability"].to_numpy(), pairs["came"].to_numpy()
+    bins = np.clip(np.ceil(probability_P * 15) - 1, 0, 14)
+    parts = [(bins == k) for k in range(15)]
+    error = sum(abs(probability_P[part].sum() - came_P[part].sum()) for part in parts) / len(pairs)
+    value = {row["metric"]: row for row in rows if row["slice"] == "all"}
+    assert value["calibration_error"]["value"] == pytest.approx(error)
+    assert value["calibration_error"]["num_pairs"] == len(pairs)
+    assert value["probability_sum"]["value"] == pytest.approx(probability_P.sum() / came_P.sum())
+    assert value["probability_sum"]["num_pairs"] == came_P.sum()
+    found = mlflow.MlflowClient(run["tracking"]["tracker"]).get_run(run["tracking"]["run"]).data.metrics
+    assert found["published/calibration_error"] == pytest.approx(error)
+    assert found["published/probability_sum_num_pairs"] == came_P.sum()
 
 
 def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
@@ -177,7 +200,9 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     assert str(file) in capsys.readouterr().out
     page = file.read_text()
     best = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet").sort("probability").tail(1)
-    for text in (best["id"].item(), best["partner_id"].item(), promotion_line(run["promotion"]), "1,500 accepted"):
+    reliability = "reliability of the probabilities on step 12, which this forecast had not read: "
+    texts = (promotion_line(run["promotion"]), reliability, "1,500 accepted")
+    for text in (best["id"].item(), best["partner_id"].item(), *texts):
         assert html.escape(text) in page
     for plot in ("AUC of each method by family", "Precision of the ten best", "AUC of each step, all links"):
         assert f'alt="{plot}' in page
@@ -200,6 +225,7 @@ def test_a_rerun_prints_the_ranking_the_papers_tables_and_then_the_promotion(
         "The best baseline in MRR is",
         "mylog, paper protocol",
         "champion: ",
+        "reliability of the probabilities on step 12",
         "tracked: ",
     )
     found = [printed.index(mark) for mark in marks]

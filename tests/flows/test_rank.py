@@ -12,6 +12,9 @@ from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.training.stages import embed
+from flows.console import reliability_line
+from flows.tasks.evaluation import backtest
+from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import evaluate_model
 from flows.tasks.evaluation.rank import (
     rank_methods,
@@ -22,8 +25,9 @@ from flows.tasks.evaluation.rank import (
     write_queries,
 )
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import DYFORMER, Contender, stored_method
+from flows.tasks.models import DYFORMER, Contender, space_of, stored_method
 from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.report import run_metrics
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read_table
@@ -118,6 +122,54 @@ def test_a_run_embeds_the_nodes_once_as_of_a_step(snapshots: str, monkeypatch: p
     evaluate_model(snapshots, models[1], newest, older=models[:1])
     write_forecasts(snapshots, Contender(title=DYFORMER, models=models), write_vectors(snapshots, models[1]), k=2)
     assert sorted(embedded) == [newest - 2, newest - 1, newest]
+
+
+def test_the_published_method_forecasts_the_newest_step_without_reading_it(
+    snapshots: str, monkeypatch: pytest.MonkeyPatch
+):
+    given = []
+
+    class Watcher:
+        def fit_pairs(self, graph, labelled):
+            given.append((graph, labelled))
+            return lambda source_P, target_P: (source_P + target_P) % 7
+
+    opened = open_snapshots(snapshots)
+    newest = opened.num_steps
+    monkeypatch.setitem(METHODS, "L3", Watcher())  # pyright: ignore[reportArgumentType]
+    address = backtest_published(snapshots, Contender(title="L3"))
+    assert address is not None
+    assert sorted(graph.until for graph, _ in given) == [
+        newest - 2,
+        newest - 1,
+    ]  # of the calibration and of the forecast
+    for graph, labelled in given:
+        assert graph.history.num_steps == graph.until
+        assert max(step.before.history.num_steps for step in labelled) == graph.until - 1
+    pairs = read_table(address, "backtest")
+    assert set(pairs["step"]) == {newest}
+    last = opened.graph(newest).snapshots[-1]
+    links = {frozenset(pair) for pair in zip(last.source_E.tolist(), last.target_E.tolist(), strict=True)}
+    own = [frozenset(pair) for pair in pairs.select("node", "partner").iter_rows()]
+    assert pairs["came"].to_list() == [pair in links for pair in own]
+
+
+def test_models_that_know_the_step_of_the_calibration_are_left_out(snapshots: str):
+    tiny = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16, "pretrain": None}
+    tiny |= {"finetune.epochs": 1, "finetune.batches_per_epoch": 1}
+    newest = open_snapshots(snapshots).num_steps
+    older, newer = (train_model(snapshots, until, Experiment().changed(tiny)) for until in (newest - 2, newest - 1))
+    address = backtest_published(snapshots, Contender(title=DYFORMER, models=(older, newer)))
+    assert address is not None
+    assert lineage_of(address).settings["record"] == [space_of(older)]
+    assert set(read_table(address, "backtest")["method"]) == {DYFORMER}
+    assert backtest_published(snapshots, Contender(title=DYFORMER, models=(newer,))) is None
+
+
+def test_a_newest_step_that_cannot_be_forecast_has_no_reliability(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(backtest, "rankable_steps", lambda snapshots: [11])
+    assert backtest_published(snapshots, Contender(title="L3")) is None
+    assert "not known" in reliability_line(run_metrics(snapshots, [], []))
 
 
 def test_metrics_of_two_artifacts_are_those_of_one(snapshots: str):

@@ -9,13 +9,14 @@ from dyformer.evaluation.protocols import FORECASTER_WITH, NUM_OLDER_STEPS
 from dyformer.experiments.methods import BASELINES
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.sampling.pairs import TooFewLinks
 from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.evaluation.rank import rankable_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
-from flows.tasks.models import Contender, method_of, space_of
+from flows.tasks.models import Contender, method_of, space_of, trained_until
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import open_snapshots
-from storage.artifacts.artifact import is_current, read_table, write_artifact
+from storage.artifacts.artifact import is_current, lineage_of, read_table, write_artifact
 
 
 def backtest_forecasts(
@@ -48,16 +49,40 @@ def backtest_forecasts(
     return write_artifact(address, {"backtest": outcome}, lineage)
 
 
+def backtest_published(snapshots: str, contender: Contender, seed: int = 0) -> str | None:
+    """Forecast the newest step as a contender would have, from the steps before; return the outcome's address.
+
+    Nothing that this forecast is made of has read the step: its method is fitted, and its probabilities are calibrated,
+    on earlier ones, and of the contender's models those count that were trained before its calibration step, as for a
+    forecast that is published. None where the newest step allows no such forecast, or no model is old enough.
+    """
+    opened = open_snapshots(snapshots)
+    step = opened.num_steps
+    models = tuple(model for model in contender.models if trained_until(lineage_of(model), opened) < step - 1)
+    if step not in backtestable_steps(snapshots) or (contender.models and not models):
+        return None
+    _, experiment = method_of(opened, contender)
+    name = contender.title.removeprefix(FORECASTER_WITH) if models else contender.title
+    try:
+        return backtest_forecasts(snapshots, name, step, experiment, seed, models)
+    except TooFewLinks:
+        return None
+
+
 def steps_to_backtest(snapshots: str, wanted: str | None = None) -> list[int]:
     """List the steps for which forecasts can be made and calibrated, from the dataset's first evaluated step on.
 
     Raises:
         StepOutOfRange: a wanted step without links between known nodes, or without an earlier step that has some.
     """
-    rankable = rankable_steps(snapshots)
-    possible = [step for step in rankable if any(step - NUM_OLDER_STEPS <= before < step for before in rankable)]
     need = "a step needs an earlier one on which the probabilities are calibrated"
-    return chosen_steps(snapshots, possible, wanted, need)
+    return chosen_steps(snapshots, backtestable_steps(snapshots), wanted, need)
+
+
+def backtestable_steps(snapshots: str) -> list[int]:
+    """List the steps for which forecasts can be made and calibrated."""
+    rankable = rankable_steps(snapshots)
+    return [step for step in rankable if any(step - NUM_OLDER_STEPS <= before < step for before in rankable)]
 
 
 def backtest_metrics(backtests: list[str], snapshots: str) -> pl.DataFrame:
