@@ -217,8 +217,9 @@ def verify(
     ] = False,
 ) -> None:
     """Read everything stored and compare it with its checksums; the exit code is 1 if something is damaged."""
-    from storage.drop import DatasetInUse, check_dataset
+    from storage.drop import check_dataset
     from storage.layout import Layout
+    from storage.locks import DatasetInUse
     from storage.verification import dataset_of, faults, repaired
 
     layout = Layout.from_environment()
@@ -228,13 +229,14 @@ def verify(
     if layout.is_local and not Path(layout.root).exists():
         raise ValueError(f"there is no store at {layout.root}: check DYFORMER_STORAGE, or run `dyformer ingest` first")
     for fault in list(faults(layout, dataset)):
-        done, remedy = False, fault.remedy
+        outcome = None
         try:
-            done = repair and repaired(layout, dataset_of(fault), fault)
+            outcome = repaired(layout, dataset_of(fault), fault) if repair else None
+            remedy = fault.remedy
         except DatasetInUse as error:
             remedy = str(error)
-        num_left += not done
-        print(printable(f"{fault.address} {fault.problem}: {'repaired, ' if done else ''}{remedy}"))
+        num_left += outcome is None
+        print(printable(f"{fault.address} {fault.problem}: {outcome or remedy}"))
     print(f"{num_left} damaged" if num_left else f"{layout.root}: nothing is damaged")
     if num_left:
         raise typer.Exit(FAILED)
@@ -412,8 +414,8 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(exit_code(lambda: app(arguments, prog_name="dyformer")))
 
 
-def _print_damage(message: str) -> None:
-    print(printable(f"dyformer: left out, because it is damaged: {message}"), file=sys.stderr)
+def _print_damage(damage: object) -> None:
+    print(printable(f"dyformer: left out, because it is damaged: {damage}"), file=sys.stderr)
 
 
 def _print_plan(text: str) -> None:

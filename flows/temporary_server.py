@@ -27,7 +27,7 @@ def _started(server: Any) -> "subprocess.Popen[Any]":
 
     settings = get_current_settings().to_environment_variables(exclude_unset=True)
     own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    command = [sys.executable, "-m", "flows.temporary_server", str(server.port), str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "flows.temporary_server", str(server.port), str(os.getpid())]
     # Without the streams of the run, so that whoever reads them sees their end when the run ends.
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     environment = {**os.environ, **own, **settings}

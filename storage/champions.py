@@ -8,7 +8,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from storage import files
+from storage import files, kinds
 from storage.checksums import (
     Damaged,
     RecordDamaged,
@@ -18,6 +18,7 @@ from storage.checksums import (
     write_record,
 )
 from storage.files import Stamp
+from storage.kinds import wrong_kind
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -36,11 +37,11 @@ def read_champion(layout: Layout, dataset: str) -> tuple[dict[str, Any], Stamp] 
         RecordDamaged: the record was changed, or is missing beside its copy.
     """
     address, remedy = layout.champion(dataset), _remedy(dataset)
-    record, stamp = read_stamped_record(address, remedy)
+    record, stamp = read_stamped_record(address, remedy, _wrong)
     if record is not None and stamp is not None:
         return record, stamp
     if files.size(layout.champion_copy(dataset)) is not None:
-        raise RecordDamaged(f"{address} {MISSING}: {remedy}")
+        raise RecordDamaged(address, MISSING, remedy)
     return None, None
 
 
@@ -55,10 +56,10 @@ def replace_champion(layout: Layout, dataset: str, record: dict[str, Any], expec
 def update_copy(layout: Layout, dataset: str) -> None:
     """Make the copy equal to the record, which must be sound; a writer that was killed may have left an older one."""
     address, copy = layout.champion(dataset), layout.champion_copy(dataset)
-    record = read_record(address, _remedy(dataset))
+    record = read_record(address, _remedy(dataset), _wrong)
     while record is not None and _sound(copy) != record:
         write_record(copy, record)
-        record = read_record(address, _remedy(dataset))  # another machine may have replaced it meanwhile
+        record = read_record(address, _remedy(dataset), _wrong)  # another machine may have replaced it meanwhile
 
 
 def champion_problems(layout: Layout, dataset: str) -> tuple[str | None, str | None]:
@@ -86,13 +87,17 @@ def repair_champion(layout: Layout, dataset: str) -> None:
 
 def _problem(address: str) -> str | None:
     try:
-        return None if read_record(address, "") is not None else MISSING
+        return None if read_record(address, "", _wrong) is not None else MISSING
     except Damaged as error:
-        return str(error).removeprefix(f"{address} ").removesuffix(": ")
+        return error.problem
 
 
 def _sound(address: str) -> dict[str, Any] | None:
     return read_record(address, "") if _problem(address) is None else None
+
+
+def _wrong(record: dict[str, Any]) -> str | None:
+    return wrong_kind(kinds.Champion if "title" in record else kinds.EarlierChampion, record)
 
 
 def _remedy(dataset: str) -> str:

@@ -4,16 +4,25 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage import disk, files
 
 DIGEST, RECORD = "digest", "record"
 
+Wrong = Callable[[dict[str, Any]], str | None]
+
 
 class Damaged(ValueError):
-    """Stored bytes differ from those that were written."""
+    """A stored part differs from the one that was written."""
+
+    def __init__(self, address: str, problem: str, remedy: str):
+        super().__init__(address, problem, remedy)  # all of them, so that a copy of the error can be made
+        self.address, self.problem, self.remedy = address, problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.address} {self.problem}: {self.remedy}"
 
 
 class RecordDamaged(Damaged):
@@ -44,12 +53,14 @@ def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
         stamp = files.stamp(address)
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
+    except (OSError, ValueError) as error:  # such as a name that no disk has
+        return f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
     if stamp[0] != num_bytes:
         return f"has {stamp[0]} bytes instead of {num_bytes}"
     try:
         is_same = checksum is None or file_sha256(address, stamp) == checksum
     except disk.ReadFailed as error:
-        return str(error).removeprefix(f"{address} ")
+        return error.problem
     return None if is_same else "was changed after it was written"
 
 
@@ -60,9 +71,11 @@ def link_in(address: str) -> str | None:
     return f"is reached over a symbolic link to {os.path.realpath(address)}, and the store follows none"
 
 
-def is_below(path: str) -> bool:
-    """Whether a relative path stays below the folder that it is appended to."""
-    return "://" not in path and "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
+def no_folder_at(folder: str) -> str | None:
+    """What is wrong with a local folder of the store that is a link or a plain file."""
+    if (problem := link_in(folder)) is None and not files.is_remote(folder) and os.path.isfile(folder):  # noqa: PTH113
+        return "is a file, and the store has a folder there"
+    return problem
 
 
 def write_record(address: str, record: Mapping[str, Any]) -> None:
@@ -80,29 +93,35 @@ def replace_record(address: str, record: Mapping[str, Any], expected: files.Stam
     return files.replace_bytes(address, sealed(record), expected)
 
 
-def read_record(address: str, remedy: str) -> dict[str, Any] | None:
+def read_record(address: str, remedy: str, wrong: Wrong = lambda record: None) -> dict[str, Any] | None:
     """Read a JSON record, None where there is none; one of an earlier version has no checksum.
 
+    `wrong` says what is wrong with the kinds of its values.
+
     Raises:
-        RecordDamaged: the file is a link, no record, or differs from its checksum; the message has the remedy.
+        RecordDamaged: the file is a link, no record, wrong, or differs from its checksum; the message has the remedy.
     """
-    return read_stamped_record(address, remedy)[0]
+    return read_stamped_record(address, remedy, wrong)[0]
 
 
-def read_stamped_record(address: str, remedy: str) -> tuple[dict[str, Any], files.Stamp] | tuple[None, None]:
+def read_stamped_record(
+    address: str, remedy: str, wrong: Wrong = lambda record: None
+) -> tuple[dict[str, Any], files.Stamp] | tuple[None, None]:
     """Read a JSON record as `read_record` does, and the stamp that `replace_record` expects."""
     try:
         content, stamp = files.read_stamped(address)
     except FileNotFoundError:
         return None, None
     except disk.ReadFailed as error:
-        raise RecordDamaged(str(error)) from error
+        raise RecordDamaged(address, error.problem, remedy) from error
     problem = link_in(address)
     record = opened(content)
     if problem is None and record is None:
         problem = "is empty" if not content.strip(b"\0 \n") else "is no record, or was changed after it was written"
+    if problem is None and record is not None:
+        problem = wrong(record)
     if problem is not None:
-        raise RecordDamaged(f"{address} {problem}: {remedy}")
+        raise RecordDamaged(address, problem, remedy)
     assert record is not None
     return record, stamp
 

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ WRITE_REMEDIES = {
     errno.EACCES: "check that you may write there",
     errno.EIO: "check the disk",
 }
+READ_REMEDY = "check the disk and your rights"
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as temporary_name writes them
 COPY_BYTES = 1 << 22
 
 
@@ -25,6 +28,8 @@ class WriteFailed(OSError):
 
 class ReadFailed(OSError):
     """A local file exists and cannot be read."""
+
+    problem = "cannot be read"
 
 
 def temporary_name(name: str) -> str:
@@ -37,11 +42,12 @@ def named_read(address: str) -> Iterator[None]:
     """Raise the errors of a local read as ReadFailed, with the path and the reason; a missing file is no such error."""
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ReadFailed(f"{address} cannot be read ({reason}): check the disk and your rights") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no disk has
+        failed = ReadFailed(f"{address} cannot be read ({_reason(error)}): {READ_REMEDY}")
+        failed.problem = f"cannot be read ({_reason(error)}), {READ_REMEDY}"
+        raise failed from error
 
 
 @contextmanager
@@ -53,8 +59,12 @@ def named_write(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         remedy = WRITE_REMEDIES.get(error.errno or 0, "check the disk")
-        reason = error.strerror or str(error)
+        reason = _reason(error)
         raise WriteFailed(f"{path} cannot be written ({reason}): {remedy}, then run the same command again") from error
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 @contextmanager

@@ -1,15 +1,9 @@
 """Name of a dataset -> a store without that dataset."""
 
-from filelock import Timeout
-
 from storage import files
 from storage.events.table import DatasetNotIngested
 from storage.layout import Layout
-from storage.locks import in_use
-
-
-class DatasetInUse(ValueError):
-    """A dataset is being ingested or trained on."""
+from storage.locks import not_in_use
 
 
 def check_dataset(layout: Layout, dataset: str) -> None:
@@ -32,13 +26,8 @@ def drop_dataset(layout: Layout, dataset: str) -> None:
         DatasetInUse: a process of this machine ingests it or trains on it.
     """
     check_dataset(layout, dataset)
-    try:
-        with in_use(layout, dataset).write_lock(blocking=False):
-            for folder in layout.artifact_folders:
-                for kind in files.children(folder):
-                    files.remove_folder(layout.of_dataset(f"{folder}/{kind}", dataset))
-            files.remove_folder(layout.of_dataset(layout.datasets, dataset))
-    except Timeout as error:
-        raise DatasetInUse(
-            f"dataset {dataset!r} is being ingested or trained on: drop it after that process has ended"
-        ) from error
+    with not_in_use(layout, dataset, "drop"):
+        for folder in layout.artifact_folders:
+            for kind in files.children(folder):
+                files.remove_folder(layout.of_dataset(f"{folder}/{kind}", dataset))
+        files.remove_folder(layout.of_dataset(layout.datasets, dataset))

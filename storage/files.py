@@ -8,6 +8,7 @@ import io
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import obstore
@@ -16,6 +17,8 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from storage import objects
 from storage.disk import make_folder, named_read, named_write, sync_folder, temporary_file, temporary_name
 from storage.objects import BUFFER_BYTES, is_remote
+
+LEFTOVER_SECONDS = 24 * 3600  # writers of other machines may be at work, and others may be reading what was replaced
 
 Stamp = tuple[int, int | str]
 """Size and time of the last write (in an object store: ETag) of a file; another content has another stamp."""
@@ -33,8 +36,9 @@ def read_bytes(address: str) -> bytes:
 def read_stamped(address: str) -> tuple[bytes, Stamp]:
     """Content of a file and the stamp by which `replace_bytes` knows it; FileNotFoundError when there is none."""
     if not is_remote(address):
-        found = stamp(address)
-        return read_bytes(address), found
+        with named_read(address):
+            found = stamp(address)  # first: a record that is replaced meanwhile must not have the newer stamp
+            return Path(address).read_bytes(), found
     with objects.named_errors(address):
         response = obstore.get(*objects.object_at(address))
         return bytes(response.bytes()), (response.meta["size"], response.meta["e_tag"] or "")
@@ -169,10 +173,10 @@ def stamp(address: str) -> Stamp:
 
 
 def stamps(folder: str) -> dict[str, Stamp]:
-    """Names and stamps of the files directly in a folder; none when there is no folder."""
+    """Names and stamps of what lies directly in a folder; none when there is no folder."""
     if not is_remote(folder):
         path = Path(folder)
-        found = {child.name: child.stat() for child in path.iterdir() if child.is_file()} if path.is_dir() else {}
+        found = {child.name: child.lstat() for child in path.iterdir()} if path.is_dir() else {}
         return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
     with objects.named_errors(folder):
         found = obstore.list_with_delimiter(*objects.object_at(folder))["objects"]
@@ -191,17 +195,27 @@ def remove(address: str) -> None:
 def remove_folder(folder: str) -> None:
     """Delete a folder and all below it; a local one disappears in one rename. A missing folder is no error.
 
-    Of a symbolic link only the link is deleted.
+    Of a symbolic link only the link is deleted; a file in place of a folder is deleted.
     """
     if is_remote(folder):
         for address in find(folder):
             remove(address)
-    elif Path(folder).is_symlink():  # its target is no part of the store
+    elif Path(folder).is_symlink() or Path(folder).is_file():  # a link's target is no part of the store
         Path(folder).unlink()
     elif Path(folder).is_dir():
         hidden = Path(folder).with_name(temporary_name(Path(folder).name))
         Path(folder).rename(hidden)
         shutil.rmtree(hidden)
+
+
+def remove_old(address: str) -> None:
+    """Delete a file or a folder that a killed writer left, if nothing was written to it for LEFTOVER_SECONDS."""
+    try:
+        written = modified(address) if is_remote(address) else Path(address).lstat().st_mtime
+        if time.time() - written > LEFTOVER_SECONDS:
+            remove(address) if is_remote(address) else remove_folder(address)
+    except FileNotFoundError:  # its writer has just renamed it, or another process has removed it
+        return
 
 
 def find(folder: str, pattern: str = "*", *, hidden: bool = False) -> list[str]:

@@ -83,6 +83,10 @@ class Layout:
         """Artifact with the tables `edges`, `steps` and `nodes` of one table version under one window."""
         return self._join(SNAPSHOTS, "snapshots", _hive(dataset=dataset, version=version, settings=settings))
 
+    def all_snapshots(self, dataset: str) -> str:
+        """Folder of the snapshots of all versions of a dataset."""
+        return self._join(SNAPSHOTS, "snapshots", _hive(dataset=dataset))
+
     def graph(self, kind: str, dataset: str, *, version: int, until: int, settings: str) -> str:
         """Artifact of one kind (`pagerank`, `distances`, ...) made of the snapshots up to `until`."""
         keys = _hive(dataset=dataset, version=version, until=until, settings=settings)

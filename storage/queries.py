@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import duckdb
 import polars as pl
 
-from storage import disk, files
+from storage import files
 from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
 from storage.checksums import Damaged, link_in
 from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
@@ -26,13 +26,13 @@ class QueryFailed(ValueError):
     """A statement is wrong, or names a view that does not exist."""
 
 
-OnDamage = Callable[[str], None]
-"""Called with a message for each damaged part of the store, which the views then lack."""
+OnDamage = Callable[[Damaged], None]
+"""Called for each damaged part of the store, which the views then lack."""
 
 
-def stop(message: str) -> None:
-    """Raise Damaged."""
-    raise Damaged(message)
+def stop(damage: Damaged) -> None:
+    """Raise the error."""
+    raise damage
 
 
 def query(layout: Layout, statement: str, on_damage: OnDamage = stop) -> pl.DataFrame:
@@ -99,9 +99,9 @@ def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[
     for folder in layout.artifact_folders:
         found = files.find(folder)
         for link in files.links(folder):
-            on_damage(f"{link} {link_in(link)}: remove it, and the next run makes the artifact again")
+            on_damage(Damaged(link, str(link_in(link)), "remove it, and the next run makes the artifact again"))
         for address in without_manifest(found):
-            on_damage(f"{address} has files but no {MANIFEST}: `dyformer verify --repair` removes it")
+            on_damage(Damaged(address, f"has files but no {MANIFEST}", "`dyformer verify --repair` removes it"))
         for location in found:
             if location.endswith(f"/{MANIFEST}"):
                 with _damage_reported(on_damage):
@@ -113,8 +113,8 @@ def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[
 def _damage_reported(on_damage: OnDamage) -> Iterator[None]:
     try:
         yield
-    except (Damaged, disk.ReadFailed) as error:
-        on_damage(str(error))
+    except Damaged as error:
+        on_damage(error)
 
 
 def _add_events(

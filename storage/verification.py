@@ -7,25 +7,36 @@ from functools import partial
 from pathlib import Path
 
 import polars as pl
-from filelock import Timeout
 
 from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_bytes
 from storage.champions import MISSING, champion_problems, repair_champion
-from storage.checksums import Damaged, link_in
-from storage.drop import DatasetInUse
+from storage.checksums import Damaged, link_in, no_folder_at
+from storage.disk import ReadFailed
 from storage.events import delta, rows
 from storage.events.declarations import declaration
 from storage.events.delta_log import LOG, TableDamaged, actions_in
 from storage.events.table import sources_of, table_of
 from storage.layout import CHECKPOINTS, Layout
-from storage.locks import in_use
+from storage.locks import not_in_use
 from storage.tracking import spool
 
 SPOOL = "spool"
 MOST_FILES = 5  # that a message names
-MOVE_BACK = "move the folder back into the store, or remove the link"
+MOVE = "move it elsewhere, and a linked folder back into the store"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """What `--repair` does with a damaged part: the sentence before, the one after, and the action.
+
+    The action looks at the part again, because another process or the repair of another fault may have repaired it.
+    """
+
+    before: str
+    after: str
+    action: Callable[[], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,59 +46,52 @@ class Fault:
     address: str
     problem: str
     remedy: str
-    repair: Callable[[], object] | None = None
+    repair: Repair | None = None
 
 
 def faults(layout: Layout, dataset: str | None = None) -> Iterator[Fault]:
     """Verify the stored bytes of one dataset, or of all, and the records that wait for MLflow."""
+    yield from _misplaced(layout.datasets)
     names = layout.dataset_names(files.children(layout.datasets))
     for name in names if dataset is None else [dataset]:
         yield from _of_events(layout, name)
         yield from _of_declaration(layout, name)
         yield from _of_champion(layout, name)
     for folder in layout.artifact_folders:
-        if (problem := link_in(folder)) is not None:
-            yield Fault(address=folder, problem=problem, remedy=MOVE_BACK)
-            continue
-        for kind in files.children(folder):
-            below = f"{folder}/{kind}"
-            if (problem := link_in(below)) is not None:
-                yield Fault(address=below, problem=problem, remedy=MOVE_BACK)
-                continue
-            yield from _of_artifacts(below if dataset is None else layout.of_dataset(below, dataset))
-    if dataset is not None:
-        return
-    for folder, problem in spool.faults_of_spool(Path(layout.spool)):
-        remedy = "the run's results are in the store, but MLflow will not get them"
-        yield Fault(address=str(folder), problem=problem, remedy=remedy, repair=partial(spool.set_aside, folder))
+        wrong = list(_misplaced(folder))
+        yield from wrong
+        for below in [f"{folder}/{kind}" for kind in files.children(folder)] if not wrong else []:
+            wrong = [fault for fault in _misplaced(below) if link_in(below)]  # a file there is the user's
+            yield from wrong or _of_artifacts(below if dataset is None else layout.of_dataset(below, dataset))
+    if dataset is None:
+        yield from _of_spool(layout)
 
 
-def repaired(layout: Layout, dataset: str, fault: Fault) -> bool:
-    """Make a damaged part again, or remove it so that the next command makes it; False for one that has no repair.
+def repaired(layout: Layout, dataset: str, fault: Fault) -> str | None:
+    """Make a damaged part again, or remove it so that the next command makes it; returns what was done.
 
-    Raises DatasetInUse if a process of this machine ingests or trains on the dataset.
+    None for a fault that has no repair. Raises DatasetInUse if a process of this machine ingests or trains on the
+    dataset.
     """
     if fault.repair is None:
-        return False
-    try:
-        with in_use(layout, dataset).write_lock(blocking=False):
-            if _is_still_there(layout, fault):  # another process may have made it again
-                fault.repair()
-    except Timeout as error:
-        raise DatasetInUse(
-            f"dataset {dataset!r} is being ingested or trained on: repair it after that process has ended"
-        ) from error
-    return True
-
-
-def _is_still_there(layout: Layout, fault: Fault) -> bool:
-    dataset = dataset_of(fault)
-    return any(each.address == fault.address for each in faults(layout, None if dataset == SPOOL else dataset))
+        return None
+    with not_in_use(layout, dataset, "repair"):
+        fault.repair.action()
+    return fault.repair.after
 
 
 def dataset_of(fault: Fault) -> str:
     """Name of the dataset in a fault's address; records that wait for MLflow belong to none."""
     return fault.address.rpartition("dataset=")[2].partition("/")[0] if "dataset=" in fault.address else SPOOL
+
+
+def _misplaced(folder: str) -> Iterator[Fault]:
+    if (problem := no_folder_at(folder)) is not None:
+        yield Fault(address=folder, problem=problem, remedy=MOVE)
+
+
+def _repairable(address: str, problem: str, repair: Repair) -> Fault:
+    return Fault(address=address, problem=problem, remedy=repair.before, repair=repair)
 
 
 def _of_events(layout: Layout, dataset: str) -> Iterator[Fault]:
@@ -98,20 +102,24 @@ def _of_events(layout: Layout, dataset: str) -> Iterator[Fault]:
         try:
             table = table_of(layout, dataset)
             in_nodes = [(nodes, "differs from the events")] if table and not _is_dictionary(nodes, table) else []
-        except TableDamaged as error:  # the newest commit is missing, which only the dictionary shows
-            found = [delta.parts_of(str(error))]
+        except TableDamaged as error:  # the newest commit is missing, which only its traces show
+            found = [(error.address, error.problem)]
         except pl.exceptions.PolarsError as error:  # a file of an earlier version, which has no checksum
             found = [(events, f"has a data file that cannot be decoded ({str(error).strip().splitlines()[0]})")]
     lost_commits = any(address.endswith(".json") for address, _ in found)
     for address, problem in found:
         remedy = _events_remedy(layout, dataset, lost_commits=lost_commits)
         yield Fault(address=address, problem=problem, remedy=remedy)
-    again = None if found else partial(_make_dictionary, layout, dataset)
+    again = Repair(
+        before="`--repair` makes the dictionary again from the events",
+        after="the dictionary was made again from the events",
+        action=partial(_make_dictionary, layout, dataset),
+    )
     for address, problem in in_nodes:
-        remedy = (
-            "made again from the events by `--repair`" if again else "made again from the events, once they are sound"
-        )
-        yield Fault(address=address, problem=problem, remedy=remedy, repair=again)
+        if found:
+            yield Fault(address=address, problem=problem, remedy="made again from the events, once they are sound")
+        else:
+            yield _repairable(address, problem, again)
 
 
 def _is_dictionary(address: str, table: delta.Table) -> bool:
@@ -121,10 +129,11 @@ def _is_dictionary(address: str, table: delta.Table) -> bool:
 
 
 def _make_dictionary(layout: Layout, dataset: str) -> None:
-    files.remove_folder(layout.nodes(dataset))
-    table = table_of(layout, dataset)
-    if table is not None and table.version:
-        rows.extend_dictionary(layout.nodes(dataset), table)
+    address, table = layout.nodes(dataset), delta.opened(layout.interactions(dataset))
+    if table is None or (not delta.faults(address) and _is_dictionary(address, table)):
+        return
+    files.remove_folder(address)
+    rows.extend_dictionary(address, table)
 
 
 def _events_remedy(layout: Layout, dataset: str, *, lost_commits: bool) -> str:
@@ -150,21 +159,20 @@ def _of_declaration(layout: Layout, dataset: str) -> Iterator[Fault]:
     try:
         declaration(layout, dataset)
     except Damaged as error:
-        address = layout.declaration(dataset)
-        problem, _, remedy = str(error).removeprefix(f"{address} ").partition(": ")
-        yield Fault(address=address, problem=problem, remedy=f"cannot be made again here: {remedy}")
+        yield Fault(address=error.address, problem=error.problem, remedy=f"cannot be made again here: {error.remedy}")
 
 
 def _of_champion(layout: Layout, dataset: str) -> Iterator[Fault]:
     addresses = (layout.champion(dataset), layout.champion_copy(dataset))
     problems = champion_problems(layout, dataset)
-    remedy = "restored by `--repair`"
+    before, after = "`--repair` restores it", "restored"
     if None not in problems:
-        remedy = f"removed by `--repair`, and the next `dyformer run {dataset}` chooses a champion again"
+        then = f"the next `dyformer run {dataset}` chooses a champion again"
+        before, after = f"`--repair` removes it, and {then}", f"removed; {then}"
+    repair = Repair(before=before, after=after, action=partial(repair_champion, layout, dataset))
     for address, problem in zip(addresses, problems, strict=True):
         if problem is not None and (address, problem) != (addresses[1], MISSING):  # an earlier version made no copy
-            repair = partial(repair_champion, layout, dataset)
-            yield Fault(address=address, problem=problem, remedy=remedy, repair=repair)
+            yield _repairable(address, problem, repair)
 
 
 def _of_artifacts(folder: str) -> Iterator[Fault]:
@@ -175,25 +183,57 @@ def _of_artifacts(folder: str) -> Iterator[Fault]:
         address, _, name = location.rpartition("/")
         if name == artifact.MANIFEST:
             with suppress(artifact.ArtifactMissing):  # it was replaced meanwhile
-                yield from [_artifact_fault(*each, address) for each in artifact.faults(address)]
+                yield from [_repairable(*each, _removal(address)) for each in artifact.faults(address)]
         elif name == FILE_NAME:
             yield from _of_checkpoint(location)
     for address in artifact.without_manifest(found):
-        yield _artifact_fault(address, f"has files but no {artifact.MANIFEST}", address)
+        yield _repairable(address, f"has files but no {artifact.MANIFEST}", _removal(address))
 
 
-def _artifact_fault(location: str, problem: str, address: str) -> Fault:
-    weights = f"/{CHECKPOINTS}/" in address
-    remedy = f"removed by `--repair`, and the next run {'trains' if weights else 'makes'} it again from the events"
-    return Fault(address=location, problem=problem, remedy=remedy, repair=partial(files.remove_folder, address))
+def _removal(address: str) -> Repair:
+    then = f"the next run {'trains' if f'/{CHECKPOINTS}/' in address else 'makes'} it again from the events"
+    action = partial(_remove_artifact, address)
+    return Repair(before=f"`--repair` removes it, and {then}", after=f"removed; {then}", action=action)
+
+
+def _remove_artifact(address: str) -> None:
+    try:
+        is_sound = not artifact.faults(address)
+    except artifact.ArtifactMissing:
+        is_sound = not artifact.without_manifest(files.find(address))
+    if not is_sound:
+        files.remove_folder(address)
 
 
 def _of_checkpoint(location: str) -> Iterator[Fault]:
+    if (problem := _checkpoint_problem(location)) is not None:
+        then = "the training starts at its beginning"
+        action = partial(_remove_checkpoint, location)
+        repair = Repair(before=f"`--repair` removes it, and {then}", after=f"removed; {then}", action=action)
+        yield _repairable(location, problem, repair)
+
+
+def _checkpoint_problem(location: str) -> str | None:
     try:
         from_bytes(files.read_bytes(location), name=location)
     except FileNotFoundError:  # its training has ended meanwhile
-        return
-    except CheckpointDamaged as error:
-        problem = str(error).removeprefix(location).strip(" :").partition(": ")[0]
-        remedy = "removed by `--repair`, and the training starts at its beginning"
-        yield Fault(address=location, problem=problem, remedy=remedy, repair=partial(files.remove, location))
+        return None
+    except (CheckpointDamaged, ReadFailed) as error:
+        return error.problem
+    return None
+
+
+def _remove_checkpoint(location: str) -> None:
+    if _checkpoint_problem(location) is not None:
+        files.remove(location)
+
+
+def _of_spool(layout: Layout) -> Iterator[Fault]:
+    for folder, damage in spool.faults_of_spool(Path(layout.spool)):
+        if not (folder / spool.LOCK).is_file():
+            yield Fault(address=damage.address, problem=damage.problem, remedy=damage.remedy)
+            continue
+        then = "the run's results are in the store, but MLflow will not get them"
+        action = partial(spool.set_aside, folder)
+        repair = Repair(before=f"`--repair` sets it aside: {then}", after=f"set aside: {then}", action=action)
+        yield _repairable(damage.address, damage.problem, repair)

@@ -1,6 +1,5 @@
 """Address of a finished training -> its weights, settings, lineage, losses and times."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +22,7 @@ from storage.artifacts.artifact import (
     settings_hash,
 )
 from storage.artifacts.checkpoints import check_finite, from_bytes
+from storage.checksums import sha256
 from storage.layout import WEIGHTS
 
 PARTS = ("graph", "model", "pretrain", "finetune")
@@ -85,7 +85,7 @@ def run_keys(opened: Snapshots, trained: Lineage) -> dict:
 
 def space_of(model: str) -> str:
     """Return the id of a model's vector space, which is equal only for equal weights."""
-    return hashlib.sha256(read_bytes(model, WEIGHTS)).hexdigest()[:16]
+    return sha256(read_bytes(model, WEIGHTS))[:16]
 
 
 def trained_until(trained: Lineage, opened: Snapshots) -> int:

@@ -89,7 +89,7 @@ def make_snapshots(dataset: str, version: int | None = None) -> str:
     """Cut the events of a table version (the newest by default) into snapshots and return the artifact's address."""
     layout = Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
-    record = declaration(layout, dataset) or {}
+    record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
     settings = {"window": record["window"], "time_unit": record["time_unit"]}
     lineage = Lineage(
         kind="snapshots",

@@ -3,7 +3,6 @@
 A run never fails because of MLflow: unsent records go to the spool, and a later run sends them.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -28,6 +27,7 @@ from flows.tasks.snapshots import Snapshots, open_snapshots, snapshot_counts
 from flows.tasks.train import EpochRow, OnEpoch
 from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
 from storage.artifacts.code import code_version
+from storage.checksums import sha256
 from storage.layout import FORECAST, WEIGHTS, Layout
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
@@ -338,4 +338,4 @@ def _steps(table: pl.DataFrame) -> str:
 
 def _key(*parts: str) -> str:
     """Derive a run's key from its content, so that tracking the same content again finds the run."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    return sha256("\n".join(parts).encode())[:32]

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +14,15 @@ from typing import Any
 
 import polars as pl
 
-from storage import disk, files, objects
+from storage import disk, files, kinds, objects
 from storage.artifacts.code import code_version
-from storage.checksums import Damaged, fault_of, is_below, link_in, sha256
+from storage.checksums import Damaged, fault_of, link_in, sha256
+from storage.kinds import is_below, wrong_kind
 
 MANIFEST = "manifest.json"
 CONTENT = (".parquet", "/weights.safetensors")
 LAST_KEY = re.compile("(settings|seed)=.+")
-LEFTOVER_SECONDS = 24 * 3600  # an unlisted file this old is of a writer that was killed, or of an older artifact
+MOST_LETTERS = 100  # of a name in a message
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
 
 
@@ -148,7 +148,6 @@ def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) ->
     except (Exception, KeyboardInterrupt):
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _remove_leftovers(final)
 
 
 def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
@@ -178,8 +177,7 @@ def _publish_remote(address: str, encoded: dict[str, bytes], lineage: Lineage) -
     files.write_bytes(f"{address}/{MANIFEST}", _manifest_bytes(lineage, encoded, stored))
     # Files of replaced artifacts stay for a day, because others may be reading them, or writing the same names.
     for location in set(files.find(address)) - {f"{address}/{name}" for name in (MANIFEST, *stored.values())}:
-        if time.time() - files.modified(location) > LEFTOVER_SECONDS:
-            files.remove(location)
+        files.remove_old(location)
 
 
 def _with_checksum(name: str, content: bytes) -> str:
@@ -208,9 +206,7 @@ def faults(address: str) -> list[tuple[str, str]]:
     try:
         record = _required(address)
     except Damaged as error:
-        return [
-            (f"{address}/{MANIFEST}", str(error).removeprefix(f"{address}/{MANIFEST} ").removesuffix(f": {REMEDY}"))
-        ]
+        return [(error.address, error.problem)]
     found = [(f"{address}/{entry['path']}", _fault(address, entry)) for entry in record["files"].values()]
     return [(location, problem) for location, problem in found if problem is not None]
 
@@ -235,26 +231,36 @@ def _record(address: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except disk.ReadFailed as error:
-        raise ArtifactDamaged(str(error)) from error
+        raise ArtifactDamaged(location, error.problem, REMEDY) from error
     if (problem := link_in(location)) is not None:
-        raise ArtifactDamaged(f"{location} {problem}: {REMEDY}")
+        raise ArtifactDamaged(location, problem, REMEDY)
     record = _whole(content)
     if record is None:
-        raise ArtifactDamaged(f"{location} was changed after it was written: {REMEDY}")
-    paths = [entry["path"] for entry in record["files"].values()]
-    outside = [path for path in paths if "/" in path or not is_below(path)]
-    if outside:
-        raise ArtifactDamaged(f"{location} lists {outside[0]}, which is not in the artifact's folder: {REMEDY}")
+        raise ArtifactDamaged(location, "was changed after it was written", REMEDY)
+    problem = wrong_kind(kinds.Manifest, record) or _elsewhere(address, record["lineage"])
+    if problem is None:
+        paths = [entry["path"] for entry in record["files"].values()]
+        outside = [path for path in paths if "/" in path or not is_below(path)]
+        problem = f"lists {outside[0][:MOST_LETTERS]!r}, which is not in the artifact's folder" if outside else None
+    if problem is not None:
+        raise ArtifactDamaged(location, problem, REMEDY)
     return record
 
 
+def _elsewhere(address: str, lineage: Mapping[str, Any]) -> str | None:
+    """Say that an artifact was copied to an address of another dataset."""
+    named = [part.partition("=")[2] for part in address.split("/") if part.startswith("dataset=")]
+    if named and named[-1] != lineage["dataset"]:
+        return f"is of the dataset {lineage['dataset'][:MOST_LETTERS]!r}, and was copied here"
+    return None
+
+
 def _whole(content: bytes) -> dict[str, Any] | None:
-    """Parse a manifest, None for one that differs from its digest or lacks a key."""
+    """Parse a manifest, None for one that differs from its digest."""
     try:
         record = json.loads(content)
         Lineage(**record["lineage"])
-        sizes = [entry["bytes"] for entry in record["files"].values() if isinstance(entry["path"], str)]
-        is_whole = record["digest"] == _digest(record) and len(sizes) == len(record["files"])
+        is_whole = record["digest"] == _digest(record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if is_whole else None
@@ -274,7 +280,7 @@ def _located(address: str, record: Mapping[str, Any], name: str, *, with_checksu
         raise ArtifactMissing(f"the artifact {address} has no {name!r}; it has {', '.join(sorted(listed))}")
     problem = _fault(address, entry, with_checksum=with_checksum)
     if problem is not None:
-        raise ArtifactDamaged(f"{address}/{entry['path']} {problem}: {REMEDY}")
+        raise ArtifactDamaged(f"{address}/{entry['path']}", problem, REMEDY)
     return f"{address}/{entry['path']}"
 
 
@@ -286,7 +292,7 @@ def _verified(address: str, name: str, record: Mapping[str, Any]) -> bytes:
     location = _located(address, record, name, with_checksum=False)
     content = files.read_bytes(location)
     if sha256(content) != record["files"][name]["sha256"]:
-        raise ArtifactDamaged(f"{location} was changed after it was written: {REMEDY}")
+        raise ArtifactDamaged(location, "was changed after it was written", REMEDY)
     return content
 
 
@@ -304,13 +310,6 @@ def _encoded(content: pl.DataFrame | bytes) -> bytes:
     buffer = io.BytesIO()
     content.write_parquet(buffer)
     return buffer.getvalue()
-
-
-def _remove_leftovers(final: Path) -> None:
-    for leftover in final.parent.glob(f".{final.name}.*"):
-        with contextlib.suppress(FileNotFoundError):  # its writer has just renamed it
-            if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
-                shutil.rmtree(leftover)
 
 
 def _canonical(value: Any) -> bytes:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "checkpoint.safetensors"
 RECORD = "record"
+REMEDY = "delete it (or run `dyformer verify --repair`) and train again"
 
 
 class CheckpointMissing(ValueError):
@@ -58,7 +59,7 @@ def load_checkpoint(
     if not has_checkpoint(address):
         raise CheckpointMissing(f"there is no checkpoint under {address}: run the training that writes it")
     if (problem := link_in(f"{address}/{FILE_NAME}")) is not None:
-        raise CheckpointDamaged(f"{address}/{FILE_NAME} {problem}: delete it and train again")
+        raise CheckpointDamaged(f"{address}/{FILE_NAME}", problem, REMEDY)
     tensors, record = from_bytes(files.read_bytes(f"{address}/{FILE_NAME}"), name=f"{address}/{FILE_NAME}")
     _check_expected(f"{address}/{FILE_NAME}", record, json.loads(json.dumps(dict(expected or {}))))
     return tensors, record
@@ -110,16 +111,19 @@ def from_bytes(content: bytes, *, name: str) -> "tuple[dict[str, Tensor], dict[s
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    remedy = "delete it (or run `dyformer verify --repair`) and train again"
     try:
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         checksum, _, text = header[RECORD].partition(" ")
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise CheckpointDamaged(f"{name} is not a complete checkpoint ({error}): {remedy}") from error
+        raise CheckpointDamaged(name, f"is not a complete checkpoint ({_line(error)})", REMEDY) from error
     if checksum != _checksum(tensors, text):
-        raise CheckpointDamaged(f"{name} was changed after it was written: {remedy}")
+        raise CheckpointDamaged(name, "was changed after it was written", REMEDY)
     return tensors, json.loads(text)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _checksum(tensors: "Mapping[str, Tensor]", text: str) -> str:

@@ -21,8 +21,6 @@ from storage.events.table import COUNTS, newest_in, sources_of, table_of
 from storage.layout import Layout
 from storage.locks import alone
 
-LEFTOVER_SECONDS = 24 * 3600  # in an object store, where writers of other machines may be at work
-
 
 class TableBusy(ValueError):
     """Other writers committed first on every try."""
@@ -242,10 +240,8 @@ def _remove_leftovers(table: Table | None) -> None:
     """Remove the files of killed writers; the lock of the writers is held, which other machines do not know."""
     if table is None:
         return
-    oldest = time.time() - LEFTOVER_SECONDS if files.is_remote(table.address) else float("inf")
     for address in delta.leftovers(table):
-        if files.modified(address) < oldest:
-            files.remove(address)
+        files.remove_old(address) if files.is_remote(address) else files.remove(address)
 
 
 def _check_sides(dataset: str, nodes: pl.DataFrame, target_side: int) -> None:

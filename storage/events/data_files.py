@@ -1,6 +1,5 @@
 """Blocks of rows <-> the Parquet files of a Delta table, each with its checksum."""
 
-import hashlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import disk, files, objects
+from storage.checksums import file_sha256
 from storage.events import delta
 from storage.events.delta import Table
 from storage.events.delta_log import REMEDY, TableDamaged
@@ -52,7 +52,7 @@ def scan(table: Table, partition: str = "") -> pl.LazyFrame:
     for file in wanted:
         problem = delta.data_fault(table, file)
         if problem is not None:
-            raise TableDamaged(f"{table.address}/{file.path} {problem}: {REMEDY}")
+            raise TableDamaged(f"{table.address}/{file.path}", problem, REMEDY)
     options = objects.s3_options(table.address)
     locations = [f"{table.address}/{file.path}" for file in wanted]
     return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)
@@ -131,8 +131,7 @@ class _OpenFile:
         with disk.named_write(Path(self._address)):
             self._writer.close()
             self._stream.close()
-            with self._temporary.open("rb") as stream:
-                checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+            checksum = file_sha256(str(self._temporary))
         num_bytes = self.num_bytes
         files.publish(self._temporary, self._address)
         return {

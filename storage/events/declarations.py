@@ -1,11 +1,13 @@
 """Options for reading a log -> a JSON record under its name, from which a later retraining reads them."""
 
 import json
+from functools import partial
 from typing import Any
 
-from storage import files
+from storage import files, kinds
 from storage.checksums import RecordDamaged, create_record, read_record, write_record
 from storage.events.delta_log import LOG, commit_name
+from storage.kinds import wrong_kind
 from storage.layout import Layout
 
 OPTIONS = {"time_unit": "--time-unit", "bipartite": "--bipartite or --one-space"}
@@ -41,15 +43,18 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
         write_record(layout.declaration(dataset), plain)
 
 
-def declaration(layout: Layout, dataset: str) -> dict[str, Any] | None:
+def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> dict[str, Any] | None:
     """Stored record, None when the log was never declared.
 
     Raises:
-        RecordDamaged: the record was changed, or the log has events but no record.
+        RecordDamaged: the record was changed, lacks a needed key, or is missing though the log has events.
     """
     remedy = f"remove the log with `dyformer drop {dataset}` and ingest its files again, with the options of before"
     address = layout.declaration(dataset)
-    record = read_record(address, remedy)
+    record = read_record(address, remedy, partial(wrong_kind, kinds.Declaration))
     if record is None and commit_name(1) in files.stamps(f"{layout.interactions(dataset)}/{LOG}"):
-        raise RecordDamaged(f"{address} is missing, though the log has events: {remedy}")
+        raise RecordDamaged(address, "is missing, though the log has events", remedy)
+    lacks = [key for key in needed if record is not None and key not in record]
+    if lacks:
+        raise RecordDamaged(address, f"lacks {', '.join(lacks)}", remedy)
     return record

@@ -20,8 +20,8 @@ from urllib.parse import unquote
 import polars as pl
 
 from storage import disk, files
-from storage.checksums import fault_of, is_below, link_in
-from storage.disk import named_write, sync_folder
+from storage.checksums import fault_of, link_in, no_folder_at
+from storage.disk import TEMPORARY, named_write, sync_folder
 from storage.events.delta_log import (
     COMMIT_NAME,
     LOG,
@@ -32,6 +32,7 @@ from storage.events.delta_log import (
     commit_name,
     content_of,
 )
+from storage.kinds import is_below
 
 DELTA_TYPES: dict[Any, str] = {
     pl.Boolean: "boolean",
@@ -72,11 +73,11 @@ class Table:
         """Files whose rows the table has, in the order of their commits."""
         found: dict[str, DataFile] = {}
         for action in (action for commit in self.commits for action in commit):
-            if "add" in action:
+            if action.get("add"):  # some programs write null for no value
                 add = action["add"]
                 path, checksum = unquote(add["path"]), (add.get("tags") or {}).get("sha256")
                 found[path] = DataFile(path=path, num_bytes=add["size"], checksum=checksum)
-            elif "remove" in action:
+            elif action.get("remove"):
                 found.pop(unquote(action["remove"]["path"]), None)
         return list(found.values())
 
@@ -84,12 +85,12 @@ class Table:
     def infos(self) -> list[dict[str, Any]]:
         """Metadata of each commit."""
         return [
-            next((action["commitInfo"] for action in commit if "commitInfo" in action), {}) for commit in self.commits
+            next((action["commitInfo"] for action in commit if action.get("commitInfo")), {}) for commit in self.commits
         ]
 
     def transaction_version(self, application: str) -> int | None:
         """Newest version that was recorded for the application, None without one."""
-        found = [action["txn"] for commit in self.commits for action in commit if "txn" in action]
+        found = [action["txn"] for commit in self.commits for action in commit if action.get("txn")]
         return max((txn["version"] for txn in found if txn["appId"] == application), default=None)
 
 
@@ -97,14 +98,16 @@ def opened(address: str) -> Table | None:
     """Newest version of a table, None when there is no table; raises TableDamaged."""
     log = f"{address}/{LOG}"
     stamps = _stamps(address)
+    for folder in (address, log):
+        if (problem := no_folder_at(folder)) is not None:
+            raise TableDamaged(folder, problem, REMEDY)
     if not stamps:
         if files.find(address, "*.parquet"):  # a writer stores no data before the first commit
-            raise TableDamaged(f"{log}/{commit_name(0)} is missing, though the table has data files: {REMEDY}")
+            raise TableDamaged(f"{log}/{commit_name(0)}", "is missing, though the table has data files", REMEDY)
         return None
     missing = sorted({commit_name(version) for version in range(len(stamps))} - stamps.keys())
     if missing:
-        raise TableDamaged(f"{log}/{missing[0]} is missing, though later commits exist: {REMEDY}")
-    _check_links(log)
+        raise TableDamaged(f"{log}/{missing[0]}", "is missing, though later commits exist", REMEDY)
     located = [(f"{log}/{name}", stamps[name]) for name in stamps]
     if files.is_remote(address):  # one request each, unless read before
         with ThreadPoolExecutor(REMOTE_READERS) as pool:
@@ -186,7 +189,7 @@ def faults(address: str) -> list[tuple[str, str]]:
         table = opened(address)
     except TableDamaged as error:
         found = [_fault_in(f"{address}/{LOG}/{name}", stamp) for name, stamp in _stamps(address).items()]
-        return [each for each in found if each is not None] or [parts_of(str(error))]
+        return [each for each in found if each is not None] or [(error.address, error.problem)]
     if table is None:
         return []
     found = [(f"{address}/{file.path}", data_fault(table, file)) for file in table.data_files]
@@ -197,14 +200,8 @@ def _fault_in(location: str, stamp: files.Stamp) -> tuple[str, str] | None:
     try:
         _actions(location, stamp)
     except TableDamaged as error:
-        return parts_of(str(error))
+        return error.address, error.problem
     return None
-
-
-def parts_of(message: str) -> tuple[str, str]:
-    """Split the message of a TableDamaged into the file and what is wrong with it."""
-    location, extension, problem = message.removesuffix(f": {REMEDY}").partition(".json ")
-    return location + extension.strip(), problem
 
 
 def _stamps(address: str) -> dict[str, files.Stamp]:
@@ -215,17 +212,17 @@ def _stamps(address: str) -> dict[str, files.Stamp]:
 def leftovers(table: Table) -> list[str]:
     """Addresses of files that no commit has and that writers which were killed, or are at work, have made."""
     known = {file.path for file in table.data_files}
-    removed = (action["remove"] for commit in table.commits for action in commit if "remove" in action)
+    removed = (action["remove"] for commit in table.commits for action in commit if action.get("remove"))
     known |= {unquote(each["path"]) for each in removed}  # other programs may still read older versions
     prefix = f"{table.address}/"
     found = [path.removeprefix(prefix) for path in files.find(table.address, hidden=True)]
-    names = [path for path in found if path not in known and (path.endswith(".parquet") or _is_hidden(path))]
-    return [f"{prefix}{name}" for name in names]
+    return [f"{prefix}{path}" for path in found if path not in known and _is_leftover(path)]
 
 
-def _is_hidden(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.startswith(".") or "#" in name  # the Delta library's unfinished files end with #1
+def _is_leftover(path: str) -> bool:
+    """Whether a file that no commit has is of a writer of this program, or of the Delta library (`...parquet#1`)."""
+    folder, _, name = path.rpartition("/")
+    return bool(TEMPORARY.fullmatch(name)) or "#" in name or (name.endswith(".parquet") and folder != LOG)
 
 
 def remove_added(address: str, added: list[dict[str, Any]]) -> None:
@@ -246,13 +243,13 @@ def _actions(location: str, stamp: files.Stamp) -> tuple[Action, ...]:
     try:
         content = files.read_bytes(location)
     except disk.ReadFailed as error:
-        raise TableDamaged(str(error)) from error
+        raise TableDamaged(location, error.problem, REMEDY) from error
     return actions_in(location, content)
 
 
 def _check_links(location: str) -> None:
     if (problem := link_in(location)) is not None:
-        raise TableDamaged(f"{location} {problem}: {REMEDY}")
+        raise TableDamaged(location, problem, REMEDY)
 
 
 def _field(name: str, dtype: Any) -> dict[str, Any]:

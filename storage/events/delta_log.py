@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import dyformer
+from storage import kinds
 from storage.checksums import Damaged, sha256
+from storage.kinds import wrong_in_commit, wrong_kind
 
 LOG = "_delta_log"
 COMMIT_NAME = re.compile(r"(\d{20})\.json")
@@ -39,32 +41,20 @@ def actions_in(location: str, content: bytes) -> tuple[Action, ...]:
     """Give the actions of a commit's content; raises TableDamaged."""
     found = SEAL.search(content)
     if not content.strip(b"\0 \n"):
-        raise TableDamaged(f"{location} is empty, as a power cut leaves a file: {REMEDY}")
+        raise TableDamaged(location, "is empty, as a power cut leaves a file", REMEDY)
     if content.startswith(ENGINE) or found is not None:
         digest = found[1] if found is not None else b""
         if sha256(content.replace(digest or NO_DIGEST, NO_DIGEST, 1)).encode() != digest:
-            raise TableDamaged(f"{location} was changed after it was written: {REMEDY}")
+            raise TableDamaged(location, "was changed after it was written", REMEDY)
     try:
         actions = tuple(json.loads(line) for line in content.splitlines() if line.strip())
     except (ValueError, RecursionError) as error:
-        raise TableDamaged(f"{location} is incomplete or was changed after it was written: {REMEDY}") from error
-    if not all(map(_is_action, actions)):
-        raise TableDamaged(f"{location} is no commit of a Delta table: {REMEDY}")
+        raise TableDamaged(location, "is incomplete or was changed after it was written", REMEDY) from error
+    for action in actions:
+        problem = wrong_kind(kinds.Action, action) or wrong_in_commit(action.get("commitInfo") or {})
+        if problem is not None:
+            raise TableDamaged(location, problem, REMEDY)
     return actions
-
-
-def _is_action(action: Any) -> bool:
-    values = {
-        "commitInfo": {},
-        "add": {"path": str, "size": int},
-        "remove": {"path": str},
-        "txn": {"appId": str, "version": int},
-    }
-    return isinstance(action, dict) and all(
-        isinstance(action[kind], dict) and isinstance(action[kind].get(name), of_type)
-        for kind in values.keys() & action.keys()
-        for name, of_type in values[kind].items()
-    )
 
 
 def _json(value: Any) -> bytes:

@@ -96,13 +96,25 @@ def ingested_datasets(layout: Layout) -> list[str]:
 
 def table_of(layout: Layout, dataset: str) -> Table | None:
     """Open the event table of a dataset, None where there is none; raises TableDamaged."""
-    # The dictionary comes first, because a writer commits to it last.
+    # What is made of a commit comes first, because a writer makes it last.
+    used = newest_used(layout, dataset)
     covered = rows.covered(delta.opened(layout.nodes(dataset)))
     table = delta.opened(layout.interactions(dataset))
-    if covered and (table is None or table.version < covered):
-        lost = f"{layout.interactions(dataset)}/{LOG}/{commit_name(table.version + 1 if table else 0)}"
-        raise TableDamaged(f"{lost} is missing, though the node dictionary has its nodes: {REMEDY}")
+    version = table.version if table else 0
+    if version < max(covered, used):
+        lost = f"{layout.interactions(dataset)}/{LOG}/{commit_name(version + 1 if table else 0)}"
+        witness = "the node dictionary has its nodes" if version < covered else f"snapshots of version {used} exist"
+        raise TableDamaged(lost, f"is missing, though {witness}", REMEDY)
     return table
+
+
+def newest_used(layout: Layout, dataset: str) -> int:
+    """Newest version of which snapshots were made; 0 without snapshots."""
+    folder = layout.all_snapshots(dataset)
+    versions = [name.removeprefix("version=") for name in files.children(folder) if name.startswith("version=")]
+    found = sorted((int(version) for version in versions if version.isdecimal()), reverse=True)
+    # S3 may list empty folders, and a killed writer leaves one.
+    return next((version for version in found if files.find(f"{folder}/version={version}")), 0)
 
 
 def _opened(layout: Layout, dataset: str) -> Table:

@@ -105,7 +105,7 @@ class Tracker:
         """
         self.problem = None
         damaged = dict(faults_of_spool(self.spool))
-        self.damage = next(iter(damaged.values()), None)
+        self.damage = next(map(str, damaged.values()), None)
         try:
             for folder in spooled_runs(self.spool):
                 if folder not in damaged:

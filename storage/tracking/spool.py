@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from storage.checksums import Damaged, file_sha256, opened, sealed
 from storage.disk import make_folder, sync_folder, write_synced
+from storage.kinds import wrong_in_spool
 
 Record = Mapping[str, Any]
 Apply = Callable[[Record, Path | None], object]
@@ -95,12 +96,13 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         record = opened(line)
         if record is None and not line.endswith(b"\n") and _is_unfinished(line):
             break
-        if record is None or not {"id", "kind"} <= record.keys():
-            raise SpoolDamaged(f"{path}, line {number}, was changed after it was written: {REMEDY}")
+        problem = "was changed after it was written" if record is None else wrong_in_spool(record)
+        if record is None or problem is not None:
+            raise SpoolDamaged(f"{path}, line {number},", str(problem), REMEDY)
         records.append(record)
     lost = written - {record["id"] for record in records}
     if lost:
-        raise SpoolDamaged(f"{path} lacks {len(lost)} of its records: {REMEDY}")
+        raise SpoolDamaged(str(path), f"lacks {len(lost)} of its records", REMEDY)
     return records
 
 
@@ -110,33 +112,42 @@ def check_run(folder: Path) -> None:
         _check_files(folder, record)
 
 
-def faults_of_spool(spool: Path) -> list[tuple[Path, str]]:
+def faults_of_spool(spool: Path) -> list[tuple[Path, SpoolDamaged]]:
     """Folders of damaged runs, and what is wrong with each; a run that is being written is left out."""
     found = []
     for folder in sorted(path for path in spool.glob("*/") if path.is_dir()):
-        with suppress(Timeout), FileLock(folder / LOCK, blocking=False):
-            problem = _fault_of(folder)
-            if problem is not None:
-                found.append((folder, problem))
+        damage = None
+        with suppress(Timeout):
+            try:
+                with FileLock(folder / LOCK, blocking=False):
+                    damage = _damage_of(folder)
+            except IsADirectoryError:
+                damage = SpoolDamaged(str(folder / LOCK), "is a folder", f"remove the folder {folder}")
+        if damage is not None:
+            found.append((folder, damage))
     return found
 
 
-def _fault_of(folder: Path) -> str | None:
+def _damage_of(folder: Path) -> SpoolDamaged | None:
     try:
         if (folder / RECORDS).exists():
             check_run(folder)
         elif not any((folder / name).exists() for name in (REPLAYED, SET_ASIDE)) and any(
             (folder / name).exists() for name in (DONE, FILES, WRITTEN)
         ):
-            return f"lacks {RECORDS}"
-    except (SpoolDamaged, OSError) as error:
-        return str(error).removeprefix(f"{folder}/").removesuffix(f": {REMEDY}")
+            return SpoolDamaged(str(folder / RECORDS), "is missing", REMEDY)
+    except SpoolDamaged as error:
+        return error
+    except OSError as error:
+        return SpoolDamaged(str(folder), f"cannot be read ({error.strerror or error})", REMEDY)
     return None
 
 
 def set_aside(folder: Path) -> None:
-    """Keep a damaged run's records for the user to read, where no replay finds them; Timeout for a locked run."""
-    with FileLock(folder / LOCK, blocking=False):
+    """Keep a damaged run's records for the user to read, where no replay finds them; a run in use stays."""
+    with suppress(Timeout), FileLock(folder / LOCK, blocking=False):
+        if _damage_of(folder) is None:
+            return
         if (folder / RECORDS).exists():
             (folder / RECORDS).rename(folder / SET_ASIDE)
         else:
@@ -156,7 +167,7 @@ def _check_files(folder: Path, record: Record) -> None:
     for name, checksum in record.get(CHECKSUMS, {}).items():
         path = folder / FILES / record["id"] / name
         if not path.is_file() or file_sha256(str(path)) != checksum:
-            raise SpoolDamaged(f"{path} is missing or was changed after it was written: {REMEDY}")
+            raise SpoolDamaged(str(path), "is missing or was changed after it was written", REMEDY)
 
 
 def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> None:

@@ -5,13 +5,13 @@ writer searches for them and creates what is missing, alone: on one machine by t
 by a lease in the object store that they share.
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from filelock import FileLock
 
+from storage.checksums import sha256
 from storage.layout import Layout
 from storage.leases import MOST_SECONDS, leased
 from storage.tracking.mlflow_client import database_of
@@ -45,4 +45,4 @@ def lease_of(layout: Layout | None, uri: str, experiment: str) -> str | None:
 
 
 def _name(uri: str, experiment: str) -> str:
-    return f"tracking-{hashlib.sha256(f'{uri} {experiment}'.encode()).hexdigest()[:16]}"
+    return f"tracking-{sha256(f'{uri} {experiment}'.encode())[:16]}"

@@ -61,14 +61,16 @@ def prepared_store(folder: Path) -> Path:
     address = layout.forecasts("log", **KEYS)
     write_artifact(address, {"forecasts": forecasts}, Lineage(kind="f", dataset="log", table_version=1))
     save_checkpoint(layout.checkpoint("pretrain", "log", **KEYS), {"weight": torch.arange(8.0)}, {"epoch": 3})
-    record = {"title": "DyFormer", "models": [layout.relative(model)], "identity": "x", "tests": {}}
+    about = {"title": "DyFormer", "models": [layout.relative(model)], "identity": "x"}
+    record = {**about, "num_tests": 0, "tests": {}}
     replace_champion(layout, "log", record, None)
     (folder / "plot.png").write_bytes(b"picture" * 20)
     (folder / "plots").mkdir()
     shutil.move(folder / "plot.png", folder / "plots")
     run = open_spool(Path(layout.spool), "run")
-    run.append({"id": "1", "kind": "start", "time": 5})
-    run.append({"id": "2", "kind": "artifact", "path": "plots"}, folder / "plots")
+    start = {"run_key": "run", "experiment": "log", "artifact_root": None, "name": "DyFormer", "tags": {}}
+    run.append({"id": "1", "kind": "start", "time": 5, **start})
+    run.append({"id": "2", "kind": "artifact", "time": 6, "path": "plots"}, folder / "plots")
     run.append({"id": "3", "kind": "finish", "status": "FINISHED", "time": 6})
     run.close()
     shutil.rmtree(store / "locks", ignore_errors=True)
@@ -82,8 +84,8 @@ def _use(store: Path) -> Layout:
 
 def _spooled(layout: Layout) -> list[Any]:
     """Read all that a replay would send; a run without records is damage."""
-    for folder, problem in faults_of_spool(Path(layout.spool)):
-        raise Damaged(f"{folder}/{problem}")
+    for _, damage in faults_of_spool(Path(layout.spool)):
+        raise damage
     runs = spooled_runs(Path(layout.spool))
     for folder in runs:
         check_run(folder)

@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
+from flows import temporary_server
 from flows.console import print_frame, printable
 from flows.ending import PACKAGES, SECONDS_TO_STOP, STOPPED_LINE, exit_code
 
@@ -234,3 +236,14 @@ def test_server_of_a_killed_run_ends():
     run.kill()
     run.communicate()
     assert ended_within(server, 10)
+
+
+def test_the_temporary_server_imports_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    commands: list[list[str]] = []
+    monkeypatch.setattr(temporary_server.subprocess, "Popen", lambda command, **options: commands.append(command))
+    temporary_server._started(SimpleNamespace(port=1))
+    monkeypatch.undo()
+    ((*flags, _, _, _, _),) = commands  # without the module and its arguments
+    (tmp_path / "mine.py").write_text("raise SystemExit(7)")
+    done = subprocess.run([*flags, "-m", "mine"], cwd=tmp_path, capture_output=True, check=False)
+    assert b"No module named mine" in done.stderr

@@ -24,7 +24,10 @@ class Disk:
         status, path = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}").readlink()
         contents, entries = dict(self.states[-1][0]), dict(self.states[-1][1])
         if stat.S_ISDIR(status.st_mode):
-            entries[status.st_ino] = {child.name: child.stat().st_ino for child in path.iterdir()}
+            children = {child.name: child.stat() for child in path.iterdir()}
+            entries[status.st_ino] = {name: child.st_ino for name, child in children.items()}
+            folders = (child.st_ino for child in children.values() if stat.S_ISDIR(child.st_mode))
+            entries |= {node: entries.get(node, {}) for node in folders}  # one that was never synced is empty
         else:
             contents[status.st_ino] = path.read_bytes()
         self.states.append((contents, entries))

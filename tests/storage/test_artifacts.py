@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,8 +22,10 @@ from storage.artifacts.artifact import (
     ArtifactMissing,
     Lineage,
     digest,
+    faults,
     is_complete,
     is_current,
+    lineage_of,
     manifest,
     names,
     read_bytes,
@@ -176,7 +179,7 @@ def test_a_writer_killed_at_any_point_leaves_no_artifact_or_a_complete_one(
 ):
     newer, seen, num_calls = dataclasses.replace(LINEAGE, code_version="99"), [], 0
     while True:
-        address = str(tmp_path / f"dataset={num_calls}")
+        address = str(tmp_path / f"try={num_calls}")
         killed_before(10**6)
         if older:
             write_artifact(address, CONTENTS, LINEAGE)
@@ -211,20 +214,6 @@ write_artifact(sys.argv[1], {"edges": pl.DataFrame({"a": [1]})}, Lineage(kind="x
     assert subprocess.run([sys.executable, "-c", program, address], check=False).returncode == -9
     assert manifest(address) is None
     assert files.find(str(tmp_path), "manifest.json") == []
-
-
-def test_the_leftovers_of_killed_writers_are_removed_after_a_day(tmp_path: Path, killed_before: Callable[[int], None]):
-    address = tmp_path / "dataset=uci"
-    killed_before(3)
-    with pytest.raises(Killed):
-        write_artifact(str(address), CONTENTS, LINEAGE)
-    killed_before(10**6)
-    (leftover,) = tmp_path.iterdir()
-    write_artifact(str(address), CONTENTS, LINEAGE)
-    assert leftover.exists()  # its writer may still run
-    os.utime(leftover, (0, 0))
-    write_artifact(str(address), CONTENTS, dataclasses.replace(LINEAGE, until=2))
-    assert list(tmp_path.iterdir()) == [address]
 
 
 def test_one_of_simultaneous_writers_wins_and_all_get_its_address(tmp_path: Path):
@@ -293,3 +282,28 @@ def test_a_manifest_that_is_none_is_named(tmp_path: Path, damage: bytes):
     Path(address, "manifest.json").write_bytes(damage)
     with pytest.raises(ArtifactDamaged, match=r"manifest.json was changed .*run the command that makes it again"):
         is_complete(address)
+
+
+def test_an_artifact_that_was_copied_to_another_dataset_is_refused(tmp_path: Path):
+    address = write_artifact(str(tmp_path / "dataset=uci" / "version=3"), CONTENTS, LINEAGE)
+    assert lineage_of(address) == LINEAGE
+    copy = tmp_path / "dataset=chat" / "version=3"
+    shutil.copytree(address, copy)
+    expected = rf"{copy}/manifest.json is of the dataset 'uci', and was copied here: delete its folder"
+    for read in (is_complete, lineage_of, digest, names, lambda address: read_table(address, "edges")):
+        with pytest.raises(ArtifactDamaged, match=expected):
+            read(str(copy))
+    ((location, problem),) = faults(str(copy))
+    assert (location, problem.partition(" ")[0]) == (f"{copy}/manifest.json", "is")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 300, "..", "a\\b", ""])
+def test_a_file_name_that_no_disk_has_is_refused(tmp_path: Path, path: str):
+    address = write_artifact(str(tmp_path / "mine"), CONTENTS, LINEAGE)
+    manifest = Path(address, "manifest.json")
+    record = json.loads(manifest.read_text())
+    record["files"]["edges.parquet"]["path"] = path
+    manifest.write_text(json.dumps(record))
+    with pytest.raises(ArtifactDamaged, match="which is not in the artifact's folder") as raised:
+        read_table(address, "edges")
+    str(raised.value).encode()

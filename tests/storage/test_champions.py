@@ -14,7 +14,7 @@ from storage.champions import champion_problems, read_champion, repair_champion,
 from storage.checksums import RecordDamaged
 from storage.layout import Layout
 
-RECORD = {"title": "L3", "models": [], "tests": {}}
+RECORD = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_one_of_two_machines_that_read_the_same_record_wins(remote: Layout):
 
 # A machine that adds its tests to the record, and repeats an addition that another machine overtook.
 MACHINE = """
-import sys
+import sys, time
 from storage.champions import champion_lock, read_champion, replace_champion
 from storage.layout import Layout
 
@@ -72,7 +72,8 @@ for number in range(12):
     while not added:
         with champion_lock(layout, "chat"):
             record, stamp = read_champion(layout, "chat")
-            tests = {**record["tests"], f"{sys.argv[2]} {number}": number}
+            time.sleep(0.02)  # in which others read it
+            tests = {**record["tests"], f"{sys.argv[2]} {number}": {"number": number}}
             added = replace_champion(layout, "chat", {**record, "tests": tests}, stamp)
             lost += not added
 print(lost)
@@ -92,7 +93,7 @@ def test_machines_at_once_lose_no_test_of_each_other(remote: Layout, tmp_path: P
     assert [machine.returncode for machine in machines] == [0, 0, 0]
     record = read_champion(remote, "chat")[0]
     assert record is not None
-    assert record["tests"] == {f"{state} {number}": number for state in set(states) for number in range(12)}
+    assert record["tests"] == {f"{state} {number}": {"number": number} for state in set(states) for number in range(12)}
     assert sum(lost) > 0  # otherwise they never met
     assert files.read_bytes(remote.champion_copy("chat")) == files.read_bytes(remote.champion("chat"))
 

@@ -242,13 +242,16 @@ def test_a_full_or_broken_disk_is_one_named_error_and_no_commit(
 
 def test_the_files_of_killed_writers_are_removed_by_the_next_commit(stored: Layout):
     folder = Path(stored.interactions("chat"))
-    left = [folder / "accepted=true" / name for name in ("part-0.parquet", ".part-1.parquet.ab", "part-2.parquet#1")]
-    left += [folder / LOG / f".{commit_name(3)}.ab"]
-    for path in left:
+    names = ("part-0.parquet", disk.temporary_name("part-1.parquet"), "part-2.parquet#1")
+    left = [folder / "accepted=true" / name for name in names]
+    left += [folder / LOG / disk.temporary_name(commit_name(3))]
+    of_others = [folder / LOG / name for name in (f"{2:020}.checkpoint.parquet", f".{commit_name(2)}.crc")]
+    for path in left + of_others:
         path.write_bytes(b"half")
     assert read_events(stored, "chat").height == 5
     append(stored, "chat", result([("eve", "ann", 40)]), "sha-3")
     assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in of_others)
     assert read_events(stored, "chat").height == 6
 
 

@@ -10,10 +10,11 @@ import pytest
 from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import save_checkpoint
-from storage.drop import DatasetInUse, check_dataset, drop_dataset
+from storage.drop import check_dataset, drop_dataset
 from storage.events.declarations import declare
 from storage.events.table import DatasetNotIngested
 from storage.layout import Layout
+from storage.locks import DatasetInUse
 
 KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}
 HOLDER = """

@@ -16,7 +16,6 @@ from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
 from storage import files, objects
-from storage.artifacts import artifact
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
@@ -228,7 +227,8 @@ def test_a_checkpoint_is_replaced(layout: Layout):
 def test_the_views_have_the_rows_of_the_object_store(layout: Layout):
     append(layout, "chat", FIRST, "sha-1")
     address = layout.graph("pagerank", "chat", version=1, until=3, settings="123")
-    write_artifact(address, {"pagerank": pl.DataFrame({"node": [0], "score": [0.5]})}, LINEAGE)
+    lineage = Lineage(kind="pagerank", dataset="chat", table_version=1)
+    write_artifact(address, {"pagerank": pl.DataFrame({"node": [0], "score": [0.5]})}, lineage)
     assert query(layout, "select count(*) from events").item() == 3
     assert query(layout, "select dataset, until, settings, score from pagerank").rows() == [("chat", 3, "123", 0.5)]
 
@@ -244,7 +244,7 @@ def test_old_files_of_a_replaced_artifact_are_removed_after_a_day(layout: Layout
     newer = Lineage(kind="x", dataset="uci", table_version=9)
     write_artifact(address, {"edges": EDGES.head(1)}, newer)
     assert len(files.find(address)) == 4
-    monkeypatch.setattr(artifact, "LEFTOVER_SECONDS", -60)
+    monkeypatch.setattr(files, "LEFTOVER_SECONDS", -60)
     write_artifact(address, {"edges": EDGES.head(2)}, Lineage(kind="x", dataset="uci", table_version=10))
     assert len(files.find(address)) == 2
     assert read_table(address, "edges").height == 2

@@ -41,12 +41,13 @@ def layout(tmp_path: Path) -> Layout:
         table = pl.DataFrame({"node": [0], "neighbor": [until], "score": [0.5]})
         write_artifact(address, {"pagerank": table}, lineage("pagerank", until=until))
     address = layout.snapshots("2024", version=1, settings="abc")
-    write_artifact(address, {name: pl.DataFrame({"step": [1, 2]}) for name in ("edges", "steps")}, lineage("snapshots"))
+    tables = {name: pl.DataFrame({"step": [1, 2]}) for name in ("edges", "steps")}
+    write_artifact(address, tables, lineage("snapshots", dataset="2024"))
     return layout
 
 
-def lineage(kind: str, until: int | None = None) -> Lineage:
-    return Lineage(kind=kind, dataset="chat", table_version=1, until=until)
+def lineage(kind: str, until: int | None = None, dataset: str = "chat") -> Lineage:
+    return Lineage(kind=kind, dataset=dataset, table_version=1, until=until)
 
 
 def test_every_artifact_is_a_view_with_its_keys(layout: Layout):
@@ -77,10 +78,10 @@ def test_a_part_of_an_artifact_is_in_no_view_and_is_named(layout: Layout):
     (address / "distances.parquet").write_bytes(b"half")
     done = layout.graph("pagerank", "chat", version=1, until=3, settings="123456789012")
     (Path(done) / "pagerank.parquet").unlink()
-    damage: list[str] = []
+    damage: list[Damaged] = []
     assert query(layout, "select until from pagerank", damage.append).rows() == [(4,)]
-    assert f"{address} has files but no manifest.json" in damage[0]
-    assert f"{done}/pagerank.parquet is missing" in damage[1]
+    assert f"{address} has files but no manifest.json" in str(damage[0])
+    assert f"{done}/pagerank.parquet is missing" in str(damage[1])
     with pytest.raises(QueryFailed, match="distances"):
         query(layout, "select * from distances", damage.append)
     with pytest.raises(Damaged, match="no manifest"):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,26 @@ from test_delta import DAMAGE, commit_file, data_paths, flipped, truncated
 from test_drop import HOLDER
 from test_events_table import FIRST, SECOND, ids
 
-from storage import disk, files
+from storage import checksums, disk, files
+from storage.artifacts import artifact
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import save_checkpoint
-from storage.checksums import RecordDamaged, read_record, write_record
-from storage.drop import DatasetInUse
+from storage.champions import read_champion
+from storage.checksums import Damaged, RecordDamaged, read_record, write_record
 from storage.events.commits import append
 from storage.events.declarations import declaration, declare
 from storage.events.delta_log import TableDamaged
-from storage.events.table import ingested_datasets, read_events
+from storage.events.table import history, ingested_datasets, read_events
 from storage.layout import Layout
 from storage.leftovers import remove_leftovers
+from storage.locks import DatasetInUse
 from storage.queries import query
-from storage.tracking.spool import open_spool, read_records, spooled_runs
+from storage.tracking.spool import check_run, open_spool, read_records, spooled_runs
 from storage.verification import Fault, dataset_of, faults, repaired
 
+CHAMPION = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
+START = {"id": "1", "kind": "start", "time": 5, "run_key": "run", "experiment": "e", "artifact_root": None}
+START |= {"name": "DyFormer", "tags": {}}
 KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}
 
 
@@ -44,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         declare(layout, dataset, {"window": "7d", "time_unit": "s"})
         append(layout, dataset, FIRST, "sha-1")
         append(layout, dataset, SECOND, "sha-2")
-        write_record(layout.champion(dataset), {"title": "L3", "models": []})
+        write_record(layout.champion(dataset), CHAMPION)
         lineage = Lineage(kind="vectors", dataset=dataset, table_version=1, until=3)
         vectors = pl.DataFrame({"id": [f"{dataset}-1"], "vector": [[0.5, 1.0]]})
         write_artifact(layout.vectors(dataset, **KEYS), {"vectors": vectors}, lineage)
@@ -52,8 +58,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "plot").mkdir()
     (tmp_path / "plot" / "loss.png").write_bytes(b"picture")
     run = open_spool(Path(layout.spool), "run")
-    run.append({"id": "1", "kind": "start", "time": 5})
-    run.append({"id": "2", "kind": "artifact", "path": "plots"}, tmp_path / "plot")
+    run.append(START)
+    run.append({"id": "2", "kind": "artifact", "time": 6, "path": "plots"}, tmp_path / "plot")
     run.close()
     return tmp_path / "store"
 
@@ -95,7 +101,7 @@ def test_a_part_that_can_be_made_again_is_named_and_repaired(layout: Layout, par
     path = min(path for path in Path(layout.root).glob(REPAIRED[part]) if "shop" not in str(path))
     flipped(path)
     (fault,) = found(layout)
-    assert Path(fault.address) in (path, *path.parents)
+    assert Path(fault.address.partition(", line")[0]) in (path, *path.parents)
     assert dataset_of(fault) == ("spool" if "spool" in part else "chat")
     assert "changed" in fault.problem or "not a complete" in fault.problem
     assert repaired(layout, dataset_of(fault), fault)
@@ -149,12 +155,12 @@ def test_one_damaged_dataset_hurts_no_other(layout: Layout):
     truncated(commit_file(layout, 1))
     flipped(chat(layout, "6_vectors/vectors/**/vectors.parquet"))
     assert ingested_datasets(layout) == ["chat", "shop"]
-    damage: list[str] = []
+    damage: list[Damaged] = []
     assert query(layout, "select distinct dataset from events", damage.append).rows() == [("shop",)]
     assert len(damage) == 1
-    assert str(commit_file(layout, 1)) in damage[0]
+    assert str(commit_file(layout, 1)) in str(damage[0])
     assert query(layout, "select id from vectors", damage.append).rows() == [("shop-1",)]
-    assert "vectors.parquet was changed" in damage[1]
+    assert "vectors.parquet was changed" in str(damage[1])
     assert append(layout, "shop", SECOND, "sha-3").version == 3
     assert append(layout, "new", FIRST, "sha-1").version == 1
 
@@ -228,7 +234,7 @@ def test_a_spooled_line_that_was_not_finished_is_left_out_and_a_changed_one_is_d
             read_records(folder)
 
 
-def test_leftovers_of_killed_writers_are_removed_after_an_hour(layout: Layout):
+def test_leftovers_of_killed_writers_are_removed_after_a_day(layout: Layout):
     folder = Path(layout.vectors("chat", **KEYS)).parent
     old, new = (folder / disk.temporary_name(name) for name in ("seed=1", "seed=2"))
     for left in (old, new):
@@ -258,11 +264,11 @@ def test_a_disk_that_cannot_read_a_file_is_one_named_error(layout: Layout, monke
 
     monkeypatch.setattr(hashlib, "file_digest", failing)
     os.utime(broken)  # so that it is read again
-    with pytest.raises(TableDamaged, match=rf"{broken} cannot be read \(Input/output error\): check the disk"):
+    with pytest.raises(TableDamaged, match=rf"{broken} cannot be read \(Input/output error\), check the disk"):
         read_events(layout, "chat")
-    damage: list[str] = []
+    damage: list[Damaged] = []
     assert query(layout, "select distinct dataset from events", damage.append).rows() == [("shop",)]
-    assert "cannot be read" in damage[0]
+    assert "cannot be read" in str(damage[0])
     (fault,) = found(layout)
     assert "cannot be read" in fault.problem
 
@@ -332,7 +338,7 @@ def test_a_repair_deletes_nothing_behind_a_link_above_artifacts(layout: Layout, 
 
 def test_a_run_that_is_being_written_is_not_verified_nor_set_aside(layout: Layout):
     run = open_spool(Path(layout.spool), "live")
-    run.append({"id": "1", "kind": "start", "time": 5})
+    run.append(START)
     (run.folder / "records.jsonl").write_text("")  # as if read between the two lines of a record
     assert found(layout) == []
     run.close()
@@ -370,4 +376,156 @@ def test_a_damaged_file_without_checksum_is_named_and_other_datasets_are_verifie
 
 def test_folders_of_other_names_are_no_datasets(layout: Layout):
     (Path(layout.datasets) / "dataset=my log~").mkdir()
+    assert found(layout) == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_lost_end_of_both_tables_is_noticed_by_what_was_made_of_it(layout: Layout, version: int):
+    lineage = Lineage(kind="snapshots", dataset="chat", table_version=2)
+    address = write_artifact(layout.snapshots("chat", version=2, settings="ab"), {"edges": pl.DataFrame()}, lineage)
+    data = data_paths(layout)
+    for path in (commit_file(layout, number) for number in range(version, 3)):
+        path.unlink()
+    for path in Path(layout.nodes("chat")).glob("_delta_log/*.json"):
+        path.unlink() if int(path.stem) >= version else None
+    lost = commit_file(layout, version)
+    for use in (read_events, lambda layout, name: append(layout, name, FIRST, "sha-9")):
+        with pytest.raises(TableDamaged, match=f"{lost} is missing, though snapshots of version 2 exist"):
+            use(layout, "chat")
+    assert [(fault.address, fault.repair) for fault in found(layout)] == [(str(lost), None)]
+    assert all(path.exists() for path in data)
+    assert "chat" in ingested_datasets(layout)
+    files.remove_folder(address)
+    Path(address).mkdir()  # an empty folder was made of nothing
+    assert found(layout, "shop") == []
+
+
+WRONG = [None, True, -1, 1.5, float("nan"), "x", "\ud800", "../x", [], [1], {}, {"a": 1}]
+
+
+def changed(record: Any, keys: tuple[Any, ...], value: Any) -> Any:
+    """Copy a record with another value behind the keys; without keys it is the value."""
+    if not keys:
+        return value
+    copy = dict(record) if isinstance(record, dict) else list(record)
+    copy[keys[0]] = changed(record[keys[0]], keys[1:], value)
+    return copy
+
+
+def keys_in(record: Any) -> list[tuple[Any, ...]]:
+    """List the keys of each value in a record, those of the record itself (none) first."""
+    inner = record.items() if isinstance(record, dict) else enumerate(record[:1]) if isinstance(record, list) else ()
+    return [(), *((key, *more) for key, value in inner for more in keys_in(value))]
+
+
+def rewritten(layout: Layout, part: str) -> tuple[Path, Any, Callable[[Any], bytes], Callable[[], object]]:
+    """The file of a part, its record, how a record is written with a checksum, and a reader."""
+    if part in ("declaration", "champion"):
+        path = Path(layout.declaration("chat") if part == "declaration" else layout.champion("chat"))
+        reader = declaration if part == "declaration" else read_champion
+        return path, json.loads(path.read_text())["record"], checksums.sealed, lambda: reader(layout, "chat")
+    if part == "manifest":
+        address = layout.vectors("chat", **KEYS)
+        path = Path(address, "manifest.json")
+
+        def written(record: Any) -> bytes:
+            with suppress(Exception):  # what has no digest keeps the old one
+                record = {**record, "digest": artifact._digest(record)}
+            return json.dumps(record).encode()
+
+        return path, json.loads(path.read_text()), written, lambda: artifact.read_table(address, "vectors")
+    if part == "commit":
+        path = commit_file(layout, 2)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in lines:  # as other programs write it, without a checksum
+            action.get("commitInfo", {}).pop("digest", None)
+            action.get("commitInfo", {}).pop("engineInfo", None)
+        return (
+            path,
+            lines,
+            lambda lines: "".join(json.dumps(line) + "\n" for line in lines).encode(),
+            lambda: (
+                history(layout, "chat"),
+                read_events(layout, "chat"),
+            ),
+        )
+    (folder,) = spooled_runs(Path(layout.spool))
+    path = folder / "records.jsonl"
+    return (
+        path,
+        read_records(folder),
+        lambda lines: b"".join(checksums.sealed(line, indent=None) + b"\n" for line in lines),
+        lambda: check_run(folder),
+    )
+
+
+@pytest.mark.parametrize("part", ["declaration", "champion", "manifest", "commit", "spool"])
+def test_a_value_of_the_wrong_kind_is_damage_or_without_effect(layout: Layout, part: str):
+    path, record, written, read = rewritten(layout, part)
+    messages = []
+    for keys in keys_in(record):
+        for value in WRONG:
+            with suppress(TypeError, AttributeError):  # no list of lines, which the format cannot hold
+                path.write_bytes(written(changed(record, keys, value)))
+                messages += message_of(read)
+    assert len(messages) > 2 * len(WRONG)
+    assert not [message for message in messages if "\n" in message or not message.isprintable()]
+
+
+def message_of(read: Callable[[], object]) -> list[str]:
+    try:
+        read()
+    except (Damaged, artifact.ArtifactMissing) as error:
+        return [str(error)]
+    return []
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["2_events", "2_events/dataset=chat/nodes", "2_events/dataset=chat/interactions/_delta_log", "6_vectors"],
+)
+def test_a_file_in_place_of_a_folder_is_named(layout: Layout, folder: str):
+    path = Path(layout.root, folder)
+    shutil.rmtree(path)
+    path.write_bytes(b"x")
+    (first, *_) = found(layout)
+    assert (first.address, first.problem) == (str(path), "is a file, and the store has a folder there")
+    for fault in found(layout):
+        repaired(layout, dataset_of(fault), fault)
+    if path.name == "nodes":
+        assert found(layout) == []
+        assert ids(layout) == ["cy", "ann", "bob", "dan"]
+
+
+def test_a_folder_in_place_of_a_lock_hurts_no_other_run(layout: Layout):
+    (folder,) = spooled_runs(Path(layout.spool))
+    (folder / "lock").unlink()
+    (folder / "lock").mkdir()
+    (fault,) = found(layout)
+    assert (fault.address, fault.repair) == (str(folder / "lock"), None)
+
+
+@pytest.mark.parametrize("table", ["interactions", "nodes"])
+def test_a_folder_in_place_of_a_commit_is_named(layout: Layout, table: str):
+    commit = Path(layout.interactions("chat")).with_name(table) / "_delta_log" / f"{2:020}.json"
+    commit.unlink()
+    commit.mkdir()
+    (fault,) = found(layout)
+    assert fault.address == str(commit)
+    assert "Is a directory" in fault.problem
+    with pytest.raises(TableDamaged, match="Is a directory"):
+        append(layout, "chat", FIRST, "sha-9")
+
+
+def test_three_faults_of_one_dictionary_rebuild_it_once(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    for path in Path(layout.nodes("chat")).glob("*.parquet"):
+        flipped(path)
+    in_nodes = found(layout)
+    assert len(in_nodes) == 2
+    calls: list[str] = []
+    real = files.remove_folder
+    monkeypatch.setattr(files, "remove_folder", lambda folder: (calls.append(folder), real(folder)))
+    done = "the dictionary was made again from the events"
+    assert [repaired(layout, "chat", fault) for fault in in_nodes] == [done, done]
+    assert calls == [layout.nodes("chat")]
     assert found(layout) == []

@@ -1,0 +1,273 @@
+"""A JSON record of the store -> what is wrong with the kinds of its values, None for a record that can be used.
+
+A checksum finds accidents. A record that another program wrote, or an earlier version, may be whole and hold a list for
+a text all the same.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+MOST_NAME_BYTES = 255
+
+
+def is_below(path: str) -> bool:
+    """Whether a relative path stays below the folder that it is appended to, and a disk can have it."""
+    try:
+        parts = path.encode().split(b"/")
+    except UnicodeEncodeError:  # half of a pair of code units, which JSON can hold
+        return False
+    is_name = all(0 < len(part) <= MOST_NAME_BYTES for part in parts)
+    return is_name and "://" not in path and not {"\\", "\0"} & set(path) and not {b".", b".."} & set(parts)
+
+
+def _below(path: str) -> str:
+    if not is_below(path):
+        raise ValueError("expected a path below the folder")
+    return path
+
+
+def _unicode(text: str) -> str:
+    text.encode()  # UnicodeEncodeError is a ValueError, as a validator raises it
+    return text
+
+
+Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Text = Annotated[str, AfterValidator(_unicode)]
+Path = Annotated[str, AfterValidator(_below)]
+
+
+class Declaration(BaseModel, strict=True):
+    """How a log is read; the names of options that are missing are guessed or have defaults."""
+
+    source: str | Count | None = None
+    target: str | Count | None = None
+    time: str | Count | None = None
+    weight: str | Count | None = None
+    label: str | Count | None = None
+    format: str | None = None
+    separator: str | None = None
+    has_header: bool | None = None
+    time_unit: str | None = None
+    bipartite: bool | None = None
+    directed: bool | None = None
+    comment_marks: str = ""
+    window: str = ""
+    drop_duplicates: bool | None = None
+
+
+class Champion(BaseModel, strict=True):
+    """The champion of a dataset, and the outcomes of its tests by their keys."""
+
+    title: str
+    models: list[Path]
+    identity: str
+    num_tests: Count
+    tests: dict[str, dict[str, Any]]
+
+
+class EarlierChampion(BaseModel, strict=True):
+    """The champion as the first version wrote it: a model."""
+
+    model: Path
+    space: str
+
+
+class StoredFile(BaseModel, strict=True):
+    """A file of an artifact."""
+
+    path: str
+    bytes: Count
+    sha256: str
+
+
+class StoredLineage(BaseModel, strict=True):
+    """What an artifact depends on."""
+
+    kind: str
+    dataset: str
+    table_version: Whole
+    until: Whole | None = None
+    settings: dict[str, Any] = {}
+    settings_hash: str = ""
+    code_version: str = ""
+    max_event_time: Whole | None = None
+    inputs: dict[str, str] = {}
+
+
+class Manifest(BaseModel, strict=True):
+    """The files of an artifact by their names, and its lineage."""
+
+    digest: str
+    lineage: StoredLineage
+    files: dict[str, StoredFile]
+
+
+class Source(BaseModel, strict=True):
+    """The counts and the times of a source that a commit brought."""
+
+    batch: Text
+    num_read: Count
+    num_accepted: Count
+    num_quarantined: Count
+    num_dropped: Count
+    num_duplicates: Count
+    first_time: Whole
+    last_time: Whole
+    files: list[str] = []
+
+
+class Commit(BaseModel, strict=True):
+    """What a commit of the event table says about its sources; one of an earlier version has one source."""
+
+    version: Count
+    arrival: Whole
+    sources: list[Source]
+
+
+class EarlierCommit(BaseModel):
+    """A commit of one source, as an earlier version wrote it; its numbers may be texts."""
+
+    version: Count
+    arrival: Whole
+    batch: Text
+    num_read: Count
+    num_accepted: Count
+    num_quarantined: Count
+    num_dropped: Count
+    num_duplicates: Count
+    first_time: Whole
+    last_time: Whole
+
+
+class Added(BaseModel, strict=True):
+    """A data file that a commit adds."""
+
+    path: str
+    size: Count
+    tags: dict[str, str | None] | None = None
+
+
+class Removed(BaseModel, strict=True):
+    """A data file that a commit removes."""
+
+    path: str
+
+
+class Transaction(BaseModel, strict=True):
+    """The version of an application that a commit records."""
+
+    appId: str
+    version: Whole
+
+
+class Action(BaseModel, strict=True):
+    """A line of a commit of a Delta table."""
+
+    commitInfo: dict[str, Any] | None = None
+    add: Added | None = None
+    remove: Removed | None = None
+    txn: Transaction | None = None
+
+
+class Spooled(BaseModel, strict=True):
+    """What all records that wait for MLflow have."""
+
+    id: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
+    kind: Literal["start", "params", "tags", "metrics", "artifact", "dataset", "register", "finish"]
+    time: Whole
+    checksums: dict[Path, str] = {}
+
+
+class Start(BaseModel, strict=True):
+    """The beginning of a run."""
+
+    run_key: str
+    keyed: bool = False
+    experiment: str
+    artifact_root: str | None
+    name: str
+    tags: dict[str, str]
+
+
+class Params(BaseModel, strict=True):
+    """Settings of a run."""
+
+    params: dict[str, str]
+
+
+class Tags(BaseModel, strict=True):
+    """Tags of a run."""
+
+    tags: dict[str, str]
+
+
+class Metrics(BaseModel):
+    """Points of curves: name, value, milliseconds, step; JSON has no tuples."""
+
+    metrics: list[tuple[str, Annotated[float, Field(strict=True)], Whole, Whole]]
+    once: bool
+
+
+class Artifact(BaseModel, strict=True):
+    """The folder of a file among those of the run."""
+
+    path: Path | Literal[""]
+
+
+class Data(BaseModel, strict=True):
+    """The data that a run read."""
+
+    dataset: dict[str, str | None]
+    context: str
+
+
+class Register(BaseModel, strict=True):
+    """A version of a registered model."""
+
+    model: str
+    tags: dict[str, str]
+    aliases: list[str]
+
+
+class Finish(BaseModel, strict=True):
+    """The end of a run."""
+
+    status: Literal["FINISHED", "FAILED", "KILLED"]
+
+
+OF_SPOOL: dict[str, type[BaseModel]] = {
+    "start": Start,
+    "params": Params,
+    "tags": Tags,
+    "metrics": Metrics,
+    "artifact": Artifact,
+    "dataset": Data,
+    "register": Register,
+    "finish": Finish,
+}
+
+
+def wrong_kind(model: type[BaseModel], record: Any) -> str | None:
+    """Say which value of a record is wrong in kind, and why."""
+    try:
+        model.model_validate(record)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))[:80]
+        return f"is wrong in kind: {where or 'the record'}: {fault['msg']}".encode("ascii", "backslashreplace").decode()
+    return None
+
+
+def wrong_in_commit(info: dict[str, Any]) -> str | None:
+    """Say what is wrong with the metadata of a commit; those of other programs say nothing about sources."""
+    if "sources" in info:
+        return wrong_kind(Commit, info)
+    return wrong_kind(EarlierCommit, info) if "num_read" in info else None
+
+
+def wrong_in_spool(record: Any) -> str | None:
+    """Say what is wrong with a record that waits for MLflow."""
+    problem = wrong_kind(Spooled, record)
+    return problem if problem is not None else wrong_kind(OF_SPOOL[record["kind"]], record)
