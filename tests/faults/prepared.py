@@ -18,6 +18,7 @@ from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
 TWO_DAYS = 172_800.0
+END = "end"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,4 +106,5 @@ def prepared(folder: Path, stages: Mapping[str, Callable[[], object]]) -> Prepar
         assert read.code == 0, f"{stage}: {read.output}"
         assert not read.value["damage"] + read.value["files of no command"], f"{stage}: {read.value}"
         made.after[stage] = read.value
+    shutil.copytree(made.store, folder / "before" / END)
     return made
