@@ -1,16 +1,18 @@
 """Address of a finished training -> its weights, settings, lineage, losses and times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
 import polars as pl
 
-from dyformer.embedder import Embedder, Scorer
+from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce
 from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, experiment_for, from_record
-from dyformer.training.checkpoint import Weights
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.training.checkpoint import Weights, WeightsDoNotFit
 from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import (
     Lineage,
@@ -99,6 +101,28 @@ def trained_until(trained: Lineage, opened: Snapshots) -> int:
     return int((opened.steps["start_time"] <= trained.max_event_time).sum())
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredWeights:
+    """Weights as a method, whose error names the artifacts."""
+
+    addresses: tuple[str, ...]
+    method: TrainedDyFormer
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Fit as the method does. Raises WeightsDoNotFit, with the addresses."""
+        with naming(*self.addresses):
+            return self.method.fit(graph, seed=seed)
+
+
+@contextmanager
+def naming(*models: str) -> Iterator[None]:
+    """Add the addresses of models to an error of their weights."""
+    try:
+        yield
+    except WeightsDoNotFit as error:
+        raise WeightsDoNotFit(f"{' or '.join(models)}: {error}") from error
+
+
 def stored_method(opened: Snapshots, model: str, older: Sequence[str], step: int) -> tuple[FittedOnce, Experiment]:
     """Return stored weights as a method for the forecast of a step, with their settings and lineage.
 
@@ -133,7 +157,8 @@ def _weights_as_method(
     # A window of the whole history is settled at training, so the older weights may have fewer lags: they do not fit.
     fitting = [each for each in models if (each[1].graph, each[1].model) == (experiment.graph, experiment.model)]
     weights = {trained_until(lineage, opened): own for own, _, lineage in fitting}
-    return FittedOnce(method=TrainedDyFormer(weights=weights, model=experiment.model, device=device())), experiment
+    trained = TrainedDyFormer(weights=weights, model=experiment.model, device=device())
+    return FittedOnce(method=StoredWeights(addresses=addresses, method=trained)), experiment
 
 
 def device() -> str:

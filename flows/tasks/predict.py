@@ -21,7 +21,7 @@ from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.retrieval import last_active
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
-from flows.tasks.models import Contender, device, method_of, open_model, space_of
+from flows.tasks.models import Contender, device, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import is_current, lineage_of, read_table, write_artifact
 from storage.events.rows import ids_are_integers
@@ -67,10 +67,12 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
         return address
     graph = opened.graph(step)
     nodes = user_ids(opened, graph)
+    with naming(model):
+        vectors = _vectors(graph, weights, experiment)
     table = nodes.with_columns(
         step=pl.lit(step, pl.Int64),
         space_id=pl.lit(space_of(model)),
-        vector=pl.Series(_vectors(graph, weights, experiment), dtype=pl.List(pl.Float32)),
+        vector=pl.Series(vectors, dtype=pl.List(pl.Float32)),
     )
     check_vectors(table["vector"], model)
     return write_artifact(address, {"vectors": table}, lineage)
@@ -132,7 +134,8 @@ def write_forecasts(
 
 def read_vectors(address: str) -> NDArray[np.float32]:
     """Return the vectors `[N, D]` of an artifact of write_vectors."""
-    vectors = read_table(address, "vectors")["vector"]
+    table = read_table(address, "vectors")
+    vectors = table["vector"] if "vector" in table.columns else pl.Series([None])
     check_vectors(vectors, address)
     return vectors.explode().to_numpy().reshape(len(vectors), -1)
 

@@ -15,7 +15,16 @@ from dyformer.graphs.snapshots import (
 )
 from dyformer.graphs.windows import split_windows
 from dyformer.logs.datasets import DATASETS, Window
-from storage.artifacts.artifact import Lineage, digest, is_current, lineage_of, read_table, write_artifact
+from storage.artifacts.artifact import (
+    REMEDY,
+    ArtifactDamaged,
+    Lineage,
+    digest,
+    is_current,
+    lineage_of,
+    read_table,
+    write_artifact,
+)
 from storage.events import scratch_database
 from storage.events.declarations import declaration
 from storage.events.disk_snapshots import cut_events, read_interactions
@@ -79,6 +88,9 @@ class Snapshots:
         """
         self.check(until)
         tables = {name: read_table(self.address, name) for name in TABLES}
+        is_known = pl.col("source", "target").is_between(0, tables["nodes"].height - 1).all()
+        if not all(tables["edges"].select(is_known).row(0)):  # the compiled loops would leave their arrays
+            raise ArtifactDamaged(f"{self.address} has edges of nodes that it lacks: {REMEDY}")
         graph = replace(prefix(from_tables(tables), until), directed=self.directed)
         if not interactions:
             return graph

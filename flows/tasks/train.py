@@ -103,6 +103,7 @@ def train_model(
     key = f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"
     with in_use(opened.layout, opened.dataset).read_lock(), alone(opened.layout, key):
         if is_current(address, lineage):
+            _remove_checkpoints(opened, lineage)
             return address
         graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
         return _train(opened, graph, experiment, lineage, address, weights, on_epoch)
@@ -135,9 +136,8 @@ def _train(
     on_epoch: OnEpoch,
 ) -> str:
     """Run the stages, from scratch or from weights of an earlier step, and write the weights once, at the end."""
-    seed, keys = lineage.settings["seed"], run_keys(opened, lineage)
+    seed, stages = lineage.settings["seed"], _checkpoints(opened, lineage)
     key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
-    stages = {name: opened.layout.checkpoint(name, opened.dataset, **keys) for name in ("pretrain", "finetune")}
     rows: list[EpochRow] = []
     for name, folder in stages.items():
         if getattr(experiment, name) is not None:
@@ -151,9 +151,20 @@ def _train(
     write_artifact(times_address(opened, lineage), times_table, replace(lineage, kind="times"))
     losses_table = pl.DataFrame(losses, orient="row", schema=LOSSES)
     write_artifact(address, {WEIGHTS: to_bytes(weights, key), "losses": losses_table}, lineage)
-    for folder in stages.values():
-        remove_checkpoint(folder)
+    _remove_checkpoints(opened, lineage)
     return address
+
+
+def _remove_checkpoints(opened: Snapshots, lineage: Lineage) -> None:
+    """Remove the checkpoints of a finished training; a process may have been killed before it did."""
+    for folder in _checkpoints(opened, lineage).values():
+        remove_checkpoint(folder)
+
+
+def _checkpoints(opened: Snapshots, lineage: Lineage) -> dict[str, str]:
+    """Give the address of the checkpoint of each stage."""
+    keys = run_keys(opened, lineage)
+    return {name: opened.layout.checkpoint(name, opened.dataset, **keys) for name in ("pretrain", "finetune")}
 
 
 def _run_stage(

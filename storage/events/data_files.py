@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import disk, files, objects
-from storage.checksums import file_sha256
+from storage.checksums import file_sha256, is_below
 from storage.events import delta
 from storage.events.delta import Table
 from storage.events.delta_log import REMEDY, TableDamaged
@@ -46,7 +46,9 @@ def store(
 
 def scan(table: Table, partition: str = "") -> pl.LazyFrame:
     """Rows of a table, or of one partition `key=value` without the key's own column, after a check of their files."""
-    wanted = [file for file in table.data_files if file.path.startswith(f"{partition}/") or not partition]
+    # A path that leads out of the folder belongs to no partition, and is refused below.
+    own = f"{partition}/" if partition else ""
+    wanted = [file for file in table.data_files if file.path.startswith(own) or not is_below(file.path)]
     if not wanted:
         return pl.LazyFrame()
     for file in wanted:

@@ -8,7 +8,7 @@ of two processes one searches and creates at a time: see `storage.tracking.turns
 import os
 import socket
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -68,9 +68,7 @@ def _make_database(path: Path) -> None:
         left.unlink()
     temporary = path.with_name(temporary_name(path.name))
     MlflowClient(tracking_uri=f"sqlite:///{temporary}").search_experiments(max_results=1)
-    with suppress(FileExistsError):
-        path.hardlink_to(temporary)  # unlike a rename, it replaces nothing
-    temporary.unlink()
+    temporary.replace(path)
 
 
 def failures() -> tuple[type[Exception], ...]:

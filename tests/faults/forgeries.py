@@ -12,7 +12,7 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -277,11 +277,15 @@ def trials(made: Prepared, num_tries: int, seed: int) -> Iterator[Trial]:
 def failures(made: Prepared, trial: Trial) -> list[str]:
     """Forge a file and do a command; list the claims that do not hold."""
     command = COMMANDS[trial.command]
-    expected = _ended(made, command, lambda store: None)
-    assert expected.code == 0, expected.output
+    if trial.command not in made.results:
+        expected = _ended(made, command, lambda store: None)
+        assert expected.code == 0, expected.output
+        made.results[trial.command] = expected.value["result"]
     end = _ended(made, command, FORGERIES[trial.title])
     wrong = wrong_end(end.code, end.output, str(made.disk))
-    if not wrong and end.code == 0 and end.value["result"] != expected.value["result"]:
+    # A statement shows the values that a table has, which is then the forged one.
+    is_shown = trial.command == "sql" and trial.title.startswith("vectors")
+    if not wrong and end.code == 0 and end.value["result"] != made.results[trial.command] and not is_shown:
         wrong.append("another result without a word")
     return wrong
 
@@ -293,20 +297,19 @@ def _ended(made: Prepared, command: Callable[[], object], forge: Callable[[Store
     shutil.rmtree(outside, ignore_errors=True)
     outside.mkdir()
     shutil.copy(_vectors(made.store) / "vectors.parquet", outside / "other.parquet")
-    forged = made.read(lambda: forge(made.store) and None)
-    assert forged.code == 0, forged.output
-    before = _files(outside)
+    result: list[object] = []
 
     def plain() -> None:
         result.append(command())
 
-    def named() -> dict[str, Any]:
+    def forged() -> dict[str, Any]:
+        forge(made.store)
+        before = _files(outside)
         code = exit_code(plain)
+        assert _files(outside) == before, "a file outside was changed"
         return {"result": result[0]} if code == 0 else sys.exit(code)
 
-    result: list[object] = []
-    end = made.read(named)
-    return end if _files(outside) == before else replace(end, code=-1, output="a file outside was changed")
+    return made.read(forged)
 
 
 def _files(folder: Path) -> dict[str, str]:

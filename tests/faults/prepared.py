@@ -30,6 +30,7 @@ class Prepared:
     after: dict[str, dict[str, Any]] = field(default_factory=dict)
     effects: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)  # of commands that a sweep compares with others
 
     @property
     def store(self) -> Path:

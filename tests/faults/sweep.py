@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ Failures = Callable[[Prepared, Any], list[str]]
 def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Namespace, repeat: str, title: str) -> int:
     """Do the trials and print the outcome; `repeat` repeats the trial `{number}`. Returns how many did not hold."""
     started, num_tried, num_held = time.monotonic(), 0, 0
-    for number, trial in enumerate(draw(made, options.tries, options.seed)):
-        if options.only in (None, number):
-            wrong = failures(made, trial)
-            num_tried, num_held = num_tried + 1, num_held + (not wrong)
-            for line in wrong:
-                print(f"{number}: {trial}: {line}")
-            if wrong:
-                print(f"   repeat: {repeat.format(number=number)}")
+    with suppress(KeyboardInterrupt):  # the rest is left out, and the line below says how many were tried
+        for number, trial in enumerate(draw(made, options.tries, options.seed)):
+            if options.only in (None, number):
+                wrong = failures(made, trial)
+                num_tried, num_held = num_tried + 1, num_held + (not wrong)
+                for line in wrong:
+                    print(f"{number}: {trial}: {line}")
+                if wrong:
+                    print(f"   repeat: {repeat.format(number=number)}")
     seconds = time.monotonic() - started
     print(f"{title}: {num_held} of {num_tried} held, seed {options.seed}, {seconds:.0f} s", flush=True)
     return num_tried - num_held

@@ -1,12 +1,15 @@
 """Forecast candidates on a graph too large for all pairs."""
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot
-from flows.tasks.predict import WrongVectors, candidate_pairs, check_vectors
+from flows.tasks.predict import WrongVectors, candidate_pairs, check_vectors, read_vectors
+from storage.artifacts.artifact import Lineage, write_artifact
 
 
 def path_graph(num_nodes: int) -> DynamicGraph:
@@ -48,3 +51,10 @@ def test_vectors_that_cannot_be_used_are_named():
     for wrong in (*(pl.Series(rows, dtype=pl.List(pl.Float32)) for rows in others), sound.cast(pl.List(pl.Float64))):
         with pytest.raises(WrongVectors, match="the artifact"):
             check_vectors(wrong, "the artifact")
+
+
+def test_a_table_without_vectors_is_named(tmp_path: Path):
+    lineage = Lineage(kind="vectors", dataset="mine", table_version=1)
+    address = write_artifact(str(tmp_path / "vectors"), {"vectors": pl.DataFrame({"id": ["a"]})}, lineage)
+    with pytest.raises(WrongVectors, match=address):
+        read_vectors(address)

@@ -25,7 +25,7 @@ from flows.tasks.evaluation.rank import (
     write_queries,
 )
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import DYFORMER, Contender, space_of, stored_method
+from flows.tasks.models import DYFORMER, Contender, StoredWeights, space_of, stored_method
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.report import run_metrics
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
@@ -100,8 +100,9 @@ def test_an_older_model_with_fewer_lags_is_left_out(snapshots: str):
     older, newer = (train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
     queries, opened = write_queries(snapshots, 6), open_snapshots(snapshots)
     stored, _ = stored_method(opened, newer, (older,), 6)
-    assert isinstance(stored.method, TrainedDyFormer)
-    assert list(stored.method.weights) == [5]
+    assert isinstance(stored.method, StoredWeights)
+    assert isinstance(stored.method.method, TrainedDyFormer)
+    assert list(stored.method.method.weights) == [5]
     table = read_table(rank_model(snapshots, queries, newer, older=(older,)), "rankings")
     assert table["method"].to_list() == ["DyFormer", "Forecaster with DyFormer"]
 

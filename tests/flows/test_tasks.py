@@ -10,17 +10,20 @@ from unittest.mock import patch
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from own_log import own_log
 
-from dyformer.experiments.settings import Experiment
+from dyformer.experiments.settings import Experiment, as_record
+from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.stages import trained as trained_models
 from flows.tasks.evaluation.evaluate import evaluate_model
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import Contender, open_model, space_of
+from flows.tasks.models import PARTS, Contender, open_model, run_keys, space_of
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
 from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots, open_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
-from storage.artifacts.artifact import Lineage, lineage_of, read_bytes, read_table
+from storage.artifacts.artifact import ArtifactDamaged, Lineage, lineage_of, read_bytes, read_table, write_artifact
+from storage.artifacts.checkpoints import has_checkpoint, save_checkpoint, to_bytes
 from storage.layout import FORECAST, WEIGHTS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -56,10 +59,13 @@ def trained_files(model: str) -> tuple[bytes, bytes]:
 def test_finished_training_is_not_repeated(tmp_path: Path):
     snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
     first = trained(tmp_path / "store", snapshots)
+    (left,) = (Path(path.parent.as_posix().replace("/model/", "/finetune/")) for path in tmp_path.rglob(WEIGHTS))
+    save_checkpoint(str(left), {}, {})  # by a process that was killed before it removed its own
     started = time.monotonic()
     with patch("flows.tasks.train.pretrain", side_effect=AssertionError("trained again")):
         assert trained(tmp_path / "store", snapshots) == first
     assert time.monotonic() - started < 5
+    assert not has_checkpoint(str(left))
 
 
 def test_a_training_starts_from_the_weights_of_an_earlier_step(tmp_path: Path):
@@ -148,6 +154,31 @@ def test_a_model_of_the_whole_history_gives_vectors_and_forecasts_of_later_steps
         forecasts = read_table(write_forecasts(snapshots, contender, later, k=2), "forecasts")
         assert forecasts["step"].unique().to_list() == [UNTIL + 2]
         assert read_table(evaluate_model(snapshots, model, UNTIL + 1), "pairs").height
+
+
+def test_edges_of_nodes_that_do_not_exist_are_refused(tmp_path: Path):
+    """The compiled loops would read beyond their arrays."""
+    address = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        tables = {name: read_table(address, name) for name in ("edges", "steps", "nodes")}
+        for wrong in (-1, tables["nodes"].height):
+            forged = tables["edges"].with_columns(target=pl.lit(wrong).cast(tables["edges"]["target"].dtype))
+            other = write_artifact(f"{address}{wrong}", {**tables, "edges": forged}, lineage_of(address))
+            with pytest.raises(ArtifactDamaged, match="has edges of nodes that it lacks"):
+                open_snapshots(other).graph(2)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path):
+    address = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
+    with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+        opened = open_snapshots(address)
+        weights = to_bytes({"more": torch.zeros(2)}, {})
+        settings = {"seed": 0, **as_record(EXPERIMENT, PARTS)}
+        lineage = opened.lineage("model", until=UNTIL, settings=settings)
+        model = write_artifact(opened.layout.model("mylog", **run_keys(opened, lineage)), {WEIGHTS: weights}, lineage)
+        for use in (lambda: write_vectors(address, model), lambda: evaluate_model(address, model, UNTIL + 1)):
+            with pytest.raises(WeightsDoNotFit, match=f"^{model}: the weights do not fit"):
+                use()
 
 
 def test_the_seed_reaches_the_heads_of_the_forecasts(tmp_path: Path):
