@@ -42,7 +42,7 @@ test: install
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-FAULTS := kills errors concurrency damage
+FAULTS := kills errors concurrency forgeries damage
 .PHONY: $(FAULTS:%=test-%)
 
 test-faults: install
