@@ -90,7 +90,7 @@ class Snapshots:
         tables = {name: read_table(self.address, name) for name in TABLES}
         is_known = pl.col("source", "target").is_between(0, tables["nodes"].height - 1).all()
         if not all(tables["edges"].select(is_known).row(0)):  # the compiled loops would leave their arrays
-            raise ArtifactDamaged(f"{self.address} has edges of nodes that it lacks: {REMEDY}")
+            raise ArtifactDamaged(self.address, "has edges of nodes that it lacks", REMEDY)
         graph = replace(prefix(from_tables(tables), until), directed=self.directed)
         if not interactions:
             return graph

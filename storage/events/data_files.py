@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import disk, files, objects
-from storage.checksums import file_sha256, is_below
+from storage.checksums import file_sha256
 from storage.events import delta
 from storage.events.delta import Table
 from storage.events.delta_log import REMEDY, TableDamaged
+from storage.kinds import is_below
 
 FILE_BYTES = 1 << 26
 GROUP_ROWS = 1 << 17  # rows that are encoded together
