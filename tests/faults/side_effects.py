@@ -97,8 +97,8 @@ class Effects:
             target = arguments[0] if arguments and name != "mkdir" else path
             if not self._is_ours(target, options.get("dir_fd")):
                 return function(path, *arguments, **options)
-            shown = f"{name} {Path(os.fsdecode(target)).name}"
-            return self.perform(shown, lambda: function(path, *arguments, **options))
+            label = f"{name} {Path(os.fsdecode(target)).name}"
+            return self.perform(label, lambda: function(path, *arguments, **options))
 
         return changed
 

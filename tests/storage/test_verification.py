@@ -484,7 +484,7 @@ def message_of(read: Callable[[], object]) -> list[str]:
     "folder",
     ["2_events", "2_events/dataset=chat/nodes", "2_events/dataset=chat/interactions/_delta_log", "6_vectors"],
 )
-def test_a_file_in_place_of_a_folder_is_named(layout: Layout, folder: str):
+def test_a_file_instead_of_a_folder_is_named(layout: Layout, folder: str):
     path = Path(layout.root, folder)
     shutil.rmtree(path)
     path.write_bytes(b"x")
@@ -497,7 +497,7 @@ def test_a_file_in_place_of_a_folder_is_named(layout: Layout, folder: str):
         assert ids(layout) == ["cy", "ann", "bob", "dan"]
 
 
-def test_a_folder_in_place_of_a_lock_hurts_no_other_run(layout: Layout):
+def test_a_folder_instead_of_a_lock_hurts_no_other_run(layout: Layout):
     (folder,) = spooled_runs(Path(layout.spool))
     (folder / "lock").unlink()
     (folder / "lock").mkdir()
@@ -506,7 +506,7 @@ def test_a_folder_in_place_of_a_lock_hurts_no_other_run(layout: Layout):
 
 
 @pytest.mark.parametrize("table", ["interactions", "nodes"])
-def test_a_folder_in_place_of_a_commit_is_named(layout: Layout, table: str):
+def test_a_folder_instead_of_a_commit_is_named(layout: Layout, table: str):
     commit = Path(layout.interactions("chat")).with_name(table) / "_delta_log" / f"{2:020}.json"
     commit.unlink()
     commit.mkdir()
