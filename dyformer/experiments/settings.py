@@ -75,8 +75,8 @@ class Experiment:
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
     warm_start: Annotated[float, Field(ge=0.01, le=1)] | None = Field(
         default=None,
-        description="fraction of the epochs that the model of a step trains when it starts from the weights of an "
-        "earlier step, in benchmarks from their second step on; none: every model is trained from scratch",
+        description="fraction of the epochs of a model that starts from the weights of the step before, as do all but "
+        "the first of a benchmark; none: every model is trained from scratch",
     )
 
     @model_validator(mode="after")
