@@ -1,6 +1,7 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
 # make test-faults  kills, errors, damage, commands at once, readers of raw logs: every sweep of docs/reliability.md, under 30 minutes on two cores
+# make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
@@ -21,7 +22,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-faults docs wheel test-versions install ui bench bench-scale clean
+.PHONY: run test test-faults test-mutants docs wheel test-versions install ui bench bench-scale clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -51,6 +52,9 @@ test-faults: install
 
 $(FAULTS:%=test-%): test-%:
 	$(BIN)/python tests/faults/$*.py
+
+test-mutants: install
+	$(BIN)/python tests/faults/mutants.py --tries 200
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

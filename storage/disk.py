@@ -96,6 +96,12 @@ def write_synced(path: Path, content: bytes | Path) -> None:
         os.fsync(stream.fileno())
 
 
+def renamed(temporary: Path, path: Path) -> None:
+    """Give a synced file its name, in place of an older one, and wait until the disk has the name."""
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has the folder's names, because otherwise a power cut may undo a rename."""
     try:

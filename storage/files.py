@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from storage import objects
-from storage.disk import make_folder, named_read, named_write, sync_folder, temporary_file, temporary_name
+from storage.disk import make_folder, named_read, named_write, renamed, sync_folder, temporary_file, temporary_name
 from storage.objects import BUFFER_BYTES, is_remote
 
 LEFTOVER_SECONDS = 24 * 3600  # writers of other machines may be at work, and others may be reading what was replaced
@@ -65,8 +65,7 @@ def write_bytes(address: str, content: bytes | Path) -> None:
         return
     path = Path(address)
     with named_write(path), temporary_file(path, content) as temporary:
-        temporary.replace(path)
-        sync_folder(path.parent)
+        renamed(temporary, path)
 
 
 def temporary_beside(address: str) -> Path:
@@ -91,8 +90,7 @@ def publish(temporary: Path, address: str) -> None:
     with named_write(path):
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        renamed(temporary, path)
 
 
 def create_bytes(address: str, content: bytes) -> bool:
