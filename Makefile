@@ -43,7 +43,7 @@ test: install
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-FAULTS := kills errors concurrency forgeries damage
+FAULTS := kills errors resume concurrency forgeries damage
 .PHONY: $(FAULTS:%=test-%)
 
 test-faults: install

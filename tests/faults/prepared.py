@@ -79,7 +79,10 @@ class Prepared:
         end = self.read(again)
         if end.code:
             return [f"the same command again ended with {end.code}: {end.output[-1500:]}"]
-        return differences(end.value, self.after[stage])
+        wrong = differences(end.value, self.after[stage])
+        if stage == "train" and wrong and all(line.startswith("run ") for line in wrong):
+            return self.wrong_after("track")  # it sends to MLflow what a training could not send in its last instant
+        return wrong
 
     def cleaned(self) -> dict[str, Any]:
         age(self.store, TWO_DAYS)
