@@ -42,6 +42,14 @@ class Child:
 
     def ended(self, kill_after: float | None = None) -> Ended:
         """Wait for the end; with `kill_after`, kill it after so many seconds from its start."""
+        try:
+            return self._ended(kill_after)
+        except KeyboardInterrupt:  # of the sweep, whose folder is removed then
+            self.kill()
+            os.waitpid(self.process, 0)
+            raise
+
+    def _ended(self, kill_after: float | None) -> Ended:
         limit = SECONDS_TO_END if kill_after is None else kill_after
         chunks = []
         with os.fdopen(self.result, "rb", buffering=0) as result:
