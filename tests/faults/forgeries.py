@@ -283,9 +283,9 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
         made.results[trial.command] = expected.value["result"]
     end = _ended(made, command, FORGERIES[trial.title])
     wrong = wrong_end(end.code, end.output, str(made.disk))
-    # A statement shows the values that a table has, which is then the forged one.
-    is_shown = trial.command == "sql" and trial.title.startswith("vectors")
-    if not wrong and end.code == 0 and end.value["result"] != made.results[trial.command] and not is_shown:
+    # A statement prints the values of a table, which is then the forged one.
+    is_printed = trial.command == "sql" and trial.title.startswith("vectors")
+    if not wrong and end.code == 0 and end.value["result"] != made.results[trial.command] and not is_printed:
         wrong.append("another result without a word")
     return wrong
 
