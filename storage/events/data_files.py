@@ -1,5 +1,6 @@
 """Blocks of rows <-> the Parquet files of a Delta table, each with its checksum."""
 
+import hashlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import disk, files, objects
-from storage.checksums import file_sha256
 from storage.events import delta
 from storage.events.delta import Table
 from storage.events.delta_log import REMEDY, TableDamaged
@@ -134,7 +134,8 @@ class _OpenFile:
         with disk.named_write(Path(self._address)):
             self._writer.close()
             self._stream.close()
-            checksum = file_sha256(str(self._temporary))
+            with self._temporary.open("rb") as stream:
+                checksum = hashlib.file_digest(stream, "sha256").hexdigest()
         num_bytes = self.num_bytes
         files.publish(self._temporary, self._address)
         return {

@@ -93,7 +93,7 @@ def test_an_output_that_needs_no_data_takes_less_than_a_second(arguments: tuple[
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(cpu_seconds() for _ in range(3)) < 1
+    assert any(cpu_seconds() < 1 for _ in range(3))
 
 
 def test_shells_complete_the_names_of_commands():

@@ -197,7 +197,12 @@ def check_poison(case: Case, lines: list[bytes], store: Path) -> str:
     return snapshots
 
 
-@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize(
+    ("case", "poison"),
+    [("uci", poison) for poison in POISONS]
+    + [("generated", poison) for poison in ("shuffled", "tenfold", "malformed")],
+    indirect=["case"],
+)
 def test_no_later_row_reaches_an_earlier_step(case: Case, poison: str, store: Path):
     check_poison(case, poisoned(case.log, poison), store)
 

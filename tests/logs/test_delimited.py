@@ -81,7 +81,7 @@ junk = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.lists(st.tuples(messy, messy, junk), min_size=1, max_size=25),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),

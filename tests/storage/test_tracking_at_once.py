@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_two_processes_at_once_double_nothing(tmp_path: Path, monkeypatch: pytes
     ]
     while not all((state / "ready").exists() for state in states):
         assert all(process.poll() is None for process in processes)
+        time.sleep(0.05)
     go.touch()
     printed = [process.communicate(timeout=120)[0] for process in processes]
     assert printed[0] == printed[1]
