@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from damage import failures, prepared_store, results, trials
 
-NUM_TRIES = 60
+NUM_TRIES = 40
 
 
 def test_damage_is_named_or_without_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

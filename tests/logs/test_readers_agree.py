@@ -17,7 +17,7 @@ from dyformer.logs.events import event_blocks
 from dyformer.logs.limits import ReadLimits
 from dyformer.logs.plan import ReadPlan
 
-NUM_EXAMPLES = int(os.environ.get("DYFORMER_FUZZ_EXAMPLES", "200"))
+NUM_EXAMPLES = int(os.environ.get("DYFORMER_FUZZ_EXAMPLES", "150"))
 MAX_ROWS = int(os.environ.get("DYFORMER_FUZZ_ROWS", "12"))  # of an example
 TEXT_PIECES = [
     "1",
