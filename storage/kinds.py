@@ -104,8 +104,8 @@ class Manifest(BaseModel, strict=True):
     files: dict[str, StoredFile]
 
 
-class Source(BaseModel, strict=True):
-    """The counts and the times of a source that a commit brought."""
+class Counts(BaseModel):
+    """The counts and the times of the rows of a source."""
 
     batch: Text
     num_read: Count
@@ -115,6 +115,11 @@ class Source(BaseModel, strict=True):
     num_duplicates: Count
     first_time: Whole
     last_time: Whole
+
+
+class Source(Counts, strict=True):
+    """A source that a commit brought."""
+
     files: list[str] = []
 
 
@@ -126,19 +131,11 @@ class Commit(BaseModel, strict=True):
     sources: list[Source]
 
 
-class EarlierCommit(BaseModel):
+class EarlierCommit(Counts):
     """A commit of one source, as an earlier version wrote it; its numbers may be texts."""
 
     version: Count
     arrival: Whole
-    batch: Text
-    num_read: Count
-    num_accepted: Count
-    num_quarantined: Count
-    num_dropped: Count
-    num_duplicates: Count
-    first_time: Whole
-    last_time: Whole
 
 
 class Added(BaseModel, strict=True):

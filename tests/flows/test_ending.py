@@ -162,13 +162,15 @@ def test_ctrl_c_ends_a_command_that_is_inside_a_library():
     assert time.monotonic() - sent < SECONDS_TO_STOP + 1
 
 
+IGNORING = (
+    "import os, signal, sys; from flows.ending import exit_code; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+    "sys.exit(exit_code(lambda: os.kill(os.getpid(), signal.SIGINT)))"
+)
+
+
 def test_command_in_the_background_ignores_ctrl_c_of_the_foreground():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        assert exit_code(lambda: os.kill(os.getpid(), signal.SIGINT)) == 0
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    done = subprocess.run([sys.executable, "-c", IGNORING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def servers_of(process: int) -> list[int]:
