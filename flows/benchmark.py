@@ -80,7 +80,7 @@ def benchmark(
 ) -> dict[str, Any]:
     """Fit every method for each step and seed, evaluate all on the same pairs, and track one run per method.
 
-    Models and scores of an earlier run are reused. `methods` are titles of METHODS (by default all)
+    Models and scores of an earlier run are reused. `methods` are titles of METHODS (as in chosen_methods)
     and classes of the user's own, `package.module:Class`.
 
     Returns:

@@ -323,7 +323,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         typer.Option(
             "--methods",
             "--method",
-            help="names, such as dyformer,l3 (by default all), and classes of your own, package.module:Class",
+            help="names, such as dyformer,l3 (by default all but trained baselines), or your own, package.module:Class",
             show_default=False,
         ),
     ] = None,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from dyformer.embedder import Scorer
-from dyformer.experiments.methods import METHODS
+from dyformer.experiments.methods import METHODS, default_methods
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import PrintedTable, printed_tables
@@ -52,7 +52,7 @@ def _all_weeks(snapshots: str, wanted: str | None) -> None:
 def _live_update(
     dataset: str, reading: dict[str, Any], steps: None, seeds: int, experiment: Experiment, names: list[str]
 ) -> dict[str, Any]:
-    everything = set(names) >= set(METHODS)
+    everything = set(names) >= set(default_methods())
     named = [name for name in names if not everything or isinstance(METHODS.get(name), Scorer)]
     return live_update(dataset, reading, seeds, experiment, named)
 

@@ -17,7 +17,7 @@ from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.prequential import sampled_steps
 from dyformer.evaluation.protocols import FittedOnce, Trial, evaluate_method, fitted_vectors, model_steps
-from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, checked_method
+from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, checked_method, default_methods
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.experiments.titles import full_title
@@ -303,7 +303,7 @@ def evaluate(
     Args:
         graph: snapshots of a log.
         methods: titles of METHODS, objects with `fit` or `fit_pairs`, or a mapping from titles to such objects; by
-            default all of METHODS, which trains DyFormer for each step and takes minutes.
+            default those of a benchmark, which trains DyFormer for each step and takes minutes.
         steps: the steps to forecast; by default all from 3 on with enough links.
         seeds: seeds of training and of the split of the pairs.
         settings: changes of DyFormer's settings.
@@ -333,7 +333,7 @@ def evaluate(
 
 def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:
     if methods is None or isinstance(methods, Mapping):
-        given = METHODS if methods is None else methods
+        given = default_methods() if methods is None else methods
         return {title: checked_method(title, method) for title, method in given.items()}
     named: dict[str, Method] = {}
     for wanted in [methods] if isinstance(methods, str) else methods:

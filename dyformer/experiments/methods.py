@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
+from dyformer.baselines.evolvegcn import EvolveGCN
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
@@ -86,6 +87,8 @@ METHODS: dict[str, Method] = {
     "Shortest path": ShortestPath(),
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
+    "EvolveGCN-O": EvolveGCN(evolution="O"),
+    "EvolveGCN-H": EvolveGCN(evolution="H"),
     "Forecaster without vectors": Forecaster(),
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),
@@ -95,6 +98,15 @@ METHODS: dict[str, Method] = {
 
 BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, Variation | Forecaster))
 """Titles, in a table of scores, of the methods that ours are compared with."""
+
+
+TRAINED_BASELINES = frozenset(title for title in BASELINES if isinstance(METHODS[title], Embedder))
+"""Titles of the baselines that train for minutes: they run only where they are named."""
+
+
+def default_methods() -> dict[str, Method]:
+    """Give the methods of a benchmark that names none: METHODS without TRAINED_BASELINES."""
+    return {title: method for title, method in METHODS.items() if title not in TRAINED_BASELINES}
 
 
 def checked_method(name: str, found: Any) -> Method:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 
-from dyformer.experiments.methods import METHODS, Method, checked_method
+from dyformer.experiments.methods import METHODS, Method, checked_method, default_methods
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
 
 
@@ -19,13 +19,13 @@ class MethodFailed(ValueError):
 
 
 def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
-    """Return the methods of these names, all of METHODS by default; the keys are titles, or `package.module:Class`.
+    """Return the methods of these names, else default_methods; the keys are titles, or `package.module:Class`.
 
     Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
     entry begins so. Raises UnknownMethod.
     """
     if names is None:
-        return dict(METHODS)
+        return default_methods()
     chosen = [name if ":" in name else full_title(name, METHODS) for name in names]
     titles = [title_of(name) for name in dict.fromkeys(chosen)]
     twice = sorted({title for title in titles if titles.count(title) > 1})
@@ -37,10 +37,10 @@ def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
 def benchmark_methods(given: Sequence[str] | None) -> list[str]:
     """Split texts such as "dyformer,l3" and "package.module:Class" into the names of a benchmark's methods.
 
-    Without any title, the result includes all of METHODS. Raises UnknownMethod.
+    Without any title, the result includes those of default_methods. Raises UnknownMethod.
     """
     names = split_names(given)
-    built_in = [] if any(":" not in name for name in names) else list(METHODS)
+    built_in = [] if any(":" not in name for name in names) else list(default_methods())
     return list(chosen_methods([*built_in, *names]))
 
 

@@ -1,0 +1,82 @@
+"""What every trained baseline must do: find communities, repeat itself for a seed, and see only the past."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from ranked_logs import growing_log
+from sklearn.metrics import roc_auc_score
+from toy_graphs import toy_graph, with_snapshots
+
+from dyformer.baselines.evolvegcn import EvolveGCN
+from dyformer.embedder import Embedder
+from dyformer.evaluation.audit.poisons import POISONS, poisoned
+from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, default_methods
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.graphs.snapshots import DynamicGraph
+
+TINY: dict[str, Embedder] = {
+    "EvolveGCN-O": EvolveGCN(evolution="O", width=16, epochs=15, learning_rate=0.01),
+    "EvolveGCN-H": EvolveGCN(evolution="H", width=16, epochs=15, learning_rate=0.01),
+}
+UNTIL = 4
+NUM_COMMUNITIES, SIZE = 4, 12
+
+
+@cache
+def communities() -> DynamicGraph:
+    """Every step has 22 of the 66 pairs of each community, and 4 pairs of any nodes."""
+    generator, steps = np.random.default_rng(0), []
+    first_P, second_P = np.triu_indices(SIZE, k=1)
+    for _ in range(5):
+        edges = [(0, NUM_COMMUNITIES * SIZE - 1)]
+        for community in range(NUM_COMMUNITIES):
+            chosen = generator.choice(len(first_P), size=22, replace=False)
+            ends = (first_P[chosen] + community * SIZE, second_P[chosen] + community * SIZE)
+            edges += list(zip(*(end.tolist() for end in ends), strict=True))
+        steps.append(edges + [(a, b) for a, b in generator.integers(NUM_COMMUNITIES * SIZE, size=(4, 2)) if a != b])
+    return toy_graph(*steps)
+
+
+def vectors(title: str, log: DynamicGraph, *, until: int, seed: int = 0) -> np.ndarray:
+    graph = prepare_graph(log, until=until, config=GraphConfig())
+    return np.asarray(TINY[title].fit(graph, seed=seed)(np.arange(len(graph.history.node_N))))
+
+
+def test_every_trained_baseline_is_tested_here_and_runs_only_where_it_is_named():
+    assert set(TINY) == set(TRAINED_BASELINES)
+    assert all(type(METHODS[title]) is type(method) for title, method in TINY.items())
+    assert not set(default_methods()) & TRAINED_BASELINES
+    assert {"L3", "DyFormer", "Forecaster without vectors"} <= set(default_methods())
+
+
+@pytest.mark.parametrize("title", TINY)
+def test_a_trained_baseline_finds_communities_and_repeats_itself_for_a_seed(title: str):
+    vector_ND = vectors(title, communities(), until=5)
+    again_ND, other_ND = (vectors(title, communities(), until=5, seed=seed) for seed in (0, 1))
+    assert vector_ND.tobytes() == again_ND.tobytes()
+    assert vector_ND.tobytes() != other_ND.tobytes()
+    unit_ND = vector_ND / np.linalg.norm(vector_ND, axis=1, keepdims=True)
+    source_P, target_P = np.triu_indices(len(unit_ND), k=1)
+    known = {
+        edge for s in communities().snapshots for edge in zip(s.source_E.tolist(), s.target_E.tolist(), strict=True)
+    }
+    held_out_P = [pair not in known for pair in zip(source_P.tolist(), target_P.tolist(), strict=True)]
+    inside_P = source_P // SIZE == target_P // SIZE
+    assert inside_P[held_out_P].sum() > 20
+    auc = roc_auc_score(inside_P[held_out_P], (unit_ND[source_P] * unit_ND[target_P]).sum(axis=1)[held_out_P])
+    assert auc > 0.85
+
+
+@pytest.mark.parametrize("title", TINY)
+def test_later_rows_change_no_byte_of_a_vector_and_earlier_ones_do(title: str):
+    log = growing_log(num_nodes=40, num_steps=5, num_rows=70)
+    expected = vectors(title, log, until=UNTIL).tobytes()
+    for poison in list(POISONS)[:2]:
+        assert vectors(title, poisoned(log, UNTIL, poison, seed=0), until=UNTIL).tobytes() == expected, poison
+    for step in (UNTIL - 1, UNTIL):
+        other = list(communities().snapshots)
+        other[step - 1] = replace(other[0], step=step)
+        changed = with_snapshots(communities(), *other)
+        assert vectors(title, changed, until=UNTIL).tobytes() != vectors(title, communities(), until=UNTIL).tobytes()
