@@ -29,8 +29,8 @@ class EvolveGCN:
     """Graph convolutions with weights of their own for each step, made from those of the step before by a GRU.
 
     "O": the weights alone are input and state of the GRU. "H": its input is a summary of the nodes' vectors. Training
-    forecasts each step of the history from the window before it, as DyFormer's fine-tuning does. A fraction of the links
-    is held out and chooses the epoch.
+    forecasts each step of the history from the window before it, as DyFormer's fine-tuning does. Some links are
+    held out and choose the epoch.
     """
 
     evolution: Evolution = "O"
