@@ -31,10 +31,11 @@ def adjacency(snapshot: Snapshot, num_nodes: int | None = None) -> sparse.csr_ar
 
 def gcn_matrix(adjacency: sparse.csr_array) -> Tensor:
     """Give D^-1/2 (A + I) D^-1/2 as a sparse tensor, with D the row sums of A + I (Kipf and Welling, 2017)."""
-    looped = (adjacency + sparse.eye_array(adjacency.shape[0], dtype=np.float32)).tocoo()
+    num_nodes = len(adjacency.indptr) - 1
+    looped = (adjacency + sparse.eye_array(num_nodes)).tocoo()
     scale_N = 1 / np.sqrt(looped.sum(axis=1))
     row_M, column_M = looped.coords
-    return sparse_tensor(row_M, column_M, scale_N[row_M] * looped.data * scale_N[column_M], looped.shape)
+    return sparse_tensor(row_M, column_M, scale_N[row_M] * looped.data * scale_N[column_M], (num_nodes, num_nodes))
 
 
 def sparse_tensor(row_M: np.ndarray, column_M: np.ndarray, value_M: np.ndarray, shape: tuple[int, ...]) -> Tensor:

@@ -11,6 +11,7 @@ from dyformer.baselines.evolvegcn import (
     SLOPE,
     EvolveGCN,
     EvolvingNetwork,
+    EvolvingWeight,
     MatrixGRU,
     convolved,
     forecast_tasks,
@@ -31,6 +32,11 @@ def network(evolution, num_layers: int = 2) -> EvolvingNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return EvolvingNetwork(12, 6, num_layers, evolution)
+
+
+def scorer(layer: EvolvingWeight) -> torch.Tensor:
+    assert layer.scorer_I is not None
+    return layer.scorer_I
 
 
 def test_a_convolution_is_that_of_dense_algebra():
@@ -70,9 +76,10 @@ def test_the_network_evolves_each_layers_weights_before_the_convolution_of_a_ste
         model = network(evolution)
         vectors = [model.id_NI for _ in WINDOW]
         for layer in model.layers:
+            assert isinstance(layer, EvolvingWeight)
             weight, outputs = layer.first_IO, []
             for matrix, vector in zip(WINDOW, vectors, strict=True):
-                weight = layer.gru(weight if evolution == "O" else summary(vector, layer.scorer_I, 6), weight)
+                weight = layer.gru(weight if evolution == "O" else summary(vector, scorer(layer), 6), weight)
                 outputs.append(convolved(matrix, vector, weight))
             vectors = outputs
         torch.testing.assert_close(model(WINDOW), vectors[-1])
