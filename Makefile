@@ -1,6 +1,7 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
 # make test-faults  kills, errors, damage, commands at once, readers of raw logs: every sweep of docs/reliability.md, about half an hour on two cores
+# make test-stack   servers, workers, schedules and faults of the service, as real processes, under 20 minutes on two cores
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
@@ -22,7 +23,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-faults test-mutants docs wheel test-versions install ui bench bench-scale clean
+.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -52,6 +53,9 @@ test-faults: install
 
 $(FAULTS:%=test-%): test-%:
 	$(BIN)/python tests/faults/$*.py
+
+test-stack: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack tests/stack
 
 test-mutants: install
 	$(BIN)/python tests/faults/mutants.py --tries 200

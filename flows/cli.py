@@ -35,6 +35,8 @@ from flows.options import (
     on_command_line,
     with_reading,
 )
+from flows.service.commands import register
+from flows.service.running import use_running_stack
 from flows.temporary_server import guard_temporary_server
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
+    context: typer.Context,
     storage: Annotated[
         str | None,
         typer.Option(help="folder or s3:// address of the store (DYFORMER_STORAGE, else ./data)", show_default=False),
@@ -69,6 +72,8 @@ def common(
     """Set the store of the command."""
     if storage is not None:
         os.environ["DYFORMER_STORAGE"] = storage
+    if context.invoked_subcommand != "up":  # which starts one
+        use_running_stack()
 
 
 @app.command()
@@ -407,6 +412,9 @@ def audit(  # noqa: PLR0913, because each option is an argument
     )
     if made["failed"]:
         raise typer.Exit(FAILED)
+
+
+register(app)
 
 
 def main(arguments: list[str] | None = None) -> None:

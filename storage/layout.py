@@ -178,6 +178,11 @@ class Layout:
         """Folder of this machine for the logs of unexpected errors."""
         return str(Path(self.state) / "faults")
 
+    @property
+    def service(self) -> str:
+        """Folder of this machine for the servers of `dyformer up`: Prefect's database, logs, addresses."""
+        return str(Path(self.state) / "service")
+
     def lock(self, name: str) -> str:
         """File of this machine that is locked while a process works on `name`."""
         return str(Path(self.state) / "locks" / f"{_safe(name)}.lock")

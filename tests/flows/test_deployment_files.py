@@ -1,72 +1,24 @@
-"""prefect.yaml, docker-compose.yml, .env.example and the Makefile are complete and consistent.
+"""prefect.yaml, docker-compose.yml, .env.example and the Makefile are complete and consistent."""
 
-Prefect silently ignores unknown deployment keys, so these tests treat them as errors.
-"""
-
-import importlib
-import inspect
 import re
 import tomllib
-from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
 
 from dyformer.logs.datasets import DATASETS
+from flows.service.deployments import Deployment, read_deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = re.compile(r"password|secret|access_?key", re.IGNORECASE)
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class WorkPool(Strict):
-    name: Literal["dyformer-cpu"]
-    work_queue_name: Literal["train"] | None = None
-
-
-class Concurrency(Strict):
-    limit: int = Field(ge=1)
-    collision_strategy: Literal["ENQUEUE", "CANCEL_NEW"]
-
-
-class Schedule(Strict):
-    cron: str | None = None
-    interval: timedelta | None = None
-    timezone: str | None = None
-    active: bool = True
-    slug: str
-
-
-class Deployment(Strict):
-    name: str = Field(pattern=r"^[a-z0-9-]+$")
-    description: str
-    entrypoint: str = Field(pattern=r"^flows\.\w+\.\w+$")  # a module path, because a file would be imported twice
-    parameters: dict[str, Any] = {}
-    tags: list[str]
-    work_pool: WorkPool
-    concurrency_limit: Concurrency | None = None
-    schedules: list[Schedule] = []
-    pull: list[Any] = Field(max_length=0)  # `null` would store the folder from which it was deployed
-
-
-class PrefectFile(Strict):
-    name: str
-    definitions: dict[str, Any]
-    deployments: list[Deployment]
-
-
 @pytest.fixture(scope="module")
 def deployments() -> list[Deployment]:
-    content = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    assert all("pull" in deployment for deployment in content["deployments"])
-    return PrefectFile(**content).deployments
+    return read_deployments(ROOT / "prefect.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +26,8 @@ def compose() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 
-def test_unknown_key_of_a_deployment_is_an_error() -> None:
-    content = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    content["deployments"][0]["concurency_limit"] = 1
-    with pytest.raises(ValueError, match="concurency_limit"):
-        PrefectFile(**content)
-
-
-def test_every_deployment_runs_a_flow_that_takes_its_parameters(deployments: list[Deployment]) -> None:
-    from prefect import Flow
-
+def test_every_deployment_is_of_a_known_dataset(deployments: list[Deployment]) -> None:
     for deployment in deployments:
-        module, _, name = deployment.entrypoint.rpartition(".")
-        flow = getattr(importlib.import_module(module), name)
-        assert isinstance(flow, Flow)
-        accepted = inspect.signature(flow.fn).parameters
-        assert set(deployment.parameters) <= set(accepted), deployment
         assert deployment.parameters.get("dataset", "generated") in DATASETS
 
 

@@ -1,0 +1,1 @@
+"""Servers, workers, deployments and schedules: what runs the flows when nobody starts them."""

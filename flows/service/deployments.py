@@ -1,0 +1,269 @@
+"""prefect.yaml -> work pools, queues, an automation and deployments on the configured Prefect server.
+
+Prefect ignores unknown keys of the file silently and stops half-way at a wrong deployment. The whole file is therefore
+validated before anything is sent.
+"""
+
+import importlib
+import inspect
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+import flows
+
+if TYPE_CHECKING:
+    from prefect import Flow
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+
+HEARTBEAT = "prefect.flow-run.heartbeat"
+SILENT_SECONDS = 90  # a live run reports every 30 s
+AUTOMATION = "dyformer: end runs without a heartbeat"
+SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed or its machine is gone"
+# The events by which a run stops reporting without being dead.
+NOT_RUNNING = ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Paused", "Suspended", "Scheduled")
+CONCURRENT_TRAININGS = 1  # of all datasets
+
+
+class BadDeployment(ValueError):
+    """A deployment that is wrong in its file, or a file that is no list of deployments."""
+
+
+class Strict(BaseModel):
+    """A part of the file; a key that it does not name is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WorkPool(Strict):
+    """The pool, and its queue, whose workers run a deployment."""
+
+    name: Literal["dyformer-cpu"]
+    work_queue_name: Literal["train"] | None = None
+
+
+class Concurrency(Strict):
+    """The number of runs of a deployment at a time; another one waits, or is cancelled."""
+
+    limit: int = Field(ge=1)
+    collision_strategy: Literal["ENQUEUE", "CANCEL_NEW"]
+
+
+class Schedule(Strict):
+    """When a deployment runs by itself: a cron line or an interval."""
+
+    cron: str | None = None
+    interval: timedelta | None = Field(default=None, gt=timedelta(0))
+    timezone: str | None = None
+    active: bool = True
+    slug: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Schedule":
+        if (self.cron is None) == (self.interval is None):
+            raise ValueError("expected either `cron` or `interval`")
+        self.created()  # a cron line or a timezone that nobody knows is refused here
+        return self
+
+    def created(self) -> "DeploymentScheduleCreate":
+        """Return the schedule as Prefect's client sends it."""
+        from prefect.client.schemas.actions import DeploymentScheduleCreate
+        from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+
+        zone = {} if self.timezone is None else {"timezone": self.timezone}
+        schedule = (
+            CronSchedule(cron=self.cron, **zone)
+            if self.cron is not None
+            else IntervalSchedule(interval=self.interval or timedelta(), **zone)
+        )
+        return DeploymentScheduleCreate(schedule=schedule, active=self.active, slug=self.slug)
+
+
+class Deployment(Strict):
+    """A flow with its parameters, where it runs and when."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    description: str
+    entrypoint: str = Field(pattern=r"^flows\.\w+\.\w+$")  # a module path, because a file would be imported twice
+    parameters: dict[str, Any] = {}
+    tags: list[str]
+    work_pool: WorkPool
+    concurrency_limit: Concurrency | None = None
+    schedules: list[Schedule] = []
+    pull: list[Any] = Field(max_length=0)  # `null` would store the folder from which it was deployed
+
+    @property
+    def full_name(self) -> str:
+        """The name by which Prefect knows it: flow/deployment."""
+        return f"{self.flow().name}/{self.name}"
+
+    def flow(self) -> "Flow[..., Any]":
+        """Import the flow; raises BadDeployment if there is none, or if it does not take the parameters."""
+        from prefect import Flow
+
+        module, _, name = self.entrypoint.rpartition(".")
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ModuleNotFoundError as error:
+            raise BadDeployment(f"deployment {self.name!r}: there is no module {module}") from error
+        if not isinstance(found, Flow):
+            raise BadDeployment(f"deployment {self.name!r}: {self.entrypoint} is no flow")
+        unknown = sorted(self.parameters.keys() - inspect.signature(found.fn).parameters.keys())
+        if unknown:
+            raise BadDeployment(f"deployment {self.name!r}: flow {found.name} has no parameter {', '.join(unknown)}")
+        return found
+
+
+class PrefectFile(Strict):
+    """All deployments of the project; `definitions` are YAML's own aliases."""
+
+    name: str
+    definitions: dict[str, Any] = {}
+    deployments: list[Deployment]
+
+
+def file_of_deployments() -> Path:
+    """Path of the project's prefect.yaml: inside the installed package, or above it in a checkout."""
+    package = Path(next(iter(flows.__path__)))
+    installed = package / "prefect.yaml"
+    return installed if installed.exists() else package.parent / "prefect.yaml"
+
+
+def read_deployments(path: Path) -> list[Deployment]:
+    """Read and validate a file; raises BadDeployment that names the place of the fault."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = PrefectFile.model_validate(content).deployments
+    except yaml.YAMLError as error:
+        raise BadDeployment(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        raise BadDeployment(f"{path}: {_first_fault(error, content)}; nothing was deployed") from error
+    names = [deployment.full_name for deployment in found]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise BadDeployment(f"{path} names {', '.join(doubled)} twice; nothing was deployed")
+    return found
+
+
+def _first_fault(error: ValidationError, content: Any) -> str:
+    fault = error.errors()[0]
+    where = [str(part) for part in fault["loc"]]
+    if len(where) > 1 and where[0] == "deployments" and where[1].isdecimal():
+        entry = content["deployments"][int(where[1])]
+        where[:2] = [f"deployment {entry.get('name') if isinstance(entry, dict) else where[1]!r}"]
+    return f"{', '.join(where)}: {fault['msg']}"
+
+
+def deploy(deployments: Iterable[Deployment]) -> list[str]:
+    """Make pools, queues, the automation and the deployments that are missing, and update the others.
+
+    A second call changes nothing. A limit or a pause that a user set on the server stays.
+
+    Returns:
+        One line for each thing, with what was done.
+    """
+    from prefect.client.orchestration import get_client
+
+    wanted = list(deployments)
+    with get_client(sync_client=True) as client:
+        done = [_ensure_pool(client, name) for name in sorted({each.work_pool.name for each in wanted})]
+        queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in wanted}
+        done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
+        done.append(_ensure_automation(client))
+        done += [send_deployment(client, each) for each in wanted]
+    return done
+
+
+def _ensure_pool(client: "SyncPrefectClient", name: str) -> str:
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    try:
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+    except ObjectAlreadyExists:
+        return f"work pool {name}: as it was"
+    return f"work pool {name}: made"
+
+
+def _ensure_queue(client: "SyncPrefectClient", pool: str, name: str) -> str:
+    from prefect.exceptions import ObjectAlreadyExists
+
+    try:
+        client.create_work_queue(name, work_pool_name=pool, concurrency_limit=CONCURRENT_TRAININGS)
+    except ObjectAlreadyExists:
+        return f"queue {pool}/{name}: as it was"
+    return f"queue {pool}/{name}: made, {CONCURRENT_TRAININGS} run at a time"
+
+
+def _ensure_automation(client: "SyncPrefectClient") -> str:
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+    states = {f"prefect.flow-run.{name}" for name in NOT_RUNNING}
+    trigger = EventTrigger(
+        after={HEARTBEAT},
+        expect={HEARTBEAT, *states},
+        match={"prefect.resource.id": "prefect.flow-run.*"},  # pyright: ignore[reportArgumentType], coerced
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=SILENT_SECONDS),
+    )
+    wanted = AutomationCore(
+        name=AUTOMATION,
+        description="Ends runs whose process was killed, so that their slots are free within two minutes.",
+        trigger=trigger,
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, message=SILENT_MESSAGE)],
+    )
+    known = client.read_automations_by_name(AUTOMATION)
+    for each in known[1:]:  # two deployments at once made it twice
+        client.delete_automation(each.id)
+    if not known:
+        client.create_automation(wanted)
+        return f"automation {AUTOMATION!r}: made"
+    client.update_automation(known[0].id, wanted.model_copy(update={"enabled": known[0].enabled}))
+    return f"automation {AUTOMATION!r}: as it was"
+
+
+def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> str:
+    """Make or update one deployment; a schedule that was paused on the server stays paused."""
+    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+    from prefect.exceptions import ObjectNotFound
+    from prefect.utilities.callables import parameter_schema
+
+    flow, limit, paused = deployment.flow(), deployment.concurrency_limit, set()
+    try:
+        known = client.read_deployment_by_name(deployment.full_name)
+        paused = {schedule.slug for schedule in known.schedules if not schedule.active}
+    except ObjectNotFound:
+        known = None
+    schedules = [schedule.created() for schedule in deployment.schedules]
+    client.create_deployment(
+        flow_id=client.create_flow_from_name(flow.name),
+        name=deployment.name,
+        description=deployment.description,
+        entrypoint=deployment.entrypoint,
+        parameters=deployment.parameters,
+        tags=deployment.tags,
+        work_pool_name=deployment.work_pool.name,
+        work_queue_name=deployment.work_pool.work_queue_name or "default",
+        pull_steps=[],
+        concurrency_limit=limit and limit.limit,
+        concurrency_options=limit
+        and ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy(limit.collision_strategy)),
+        schedules=[
+            schedule.model_copy(update={"active": False}) if schedule.slug in paused else schedule
+            for schedule in schedules
+        ],
+        parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
+        enforce_parameter_schema=True,
+    )
+    return f"deployment {deployment.full_name}: {'made' if known is None else 'up to date'}"

@@ -1,0 +1,101 @@
+"""A command -> a process with its log, its health and its end, and all processes that it started.
+
+Every process of a stack has a mark in its environment, which its children inherit. What is left over is found by it,
+because the runs that a worker starts lead sessions of their own.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MARK = "DYFORMER_STACK"
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+class ServiceFailed(ValueError):
+    """A server or a worker ended, or did not become ready."""
+
+
+@dataclass(kw_only=True)
+class Service:
+    """A server or a worker: a Python module with its arguments."""
+
+    name: str
+    arguments: list[str]
+    environment: Mapping[str, str]
+    folder: Path  # of its log, and its working folder
+    is_ready: Callable[[], bool]
+    process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
+
+    @property
+    def log(self) -> Path:
+        """File of its output."""
+        return self.folder / f"{self.name}.log"
+
+    def start(self) -> None:
+        """Start it in a session of its own, because a terminal sends Ctrl-C to all processes of one."""
+        command = [sys.executable, "-P", "-m", *self.arguments]  # -P: nothing is imported from the working folder
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603, made here
+                command,
+                env={**os.environ, **self.environment},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raise ServiceFailed if it has ended."""
+        if self.process is None or self.process.poll() is not None:
+            code = None if self.process is None else self.process.returncode
+            raise ServiceFailed(f"{self.name} ended with code {code}: its log is {self.log}")
+
+    def wait_until_ready(self, seconds: float, is_stopping: Callable[[], bool]) -> None:
+        """Wait until it is healthy; raises ServiceFailed if it ends or takes longer."""
+        until = time.monotonic() + seconds
+        while not is_stopping() and not self.is_ready():
+            self.check()
+            if time.monotonic() > until:
+                raise ServiceFailed(f"{self.name} was not ready after {seconds:.0f} s: its log is {self.log}")
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes of this user whose mark begins with these characters; one that has ended but was not read is none."""
+    start, found = f"{MARK}={mark}".encode(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if any(each.startswith(start) for each in (entry / "environ").read_bytes().split(b"\0")):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_marked(mark: str, seconds: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
+    """Send SIGTERM to all processes of a mark, and after some seconds SIGKILL to those that are left."""
+    _signal(marked(mark), signal.SIGTERM)
+    wait_for_end(mark, seconds, is_hurried)
+    while left := marked(mark):
+        _signal(left, signal.SIGKILL)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def wait_for_end(mark: str, seconds: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
+    """Wait until no process of a mark is left, or the seconds have passed."""
+    until = time.monotonic() + seconds
+    while marked(mark) and time.monotonic() < until and not is_hurried():
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _signal(processes: list[int], number: int) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)

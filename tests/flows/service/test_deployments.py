@@ -1,0 +1,118 @@
+"""prefect.yaml is validated before anything is sent, and deploying it twice changes nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.client.orchestration import get_client
+
+from flows.service.deployments import (
+    AUTOMATION,
+    NOT_RUNNING,
+    BadDeployment,
+    deploy,
+    file_of_deployments,
+    read_deployments,
+)
+
+SENT = ("description", "entrypoint", "parameters", "tags", "work_pool_name", "work_queue_name", "pull_steps", "path")
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], object]], Path]:
+    """Write a copy of the file with a change of its content."""
+
+    def write(change: Callable[[dict[str, Any]], object]) -> Path:
+        content = yaml.safe_load(file_of_deployments().read_text())
+        change(content)
+        path = tmp_path / "prefect.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+def first(content: dict[str, Any]) -> dict[str, Any]:
+    return content["deployments"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: first(content).update(concurency_limit=1), "deployment 'generated', concurency_limit: Extra"),
+        (lambda content: first(content)["concurrency_limit"].update(limits=1), "concurrency_limit, limits: Extra"),
+        (lambda content: content.update(deployment=[]), "deployment: Extra"),
+        (lambda content: first(content).pop("pull"), "deployment 'generated', pull: Field required"),
+        (lambda content: first(content).update(pull=None), "deployment 'generated', pull"),
+        (
+            lambda content: first(content).update(entrypoint="flows/retrain.py:retrain"),
+            "entrypoint: String should match",
+        ),
+        (
+            lambda content: first(content).update(schedules=[{"slug": "a", "cron": "61 * * * *"}]),
+            "schedules, 0, .*cron",
+        ),
+        (lambda content: first(content).update(schedules=[{"slug": "a"}]), "either `cron` or `interval`"),
+        (lambda content: first(content).update(entrypoint="flows.retrain.retrian"), "flows.retrain.retrian is no flow"),
+        (lambda content: first(content).update(entrypoint="flows.retrian.retrain"), "no module flows.retrian"),
+        (lambda content: first(content).update(parameters={"datset": "uci"}), "has no parameter datset"),
+        (lambda content: content["deployments"].append(first(content)), "names retrain/generated twice"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(
+    change: Callable[[dict[str, Any]], object], message: str, changed: Callable[..., Path]
+) -> None:
+    with pytest.raises(BadDeployment, match=message):
+        read_deployments(changed(change))
+
+
+def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text("deployments: [")
+    with pytest.raises(BadDeployment, match="is no YAML"):
+        read_deployments(tmp_path / "file.yaml")
+
+
+def deployed() -> dict[str, Any]:
+    """Give what the server has, without its own counters and times."""
+    with get_client(sync_client=True) as client:
+        pool, queue = client.read_work_pool("dyformer-cpu"), client.read_work_queue_by_name("train", "dyformer-cpu")
+        automations = client.read_automations_by_name(AUTOMATION)
+        found = {
+            deployment.entrypoint + "/" + deployment.name: (
+                {name: getattr(deployment, name) for name in SENT},
+                deployment.id,
+                deployment.global_concurrency_limit and deployment.global_concurrency_limit.limit,
+                deployment.concurrency_options,
+                [(schedule.slug, schedule.schedule, schedule.active) for schedule in deployment.schedules],
+            )
+            for deployment in client.read_deployments(limit=200)
+            if deployment.work_pool_name == "dyformer-cpu"
+        }
+    return {
+        **found,
+        "pool": (pool.id, pool.type, pool.concurrency_limit, pool.is_paused),
+        "queue": (queue.id, queue.concurrency_limit, queue.is_paused),
+        "automations": [each.model_dump(exclude={"created", "updated"}) for each in automations],
+    }
+
+
+def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str) -> None:
+    wanted = read_deployments(file_of_deployments())
+    assert all(line.endswith(("made", "at a time")) for line in deploy(wanted) if "deployment" not in line)
+    before = deployed()
+    assert before["queue"][1] == 1
+    [automation] = before["automations"]
+    assert automation["trigger"]["within"].total_seconds() == 90
+    assert {f"prefect.flow-run.{name}" for name in NOT_RUNNING} < automation["trigger"]["expect"]
+    assert [action["state"].name for action in automation["actions"]] == ["CRASHED"]
+    again = deploy(wanted)
+    assert all(line.endswith(("as it was", "up to date")) for line in again)
+    assert deployed() == before
+    sent = {deployment.full_name for deployment in wanted}
+    assert len(sent) == len(before) - 3 == len(wanted)
+    with get_client(sync_client=True) as client:
+        client.update_work_queue(before["queue"][0], concurrency_limit=2)
+    deploy(wanted)
+    assert deployed()["queue"][1] == 2

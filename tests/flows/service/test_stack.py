@@ -1,0 +1,87 @@
+"""Ports of a stack, its lock, and the addresses that other commands of the store take from it."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from flows.service.running import ADDRESSES, LOCK, RECORD, running_stack, use_running_stack
+from flows.service.stack import HOST, Ports, PortTaken, StackRuns, Stopping, run_stack
+from storage.layout import Layout
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    for variable in ADDRESSES.values():
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    (tmp_path / "service").mkdir()
+    return Layout.from_environment()
+
+
+def record(layout: Layout) -> dict[str, object]:
+    content = {"mark": "m", "process": 7, "prefect": "http://127.0.0.1:1/api", "mlflow": "http://127.0.0.1:2"}
+    (Path(layout.service) / RECORD).write_text(json.dumps(content))
+    return content
+
+
+def test_a_given_port_that_is_taken_is_refused_and_a_usual_one_is_replaced() -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"port {taken} for mlflow is taken .* --mlflow-port"):
+            Ports(mlflow=taken).chosen()
+        ports = Ports(prefect=None, mlflow=None).chosen()
+        assert len({*ports.values(), taken}) == 3
+
+
+def test_a_command_uses_the_stack_that_runs_and_no_other(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert running_stack(layout) is None
+    content = record(layout)
+    use_running_stack()
+    assert "PREFECT_API_URL" not in os.environ  # a stack that was killed left its record
+    with FileLock(Path(layout.service) / LOCK):
+        assert running_stack(layout) == content
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
+        use_running_stack()
+        assert os.environ["PREFECT_API_URL"] == content["prefect"]
+        assert os.environ["MLFLOW_TRACKING_URI"] == "http://elsewhere"
+        (Path(layout.service) / RECORD).write_text('{"mark": "m"}')  # it is starting
+        assert running_stack(layout) is None
+
+
+def test_a_second_stack_is_refused_with_the_first_ones_process(layout: Layout) -> None:
+    record(layout)
+    with (
+        FileLock(Path(layout.service) / LOCK),
+        pytest.raises(
+            StackRuns, match=rf"runs already for {layout.root}: process 7, Prefect at http://127.0.0.1:1/api"
+        ),
+    ):
+        run_stack(layout, Ports(), 1, print)
+    assert (Path(layout.service) / RECORD).exists()
+
+
+def test_a_wrong_store_does_not_stop_a_command_that_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYFORMER_STORAGE", "ftp://nowhere")
+    use_running_stack()
+
+
+def test_the_first_signal_stops_and_the_second_hurries() -> None:
+    stopping, before = Stopping(), signal.getsignal(signal.SIGTERM)
+    with stopping.listening():
+        assert not stopping()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.wait(5)
+        assert not stopping.is_hurried()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping()
+        assert stopping.is_hurried()
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,104 @@
+"""`dyformer up` as a real process on free ports, and what is left of it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from prefect_server import free_port
+
+from flows.service.processes import marked
+from flows.service.running import RECORD
+
+COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
+SECONDS_TO_START = 180
+UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PREFECT_HOME", "DYFORMER_STATE")
+
+
+@dataclass(kw_only=True)
+class Up:
+    """A running stack."""
+
+    process: "subprocess.Popen[str]"
+    environment: dict[str, str]
+    lines: list[str]
+    record: dict[str, Any]
+
+    def request(self, path: str, body: object = None) -> Any:
+        """Call Prefect's API."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.record["prefect"] + path, data, {"content-type": "application/json"})
+        with urlopen(request, timeout=30) as response:
+            return json.loads(response.read() or b"null")
+
+    def stop(self, number: int = signal.SIGTERM) -> str:
+        """Send a signal to all processes of its group, as a terminal does, and return its last lines."""
+        os.killpg(self.process.pid, number)
+        return self.process.communicate(timeout=90)[0]
+
+
+def environment(store: Path) -> dict[str, str]:
+    """Variables with which a command uses the store."""
+    return {**{name: value for name, value in os.environ.items() if name not in UNSET}, "DYFORMER_STORAGE": str(store)}
+
+
+def command(store: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run one command on the store."""
+    return subprocess.run(
+        [*COMMAND, *arguments], env=environment(store), capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@contextmanager
+def running(store: Path) -> Iterator[Up]:
+    """Start a stack, wait until it is ready, and end all of it at the end."""
+    ports = ["--prefect-port", str(free_port()), "--mlflow-port", str(free_port())]
+    process = subprocess.Popen(
+        [*COMMAND, "up", *ports],
+        env=environment(store),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    up = Up(process=process, environment=environment(store), lines=[], record={})
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            up.lines.append(line.rstrip())
+            if line.startswith("Ctrl-C"):
+                break
+        assert process.poll() is None, up.lines
+        up.record = json.loads((store / "service" / RECORD).read_text())
+        yield up
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(90)
+        process.stdout.close()
+        for left in marked(up.record.get("mark", "none")):
+            os.kill(left, signal.SIGKILL)
+
+
+def seconds_to_ready(up: Up) -> float:
+    """Read the seconds that the stack printed."""
+    [found] = [line for line in up.lines if line.startswith("ready after")]
+    return float(re.findall(r"\d+", found)[0])
+
+
+def wait_until(condition: Any, seconds: float, what: str) -> Any:
+    """Wait until a function returns something true; returns it."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, f"after {seconds:.0f} s: {what}"
+        time.sleep(0.5)
+    return found
