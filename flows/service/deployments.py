@@ -75,12 +75,11 @@ class Schedule(Strict):
         from prefect.client.schemas.actions import DeploymentScheduleCreate
         from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
-        zone = {} if self.timezone is None else {"timezone": self.timezone}
-        schedule = (
-            CronSchedule(cron=self.cron, **zone)
-            if self.cron is not None
-            else IntervalSchedule(interval=self.interval or timedelta(), **zone)
-        )
+        if self.cron is not None:
+            schedule = CronSchedule(cron=self.cron, timezone=self.timezone)
+        else:
+            assert self.interval is not None
+            schedule = IntervalSchedule(interval=self.interval, timezone=self.timezone)
         return DeploymentScheduleCreate(schedule=schedule, active=self.active, slug=self.slug)
 
 
@@ -138,9 +137,10 @@ def read_deployments(path: Path) -> list[Deployment]:
     """Read and validate a file; raises BadDeployment that names the place of the fault."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found = PrefectFile.model_validate(content).deployments
     except yaml.YAMLError as error:
         raise BadDeployment(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+    try:
+        found = PrefectFile.model_validate(content).deployments
     except ValidationError as error:
         raise BadDeployment(f"{path}: {_first_fault(error, content)}; nothing was deployed") from error
     names = [deployment.full_name for deployment in found]
@@ -204,7 +204,7 @@ def _ensure_queue(client: "SyncPrefectClient", pool: str, name: str) -> str:
 
 def _ensure_automation(client: "SyncPrefectClient") -> str:
     from prefect.client.schemas.objects import StateType
-    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.actions import ActionTypes, ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
     states = {f"prefect.flow-run.{name}" for name in NOT_RUNNING}
@@ -217,11 +217,14 @@ def _ensure_automation(client: "SyncPrefectClient") -> str:
         threshold=1,
         within=timedelta(seconds=SILENT_SECONDS),
     )
+    actions: list[ActionTypes] = [
+        ChangeFlowRunState(name=None, state=StateType.CRASHED, message=SILENT_MESSAGE, force=False)
+    ]
     wanted = AutomationCore(
         name=AUTOMATION,
         description="Ends runs whose process was killed, so that their slots are free within two minutes.",
         trigger=trigger,
-        actions=[ChangeFlowRunState(state=StateType.CRASHED, message=SILENT_MESSAGE)],
+        actions=actions,
     )
     known = client.read_automations_by_name(AUTOMATION)
     for each in known[1:]:  # two deployments at once made it twice

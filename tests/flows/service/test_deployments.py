@@ -80,7 +80,7 @@ def deployed() -> dict[str, Any]:
         pool, queue = client.read_work_pool("dyformer-cpu"), client.read_work_queue_by_name("train", "dyformer-cpu")
         automations = client.read_automations_by_name(AUTOMATION)
         found = {
-            deployment.entrypoint + "/" + deployment.name: (
+            f"{deployment.entrypoint}/{deployment.name}": (
                 {name: getattr(deployment, name) for name in SENT},
                 deployment.id,
                 deployment.global_concurrency_limit and deployment.global_concurrency_limit.limit,

@@ -85,4 +85,5 @@ def test_modules_are_not_imported_from_the_working_folder(tmp_path: Path, mark: 
     one.start()
     assert one.process is not None
     assert one.process.wait(30) == 0, one.log.read_text()
+    assert isinstance(one.process.args, list)
     assert sys.executable in one.process.args
