@@ -8,6 +8,7 @@ from typing import Any
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.evolvegcn import EvolveGCN
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
+from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
 from dyformer.embedder import Embed, Embedder, NoVectors, Scorer
@@ -87,6 +88,7 @@ METHODS: dict[str, Method] = {
     "Shortest path": ShortestPath(),
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
+    "node2vec": Node2Vec(),
     "EvolveGCN-O": EvolveGCN(evolution="O"),
     "EvolveGCN-H": EvolveGCN(evolution="H"),
     "Forecaster without vectors": Forecaster(),

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from toy_graphs import toy_graph, with_snapshots
 
 from dyformer.baselines.evolvegcn import EvolveGCN
+from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embedder
 from dyformer.evaluation.audit.poisons import POISONS, poisoned
 from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, default_methods
@@ -17,6 +18,7 @@ from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 
 TINY: dict[str, Embedder] = {
+    "node2vec": Node2Vec(width=16, num_walks=5, walk_length=20, window=5),
     "EvolveGCN-O": EvolveGCN(evolution="O", width=16, epochs=15, learning_rate=0.01),
     "EvolveGCN-H": EvolveGCN(evolution="H", width=16, epochs=15, learning_rate=0.01),
 }
