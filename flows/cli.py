@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,15 +15,14 @@ from flows.console import (
     plain_steps,
     print_frame,
     print_json,
-    print_report,
     print_tables,
     printable,
     write_json,
 )
 from flows.ending import FAILED, NOTHING_TO_DO, exit_code
-from flows.environment import server_in_use
 from flows.options import (
     AsJson,
+    AsOf,
     Changes,
     JsonFile,
     LinksName,
@@ -32,15 +31,11 @@ from flows.options import (
     Seed,
     check_titles,
     experiment_from,
-    on_command_line,
     with_reading,
 )
+from flows.runs import announce, finished_run, next_options, print_plan, print_run, retrained
 from flows.service.commands import register
 from flows.service.running import use_running_stack
-from flows.temporary_server import guard_temporary_server
-
-if TYPE_CHECKING:
-    from dyformer.experiments.settings import Experiment
 
 app = typer.Typer(
     help="Node vectors and evaluated link forecasts from a growing log of interactions.",
@@ -115,7 +110,7 @@ def ingest(dataset: Name, reading: dict[str, Any]) -> None:
     """Commit the rows of a log; a file that was committed before changes nothing."""
     from flows.tasks.ingest import ingest_log
 
-    print(counts_line(ingest_log(dataset, reading, _print_plan)))
+    print(counts_line(ingest_log(dataset, reading, print_plan)))
 
 
 @app.command()
@@ -128,7 +123,7 @@ def snapshots(
     """Cut a log into snapshots and count the rows of each; ingests new rows of the log first."""
     from flows.tasks.snapshots import snapshot_counts, weights_and_labels
 
-    address, _ = _ingested(dataset, reading, lambda num_steps: None, (lambda text: None) if as_json else _print_plan)
+    address, _ = _ingested(dataset, reading, lambda num_steps: None, (lambda text: None) if as_json else print_plan)
     counts = snapshot_counts(address).hstack(weights_and_labels(address))
     print_json(counts.to_dicts()) if as_json else print_frame(counts, f"snapshots of {dataset}")
 
@@ -161,18 +156,19 @@ def predict(
     links: Annotated[LinksName, typer.Option(help="which pairs: all, only new ones, or only past ones")] = "all",
     changes: Changes = None,
     seed: Seed = 0,
+    as_of: AsOf = None,
 ) -> None:
-    """Write the champion's vectors and link forecasts as of the newest step.
+    """Write the champion's vectors and link forecasts as of the newest complete step.
 
     Without a champion, or with --set, DyFormer is trained first, unless it was trained before.
     """
     experiment = experiment_from(dataset, changes)
+    from flows.tasks.complete_windows import make_complete_snapshots
     from flows.tasks.evaluation.promote import champion_contender
     from flows.tasks.predict import write_forecasts, write_vectors
-    from flows.tasks.snapshots import make_snapshots
     from flows.tasks.train import train_contender
 
-    address = make_snapshots(dataset)
+    address = make_complete_snapshots(dataset, as_of, show=print_plan)
     champion = None if changes else champion_contender(address)
     contender = train_contender(address, experiment, seed) if champion is None else champion
     vectors = write_vectors(address, contender.models[-1], seed=seed) if contender.models else None
@@ -255,17 +251,18 @@ def run(
     reading: dict[str, Any],
     changes: Changes = None,
     seed: Seed = 0,
+    as_of: AsOf = None,
     json_file: JsonFile = None,
 ) -> None:
     """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun computes only new results."""
     experiment = experiment_from(dataset, changes)
-    report, seconds = _finished(dataset, reading, experiment, seed)
+    report, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=False)
     if report is None:
-        report = _retrain(dataset, reading, experiment, seed)
+        report = retrained(dataset, reading, experiment, seed, as_of)
     else:
         print("no new rows or settings: this is the report of the earlier run")
         seconds = 0.0
-    _print_report(report, json_file, seconds, _next_options(context))
+    print_run(report, json_file, seconds, next_options(context))
 
 
 @app.command()
@@ -276,15 +273,17 @@ def retrain(
     reading: dict[str, Any],
     changes: Changes = None,
     seed: Seed = 0,
+    as_of: AsOf = None,
     json_file: JsonFile = None,
 ) -> None:
     """Do the same as `run`, for schedulers: the exit code is 3 if there are no new rows or settings."""
     experiment = experiment_from(dataset, changes)
-    finished, seconds = _finished(dataset, reading, experiment, seed)
+    finished, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=True)
     if finished is not None:
-        print(f"{dataset}: no new rows or settings since the last run")
+        print(f"{dataset}: no new rows of complete windows, and no new settings, since the last run")
         raise typer.Exit(NOTHING_TO_DO)
-    _print_report(_retrain(dataset, reading, experiment, seed), json_file, seconds, _next_options(context))
+    report = retrained(dataset, reading, experiment, seed, as_of)
+    print_run(report, json_file, seconds, next_options(context))
 
 
 @app.command()
@@ -347,7 +346,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     address, _ = _ingested(
         dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
     )
-    _announce()
+    announce()
     from flows.protocols import PROTOCOLS, run_protocol
 
     PROTOCOLS[protocol].check_steps(address, steps)
@@ -390,7 +389,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
     """Check that nothing later than a step reaches what is made as of it; the exit code is 1 if a check fails."""
     experiment = experiment_from(dataset, changes)
     check_titles(methods)
-    _announce()
+    announce()
     from dyformer.experiments.titles import split_names
     from flows.audit import audit as flow
     from flows.tasks.evaluation.audit import read_audit
@@ -426,15 +425,11 @@ def _print_damage(damage: object) -> None:
     print(printable(f"dyformer: left out, because it is damaged: {damage}"), file=sys.stderr)
 
 
-def _print_plan(text: str) -> None:
-    print(printable(on_command_line(text)))
-
-
 def _ingested(
     dataset: str,
     reading: dict[str, Any],
     check: Callable[[int], None] | None = None,
-    write: Callable[[str], None] = _print_plan,
+    write: Callable[[str], None] = print_plan,
 ) -> tuple[str, float]:
     """Commit the new rows of a log; return the address of its snapshots and the seconds it took."""
     from flows.tasks.ingest import ingest_log
@@ -445,54 +440,3 @@ def _ingested(
     address = make_snapshots(dataset, counts["version"])
     write(counts_line(counts))
     return address, round(time.monotonic() - started, 2)
-
-
-def _finished(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> tuple[str | None, float]:
-    """Commit the new rows; return the seconds taken and, if there were none, the earlier run's report."""
-    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
-
-    newest = [FIRST_EVALUATED_STEP]
-    address, seconds = _ingested(
-        dataset, reading, lambda num_steps: check_range(dataset, newest, FIRST_EVALUATED_STEP, num_steps)
-    )
-    # after the rows, because it loads what trains and evaluates
-    from flows.tasks.report import finished_report, send_spooled
-
-    report = finished_report(address, experiment, seed)
-    if report is not None:
-        send_spooled()  # as every run does that has new rows
-    return report, seconds
-
-
-def _retrain(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int) -> str:
-    _announce()
-    from flows.retrain import retrain as flow
-
-    return flow(dataset, reading, experiment, seed)
-
-
-def _announce() -> None:
-    """Print which server runs the flow; Prefect itself writes nothing, because the command prints the results."""
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    print(f"running on {server_in_use()}", flush=True)
-    guard_temporary_server()
-
-
-def _next_options(context: typer.Context) -> dict[str, Any]:
-    """Return the options of a run that a later command must repeat: `--storage`, `--set` and `--seed`."""
-    values = context.params
-    options = [text for change in values["changes"] or [] for text in ("--set", change)]
-    options += ["--seed", str(values["seed"])] if values["seed"] else []
-    return {"options": options, "storage": context.find_root().params["storage"]}
-
-
-def _print_report(report: str, json_file: Path | None, ingest_seconds: float, next_options: dict[str, Any]) -> None:
-    """Print the scores of a run and the commands that may follow; write everything to the file."""
-    from flows.tasks.report import read_report
-
-    metrics, summary = read_report(report)
-    summary["counts"].pop("changed")  # the flow's value: False, because the command ingested the rows before it
-    summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    print_report(metrics, summary, **next_options)
-    if json_file is not None:
-        write_json(json_file, {**summary, "scores": plain_steps(metrics), "report": report})

@@ -139,7 +139,7 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     vectors = f"select id, vector from vectors where {_keys(addresses['vectors'])} limit 10"  # noqa: S608
     is_server = tracker.startswith(("http://", "https://"))
     if summary["promotion"]["champion"] is not None:  # settings would make `predict` leave the champion out
-        options = options[options.index("--seed") :] if "--seed" in options else []
+        options = [text for k, text in enumerate(options) if "--set" not in options[max(0, k - 1) : k + 1]]
     return [
         f'{program} sql "{forecasts} order by probability desc limit 10"',
         f'{program} sql "{vectors}"',

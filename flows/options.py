@@ -20,6 +20,14 @@ Changes = Annotated[
     typer.Option("--set", help="change a setting: --set model.num_layers=4; repeat for several", show_default=False),
 ]
 Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0)]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        help='the time by which windows are complete: "now", 2024-03-01T00:00 (UTC), or a step (by default that of the'
+        " newest row)",
+        show_default=False,
+    ),
+]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
@@ -61,6 +69,12 @@ READING_OPTIONS: dict[str, Any] = {
     "directed": _option(bool, "--directed/--undirected", help="whether the order of source and target matters"),
     "window": _option(
         str, "--window", help='snapshots: "7d", "12 equal", "calendar 1mo in Europe/Berlin", "10d trim 5d 60d"'
+    ),
+    "lateness": _option(
+        str, "--lateness", help='how late rows may come: a window is complete so long after its end, as in "1d"'
+    ),
+    "finished": _option(
+        bool, "--finished/--growing", help="whether no more rows will come, so that the last window is complete, too"
     ),
     "drop_duplicates": Annotated[
         bool, typer.Option("--drop-duplicates", help="drop exact repeats of a row", rich_help_panel=READING_PANEL)

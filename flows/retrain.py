@@ -24,11 +24,11 @@ from flows.stages import (
     queries_task,
     rank_methods_task,
     rank_model_task,
-    snapshots_task,
     tracked_train_task,
     train_task,
     vectors_task,
 )
+from flows.tasks.complete_windows import complete_snapshots
 from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.evaluation.promote import promote_if_better, unranked
@@ -41,6 +41,9 @@ from flows.tasks.track import track_run
 METHOD = "DyFormer"
 CURVE_STEPS = 5  # newest steps in the baselines' curve
 
+complete_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
+    complete_snapshots
+)
 promote_task = task(name="promote if better", cache_policy=NO_CACHE)(promote_if_better)
 track_task = task(name="track run", cache_policy=NO_CACHE)(track_run)
 published_task = task(name="backtest published", cache_policy=NO_CACHE)(backtest_published)
@@ -48,16 +51,26 @@ report_task = task(name="write report", cache_policy=NO_CACHE)(write_report)
 
 
 @flow(flow_run_name="retrain {dataset}")
-def retrain(dataset: str, reading: dict[str, Any] | None = None, changes: Changes = None, seed: int = 0) -> str:
+def retrain(
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    changes: Changes = None,
+    seed: int = 0,
+    as_of: str | None = None,
+) -> str | None:
     """Bring a dataset from new interactions to a champion and its forecasts; returns the address of the report.
 
-    Nothing is published before the promotion. Without new rows or settings, it returns the report of the earlier run.
+    Only windows that are complete count, as of the newest row or the time `as_of`. Nothing is published before the
+    promotion. Without a newly completed window, rows of a complete one or other settings, it returns the report of the
+    earlier run, and None as long as there are too few complete windows.
     """
     experiment = experiment_of(dataset, changes)
     seconds: dict[str, float] = {}
     with _timed(seconds, "ingest"):
         counts = ingest_task(dataset, reading)
-        snapshots = snapshots_task(dataset, counts["version"])
+        snapshots = complete_task(dataset, as_of)
+    if snapshots is None:
+        return None
     finished = finished_report(snapshots, experiment, seed)
     if finished is not None:
         send_spooled()

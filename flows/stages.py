@@ -8,6 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.settings import Experiment, experiment_for
 from flows.artifacts import show_table
+from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
 from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.evaluation.rank import rank_methods, rank_model, write_queries
@@ -26,6 +27,9 @@ Changes = dict[str, Any] | Experiment | None
 ingest_task = task(name="ingest log", task_run_name="ingest {dataset}", cache_policy=NO_CACHE)(ingest_log)
 snapshots_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
     make_snapshots
+)
+complete_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
+    make_complete_snapshots
 )
 prepare_task = task(name="prepare tables", task_run_name="tables until step {until}", cache_policy=NO_CACHE)(
     prepare_tables
@@ -92,19 +96,29 @@ def prepare(
 
 @flow(flow_run_name="train {dataset}")
 def train(
-    dataset: str, until: int | None = None, changes: Changes = None, seed: int = 0, version: int | None = None
+    dataset: str,
+    until: int | None = None,
+    changes: Changes = None,
+    seed: int = 0,
+    version: int | None = None,
+    as_of: str | None = None,
 ) -> str:
     """Pre-train and fine-tune on the steps up to `until`, the last but one by default; returns the model's address."""
-    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
     return tracked_train_task(snapshots, newest_until(snapshots) if until is None else until, experiment, seed)
 
 
 @flow(flow_run_name="evaluate {dataset}")
 def evaluate(
-    dataset: str, until: int | None = None, changes: Changes = None, seed: int = 0, version: int | None = None
+    dataset: str,
+    until: int | None = None,
+    changes: Changes = None,
+    seed: int = 0,
+    version: int | None = None,
+    as_of: str | None = None,
 ) -> list[str]:
     """Evaluate the model trained until a step, and the baselines, on the next step; returns the scores' addresses."""
-    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
     until = newest_until(snapshots) if until is None else until
     model = train_task(snapshots, until, experiment, seed)  # returns at once if the model exists
     scores = [evaluate_task(snapshots, model, until + 1, seed=seed), baselines_task(snapshots, until + 1, seed)]
@@ -113,12 +127,14 @@ def evaluate(
 
 
 @flow(flow_run_name="predict {dataset}")
-def predict(dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None) -> dict[str, str]:
+def predict(
+    dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None, as_of: str | None = None
+) -> dict[str, str]:
     """Write the champion's vectors, if it has some, and its forecasts as of the newest step; returns the addresses.
 
     Without a champion, or with changed settings, DyFormer is trained first, unless it was trained before.
     """
-    experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
+    experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
     contender = None if changes else champion_contender(snapshots)
     if contender is None:
         models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]

@@ -54,6 +54,8 @@ class Declaration(BaseModel, strict=True):
     directed: bool | None = None
     comment_marks: str = ""
     window: str = ""
+    lateness: str = "0"
+    finished: bool | None = None
     drop_duplicates: bool | None = None
 
 

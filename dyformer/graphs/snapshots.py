@@ -4,6 +4,7 @@ N nodes    E undirected edges of one snapshot    L nodes with a self-loop in one
 R rows in order of time    S ends of rows: source before target    X edges of all snapshots
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -231,6 +232,21 @@ def summary(graph: DynamicGraph) -> pl.DataFrame:
 def _pairs_with_self(snapshot: Snapshot, num_nodes: int) -> NDArray[np.int64]:
     self_L = snapshot.self_loop_node_L
     return np.concatenate([snapshot.source_E * num_nodes + snapshot.target_E, self_L * num_nodes + self_L])
+
+
+def history_digests(graph: DynamicGraph) -> list[str]:
+    """Give the digest of each step's history: of the snapshots and the nodes of all steps up to it."""
+    digest, found, num_nodes = hashlib.sha256(), [], 0
+    for snapshot in graph.snapshots:
+        new = slice(num_nodes, snapshot.num_nodes)
+        counts = (snapshot.start_time, snapshot.end_time, snapshot.num_interactions, snapshot.num_self_loops)
+        ends = (snapshot.source_E, snapshot.target_E, snapshot.weight_E, snapshot.self_loop_node_L)
+        for values in (np.array(counts), *ends, graph.node_N[new], graph.side_N[new]):
+            digest.update(len(values).to_bytes(8, "little"))
+            digest.update(values.astype(np.float64 if values is snapshot.weight_E else np.int64).tobytes())
+        found.append(digest.hexdigest())
+        num_nodes = snapshot.num_nodes
+    return found
 
 
 def to_tables(graph: DynamicGraph) -> dict[str, pl.DataFrame]:

@@ -36,6 +36,10 @@ class TooFewRows(WindowError):
     """Fewer rows than windows of equal count; the log may grow."""
 
 
+class WindowsMove(WindowError):
+    """A number of windows divides the whole log, so that new rows move all of them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Windows:
     """Window t holds the rows `first_row_T[t] <= row < end_row_T[t]`; every row that is not trimmed is in one window.
@@ -115,6 +119,31 @@ def split_windows(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit
     row_B = np.searchsorted(time_R, bound_B, "left")
     row_B[-1] = end
     return Windows(start_time_T=bound_B[:-1], end_time_T=bound_B[1:], first_row_T=row_B[:-1], end_row_T=row_B[1:])
+
+
+def complete_ends(
+    first: int, newest: int, window: Window, time_unit: TimeUnit, *, now: int | None = None, lateness: str | None = None
+) -> NDArray[np.int64]:
+    """Give the ends of the complete windows of a growing log whose rows lie from `first` to `newest`.
+
+    A window is complete when it ends at or before `now` (by default the newest row's time) less the `lateness`, a
+    duration. A trim at the end removes the newest rows, so that the last of the windows that it leaves must also have
+    none of its rows removed. Windows after the one with the newest row are none yet.
+
+    Raises WindowsMove for a number of windows, and WindowError where the rule or the lateness does not fit the log.
+    """
+    _check_fit(window, time_unit)
+    if window.count is not None:
+        raise WindowsMove(
+            f"the window {str(window)!r} divides the whole log, so that every new row moves all windows: choose windows"
+            ' of fixed length, as in `window="7d"`'
+        )
+    begin, last = first + _trim(window.trim_start, time_unit), newest - _trim(window.trim_end, time_unit)
+    until = (newest if now is None else now) - _trim(None if lateness == "0" else lateness, time_unit)
+    if begin > last:
+        return np.empty(0, dtype=np.int64)
+    end_T = _time_bounds(begin, last, window, time_unit)[1:]
+    return end_T[end_T <= (min(until, last + 1) if window.trim_end else until)]
 
 
 def _check_fit(window: Window, time_unit: TimeUnit) -> None:

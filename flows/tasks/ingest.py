@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from dyformer.graphs.windows import TooFewRows, split_windows
 from dyformer.logs.datasets import DATASETS, Window
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
-from dyformer.logs.plan import ReadPlan, describe
+from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
-from flows.tasks.reading import FIXED, check_duplicates, check_unread, declared_log, fraction
+from flows.tasks.reading import FIXED, check_duplicates, check_lateness, check_unread, declared_log, fraction
 from storage.checksums import Damaged
 from storage.disk import ReadFailed
 from storage.events import scratch_database
@@ -76,10 +76,10 @@ def ingest_log(
             declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
         time_R = _sorted_times(layout, dataset, results, database)
         may_be_short = check is None and "window" not in reading
+        check_lateness(reading.get("lateness"), declared.time_unit)
         _check_window(time_R, window, declared.time_unit, check, show if may_be_short else None)
         with _committing(layout, dataset, was_there=num_stored > 0):
-            record = (declaration(layout, dataset) or {}) | asdict(declared) | {"window": str(window)}
-            declare(layout, dataset, record | ({"drop_duplicates": _drops(reading)} if fresh else {}), fixed=FIXED)
+            declare(layout, dataset, _record(layout, dataset, declared, window, reading, fresh), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
     rows = known + [asdict(ingest) for ingest in made]
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
@@ -90,6 +90,15 @@ def ingest_log(
         "changed": any(ingest.changed for ingest in made),
         **counts,
     }
+
+
+def _record(
+    layout: Layout, dataset: str, declared: Declared, window: Window, reading: dict[str, Any], fresh: dict
+) -> dict[str, Any]:
+    """Give what is declared about a log: what was declared before, and what this call changes."""
+    named = {name: reading[name] for name in ("lateness", "finished") if name in reading}
+    drops = {"drop_duplicates": _drops(reading)} if fresh else {}
+    return (declaration(layout, dataset) or {}) | asdict(declared) | {"window": str(window), **named, **drops}
 
 
 def _known_and_fresh(

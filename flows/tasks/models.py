@@ -13,7 +13,7 @@ from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, experiment_for, from_record
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.training.checkpoint import Weights, WeightsDoNotFit
-from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
+from flows.tasks.snapshots import HISTORY, Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import (
     Lineage,
     digest,
@@ -72,17 +72,19 @@ def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
 
 def times_address(opened: Snapshots, trained: Lineage) -> str:
     """Return the address of the times of a training."""
-    return opened.layout.checkpoint("times", opened.dataset, **run_keys(opened, trained))
+    return opened.layout.checkpoint("times", opened.dataset, **run_keys(trained))
 
 
-def run_keys(opened: Snapshots, trained: Lineage) -> dict:
+def run_keys(trained: Lineage) -> dict:
     """Return the keys of the addresses of a training's artifacts.
 
-    The code is a part of them, so that a new release trains a challenger and leaves the champion's weights.
+    The code and the history are a part of them, so that a new release trains a challenger and leaves the champion's
+    weights, and the same history has the same address, whatever rows come later.
     """
     seed = trained.settings["seed"]
-    settings = settings_hash({"settings": trained.settings_hash, "code": trained.code_version})
-    return {"version": opened.version, "until": trained.until, "settings": settings, "seed": seed}
+    history = trained.inputs.get(HISTORY)
+    settings = settings_hash({"settings": trained.settings_hash, "code": trained.code_version, HISTORY: history})
+    return {"version": trained.table_version, "until": trained.until, "settings": settings, "seed": seed}
 
 
 def space_of(model: str) -> str:
@@ -93,10 +95,10 @@ def space_of(model: str) -> str:
 def trained_until(trained: Lineage, opened: Snapshots) -> int:
     """Return the last step of the snapshots with events that weights were trained on.
 
-    With another table version or other windows the steps differ, so the times are compared.
+    With another history or other windows the steps differ, so the times are compared.
     """
     assert trained.until is not None
-    if trained.table_version == opened.version and trained.settings["window"] == opened.window:
+    if opened.has_history(trained):
         return trained.until
     return int((opened.steps["start_time"] <= trained.max_event_time).sum())
 

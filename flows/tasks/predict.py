@@ -61,7 +61,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     weights, experiment, _ = open_model(model)
     settings = {"model": space_of(model)}
     lineage = opened.lineage("vectors", until=step, settings=settings, inputs=(model,))
-    keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
+    keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.vectors(opened.dataset, **keys)
     if is_current(address, lineage):
         return address
@@ -111,7 +111,7 @@ def write_forecasts(
     settings |= {} if num_nodes is None else {"num_nodes": num_nodes}
     inputs = (*contender.models, *([] if vectors is None else [vectors]))
     lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=inputs)
-    keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
+    keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.forecasts(opened.dataset, **keys)
     if is_current(address, lineage):
         return address

@@ -21,7 +21,7 @@ def prepare_tables(snapshots: str, until: int, experiment: Experiment) -> dict[s
     addresses = {}
     for kind, make in makers.items():
         lineage = opened.lineage(kind, until=until, settings=as_record(experiment, "graph"))
-        keys = {"version": opened.version, "until": until, "settings": lineage.settings_hash}
+        keys = {"version": lineage.table_version, "until": until, "settings": lineage.settings_hash}
         addresses[kind] = opened.layout.graph(kind, opened.dataset, **keys)
         if not is_current(addresses[kind], lineage):
             write_artifact(addresses[kind], {kind: make()}, lineage)

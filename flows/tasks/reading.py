@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named
+from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named, fixed_duration
 from dyformer.logs.plan import Declared, ReadPlan, declared_by
 from dyformer.logs.raw_file import RawFile
 from dyformer.logs.sniffing import sniff_plan
@@ -72,6 +72,12 @@ def check_duplicates(layout: Layout, dataset: str, reading: dict[str, Any], num_
             f" read: leave out `drop_duplicates`, or remove the dataset with `dyformer drop {dataset}` and ingest it"
             " again"
         )
+
+
+def check_lateness(text: str | None, time_unit: TimeUnit | None) -> None:
+    """Raise WindowError unless the lateness is a duration that fits the times of the log; "0" is none."""
+    if text not in (None, "0"):
+        fixed_duration(text, time_unit or "us")
 
 
 def fraction(text: str | float) -> float:

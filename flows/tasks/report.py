@@ -142,5 +142,10 @@ def _planned(snapshots: str, experiment: Experiment, seed: int) -> tuple[str, Li
     opened = open_snapshots(snapshots)
     settings = {**as_record(experiment), "seed": seed}
     lineage = opened.lineage("report", until=opened.num_steps, settings=settings)
-    keys = {"version": opened.version, "until": opened.num_steps, "settings": lineage.settings_hash, "seed": seed}
+    keys = {
+        "version": lineage.table_version,
+        "until": opened.num_steps,
+        "settings": lineage.settings_hash,
+        "seed": seed,
+    }
     return opened.layout.report(opened.dataset, **keys), lineage

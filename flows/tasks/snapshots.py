@@ -9,6 +9,7 @@ from dyformer.graphs.snapshots import (
     DynamicGraph,
     build_snapshots,
     from_tables,
+    history_digests,
     prefix,
     summary,
     to_tables,
@@ -34,6 +35,7 @@ from storage.queries import faults_in, snapshot_faults
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
+HISTORY = "history"  # the input of an artifact that is made of the steps up to one
 FIRST_EVALUATED_STEP = 3  # so that training has at least two steps
 
 
@@ -50,7 +52,7 @@ class Snapshots:
     dataset: str
     version: int
     window: str
-    steps: pl.DataFrame  # one row for each step: step, start_time, end_time, ...
+    steps: pl.DataFrame  # one row for each step: step, start_time, end_time, ..., version and history
     directed: bool  # as declared for the log
 
     @property
@@ -69,17 +71,27 @@ class Snapshots:
             raise StepOutOfRange(f"{self.dataset} has steps 1 to {self.num_steps}; step {step} is not one of them")
 
     def lineage(self, kind: str, *, until: int, settings: dict[str, Any], inputs: tuple[str, ...] = ()) -> Lineage:
-        """Return the lineage of an artifact that is made of the steps up to `until`."""
-        read = (self.address, *inputs)
+        """Return the lineage of an artifact that is made of the steps up to `until`.
+
+        Its table version is that of the newest commit with a row of these steps, and its first input the digest of
+        their history: an artifact stays current when later rows come.
+        """
+        self.check(until)
+        version, history = self.steps.filter(step=until).select("version", HISTORY).row(0)
         return Lineage(
             kind=kind,
             dataset=self.dataset,
-            table_version=self.version,
+            table_version=version,
             until=until,
             settings={"window": self.window, **settings},
             max_event_time=self.time("end_time", until) - 1,
-            inputs={self.layout.relative(address): digest(address) for address in read},
+            inputs={HISTORY: history, **{self.layout.relative(address): digest(address) for address in inputs}},
         )
+
+    def has_history(self, lineage: Lineage) -> bool:
+        """Whether an artifact is made of the same history as the steps up to its own."""
+        own = self.steps.filter(pl.col("step") == lineage.until)[HISTORY].to_list()
+        return own == [lineage.inputs.get(HISTORY)]
 
     def graph(self, until: int, *, interactions: bool = False) -> DynamicGraph:
         """Read the snapshots up to `until`, and their interactions where these are wanted.
@@ -91,47 +103,72 @@ class Snapshots:
         is_known = pl.col("source", "target").is_between(0, tables["nodes"].height - 1).all()
         if not all(tables["edges"].select(is_known).row(0)):  # the compiled loops would leave their arrays
             raise ArtifactDamaged(self.address, "has edges of nodes that it lacks", REMEDY)
+        tables["steps"] = tables["steps"].drop("version", HISTORY)
         graph = replace(prefix(from_tables(tables), until), directed=self.directed)
         if not interactions:
             return graph
         return replace(graph, interactions=read_interactions(self.layout, self.dataset, self.version, graph))
 
 
-def make_snapshots(dataset: str, version: int | None = None) -> str:
-    """Cut the events of a table version (the newest by default) into snapshots and return the artifact's address."""
+def make_snapshots(dataset: str, version: int | None = None, end_time: int | None = None) -> str:
+    """Cut the events of a table version (the newest by default) into snapshots and return the artifact's address.
+
+    With `end_time` these are the windows that end by then. Their version is that of the newest commit with a row of
+    theirs, so that the address stays the same when later rows come.
+    """
     layout = Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
     record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
     settings = {"window": record["window"], "time_unit": record["time_unit"]}
-    lineage = Lineage(
-        kind="snapshots",
-        dataset=dataset,
-        table_version=version,
-        settings=settings,
-        max_event_time=max_event_time(layout, dataset, version),
-    )
-    address = layout.snapshots(dataset, version=version, settings=lineage.settings_hash)
+    commits = history(layout, dataset).filter(pl.col("version") <= version)
+    if end_time is None:
+        own, newest = version, max_event_time(layout, dataset, version)
+    else:
+        settings, own, newest = {**settings, "end_time": end_time}, _version_at(commits, end_time), end_time - 1
+    lineage = Lineage(kind="snapshots", dataset=dataset, table_version=own, settings=settings, max_event_time=newest)
+    address = layout.snapshots(dataset, version=own, settings=lineage.settings_hash)
     if is_current(address, lineage):
         return address
-    tables, problems = _tables(layout, dataset, version, settings)
+    tables, problems = _tables(layout, dataset, commits, settings)
     assert not problems, f"snapshots of {dataset} are inconsistent: {'; '.join(problems)}"
     return write_artifact(address, tables, lineage)
 
 
 def _tables(
-    layout: Layout, dataset: str, version: int, settings: dict[str, Any]
+    layout: Layout, dataset: str, commits: pl.DataFrame, settings: dict[str, Any]
 ) -> tuple[dict[str, pl.DataFrame], list[str]]:
     """Cut the events, in memory or on disk, into the tables of a graph; return these and their faults."""
-    window, time_unit = Window.parse(settings["window"]), settings["time_unit"]
-    commits = history(layout, dataset).filter(pl.col("version") <= version)
+    version, window, time_unit = max(commits["version"]), Window.parse(settings["window"]), settings["time_unit"]
     if not scratch_database.is_large(0, int(commits["num_accepted"].sum())):
-        tables = to_tables(build_snapshots(read_events(layout, dataset, version), window, time_unit))
+        graph = build_snapshots(read_events(layout, dataset, version), window, time_unit)
+        tables = _tables_of(graph, commits, settings)
         return tables, snapshot_faults(tables)
     with scratch_database.open_spill(layout) as database:
-        tables = to_tables(cut_events(database, scan_events(layout, dataset, version), window, time_unit))
+        graph = cut_events(database, scan_events(layout, dataset, version), window, time_unit)
+        tables = _tables_of(graph, commits, settings)
         for name, table in tables.items():
             scratch_database.create(database, name, table.select(pl.exclude(pl.List)))
         return tables, faults_in(database)
+
+
+def _tables_of(graph: DynamicGraph, commits: pl.DataFrame, settings: dict[str, Any]) -> dict[str, pl.DataFrame]:
+    """Give the tables of a graph, with the version and the digest of each step's history."""
+    if "end_time" in settings:
+        graph = prefix(graph, sum(snapshot.end_time <= settings["end_time"] for snapshot in graph.snapshots))
+    window, newest = Window.parse(settings["window"]), max(commits["version"])
+    versions = [_version_at(commits, snapshot.end_time) for snapshot in graph.snapshots]
+    if window.count is not None:  # every row of the log moves the windows
+        versions = [newest] * len(versions)
+    elif window.trim_end is not None and "end_time" not in settings:  # the newest rows decide what the last one lacks
+        versions[-1] = newest
+    tables = to_tables(graph)
+    columns = {"version": pl.Series(versions, dtype=pl.Int64), HISTORY: pl.Series(history_digests(graph))}
+    return {**tables, "steps": tables["steps"].with_columns(**columns)}
+
+
+def _version_at(commits: pl.DataFrame, end_time: int) -> int:
+    """Return the version of the newest commit with a row before a time."""
+    return max(commits.filter(pl.col("first_time") < end_time)["version"])
 
 
 def open_snapshots(address: str) -> Snapshots:

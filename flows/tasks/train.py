@@ -99,7 +99,7 @@ def train_model(
             )
         settings, inputs = {**settings, "start": space_of(start)}, (start,)
     lineage = opened.lineage("model", until=until, settings=settings, inputs=inputs)
-    address = opened.layout.model(opened.dataset, **run_keys(opened, lineage))
+    address = opened.layout.model(opened.dataset, **run_keys(lineage))
     key = f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"
     with in_use(opened.layout, opened.dataset).read_lock(), alone(opened.layout, key):
         if is_current(address, lineage):
@@ -163,7 +163,7 @@ def _remove_checkpoints(opened: Snapshots, lineage: Lineage) -> None:
 
 def _checkpoints(opened: Snapshots, lineage: Lineage) -> dict[str, str]:
     """Give the address of the checkpoint of each stage."""
-    keys = run_keys(opened, lineage)
+    keys = run_keys(lineage)
     return {name: opened.layout.checkpoint(name, opened.dataset, **keys) for name in ("pretrain", "finetune")}
 
 

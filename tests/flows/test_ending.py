@@ -190,7 +190,7 @@ def ended_within(process: int, seconds: float) -> bool:
 
 
 FLOW = HEEDING + (
-    "import sys, time; import flows.cli; from flows.ending import exit_code; flows.cli._announce();"
+    "import sys, time; import flows.runs; from flows.ending import exit_code; flows.runs.announce();"
     "from prefect import flow;"
     "sys.exit(exit_code(lambda: flow(lambda: time.sleep(600), name='waiting')()))"
 )

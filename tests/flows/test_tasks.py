@@ -175,7 +175,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path):
         weights = to_bytes({"more": torch.zeros(2)}, {})
         settings = {"seed": 0, **as_record(EXPERIMENT, PARTS)}
         lineage = opened.lineage("model", until=UNTIL, settings=settings)
-        model = write_artifact(opened.layout.model("mylog", **run_keys(opened, lineage)), {WEIGHTS: weights}, lineage)
+        model = write_artifact(opened.layout.model("mylog", **run_keys(lineage)), {WEIGHTS: weights}, lineage)
         for use in (lambda: write_vectors(address, model), lambda: evaluate_model(address, model, UNTIL + 1)):
             with pytest.raises(WeightsDoNotFit, match=f"^{model}: the weights do not fit"):
                 use()

@@ -37,7 +37,7 @@ def backtest_forecasts(
     settings = {"protocol": PROTOCOL, "method": title, "record": record, "step": step, "seed": seed}
     settings |= {"directed": opened.directed, **as_record(experiment, "graph")}
     lineage = opened.lineage("backtests", until=step, settings=settings, inputs=models)
-    keys = {"version": opened.version, "until": step, "settings": lineage.settings_hash, "seed": seed}
+    keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.backtests(opened.dataset, **keys)
     if is_current(address, lineage):
         return address

@@ -51,11 +51,6 @@ def evaluate_baselines(snapshots: str, step: int, seed: int = 0) -> str:
     return evaluate_methods(snapshots, scorers, step, seed=seed)
 
 
-def scores_address(opened: Snapshots, step: int, settings: str, seed: int) -> str:
-    """Return the address of the scored pairs of a step; its key `until` is the step before."""
-    return opened.layout.scores(opened.dataset, version=opened.version, until=step - 1, settings=settings, seed=seed)
-
-
 def read_scores(address: str) -> list[ScoredPairs]:
     """Read the scored pairs of an artifact."""
     return from_table(read_table(address, "pairs"))
@@ -72,7 +67,8 @@ def _evaluated(
     step, seed = trial["step"], trial["seed"]
     settings = {"protocol": PROTOCOL, "seed": seed, **settings}
     lineage = opened.lineage("scores", until=step, settings=settings, inputs=inputs)
-    address = scores_address(opened, step, lineage.settings_hash, seed)
+    keys = {"version": lineage.table_version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
+    address = opened.layout.scores(opened.dataset, **keys)
     if is_current(address, lineage):
         return address
     posed = Trial(graph=opened.graph(step, interactions=True), **trial)

@@ -59,7 +59,12 @@ def rank_week(snapshots: str, week: int, names: list[str], experiment: Experimen
     settings |= {"directed": opened.directed, "methods": records, **as_record(experiment, "graph")}
     # The last step is recorded, because negatives are drawn from the nodes of the whole log.
     lineage = opened.lineage("ranks", until=opened.num_steps, settings=settings)
-    keys = {"version": opened.version, "until": opened.num_steps, "settings": lineage.settings_hash, "seed": seed}
+    keys = {
+        "version": lineage.table_version,
+        "until": opened.num_steps,
+        "settings": lineage.settings_hash,
+        "seed": seed,
+    }
     address = opened.layout.ranks(opened.dataset, **keys)
     if is_current(address, lineage):
         return address

@@ -18,7 +18,7 @@ from dyformer.sampling.ranking_queries import RankingQueries
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries
 from flows.tasks.models import Contender, space_of, trained_until
-from flows.tasks.snapshots import Snapshots, open_snapshots
+from flows.tasks.snapshots import HISTORY, Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, manifest, read_table
 from storage.champions import champion_lock, read_champion, replace_champion, update_copy
 from storage.files import Stamp
@@ -196,7 +196,7 @@ def _without_models(given: _Given, challenger: str) -> list[ScoredQueries]:
 def _rows(given: _Given, models: tuple[str, ...]) -> list[ScoredQueries]:
     """Read the given scores of the queries that were made with exactly these models."""
     layout, found = given.opened.layout, []
-    others = {layout.relative(address) for address in (given.opened.address, given.queries)}
+    others = {HISTORY, layout.relative(given.queries)}
     wanted = {layout.relative(model) for model in models}
     for address in given.rankings:
         if set(lineage_of(address).inputs) - others == wanted:

@@ -61,7 +61,7 @@ def write_queries(snapshots: str, step: int, seed: int = 0) -> str:
     settings = {"protocol": PROTOCOL, "seed": seed, "step": step, "directed": opened.directed, **drawn}
     # The last step is recorded, because `inductive` candidates are links of later steps.
     lineage = opened.lineage("queries", until=opened.num_steps, settings=settings)
-    keys = {"version": opened.version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
+    keys = {"version": lineage.table_version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.queries(opened.dataset, **keys)
     if is_current(address, lineage):
         return address
@@ -176,7 +176,7 @@ def _ranked(
     about = {"protocol": PROTOCOL, "seed": seed, "step": step, "queries": drawn, "num_partners": NUM_PARTNERS}
     settings = {**about, **settings}
     lineage = opened.lineage("rankings", until=step, settings=settings, inputs=(queries, *inputs))
-    keys = {"version": opened.version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
+    keys = {"version": lineage.table_version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.rankings(opened.dataset, **keys)
     if is_current(address, lineage):
         return address

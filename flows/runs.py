@@ -1,0 +1,94 @@
+"""The commands `run` and `retrain`: new rows of a log -> the report of its run, printed."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from flows.console import counts_line, plain_steps, print_report, printable, write_json
+from flows.ending import NOTHING_TO_DO
+from flows.environment import server_in_use
+from flows.options import on_command_line
+from flows.temporary_server import guard_temporary_server
+
+if TYPE_CHECKING:
+    from dyformer.experiments.settings import Experiment
+
+
+def print_plan(text: str) -> None:
+    """Print a text that names arguments as options of the command."""
+    print(printable(on_command_line(text)))
+
+
+def finished_run(
+    dataset: str,
+    reading: dict[str, Any],
+    experiment: "Experiment",
+    seed: int,
+    as_of: str | None,
+    *,
+    few: bool,
+) -> tuple[str | None, float]:
+    """Commit the new rows; return the earlier run's report, if nothing has changed for it, and the seconds taken.
+
+    With `few`, a log with too few windows is committed all the same, and the command ends: there is nothing to do yet.
+    """
+    from flows.tasks.complete_windows import complete_snapshots, make_complete_snapshots
+    from flows.tasks.ingest import ingest_log
+    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
+
+    started, newest = time.monotonic(), [FIRST_EVALUATED_STEP]
+    enough = None if few else lambda num: check_range(dataset, newest, FIRST_EVALUATED_STEP, num)
+    print_plan(counts_line(ingest_log(dataset, reading, print_plan, enough)))
+    make = complete_snapshots if few else make_complete_snapshots
+    address = make(dataset, as_of, show=print_plan)
+    if address is None:
+        raise typer.Exit(NOTHING_TO_DO)
+    seconds = round(time.monotonic() - started, 2)
+    # after the rows, because it loads what trains and evaluates
+    from flows.tasks.report import finished_report, send_spooled
+
+    report = finished_report(address, experiment, seed)
+    if report is not None:
+        send_spooled()  # as every run does that has new rows
+    return report, seconds
+
+
+def announce() -> None:
+    """Print which server runs the flow; Prefect itself writes nothing, because the command prints the results."""
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    print(f"running on {server_in_use()}", flush=True)
+    guard_temporary_server()
+
+
+def retrained(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int, as_of: str | None) -> str:
+    """Run the flow and return the address of the report."""
+    announce()
+    from flows.retrain import retrain as flow
+
+    report = flow(dataset, reading, experiment, seed, as_of)
+    assert report is not None, "the windows were counted before"
+    return report
+
+
+def next_options(context: typer.Context) -> dict[str, Any]:
+    """Return the options of a run that a later command must repeat: `--storage`, `--set` and `--seed`."""
+    values = context.params
+    options = [text for change in values["changes"] or [] for text in ("--set", change)]
+    options += ["--seed", str(values["seed"])] if values["seed"] else []
+    options += ["--as-of", values["as_of"]] if values["as_of"] else []
+    return {"options": options, "storage": context.find_root().params["storage"]}
+
+
+def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_options: dict[str, Any]) -> None:
+    """Print the scores of a run and the commands that may follow; write everything to the file."""
+    from flows.tasks.report import read_report
+
+    metrics, summary = read_report(report)
+    summary["counts"].pop("changed")  # the flow's value: False, because the command ingested the rows before it
+    summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
+    print_report(metrics, summary, **next_options)
+    if json_file is not None:
+        write_json(json_file, {**summary, "scores": plain_steps(metrics), "report": report})

@@ -1,0 +1,121 @@
+"""A log that may grow -> the snapshots of its complete windows, of which a retraining makes everything."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+
+from dyformer.graphs.windows import EPOCH, MICROSECOND, WindowsMove, complete_ends
+from dyformer.logs.datasets import DATASETS, TimeUnit, Window, WindowError
+from flows.tasks.snapshots import FIRST_EVALUATED_STEP, make_snapshots, open_snapshots
+from storage.events.declarations import declaration
+from storage.events.table import history, newest_version
+from storage.layout import Layout
+
+
+class TooFewWindows(ValueError):
+    """A growing log has too few complete windows to evaluate a forecast."""
+
+
+def make_complete_snapshots(
+    dataset: str,
+    as_of: str | None = None,
+    version: int | None = None,
+    show: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Cut the complete windows of a table version (the newest by default) into snapshots; return their address.
+
+    A window is complete when it ends at or before the time of the newest row, or the time `as_of`, less the lateness
+    that is declared for the log. As long as no window is completed and no row of a complete one comes, the address
+    stays the same. All windows of a log that is finished are complete, its last one too: a log is finished if it is
+    declared so, or if it is a known one and has no other rows than those of the published file.
+
+    Args:
+        dataset: name of the log.
+        as_of: "now", a time (in UTC if it has no zone), or a step of a log with integer steps.
+        version: a version of the event table.
+        show: called with a sentence about the window that is left out, if there is one.
+
+    Raises:
+        TooFewWindows: fewer complete windows than an evaluation needs.
+        WindowsMove: a number of windows divides a log that has grown.
+        WindowError: `as_of` or the lateness does not fit the log.
+    """
+    layout = Layout.from_environment()
+    version = newest_version(layout, dataset) if version is None else version
+    commits = history(layout, dataset).filter(pl.col("version") <= version)
+    record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
+    window, time_unit, lateness = Window.parse(record["window"]), record["time_unit"], record.get("lateness", "0")
+    if as_of is None and (_is_finished(dataset, record, commits) or _has_not_grown(window, commits)):
+        address = make_snapshots(dataset, version)
+        _check_number(dataset, open_snapshots(address).num_steps, window)
+        return address
+    first, newest = min(commits["first_time"]), max(commits["last_time"])
+    now = None if as_of is None else moment(as_of, time_unit)
+    try:
+        end_T = complete_ends(first, newest, window, time_unit, now=now, lateness=lateness)
+    except WindowsMove as error:
+        raise WindowsMove(f"{dataset}: {error}; or declare that no more rows will come (`finished=True`)") from error
+    _check_number(dataset, len(end_T), window)
+    end_time = int(end_T[-1])
+    if newest >= end_time:
+        until = "" if now is None else f" as of {as_of}"
+        show(
+            f"{dataset}: {len(end_T)} windows are complete{until}, the last one until {_text(end_time, time_unit)};"
+            f" later rows, the newest of {_text(newest, time_unit)}, have no effect yet"
+        )
+    return make_snapshots(dataset, version, end_time)
+
+
+def complete_snapshots(
+    dataset: str, as_of: str | None = None, show: Callable[[str], None] = lambda text: None
+) -> str | None:
+    """Do the same for the newest version; None, and a sentence to `show`, if there are too few complete windows."""
+    try:
+        return make_complete_snapshots(dataset, as_of, show=show)
+    except TooFewWindows as error:
+        show(str(error))
+        return None
+
+
+def moment(text: str, time_unit: TimeUnit) -> int:
+    """Read "now", a time in the form of ISO 8601 or an integer step, in the unit of the events' times.
+
+    Raises:
+        WindowError: anything else, or a time that does not fit the log.
+    """
+    if time_unit == "step":
+        if not text.strip().lstrip("-").isdecimal():
+            raise WindowError(f"`as_of` {text!r}: this log has integer steps, so that it must be an integer")
+        return int(text)
+    try:
+        found = datetime.now(UTC) if text == "now" else datetime.fromisoformat(text)
+    except ValueError:
+        raise WindowError(f'`as_of` {text!r}: expected "now" or a time such as 2024-03-01T00:00') from None
+    return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
+
+
+def _check_number(dataset: str, num_complete: int, window: Window) -> None:
+    if num_complete < FIRST_EVALUATED_STEP:
+        raise TooFewWindows(
+            f"{dataset} has {num_complete} complete windows of {str(window)!r}, and a run needs {FIRST_EVALUATED_STEP}:"
+            " wait for rows, choose shorter windows (`window`), or declare that no more rows will come"
+            " (`finished=True`)"
+        )
+
+
+def _is_finished(dataset: str, record: dict[str, Any], commits: pl.DataFrame) -> bool:
+    if record.get("finished") is not None or dataset not in DATASETS:
+        return bool(record.get("finished"))
+    published = DATASETS[dataset].sha256
+    return commits.height == 1 and published in (None, commits["batch"][0])
+
+
+def _has_not_grown(window: Window, commits: pl.DataFrame) -> bool:
+    """Whether the windows divide the rows of a first ingest: these are complete until a row comes."""
+    return window.count is not None and commits["version"].n_unique() == 1
+
+
+def _text(time: int, time_unit: TimeUnit) -> str:
+    return str(time) if time_unit == "step" else f"{(EPOCH + time * MICROSECOND):%Y-%m-%d %H:%M:%S} UTC"
