@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flows import published
 from flows.console import (
     counts_line,
     plain_steps,
@@ -166,6 +167,7 @@ def predict(
     from flows.tasks.complete_windows import make_complete_snapshots
     from flows.tasks.evaluation.promote import champion_contender
     from flows.tasks.predict import write_forecasts, write_vectors
+    from flows.tasks.publishing.publications import publish
     from flows.tasks.train import train_contender
 
     address = make_complete_snapshots(dataset, as_of, show=print_plan)
@@ -174,7 +176,10 @@ def predict(
     vectors = write_vectors(address, contender.models[-1], seed=seed) if contender.models else None
     print(f"method: {contender.title}")
     print(f"vectors: {vectors or 'none, because this method has none'}")
-    print(f"forecasts: {write_forecasts(address, contender, vectors, seed, k=top, links=links)}")
+    forecasts = write_forecasts(address, contender, vectors, seed, k=top, links=links)
+    print(f"forecasts: {forecasts}")
+    if links == "all" and publish(address, contender, forecasts, vectors) is not None:
+        print("published: the views latest_forecasts and latest_vectors have them")
 
 
 @app.command()
@@ -414,6 +419,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
 
 
 register(app)
+published.register(app)
 
 
 def main(arguments: list[str] | None = None) -> None:

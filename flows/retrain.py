@@ -21,6 +21,7 @@ from flows.stages import (
     experiment_of,
     forecasts_task,
     ingest_task,
+    publish_task,
     queries_task,
     rank_methods_task,
     rank_model_task,
@@ -32,8 +33,9 @@ from flows.tasks.complete_windows import complete_snapshots
 from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.evaluation.promote import promote_if_better, unranked
-from flows.tasks.evaluation.rank import rankable_steps
+from flows.tasks.evaluation.rank import check_forecast, rankable_steps
 from flows.tasks.models import DYFORMER, Contender
+from flows.tasks.publishing.ledger import track_ledger, write_outcomes
 from flows.tasks.report import finished_report, report_page, run_metrics, send_spooled, write_report
 from flows.tasks.snapshots import newest_until
 from flows.tasks.track import track_run
@@ -47,6 +49,8 @@ complete_task = task(name="make snapshots", task_run_name="snapshots of {dataset
 promote_task = task(name="promote if better", cache_policy=NO_CACHE)(promote_if_better)
 track_task = task(name="track run", cache_policy=NO_CACHE)(track_run)
 published_task = task(name="backtest published", cache_policy=NO_CACHE)(backtest_published)
+outcomes_task = task(name="compare published", cache_policy=NO_CACHE)(write_outcomes)
+ledger_task = task(name="track ledger", cache_policy=NO_CACHE)(track_ledger)
 report_task = task(name="write report", cache_policy=NO_CACHE)(write_report)
 
 
@@ -95,6 +99,7 @@ def retrain(
     }
     with _timed(seconds, "track"):
         page = report_page(rows, summary)
+        ledger_task(snapshots)
         tracked = track_task(snapshots, contender, rows, earlier, made, promotion, page)
     summary |= {"tracking": tracked, "seconds": seconds}
     report = report_task(snapshots, rows, summary, experiment, seed)
@@ -103,7 +108,11 @@ def retrain(
 
 
 def _trained(snapshots: str, experiment: Experiment, seed: int) -> Contender:
-    """Train the challenger's models; the newest one is tracked."""
+    """Train the challenger's models; the newest one is tracked.
+
+    Raises StepOutOfRange before the training if its forecasts could not be calibrated.
+    """
+    check_forecast(snapshots)
     *older, until = model_steps(newest_until(snapshots))
     models = [train_task(snapshots, step, experiment, seed) for step in older]
     return Contender(title=DYFORMER, models=(*models, tracked_train_task(snapshots, until, experiment, seed)))
@@ -154,6 +163,8 @@ def _published(
     model = (published.models or contender.models)[-1]
     vectors = vectors_task(snapshots, model, seed=seed)
     forecasts = forecasts_task(snapshots, published, vectors, seed=seed)
+    publish_task(snapshots, published, forecasts, vectors)
+    outcomes_task(snapshots)  # of earlier publications
     return {"model": model, "vectors": vectors, "forecasts": forecasts}, published_task(snapshots, published, seed)
 
 

@@ -16,6 +16,7 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
+from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.track import tracked_epochs
 from flows.tasks.train import train_model
@@ -48,6 +49,7 @@ rank_methods_task = task(name="rank by methods", task_run_name="{names}", cache_
 rank_model_task = task(name="rank by model", task_run_name="{method}", cache_policy=NO_CACHE)(rank_model)
 vectors_task = task(name="write vectors", task_run_name="vectors", cache_policy=NO_CACHE)(write_vectors)
 forecasts_task = task(name="write forecasts", task_run_name="forecasts", cache_policy=NO_CACHE)(write_forecasts)
+publish_task = task(name="publish", cache_policy=NO_CACHE)(publish)
 # A retry continues from the training's own checkpoint.
 training = task(name="train model", task_run_name="train until step {until}", retries=1, cache_policy=NO_CACHE)
 train_task = training(train_model)
@@ -141,4 +143,5 @@ def predict(
         contender = Contender(title=DYFORMER, models=tuple(models))
     vectors = vectors_task(snapshots, contender.models[-1], seed=seed) if contender.models else None
     forecasts = forecasts_task(snapshots, contender, vectors, seed=seed)
+    publish_task(snapshots, contender, forecasts, vectors)
     return {"forecasts": forecasts} if vectors is None else {"vectors": vectors, "forecasts": forecasts}

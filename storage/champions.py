@@ -62,6 +62,25 @@ def update_copy(layout: Layout, dataset: str) -> None:
         record = read_record(address, _remedy(dataset), _wrong)  # another machine may have replaced it meanwhile
 
 
+def tenure(record: dict[str, Any]) -> dict[str, Any]:
+    """Give the record of one champion alone, with its number: without the champions before it."""
+    return {"number": 1, **{name: value for name, value in record.items() if name != "earlier"}}
+
+
+def succession(before: dict[str, Any] | None) -> dict[str, Any]:
+    """Give the number of the champion that follows, and the records of those before it."""
+    if before is None:
+        return {"number": 1, "earlier": []}
+    own = tenure(before)
+    return {"number": own["number"] + 1, "earlier": [*before.get("earlier", []), own]}
+
+
+def next_publication(record: dict[str, Any]) -> int:
+    """Give the number of the forecasts that are published next, by whichever champion."""
+    published = [each["published"]["number"] for each in (*record.get("earlier", []), record) if each.get("published")]
+    return max(published, default=0) + 1
+
+
 def champion_problems(layout: Layout, dataset: str) -> tuple[str | None, str | None]:
     """Say what is wrong with the record and with its copy; None for a sound one, and twice None without a champion."""
     record, copy = (_problem(address) for address in (layout.champion(dataset), layout.champion_copy(dataset)))

@@ -59,14 +59,31 @@ class Declaration(BaseModel, strict=True):
     drop_duplicates: bool | None = None
 
 
-class Champion(BaseModel, strict=True):
-    """The champion of a dataset, and the outcomes of its tests by their keys."""
+class Published(BaseModel, strict=True):
+    """The newest forecasts and vectors of a champion; `number` counts those of all champions."""
+
+    number: Count
+    step: Count
+    forecasts: Path
+    vectors: Path | None
+
+
+class Tenure(BaseModel, strict=True):
+    """A champion of a dataset, the outcomes of its tests by their keys, and what it published last."""
 
     title: str
     models: list[Path]
     identity: str
     num_tests: Count
     tests: dict[str, dict[str, Any]]
+    number: Count = 1
+    published: Published | None = None
+
+
+class Champion(Tenure, strict=True):
+    """The present champion of a dataset, and those before it."""
+
+    earlier: list[Tenure] = []
 
 
 class EarlierChampion(BaseModel, strict=True):

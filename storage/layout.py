@@ -136,6 +136,22 @@ class Layout:
         """Artifact with the forecasts of a method for the past step `until`, and the links that came."""
         return self._join(FORECASTS, "backtests", _run(dataset, version, until, settings, seed))
 
+    def publication(self, dataset: str, *, version: int, until: int, settings: str) -> str:
+        """Artifact that names forecasts which the champion has published."""
+        return f"{self.publications(dataset)}/{_hive(version=version, until=until, settings=settings)}"
+
+    def publications(self, dataset: str) -> str:
+        """Folder of all publications of a dataset."""
+        return self._join(FORECASTS, "publications", _hive(dataset=dataset))
+
+    def outcome(self, dataset: str, *, version: int, until: int, settings: str) -> str:
+        """Artifact with the metrics of published forecasts, whose step `until` is complete."""
+        return f"{self.outcomes(dataset)}/{_hive(version=version, until=until, settings=settings)}"
+
+    def outcomes(self, dataset: str) -> str:
+        """Folder of all outcomes of a dataset."""
+        return self._join(FORECASTS, "outcomes", _hive(dataset=dataset))
+
     def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the metrics and the summary of a finished run."""
         return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))

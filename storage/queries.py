@@ -16,6 +16,7 @@ from storage.artifacts.artifact import MANIFEST, names, scan_table, without_mani
 from storage.checksums import Damaged, link_in
 from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
+from storage.published import PUBLISHED_KINDS, latest, ledger
 
 KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}
 
@@ -71,7 +72,10 @@ def open_views(layout: Layout, statement: str | None = None, on_damage: OnDamage
 
     `events`, `quarantine` and `nodes` have the column `dataset`. A table of an artifact has the keys of its address
     (dataset, version, until, settings, seed). Its view is named by its kind, or by kind and name where they differ:
-    `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`.
+    `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`. Of what the champions
+    of all datasets have published, `latest_forecasts` and `latest_vectors` have the newest, and `ledger` has a row for
+    each publication with what came of it (`precision_at_10`, `calibration_error`, ...), null as long as its step is not
+    complete.
 
     With a statement, only the views whose names it contains can be read, because every file that is read is verified.
     """
@@ -91,11 +95,12 @@ def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[
 
     def wanted(view: str) -> bool:
         parts.setdefault(view, [])
-        return statement is None or view.lower() in statement.lower()
+        return statement is None or re.search(rf"\b{view}\b", statement, re.IGNORECASE) is not None
 
     for name in ingested_datasets(layout):
         with _damage_reported(on_damage):
             _add_events(layout, name, parts, wanted)
+            _add_published(layout, name, parts, wanted)
     for folder in layout.artifact_folders:
         found = files.find(folder)
         for link in files.links(folder):
@@ -134,13 +139,34 @@ def _add_events(
 def _add_artifact(
     layout: Layout, address: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
 ) -> None:
-    kind, keys = layout.describe(address)
-    columns = [pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items()]
+    kind, _ = layout.describe(address)
     for file in names(address):
         name = file.removesuffix(".parquet")
         view = kind if name == kind else f"{kind}_{name}"
         if name != file and wanted(view):
-            parts[view].append(scan_table(address, name).with_columns(columns))
+            parts[view].append(_with_keys(layout, address, name))
+
+
+def _add_published(
+    layout: Layout, dataset: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
+) -> None:
+    """Add what the champions of a dataset publish, if they have published something."""
+    if not files.children(layout.publications(dataset)):
+        return
+    if wanted("ledger"):
+        parts["ledger"].append(ledger(layout, dataset).lazy().with_columns(pl.lit(dataset).alias("dataset")))
+    for kind in PUBLISHED_KINDS:
+        if wanted(f"latest_{kind}"):
+            addresses = [address for name, address in latest(layout, dataset).items() if name == kind]
+            parts[f"latest_{kind}"] += [_with_keys(layout, address, kind) for address in addresses]
+
+
+def _with_keys(layout: Layout, address: str, name: str) -> pl.LazyFrame:
+    """Give a table of an artifact with the keys of its address."""
+    _, keys = layout.describe(address)
+    return scan_table(address, name).with_columns(
+        pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items()
+    )
 
 
 SNAPSHOT_CHECKS = {

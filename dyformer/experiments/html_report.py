@@ -16,12 +16,23 @@ from dyformer.evaluation.metric_rows import SLICES
 from dyformer.evaluation.prequential import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
-from dyformer.experiments.plots import comparison_chart, family_heat_map, precision_curve, step_curve
+from dyformer.experiments.plots import comparison_chart, family_heat_map, ledger_curve, precision_curve, step_curve
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.tables import PrintedTable
 
 PLOT_DPI = 110
 INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"
+LEDGER = (
+    "step",
+    "method",
+    "num_pairs",
+    "num_came",
+    "precision_at_10",
+    "precision_at_10_low",
+    "precision_at_10_high",
+    "probability",
+    "calibration_error",
+)
 ROW_KEYS = ["method", "seed", "step", "metric", "slice"]  # of one protocol with one family of negatives
 
 # The policy forbids a browser every request and every script, whatever a text of the page may be.
@@ -51,7 +62,7 @@ img {{ max-width: 100%; height: auto; display: block; margin: 1.5rem 0; }}
 """
 
 
-def html_report(
+def html_report(  # noqa: PLR0913, because each part of the page is an argument
     metrics: pl.DataFrame,
     dataset: str,
     *,
@@ -60,6 +71,7 @@ def html_report(
     links: Mapping[str, pl.DataFrame] | None = None,
     inputs: pl.DataFrame | None = None,
     earlier: pl.DataFrame | None = None,
+    ledger: pl.DataFrame | None = None,
 ) -> str:
     """Give the page of a run.
 
@@ -71,6 +83,8 @@ def html_report(
         links: tables of forecasts, by title.
         inputs: what each group of inputs gives to the published method.
         earlier: rows of the paper's protocol of more steps, for the curves.
+        ledger: what came of the published forecasts, one row a step: step, method, num_pairs, num_came, precision_at_10
+            with _low and _high, probability, calibration_error.
     """
     ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(protocol="paper")
     course = pairs if earlier is None else pl.concat([pairs, earlier]).unique(ROW_KEYS, maintain_order=True)
@@ -82,6 +96,7 @@ def html_report(
         *_section("Ranking of the next links", run_tables(ranked, dataset), _ranking_plots(ranked)),
         *_section("The paper's protocol", run_tables(pairs, dataset), _pair_plots(pairs, course)),
         *_section("Most probable links", forecasts),
+        *_section("What came of the published forecasts", *_ledger(ledger)),
         *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
     ]
     return PAGE.format(title=escape(f"{dataset}: report"), body="\n".join(parts))
@@ -112,6 +127,14 @@ def _pair_plots(rows: pl.DataFrame, course: pl.DataFrame) -> Iterator[tuple[str,
             yield f"AUC with intervals, {part} links", comparison_chart(rows, slice_name=part)
         if _num_steps(course.filter(slice=part, metric="auc")) > 1:
             yield f"AUC of each step, {part} links", step_curve(course, slice_name=part)
+
+
+def _ledger(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[str, Figure]]]:
+    """Give the table of the published forecasts whose step is complete, and their curve; nothing without such rows."""
+    if rows is None or rows.is_empty():
+        return [], []
+    table = PrintedTable("The ten best partners of each node, against the links of the step", rows.select(LEDGER), [])
+    return [table], [("Precision and calibration of the published forecasts", ledger_curve(rows))]
 
 
 def _num_steps(rows: pl.DataFrame) -> int:

@@ -171,6 +171,25 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
     return figure
 
 
+def ledger_curve(rows: pl.DataFrame) -> Figure:
+    """Draw, by forecast step, the fraction of the published pairs that came with its interval, and their probability.
+
+    `rows` has step, precision_at_10 with _low and _high, and probability (the mean of the same pairs).
+    """
+    figure, axes = _empty(8.5, 3.6)
+    step_T = rows["step"].to_list()
+    low_T, high_T = (rows[f"precision_at_10_{end}"].cast(pl.Float64).to_list() for end in ("low", "high"))
+    axes.plot(step_T, rows["precision_at_10"], marker="o", markersize=4, label="pairs that came")
+    axes.fill_between(step_T, low_T, high_T, alpha=0.15, linewidth=0)
+    axes.plot(step_T, rows["probability"], marker="D", markersize=4, color=GREY, label="mean probability")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("forecast step")
+    axes.set_ylabel("fraction of the published pairs")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    return figure
+
+
 def metric_title(metric: str, name: str, is_single: bool) -> str:
     """Name a metric over steps: "macro" and "micro", or "AUC" where one step was evaluated."""
     return METRIC_TITLES.get(metric, metric) if is_single else name

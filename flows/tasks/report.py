@@ -27,6 +27,7 @@ from storage.artifacts.artifact import (
 from storage.artifacts.code import code_version
 from storage.drop import check_dataset
 from storage.layout import Layout
+from storage.published import complete_rows, ledger
 from storage.tracking.runs import open_tracker
 
 SUMMARY = "summary.json"
@@ -118,6 +119,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         },
         inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,
         earlier=pl.concat(earlier) if earlier else None,
+        ledger=complete_rows(ledger(opened.layout, opened.dataset)),
     )
 
 

@@ -19,6 +19,7 @@ from own_log import own_log
 
 import flows.cli
 import flows.console
+import flows.runs
 from dyformer.experiments.settings import EXPERIMENTS, Experiment, settings_table
 
 COMMANDS = (
@@ -56,7 +57,8 @@ def dyformer(
         output = capsys.readouterr()
         return int(ending.value.code or 0), output.out, output.err
 
-    monkeypatch.setattr(flows.cli, "_announce", started)
+    for module in (flows.cli, flows.runs):
+        monkeypatch.setattr(module, "announce", started)
     monkeypatch.chdir(tmp_path)
     with pytest.MonkeyPatch.context() as environment:
         for name in ("DYFORMER_LOGS", "DYFORMER_STATE", "COLUMNS"):

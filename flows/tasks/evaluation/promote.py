@@ -20,7 +20,7 @@ from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.snapshots import HISTORY, Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, manifest, read_table
-from storage.champions import champion_lock, read_champion, replace_champion, update_copy
+from storage.champions import champion_lock, read_champion, replace_champion, succession, update_copy
 from storage.files import Stamp
 from storage.layout import Layout
 
@@ -93,9 +93,9 @@ def promote_if_better(
 def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: str | None) -> dict[str, Any] | None:
     """Return the recorded outcome or that of a comparison; None if another machine recorded one meanwhile."""
     opened = given.opened
-    record, stamp = _record_and_stamp(opened.layout, opened.dataset)
+    record, stamp = record_and_stamp(opened.layout, opened.dataset)
     key = f"{identity(contender)} on the step that ends at {opened.time('end_time', given.drawn.step)}"
-    known = record if record is not None and _is_complete(opened.layout, record) else None
+    known = record if record is not None and is_usable(opened.layout, record) else None
     if known is not None and key in known["tests"]:
         return known["tests"][key]
     if known is not None and known["identity"] == identity(contender):
@@ -111,7 +111,7 @@ def unranked(snapshots: str, reason: str) -> dict[str, Any]:
     """Give the outcome of a run whose newest step cannot be ranked: nobody is promoted."""
     opened = open_snapshots(snapshots)
     record = champion_of(opened.layout, opened.dataset)
-    if record is not None and not _is_complete(opened.layout, record):
+    if record is not None and not is_usable(opened.layout, record):
         record, reason = None, f"{reason}; {MISSING}"
     return _absolute(opened.layout, _outcome(record, record, reason))
 
@@ -121,12 +121,14 @@ def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
 
     title; models: addresses below the root, the newest last; identity: title and the models' spaces; version, until,
     space: of the newest model; step, end_time, seed: of the comparison that it won; metrics; difference; num_tests: how
-    often it was tested since; tests: the outcome of each; since. A record of an earlier version has a model only.
+    often it was tested since; tests: the outcome of each; since, reason; number: of the champion; earlier: the records
+    of those before it; published: its newest forecasts. A record of an earlier version has a model only.
     """
-    return _record_and_stamp(layout, dataset)[0]
+    return record_and_stamp(layout, dataset)[0]
 
 
-def _record_and_stamp(layout: Layout, dataset: str) -> tuple[dict[str, Any], Stamp] | tuple[None, None]:
+def record_and_stamp(layout: Layout, dataset: str) -> tuple[dict[str, Any], Stamp] | tuple[None, None]:
+    """Read the record of a dataset's champion as `champion_of`, and the stamp for replacing it."""
     record, stamp = read_champion(layout, dataset)
     if record is None or stamp is None:
         return None, None
@@ -141,7 +143,7 @@ def champion_contender(snapshots: str) -> Contender | None:
     """Return the dataset's champion with the addresses of its models; None without one, or without its weights."""
     opened = open_snapshots(snapshots)
     layout, record = opened.layout, champion_of(opened.layout, opened.dataset)
-    if record is None or not _is_complete(layout, record):
+    if record is None or not is_usable(layout, record):
         return None
     return Contender(title=record["title"], models=tuple(layout.absolute(model) for model in record["models"]))
 
@@ -176,7 +178,10 @@ def _tested(
         return _outcome(record, record, decision.reason), None  # so that a later test on more queries is the first
     promoted = decision.winner == challenger.method
     winner = contender if promoted else Contender(title=decision.winner)
-    after = {**record} if record is not None and is_same else _new_record(given, winner, decision, rule.metric)
+    if record is None or not is_same:
+        after = {**_new_record(given, winner, decision, rule.metric), **succession(record)}
+    else:
+        after = {**record}
     outcome = _outcome(after, record, decision.reason, decision, metric=rule.metric, promoted=promoted)
     return outcome, {**after, "num_tests": decision.num_tests}
 
@@ -209,7 +214,8 @@ def _was_trained_on(given: _Given, record: dict[str, Any]) -> bool:
     return any(each and trained_until(each, given.opened) >= given.drawn.step for each in trained)
 
 
-def _is_complete(layout: Layout, record: dict[str, Any]) -> bool:
+def is_usable(layout: Layout, record: dict[str, Any]) -> bool:
+    """Whether all weights of a champion are there."""
     return all(manifest(layout.absolute(model)) for model in record["models"])
 
 
@@ -219,7 +225,7 @@ def _champions_scores(given: _Given, record: dict[str, Any] | None) -> tuple[Sco
         return None, None
     opened, title = given.opened, record["title"]
     models = tuple(opened.layout.absolute(model) for model in record["models"])
-    if not _is_complete(opened.layout, record):
+    if not is_usable(opened.layout, record):
         return None, MISSING
     try:
         scored = _scores_of(given, Contender(title=title, models=models)) or _ranked(given, title, models)
@@ -257,6 +263,7 @@ def _new_record(given: _Given, winner: Contender, decision: Decision, metric: st
         "seed": given.seed,
         "metrics": {} if decision.value is None else {metric: decision.value},
         "difference": _interval(decision),
+        "reason": decision.reason,
         "tests": {},
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -44,7 +44,7 @@ from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.predict import candidate_pairs
-from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, open_snapshots
+from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import digest, is_current, lineage_of, read_table, write_artifact
 
 TABLES = ("queries", "links")
@@ -124,6 +124,17 @@ def rankable_steps(snapshots: str) -> list[int]:
         if len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0])
         and has_labelled_steps(graph, step)
     ]
+
+
+def check_forecast(snapshots: str) -> None:
+    """Raise StepOutOfRange if no step is recent enough to calibrate a forecast as of the newest one."""
+    opened = open_snapshots(snapshots)
+    if not any(step > opened.num_steps - NUM_OLDER_STEPS for step in rankable_steps(snapshots)):
+        raise StepOutOfRange(
+            f"{opened.dataset}: none of the last {NUM_OLDER_STEPS} of {opened.num_steps} steps has links between known"
+            " nodes and a step with some before it, so that no forecast can be calibrated: choose longer windows"
+            " (`window`), or wait for rows"
+        )
 
 
 def ranking_metrics(scores: list[str], snapshots: str) -> pl.DataFrame:

@@ -1,0 +1,45 @@
+"""The commands about what the champion publishes: `champions`, `rollback`."""
+
+from typing import Annotated
+
+import typer
+
+from flows.console import print_frame, print_json, printable
+from flows.options import AsJson
+
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(champions)
+    app.command()(rollback)
+
+
+def champions(dataset: Dataset, as_json: AsJson = False) -> None:
+    """List who was champion, since when and why, with the interval of the difference; the present one is last."""
+    from flows.tasks.publishing.champions import champions as listed
+
+    rows = listed(dataset)
+    if as_json:
+        print_json(rows.to_dicts())
+    elif rows.is_empty():
+        print(f"{dataset} has no champion yet: `dyformer run {dataset}` chooses one")
+    else:
+        print_frame(rows, f"champions of {dataset}")
+
+
+def rollback(
+    dataset: Dataset,
+    to: Annotated[
+        int | None, typer.Option(help="number of an earlier champion (by default the one before)", show_default=False)
+    ] = None,
+) -> None:
+    """Make an earlier champion the present one, with the forecasts and vectors that it published last."""
+    from flows.tasks.publishing.champions import rollback as roll_back
+
+    record = roll_back(dataset, to)
+    print(printable(f"champion of {dataset}: {record['title']}, because {record['reason']}"))
+    published = record.get("published")
+    forecasts = f"those for step {published['step']}" if published else "none, as it had published none"
+    print(f"published: {forecasts}; `dyformer predict {dataset}` makes new ones")

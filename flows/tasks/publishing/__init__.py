@@ -1,0 +1,1 @@
+"""What the champion publishes: its succession, its forecasts and what came of them, and their export."""

@@ -1,0 +1,123 @@
+"""The champions of a dataset in their order -> a table of them, and the way back to an earlier one."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+
+from flows.tasks.evaluation.promote import (
+    MISSING,
+    MOST_TRIES,
+    ChampionChanged,
+    champion_of,
+    is_usable,
+    record_and_stamp,
+)
+from flows.tasks.publishing.publications import publish_again
+from storage.champions import champion_lock, next_publication, replace_champion, succession, tenure, update_copy
+from storage.drop import check_dataset
+from storage.layout import Layout
+
+COLUMNS = {
+    "number": pl.Int64,
+    "title": pl.String,
+    "since": pl.String,
+    "step": pl.Int64,
+    "metric": pl.String,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "difference": pl.Float64,
+    "high": pl.Float64,
+    "version": pl.Int64,
+    "until": pl.Int64,
+    "forecast_step": pl.Int64,
+    "reason": pl.String,
+}
+
+
+class NoSuchChampion(ValueError):
+    """A number that no earlier champion has, or one whose weights are missing."""
+
+
+def champions(dataset: str) -> pl.DataFrame:
+    """List who was champion, the present one last, with the columns of COLUMNS.
+
+    number: counts the champions; step: on which it won; metric, value: on that step; low, difference, high: to the
+    method that it replaced, or to the best other one; version, until: of the event table and the step that it was
+    trained on; forecast_step: the newest that it has published; reason: why it became champion.
+    """
+    layout = Layout.from_environment()
+    check_dataset(layout, dataset)
+    record = champion_of(layout, dataset)
+    held = [] if record is None else [*record.get("earlier", []), record]
+    return pl.DataFrame([_row(each) for each in held], schema=COLUMNS)
+
+
+def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
+    """Make an earlier champion the present one again, with its newest forecasts and vectors; return its record.
+
+    The outcomes of the tests against it are those of before, and a test that the present champion won is recorded as
+    one that it does not win: neither is compared again. The next comparison, on a later step or of other weights, may
+    replace it again.
+
+    Args:
+        dataset: name of the log.
+        number: of `champions`; by default that of the champion before.
+
+    Raises:
+        NoSuchChampion: there is no such earlier champion, or its weights are missing.
+        ChampionChanged: other machines replaced the record on every try.
+    """
+    layout = Layout.from_environment()
+    check_dataset(layout, dataset)
+    with champion_lock(layout, dataset):
+        update_copy(layout, dataset)
+        for _ in range(MOST_TRIES):
+            record, stamp = record_and_stamp(layout, dataset)
+            restored = _restored(layout, dataset, record, number)
+            if replace_champion(layout, dataset, restored, stamp):
+                publish_again(layout, dataset)
+                return restored
+    raise ChampionChanged(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+
+
+def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, number: int | None) -> dict[str, Any]:
+    """Give the record of an earlier champion as that of the present one."""
+    earlier = [] if record is None else record.get("earlier", [])
+    if record is None or not earlier:
+        raise NoSuchChampion(f"{dataset} has no earlier champion: `dyformer champions {dataset}` lists all")
+    wanted = earlier[-1]["number"] if number is None else number
+    found = [each for each in earlier if each["number"] == wanted]
+    if not found:
+        numbers = ", ".join(str(each["number"]) for each in earlier)
+        raise NoSuchChampion(f"{dataset} has no earlier champion {wanted}: expected one of {numbers}")
+    target = found[0]
+    if not is_usable(layout, target):
+        raise NoSuchChampion(
+            f"{dataset}: {MISSING}, those of champion {wanted} ({target['title']}): choose another one"
+        )
+    reason = f"champion {tenure(record)['number']} ({record['title']}) was rolled back to champion {wanted}"
+    named = {"title": target["title"], "models": target["models"]}
+    again = {
+        key: {**outcome, "promoted": False, "champion": named, "reason": reason}
+        for key, outcome in record["tests"].items()
+    }
+    changes: dict[str, Any] = {"reason": reason, "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    published = target.get("published")
+    if published is not None:
+        changes["published"] = {**published, "number": next_publication(record)}
+    return {**target, **succession(record), **changes, "tests": {**target["tests"], **again}}
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    [metric, value] = next(iter(record.get("metrics", {}).items()), (None, None))
+    low, difference, high = record.get("difference") or (None, None, None)
+    published = record.get("published") or {}
+    own = {name: record.get(name) for name in ("title", "since", "step", "version", "until", "reason")}
+    own |= {
+        "number": tenure(record)["number"],
+        "metric": metric,
+        "value": value,
+        "forecast_step": published.get("step"),
+    }
+    return {**own, "low": low, "difference": difference, "high": high}

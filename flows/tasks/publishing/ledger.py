@@ -1,0 +1,101 @@
+"""Published forecasts whose step is complete -> what came of them, written once and never changed: the ledger."""
+
+from contextlib import suppress
+
+import polars as pl
+
+from dyformer.evaluation.first_stage import linked_in, ordered
+from dyformer.evaluation.forecasts.best_partners import FIRST, NUM_PARTNERS
+from dyformer.evaluation.forecasts.forecast_rows import BACKTEST_SCHEMA, SLICES, forecast_metrics
+from dyformer.scoring.retrieval import Retrieved
+from flows.tasks.predict import user_ids
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from storage.artifacts.artifact import ArtifactMissing, read_table, write_artifact
+from storage.checksums import sha256
+from storage.published import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
+from storage.tracking.runs import open_tracker
+
+TRACKED = ("precision_at_10", "precision_at_10_low", "precision_at_10_high", "calibration_error", "brier")
+
+
+def write_outcomes(snapshots: str) -> list[str]:
+    """Compare each published forecast with the links of its step, once the step is complete; return the new addresses.
+
+    A forecast has one outcome, that of the first version of its step: rows that come late change none. A step is known
+    by the time at which it starts; a forecast of windows that were moved has no outcome.
+    """
+    opened = open_snapshots(snapshots)
+    known = set(outcomes(opened.layout, opened.dataset)["number"])
+    made = []
+    for publication in publications(opened.layout, opened.dataset).iter_rows(named=True):
+        steps = opened.steps.filter(start_time=publication["start_time"])["step"].to_list()
+        if publication["number"] in known or not steps:
+            continue
+        with suppress(ArtifactMissing):  # forecasts that were removed from the store
+            made.append(
+                _compared(opened, publication["number"], publication["method"], publication["forecasts"], steps[0])
+            )
+    return made
+
+
+def track_ledger(snapshots: str) -> None:
+    """Track the ledger as one run of the dataset's experiment: a curve over the forecast steps, and the table.
+
+    A point is tracked once. The newest publication of a step is the one that counts.
+    """
+    opened = open_snapshots(snapshots)
+    rows = complete_rows(ledger(opened.layout, opened.dataset))
+    if rows.is_empty():
+        return
+    tags = {"stage": "ledger", "method": "all", "window": opened.window, "table_version": opened.version}
+    key = sha256(f"ledger {opened.dataset}".encode())[:32]
+    with open_tracker(opened.layout).run(dataset=opened.dataset, name="ledger", tags=tags, key=key) as run:
+        for row in rows.iter_rows(named=True):
+            values = {f"ledger/{name}": row[name] for name in TRACKED if row[name] is not None}
+            run.metrics({**values, "ledger/num_came": row["num_came"]}, step=row["step"])
+        run.table("ledger.csv", rows)
+
+
+def _compared(opened: Snapshots, number: int, method: str, forecasts: str, step: int) -> str:
+    address = opened.layout.absolute(forecasts)
+    pairs = _with_outcome(opened, read_table(address, "forecasts"), step)
+    named = pairs.with_columns(method=pl.lit(method), seed=pl.lit(0, pl.Int64), step=pl.lit(step, pl.Int64))
+    metrics = forecast_metrics(named.select(BACKTEST_SCHEMA.names()), opened.dataset).filter(step=str(step))
+    is_new = {"all": pl.lit(value=True), "new": ~pl.col("linked_before"), "repeat": pl.col("linked_before")}
+    rows = []
+    for part in SLICES:
+        own = pairs.filter(is_new[part])
+        if own.is_empty():
+            continue
+        value = {row["metric"]: row for row in metrics.filter(slice=part).iter_rows(named=True)}
+        best = value[f"precision_at_{NUM_PARTNERS}"]
+        rows.append(
+            {
+                "number": number,
+                "slice": part,
+                "num_pairs": own.height,
+                "num_came": int(own["came"].sum()),
+                **{f"precision_at_{k}": own.filter(pl.col("rank") <= k)["came"].mean() for k in FIRST},
+                **{f"precision_at_{NUM_PARTNERS}_{end}": best[end] for end in ("low", "high")},
+                "probability": own["probability"].mean(),
+                "calibration_error": value["calibration_error"]["value"],
+                "brier": value["brier"]["value"],
+            }
+        )
+    lineage = opened.lineage(OUTCOMES, until=step, settings={"number": number}, inputs=(address,))
+    keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash}
+    table = pl.DataFrame(rows, schema=OUTCOME_SCHEMA)
+    return write_artifact(opened.layout.outcome(opened.dataset, **keys), {OUTCOMES: table}, lineage)
+
+
+def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.DataFrame:
+    """Give the best partners of a forecast by node number, and whether each pair is linked in the step."""
+    graph = opened.graph(step, interactions=True)
+    text = pl.col("id").cast(pl.String)
+    nodes = user_ids(opened, graph).with_columns(text).with_row_index("node").cast({"node": pl.Int64})
+    partners = nodes.rename({"node": "partner", "side": "partner_side", "id": "partner_id"})
+    best = forecasts.filter(pl.col("rank") <= NUM_PARTNERS).with_columns(text, pl.col("partner_id").cast(pl.String))
+    best = best.join(nodes, on=["side", "id"], how="left", maintain_order="left")
+    best = best.join(partners, on=["partner_side", "partner_id"], how="left", maintain_order="left")
+    pairs = Retrieved(*(best[column].to_numpy() for column in ("node", "partner", "linked_before")))
+    return best.with_columns(came=pl.Series(linked_in(graph, step, *ordered(graph, pairs))))

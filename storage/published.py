@@ -1,0 +1,68 @@
+"""Name of a dataset -> what its champions have published, and what came of it."""
+
+import polars as pl
+
+from storage import files
+from storage.artifacts.artifact import MANIFEST, read_table
+from storage.layout import Layout
+
+PUBLICATIONS, OUTCOMES = "publications", "outcomes"
+PUBLISHED_KINDS = ("forecasts", "vectors")
+
+PUBLICATION_SCHEMA = {
+    "number": pl.Int64,  # counts the publications of a dataset
+    "champion": pl.Int64,  # number of the champion
+    "method": pl.String,
+    "step": pl.Int64,  # that is forecast
+    "start_time": pl.Int64,  # at which this step begins
+    "forecasts": pl.String,  # addresses below the root of the store
+    "vectors": pl.String,
+}
+OUTCOME_SCHEMA = {
+    "number": pl.Int64,  # of the publication
+    "slice": pl.String,  # all, new, repeat
+    "num_pairs": pl.Int64,
+    "num_came": pl.Int64,
+    "precision_at_1": pl.Float64,
+    "precision_at_2": pl.Float64,
+    "precision_at_5": pl.Float64,
+    "precision_at_10": pl.Float64,
+    "precision_at_10_low": pl.Float64,
+    "precision_at_10_high": pl.Float64,
+    "probability": pl.Float64,  # mean of the forecast pairs
+    "calibration_error": pl.Float64,
+    "brier": pl.Float64,
+}
+
+
+def publications(layout: Layout, dataset: str) -> pl.DataFrame:
+    """All publications of a dataset in their order, with the columns of PUBLICATION_SCHEMA."""
+    return _read(layout.publications(dataset), PUBLICATIONS, PUBLICATION_SCHEMA)
+
+
+def outcomes(layout: Layout, dataset: str) -> pl.DataFrame:
+    """All outcomes of a dataset, at most one row a publication and slice, with the columns of OUTCOME_SCHEMA."""
+    return _read(layout.outcomes(dataset), OUTCOMES, OUTCOME_SCHEMA)
+
+
+def ledger(layout: Layout, dataset: str) -> pl.DataFrame:
+    """Every publication with its outcome over all pairs, which is null where its step is not complete."""
+    found = outcomes(layout, dataset).filter(slice="all").drop("slice")
+    return publications(layout, dataset).join(found, on="number", how="left", maintain_order="left")
+
+
+def complete_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of a ledger whose step is complete: of each step the newest publication, in the order of the steps."""
+    return rows.filter(pl.col("num_pairs").is_not_null()).unique("start_time", keep="last").sort("start_time")
+
+
+def latest(layout: Layout, dataset: str) -> dict[str, str]:
+    """Addresses of the forecasts and of the vectors that were published last; those that there are."""
+    newest = publications(layout, dataset).tail(1).to_dicts()
+    return {kind: layout.absolute(row[kind]) for row in newest for kind in PUBLISHED_KINDS if row[kind] is not None}
+
+
+def _read(folder: str, name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    addresses = [location.removesuffix(f"/{MANIFEST}") for location in files.find(folder, MANIFEST)]
+    tables = [read_table(address, name) for address in addresses]
+    return pl.concat([pl.DataFrame(schema=schema), *tables]).sort("number", maintain_order=True)

@@ -1,0 +1,156 @@
+"""A log that grows by drops: what a retraining does at each, with the tasks called directly and few methods."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from matplotlib.figure import Figure
+
+import flows.retrain as retraining
+from dyformer.experiments.methods import METHODS
+from dyformer.experiments.settings import Experiment
+from flows.tasks import train
+from flows.tasks.report import read_report, report_page
+from flows.tasks.snapshots import StepOutOfRange, open_snapshots
+from storage.artifacts.artifact import read_table
+from storage.layout import Layout
+from storage.published import ledger, publications
+from storage.queries import query
+
+pytestmark = pytest.mark.usefixtures("few_trees")
+
+METHODS_USED = ("EdgeBank (last)", "L3", "Forecaster without vectors", "DyFormer")
+TINY_STAGE = {"epochs": 1, "batches_per_epoch": 1, "validation_batches": 1, "num_targets": 16, "num_positives": 8}
+EXPERIMENT = Experiment().changed(
+    {
+        "model.width": 8,
+        "model.num_heads": 2,
+        "model.num_layers": 1,
+        "model.feed_forward_width": 8,
+        "model.num_context": 8,
+        "pretrain": None,
+        **{f"finetune.{name}": value for name, value in TINY_STAGE.items()},
+    }
+)
+HOUR = 3_600
+ROWS_A_DAY = 60
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Call tasks without a server, leave few methods, draw nothing; list the steps until which models are trained."""
+    counted: list[int] = []
+    finetune = train.finetune
+
+    def counting(graph: Any, *given: Any, **options: Any) -> Any:
+        counted.append(graph.until)
+        return finetune(graph, *given, **options)
+
+    monkeypatch.setattr(train, "finetune", counting)
+    for name, task in vars(retraining).copy().items():
+        if name.endswith("_task"):
+            monkeypatch.setattr(retraining, name, task.fn)
+    for name in ("show_report", "show_tables"):
+        monkeypatch.setattr(retraining, name, lambda *given: None)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: _touch(file))
+    every = dict(METHODS)
+    for title in METHODS.keys() - set(METHODS_USED):
+        del METHODS[title]
+    yield counted
+    METHODS.clear()
+    METHODS.update(every)
+
+
+def _touch(file: Any) -> None:
+    Path(file).write_bytes(b"plot") if isinstance(file, str | Path) else file.write(b"plot")
+
+
+@pytest.fixture
+def drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Callable[[Path], Path]) -> Callable[..., Any]:
+    """Retrain after a drop of rows: of whole days, or of one at an hour of a day."""
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    empty_database(tmp_path / "store" / "mlflow.db")
+    (tmp_path / "in").mkdir()
+
+    def dropped(*rows: str, **options: Any) -> str | None:
+        number = len(list((tmp_path / "in").iterdir()))
+        if rows:
+            (tmp_path / "in" / f"{number:02}.csv").write_text("\n".join(["source,target,time", *rows, ""]))
+        reading = {"log": [str(tmp_path / "in")], "window": "1d", "time_unit": "s", "bipartite": False}
+        return retraining.retrain.fn("mylog", reading, EXPERIMENT, 0, **options)
+
+    return dropped
+
+
+def day(number: int) -> list[str]:
+    """Rows of a day among three groups, each of whose members writes to two others most of the time."""
+    generator, rows = random.Random(number), []
+    for index in range(ROWS_A_DAY):
+        group, member = generator.randrange(3), generator.randrange(6)
+        other = (member + generator.choice((1, 1, 2))) % 6
+        rows.append(f"u{group}-{member},u{group}-{other},{24 * HOUR * number + 1_400 * index}")
+    return rows
+
+
+def at(number: int, hour: int) -> str:
+    return f"u0-{hour % 6},u1-{hour % 5},{HOUR * (24 * number + hour)}"
+
+
+def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
+    drop: Callable[..., Any], trainings: list[int]
+):
+    assert drop(*day(0), *day(1)) is None  # one window is complete: the drop is committed, and nothing fails
+    first = drop(*day(2), *day(3), at(4, 0))
+    assert open_snapshots(read_report(first)[1]["addresses"]["snapshots"]).num_steps == 4
+    assert trainings == [2, 3]
+    for hour in range(1, 6):  # five drops of the window that has begun change nothing
+        assert drop(*[at(4, hour)] * hour) == first
+    assert trainings == [2, 3]
+    second = drop(*day(4), at(5, 0))
+    assert trainings == [2, 3, 4]  # the model until 3 is that of the first run
+    summary = read_report(second)[1]
+    assert read_table(summary["addresses"]["forecasts"], "forecasts")["step"].unique().to_list() == [6]
+    check_ledger(second)
+    third = drop(at(7, 0))  # the window of day 5 has one row, and that of day 6 none
+    assert trainings == [2, 3, 4, 5, 6]
+    assert read_report(third)[1]["promotion"]["reason"].startswith("step 7 cannot be ranked")
+    layout = Layout.from_environment()
+    assert publications(layout, "mylog")["step"].to_list() == [5, 6, 8]
+    assert ledger(layout, "mylog")["num_came"].is_null().to_list() == [False, False, True]
+    client, [run] = ledger_runs(layout)
+    points = client.get_metric_history(run.info.run_id, "ledger/precision_at_10")
+    assert [point.step for point in points] == [5, 6]
+
+
+def check_ledger(report: str) -> None:
+    """The forecasts of the first run were for step 5, which is complete now: in SQL, MLflow and the page."""
+    layout = Layout.from_environment()
+    rows = ledger(layout, "mylog")
+    assert rows["step"].to_list() == [5, 6]
+    assert rows["num_pairs"].is_null().to_list() == [False, True]
+    assert rows["num_came"][0] > 0
+    client, [run] = ledger_runs(layout)
+    assert run.data.metrics["ledger/precision_at_10"] == pytest.approx(rows["precision_at_10"][0])
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"ledger.csv"}
+    assert query(layout, "select distinct step from latest_forecasts").rows() == [(6,)]
+    assert "What came of the published forecasts" in report_page(*read_report(report))
+
+
+def ledger_runs(layout: Layout) -> tuple[mlflow.MlflowClient, list[Any]]:
+    client = mlflow.MlflowClient(layout.tracking_uri)
+    experiment = client.get_experiment_by_name("dyformer-mylog")
+    assert experiment is not None
+    return client, client.search_runs([experiment.experiment_id], "tags.stage = 'ledger'")
+
+
+def test_windows_too_small_to_calibrate_a_forecast_are_named_before_a_training(
+    drop: Callable[..., Any], trainings: list[int]
+):
+    newcomers = [f"a{n},b{n},{24 * HOUR * n}" for n in range(4, 10)]
+    with pytest.raises(StepOutOfRange, match="choose longer windows"):
+        drop(*day(0), *day(1), *day(2), *day(3), *newcomers)
+    assert trainings == []

@@ -1,0 +1,250 @@
+"""What the champion publishes: the way back to an earlier champion, the ledger, and the views of the newest."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from test_promote import champion_skill, contender_of, grown, named, promoted, record_of, rows_of, snapshots  # noqa: F401
+
+from flows.cli import main
+from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.models import Contender
+from flows.tasks.predict import write_forecasts
+from flows.tasks.publishing.champions import NoSuchChampion, champions, rollback
+from flows.tasks.publishing.ledger import write_outcomes
+from flows.tasks.publishing.publications import publish
+from flows.tasks.snapshots import make_snapshots, open_snapshots
+from storage import files
+from storage.artifacts.artifact import read_table
+from storage.champions import champion_problems
+from storage.layout import Layout
+from storage.published import latest, ledger, outcomes, publications
+from storage.queries import query
+
+pytestmark = pytest.mark.usefixtures("few_trees")
+
+L3 = Contender(title="L3")
+
+
+def layout() -> Layout:
+    return Layout.from_environment()
+
+
+def sql(statement: str) -> list[tuple[Any, ...]]:
+    return query(layout(), statement).rows()
+
+
+@pytest.fixture
+def three(snapshots: str, tmp_path: Path, champion_skill: Callable) -> list[str]:  # noqa: F811
+    """Snapshots on which three champions followed each other: weights, L3, other weights."""
+    champion_skill(1.0)
+    promoted(snapshots, contender_of(snapshots, 1.0), 5.0)
+    second = grown(tmp_path, "second", rows_of(6))
+    promoted(second, contender_of(second, 2.0), 1.0, {"L3": 9.0})
+    third = grown(tmp_path, "third", rows_of(7))
+    promoted(third, contender_of(third, 3.0), 9.0, {"L3": 1.0})
+    return [snapshots, second, third]
+
+
+def test_champions_are_listed_with_reason_interval_and_version(three: list[str]):
+    rows = champions("mylog")
+    assert rows["number"].to_list() == [1, 2, 3]
+    assert rows["title"].to_list() == ["Forecaster with DyFormer", "L3", "Forecaster with DyFormer"]
+    assert rows["step"].to_list() == [5, 6, 7]
+    assert rows["version"].to_list() == [1, 2, 2]  # of the newest row that the champion was trained on
+    assert rows["metric"].to_list() == ["mrr"] * 3
+    assert all(rows["reason"].str.len_chars() > 10)
+    assert rows.filter(number=3).select("low", "difference", "high").row(0) == tuple(record_of()["difference"])
+    assert rows["since"].is_sorted()
+    assert champion_problems(layout(), "mylog") == (None, None)
+
+
+def test_rollback_restores_the_champion_before_or_any_other(three: list[str]):
+    before = record_of()
+    first, third = before["earlier"][0], {name: before[name] for name in ("title", "models", "identity")}
+    assert rollback("mylog")["title"] == "L3"
+    assert champions("mylog")["number"].to_list() == [1, 2, 3, 4]
+    assert "champion 3 (Forecaster with DyFormer) was rolled back to champion 2" in record_of()["reason"]
+    assert rollback("mylog", 1)["models"] == first["models"] == record_of()["models"]
+    assert rollback("mylog", 3)["identity"] == third["identity"]
+    assert champions("mylog")["title"].to_list()[3:] == ["L3", "Forecaster with DyFormer", "Forecaster with DyFormer"]
+
+
+def test_a_rolled_back_champion_does_not_win_the_same_comparison_again(three: list[str], tmp_path: Path):
+    rollback("mylog")
+    num_tests = record_of()["num_tests"]
+    again = promoted(three[2], contender_of(three[2], 3.0), 9.0, {"L3": 1.0})
+    assert (again["promoted"], again["champion"]) == (False, {"title": "L3", "models": []})
+    assert "was rolled back" in again["reason"]
+    assert (record_of()["title"], record_of()["num_tests"]) == ("L3", num_tests)
+    later = grown(tmp_path, "later", rows_of(8))
+    contender = contender_of(later, 4.0)
+    assert promoted(later, contender, 9.0, {"L3": 1.0})["champion"] == named(contender)  # another comparison
+    assert champions("mylog")["number"].to_list() == [1, 2, 3, 4, 5]
+
+
+def test_tests_against_a_champion_are_not_repeated_after_a_rollback(three: list[str]):
+    tests = set(record_of()["earlier"][1]["tests"])
+    rollback("mylog", 2)
+    assert tests < set(record_of()["tests"])
+
+
+def test_what_cannot_be_rolled_back_to_is_named(snapshots: str, three: list[str]):  # noqa: F811
+    with pytest.raises(NoSuchChampion, match="no earlier champion 9: expected one of 1, 2"):
+        rollback("mylog", 9)
+    for model in record_of()["earlier"][0]["models"]:
+        files.remove_folder(layout().absolute(model))
+    before = record_of()
+    with pytest.raises(NoSuchChampion, match="weights are missing"):
+        rollback("mylog", 1)
+    assert record_of() == before
+
+
+def test_a_first_champion_has_none_before_it(snapshots: str):  # noqa: F811
+    promoted(snapshots, contender_of(snapshots, 1.0), 5.0)
+    with pytest.raises(NoSuchChampion, match="has no earlier champion"):
+        rollback("mylog")
+
+
+def test_a_champion_of_an_earlier_version_is_listed_and_followed(snapshots: str, champion_skill: Callable):  # noqa: F811
+    """Its record has no number and no champions before it."""
+    from storage.champions import read_champion, replace_champion
+
+    promoted(snapshots, contender_of(snapshots, 1.0, until=3), 1.0, step=4)
+    record, stamp = read_champion(layout(), "mylog")
+    assert record is not None
+    old = {name: value for name, value in record.items() if name not in ("number", "earlier", "reason")}
+    assert replace_champion(layout(), "mylog", old, stamp)
+    champion_skill(0.0)
+    promoted(snapshots, contender_of(snapshots, 2.0), 5.0)
+    assert champions("mylog").select("number", "reason").rows()[0] == (1, None)
+    assert champions("mylog")["number"].to_list() == [1, 2]
+    assert rollback("mylog")["models"] == old["models"]
+
+
+# Publications and the ledger, by a champion without weights.
+
+
+def published_by_l3(snapshots: str) -> str:  # noqa: F811
+    """Make L3 champion, if there is none, and publish its forecasts of the next step."""
+    if not champions("mylog").height:
+        promoted(snapshots, contender_of(snapshots, 1.0), 0.0, {"L3": 9.0})
+    forecasts = write_forecasts(snapshots, L3)
+    assert publish(snapshots, L3, forecasts, None) is not None
+    return forecasts
+
+
+def test_forecasts_of_the_champion_alone_are_published_and_once(snapshots: str):  # noqa: F811
+    assert publish(snapshots, L3, write_forecasts(snapshots, L3), None) is None  # there is no champion
+    forecasts = published_by_l3(snapshots)
+    assert published_by_l3(snapshots) == forecasts
+    assert publications(layout(), "mylog").rows() == [
+        (1, 1, "L3", 6, 60, layout().relative(forecasts), None),
+    ]
+    assert publish(snapshots, Contender(title="EdgeBank (last)"), forecasts, None) is None
+    assert latest(layout(), "mylog") == {"forecasts": forecasts}
+
+
+def test_the_view_of_the_latest_forecasts_has_one_artifact_a_dataset(snapshots: str, tmp_path: Path):  # noqa: F811
+    first = published_by_l3(snapshots)
+    second = published_by_l3(grown(tmp_path, "second", rows_of(6)))
+    write_forecasts(make_snapshots("mylog"), L3, k=3)  # not published
+    assert sql("select distinct step from forecasts order by 1") == [(6,), (7,)]
+    found = query(layout(), "select * from latest_forecasts")
+    assert found["step"].unique().to_list() == [7]
+    assert found.height == read_table(second, "forecasts").height
+    assert found["dataset"].unique().to_list() == ["mylog"]
+    assert first != second
+
+
+def test_the_ledger_has_what_came_of_each_publication_once_its_step_is_complete(
+    snapshots: str,  # noqa: F811
+    tmp_path: Path,
+):
+    forecasts = published_by_l3(snapshots)
+    assert write_outcomes(snapshots) == []
+    assert sql("select number, num_pairs from ledger") == [(1, None)]
+    grown(tmp_path, "begun", rows_of(6)[:60])
+    assert write_outcomes(make_complete_snapshots("mylog")) == []  # the step has begun
+    grown(tmp_path, "complete", [*rows_of(6)[60:], "1,2,70"])
+    complete = make_complete_snapshots("mylog")
+    assert len(write_outcomes(complete)) == 1
+    assert write_outcomes(complete) == []
+    # The definition, from the rows of the log: a pair came if it has a row in the step.
+    came = {tuple(row.split(",")[:2]) for row in rows_of(6)}
+    best = read_table(forecasts, "forecasts").filter(pl.col("rank") <= 10)
+    hits = [(str(row["id"]), str(row["partner_id"])) in came for row in best.iter_rows(named=True)]
+    [row] = query(layout(), "select * from ledger").to_dicts()
+    assert (row["num_pairs"], row["num_came"]) == (len(hits), sum(hits))
+    assert row["precision_at_10"] == pytest.approx(np.mean(hits))
+    first = [hit for hit, rank in zip(hits, best["rank"], strict=True) if rank == 1]
+    assert row["precision_at_1"] == pytest.approx(np.mean(first))
+    assert row["precision_at_10_low"] < row["precision_at_10"] < row["precision_at_10_high"]
+    error = [(probability - hit) ** 2 for probability, hit in zip(best["probability"], hits, strict=True)]
+    assert row["brier"] == pytest.approx(np.mean(error))
+    assert row["probability"] == pytest.approx(best["probability"].mean())
+    assert 0 < sum(hits) < len(hits)
+    parts = outcomes(layout(), "mylog")
+    assert parts["slice"].to_list() == ["all", "new", "repeat"]
+    assert parts["num_pairs"][0] == parts["num_pairs"][1] + parts["num_pairs"][2]
+
+
+def test_later_and_late_rows_change_no_outcome(snapshots: str, tmp_path: Path):  # noqa: F811
+    published_by_l3(snapshots)
+    grown(tmp_path, "complete", [*rows_of(6), "1,2,70"])
+    write_outcomes(make_complete_snapshots("mylog"))
+    before = ledger(layout(), "mylog")
+    grown(tmp_path, "more", [*rows_of(7), *[f"{a},{b},65" for a in range(40) for b in range(40) if a != b], "1,2,80"])
+    assert write_outcomes(make_complete_snapshots("mylog")) == []
+    assert ledger(layout(), "mylog").equals(before)
+
+
+def test_forecasts_of_windows_that_were_moved_have_no_outcome(snapshots: str, tmp_path: Path):  # noqa: F811
+    published_by_l3(snapshots)
+    grown(tmp_path, "complete", [*rows_of(6), "1,2,5", "1,2,80"])  # a row before all others
+    moved = make_complete_snapshots("mylog")
+    assert open_snapshots(moved).time("start_time", 2) == 15
+    assert write_outcomes(moved) == []
+
+
+def test_a_rollback_publishes_the_earlier_forecasts_again(snapshots: str, tmp_path: Path, champion_skill: Callable):  # noqa: F811
+    champion_skill(1.0)
+    first = published_by_l3(snapshots)
+    second = grown(tmp_path, "second", rows_of(6))
+    recency = Contender(title="Contact recency")
+    promoted(second, contender_of(second, 2.0), 1.0, {"L3": 1.0, "Contact recency": 9.0})
+    newer = write_forecasts(second, recency)
+    assert publish(second, recency, newer, None) is not None
+    assert latest(layout(), "mylog") == {"forecasts": newer}
+    rollback("mylog")
+    assert latest(layout(), "mylog") == {"forecasts": first}
+    assert publications(layout(), "mylog")["number"].to_list() == [1, 2, 3]
+    assert sql("select distinct step from latest_forecasts") == [(6,)]
+    made = write_forecasts(second, L3)  # the champion's forecasts as of the newest step
+    assert publish(second, L3, made, None) is not None
+    assert sql("select distinct step from latest_forecasts") == [(7,)]
+    assert publications(layout(), "mylog")["champion"].to_list() == [1, 2, 3, 3]
+
+
+def test_commands_list_and_roll_back(three: list[str], capsys: pytest.CaptureFixture[str]):
+    def command(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ending:
+            main(list(arguments))
+        printed = capsys.readouterr()
+        return int(ending.value.code or 0), printed.out, printed.err
+
+    code, output, _ = command("champions", "mylog")
+    assert code == 0
+    assert "champions of mylog" in output
+    code, output, _ = command("rollback", "mylog", "--to", "2")
+    assert (code, output.splitlines()[0].startswith("champion of mylog: L3, because champion 3")) == (0, True)
+    code, _, errors = command("rollback", "mylog", "--to", "17")
+    assert (code, "expected one of 1, 2, 3" in errors) == (1, True)
+    code, output, _ = command("champions", "mylog", "--json")
+    assert '"number": 4' in output
+    assert math.isfinite(code)
+    assert command("champions", "nothing")[0] == 1
