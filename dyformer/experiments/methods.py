@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
+from dyformer.baselines.dysat import DySAT
 from dyformer.baselines.evolvegcn import EvolveGCN
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.baselines.node2vec import Node2Vec
@@ -89,6 +90,7 @@ METHODS: dict[str, Method] = {
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
     "node2vec": Node2Vec(),
+    "DySAT": DySAT(),
     "EvolveGCN-O": EvolveGCN(evolution="O"),
     "EvolveGCN-H": EvolveGCN(evolution="H"),
     "Forecaster without vectors": Forecaster(),

@@ -1,7 +1,9 @@
 """Adjacency -> random walks, and the pairs of nodes near each other on them.
 
-N nodes    S walks    L nodes of a walk    P pairs
+N nodes, N1 = N + 1    S walks    L nodes of a walk    A = S L    B nodes    P pairs
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +33,37 @@ def random_walks(
     return second_order_walks(adjacency.indptr, adjacency.indices, start_S, length, biases, generator)
 
 
-def walk_pairs(walk_SL: NDArray[np.int32], window: int) -> Pairs:
-    """Give every ordered pair of different nodes at most `window` nodes apart on a walk, as often as it occurs."""
-    firsts, seconds = [], []
-    for distance in range(1, min(window, walk_SL.shape[1] - 1) + 1):
-        near, far = walk_SL[:, :-distance].ravel(), walk_SL[:, distance:].ravel()
-        firsts += [near, far]
-        seconds += [far, near]
-    source_P, target_P = (np.concatenate([np.empty(0, np.int32), *ends]) for ends in (firsts, seconds))
-    differs_P = source_P != target_P
-    return source_P[differs_P].astype(np.int64), target_P[differs_P].astype(np.int64)
+@dataclass(frozen=True, kw_only=True)
+class WalkContexts:
+    """Walks with the positions of every node on them, from which nodes near a given one are drawn."""
+
+    walk_SL: NDArray[np.int32]
+    position_A: NDArray[np.int64]  # positions in the flat walks, by node
+    indptr_N1: NDArray[np.int64]  # the positions of node i are `indptr_N1[i] : indptr_N1[i + 1]`
+
+    def draw(self, node_B: NDArray[np.int64], num: int, window: int, generator: np.random.Generator) -> Pairs:
+        """Draw `num` nodes near each given node that is on a walk; drop pairs of a node with itself.
+
+        One of the node's positions is drawn, and another position of the walk at most `window` from it.
+        """
+        length = self.walk_SL.shape[1]
+        first_P = np.repeat(node_B[np.diff(self.indptr_N1)[node_B] > 0], num)
+        start_P, end_P = self.indptr_N1[first_P], self.indptr_N1[first_P + 1]
+        position_P = self.position_A[generator.integers(start_P, end_P)]
+        slot_P = position_P % length
+        low_P, high_P = np.maximum(slot_P - window, 0), np.minimum(slot_P + window, length - 1)
+        other_P = generator.integers(low_P, high_P)  # of the others in reach: the position itself is left out
+        other_P += other_P >= slot_P
+        second_P = self.walk_SL.ravel()[position_P - slot_P + other_P].astype(np.int64)
+        differs_P = first_P != second_P
+        return first_P[differs_P], second_P[differs_P]
+
+
+def walk_contexts(walk_SL: NDArray[np.int32], num_nodes: int) -> WalkContexts:
+    """Sort the positions of walks by node."""
+    count_N = np.bincount(walk_SL.ravel(), minlength=num_nodes)
+    return WalkContexts(
+        walk_SL=walk_SL,
+        position_A=np.argsort(walk_SL, axis=None, kind="stable"),
+        indptr_N1=np.concatenate([[0], np.cumsum(count_N)]),
+    )

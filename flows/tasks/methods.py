@@ -5,13 +5,18 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from dyformer.experiments.methods import METHODS, Method, checked_method, default_methods
+from dyformer.embedder import Embedder
+from dyformer.evaluation.protocols import FittedOnce
+from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, Method, checked_method, default_methods
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
+from dyformer.graphs.config import GraphConfig
+from storage.artifacts.artifact import digest
 
 
 class MethodFailed(ValueError):
@@ -42,6 +47,26 @@ def benchmark_methods(given: Sequence[str] | None) -> list[str]:
     names = split_names(given)
     built_in = [] if any(":" not in name for name in names) else list(default_methods())
     return list(chosen_methods([*built_in, *names]))
+
+
+def fitted_once(methods: Mapping[str, Method], snapshots: str, config: GraphConfig) -> dict[str, Method]:
+    """Return methods for steps of one log, of which a process fits trained baselines once as of each step.
+
+    A task reads their vectors as of the step before the forecast one, and as of the step before that, which the task
+    of that step has fitted.
+    """
+    trained = {title: method for title, method in methods.items() if title in TRAINED_BASELINES}
+    return {
+        **methods,
+        **{title: _once(title, record_of(method), digest(snapshots), config) for title, method in trained.items()},
+    }
+
+
+@lru_cache(maxsize=16)
+def _once(title: str, record: str, snapshots_digest: str, config: GraphConfig) -> FittedOnce:
+    method = METHODS[title]
+    assert isinstance(method, Embedder)
+    return FittedOnce(method=method)
 
 
 def title_of(name: str) -> str:

@@ -12,12 +12,14 @@ from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.protocols import Trial, evaluate_method
 from dyformer.experiments.methods import METHODS, Variation, default_methods
 from dyformer.experiments.settings import Experiment
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.training.stages import DyFormerEmbedder
 from flows.tasks.methods import (
     MethodFailed,
     UnknownMethod,
     benchmark_methods,
     chosen_methods,
+    fitted_once,
     own_errors,
     own_method,
     record_of,
@@ -194,3 +196,26 @@ def test_an_error_that_is_not_of_the_users_method_is_raised_unchanged(own_module
         raise KeyError("ours")
     with pytest.raises(ValueError, match="ours"), own_errors("L3", METHODS["L3"]):
         raise ValueError("ours")
+
+
+def test_a_trained_baseline_is_fitted_once_as_of_a_step_and_again_for_other_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fits = []
+
+    class Counted:
+        def fit(self, graph, *, seed):
+            fits.append((graph.until, seed))
+            return np.ones
+
+    monkeypatch.setitem(METHODS, "node2vec", Counted())
+    monkeypatch.setattr("flows.tasks.methods.digest", str)
+    graph = random_graph(np.random.default_rng(0), num_nodes=9, num_steps=3, num_edges=9)
+    pasts = [prepare_graph(graph, until=until, config=GraphConfig()) for until in (1, 2, 3)]
+    for address, numbers in (("first", (0, 1, 1, 0, 2)), ("second", (1,))):
+        for number in numbers:
+            methods = fitted_once(chosen_methods(["node2vec", "l3"]), address, GraphConfig())
+            assert methods["L3"] is METHODS["L3"]
+            assert isinstance(methods["node2vec"], Embedder)
+            methods["node2vec"].fit(pasts[number], seed=0)
+    assert fits == [(1, 0), (2, 0), (3, 0), (2, 0)]

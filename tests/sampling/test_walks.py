@@ -1,4 +1,4 @@
-"""Random walks against exact transition probabilities, and the pairs on them against plain loops."""
+"""Random walks against exact transition probabilities, and the nodes near each other on them."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dyformer.sampling.walks import random_walks, walk_pairs
+from dyformer.sampling.walks import random_walks, walk_contexts
 
 # A triangle 0, 1, 2 with a tail 2 - 3 - 4, and the isolated node 5.
 EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
@@ -49,14 +49,18 @@ def test_as_many_walks_start_at_every_node_with_an_edge():
     assert random_walks(sparse.csr_array((4, 4)), np.random.default_rng(0), num_walks=7, length=3).shape == (0, 3)
 
 
-def test_pairs_of_a_walk_are_those_within_the_window():
-    walks = random_walks(ADJACENCY, np.random.default_rng(0), num_walks=2, length=6)
-    for window in (1, 3, 9):
-        expected = Counter(
-            (int(walk[i]), int(walk[j]))
-            for walk in walks
-            for i in range(6)
-            for j in range(6)
-            if 0 < abs(i - j) <= window and walk[i] != walk[j]
-        )
-        assert Counter(zip(*(end.tolist() for end in walk_pairs(walks, window)), strict=True)) == expected
+def test_nodes_near_a_given_one_are_drawn_from_its_positions_alike():
+    walk_SL = np.array([[0, 1, 2, 1, 4], [1, 0, 3, 0, 1], [2, 3, 2, 3, 2]], dtype=np.int32)
+    contexts, window = walk_contexts(walk_SL, 6), 2
+    first_P, second_P = contexts.draw(np.array([1, 5, 0]), 20_000, window, np.random.default_rng(0))
+    assert set(first_P.tolist()) == {0, 1}  # node 5 is on no walk
+    for node in (0, 1):
+        expected_N = np.zeros(6)
+        positions = np.argwhere(walk_SL == node)
+        for row, slot in positions:
+            near = [other for other in range(5) if 0 < abs(other - slot) <= window]
+            for other in near:
+                expected_N[walk_SL[row, other]] += 1 / len(near) / len(positions)
+        expected_N[node] = 0  # pairs of a node with itself are dropped
+        count_N = np.bincount(second_P[first_P == node], minlength=6)
+        np.testing.assert_allclose(count_N / count_N.sum(), expected_N / expected_N.sum(), atol=0.015)

@@ -13,7 +13,7 @@ from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
 from dyformer.experiments.methods import BASELINES, METHODS, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
-from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
+from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
@@ -42,7 +42,8 @@ def evaluate_methods(
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
     records = {title: record_of(method) for title, method in methods.items()}
     settings = {"methods": records, **as_record(experiment, "graph")}
-    return _evaluated(opened, methods, {"step": step, "seed": seed, "config": experiment.graph}, settings)
+    once = fitted_once(methods, snapshots, experiment.graph)
+    return _evaluated(opened, once, {"step": step, "seed": seed, "config": experiment.graph}, settings)
 
 
 def evaluate_baselines(snapshots: str, step: int, seed: int = 0) -> str:

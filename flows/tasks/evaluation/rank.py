@@ -41,7 +41,7 @@ from dyformer.sampling.ranking_queries import (
     ranking_queries,
 )
 from flows.tasks.evaluation.evaluate import chosen_steps
-from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
+from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, open_snapshots
@@ -83,7 +83,8 @@ def rank_methods(
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
     records = {title: record_of(method) for title, method in methods.items()}
     settings = {"methods": records, **as_record(experiment, "graph")}
-    return _ranked(opened, queries, methods, {"seed": seed, "config": experiment.graph}, settings)
+    once = fitted_once(methods, snapshots, experiment.graph)
+    return _ranked(opened, queries, once, {"seed": seed, "config": experiment.graph}, settings)
 
 
 def rank_model(
