@@ -62,7 +62,7 @@ def main() -> None:
             return read_events(layout, "log")
 
         def unchecked() -> pl.DataFrame:
-            with mock.patch.object(delta, "data_fault", return_value=None):
+            with mock.patch.object(delta, "readable", lambda table, file: (f"{table.address}/{file.path}", None)):
                 return read_events(layout, "log")
 
         assert checked().equals(unchecked())

@@ -10,6 +10,7 @@ from typing import Any
 from storage import disk, files
 
 DIGEST, RECORD = "digest", "record"
+CHANGED = "was changed after it was written"
 
 Wrong = Callable[[dict[str, Any]], str | None]
 
@@ -61,7 +62,7 @@ def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
         is_same = checksum is None or file_sha256(address, stamp) == checksum
     except disk.ReadFailed as error:
         return error.problem
-    return None if is_same else "was changed after it was written"
+    return None if is_same else CHANGED
 
 
 def link_in(address: str) -> str | None:

@@ -5,11 +5,13 @@ Local files are written without obstore, because it never syncs them to disk.
 
 import fnmatch
 import io
+import itertools
 import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -29,8 +31,7 @@ def read_bytes(address: str) -> bytes:
     if not is_remote(address):
         with named_read(address):
             return Path(address).read_bytes()
-    with objects.named_errors(address):
-        return bytes(obstore.get(*objects.object_at(address)).bytes())
+    return read_stamped(address)[0]
 
 
 def read_stamped(address: str) -> tuple[bytes, Stamp]:
@@ -39,18 +40,19 @@ def read_stamped(address: str) -> tuple[bytes, Stamp]:
         with named_read(address):
             found = stamp(address)  # first: a record that is replaced meanwhile must not have the newer stamp
             return Path(address).read_bytes(), found
-    with objects.named_errors(address):
-        response = obstore.get(*objects.object_at(address))
-        return bytes(response.bytes()), (response.meta["size"], response.meta["e_tag"] or "")
+    return objects.requested(address, lambda: _object_at(address))
+
+
+def _object_at(address: str) -> tuple[bytes, Stamp]:
+    response = obstore.get(*objects.object_at(address))
+    return bytes(response.bytes()), objects.stamp_of(address, response.meta)
 
 
 def open_stream(address: str) -> io.BufferedReader:
     """Open a file or an object at its first byte, to read and to seek; FileNotFoundError when there is none."""
     if not is_remote(address):
         return Path(address).open("rb")
-    with objects.named_errors(address):
-        reader = obstore.open_reader(*objects.object_at(address), buffer_size=BUFFER_BYTES)
-    return io.BufferedReader(objects.ObjectStream(address, reader), BUFFER_BYTES)
+    return io.BufferedReader(objects.ObjectStream(address), BUFFER_BYTES)
 
 
 def write_bytes(address: str, content: bytes | Path) -> None:
@@ -59,9 +61,7 @@ def write_bytes(address: str, content: bytes | Path) -> None:
     A reader gets the old content or the new, even after a crash.
     """
     if is_remote(address):
-        store, key = objects.object_at(address)
-        with objects.named_errors(address):
-            obstore.put(store, key, content)
+        objects.requested(address, lambda: obstore.put(*objects.object_at(address), content))
         return
     path = Path(address)
     with named_write(path), temporary_file(path, content) as temporary:
@@ -100,13 +100,7 @@ def create_bytes(address: str, content: bytes) -> bool:
     crash.
     """
     if is_remote(address):
-        store, key = objects.object_at(address)
-        with objects.named_errors(address):
-            try:
-                obstore.put(store, key, content, mode="create")
-            except AlreadyExistsError:
-                return False
-        return True
+        return objects.requested(address, lambda: _put_if(address, content, "create"))
     path = Path(address)
     with named_write(path), temporary_file(path, content) as temporary:
         try:
@@ -132,13 +126,26 @@ def replace_bytes(address: str, content: bytes, expected: Stamp | None) -> bool:
             return False
         write_bytes(address, content)
         return True
-    store, key = objects.object_at(address)
-    with objects.named_errors(address):
-        try:
-            obstore.put(store, key, content, mode={"e_tag": str(expected[1])})
-        except (PreconditionError, FileNotFoundError):
-            return False
+    return objects.requested(address, lambda: _put_if(address, content, {"e_tag": str(expected[1])}))
+
+
+def _put_if(address: str, content: bytes, condition: Any) -> bool:
+    """Write an object under a condition; returns whether it has the content of this call.
+
+    A write whose response was lost is repeated, and then refused if the first succeeded: the object shows that.
+    """
+    try:
+        obstore.put(*objects.object_at(address), content, mode=condition)
+    except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+        return _has(address, content)
     return True
+
+
+def _has(address: str, content: bytes) -> bool:
+    try:
+        return read_bytes(address) == content
+    except FileNotFoundError:
+        return False
 
 
 def size(address: str) -> int | None:
@@ -146,8 +153,7 @@ def size(address: str) -> int | None:
     try:
         if not is_remote(address):
             return Path(address).stat().st_size
-        with objects.named_errors(address):
-            return obstore.head(*objects.object_at(address))["size"]
+        return stamp(address)[0]
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -156,8 +162,7 @@ def modified(address: str) -> float:
     """Time of the last write, in seconds since 1970; FileNotFoundError when there is no such file."""
     if not is_remote(address):
         return Path(address).stat().st_mtime
-    with objects.named_errors(address):
-        return obstore.head(*objects.object_at(address))["last_modified"].timestamp()
+    return objects.requested(address, lambda: _meta(address)["last_modified"].timestamp())
 
 
 def stamp(address: str) -> Stamp:
@@ -165,9 +170,11 @@ def stamp(address: str) -> Stamp:
     if not is_remote(address):
         status = Path(address).stat()
         return status.st_size, status.st_mtime_ns
-    with objects.named_errors(address):
-        found = obstore.head(*objects.object_at(address))
-    return found["size"], found["e_tag"] or ""
+    return objects.requested(address, lambda: objects.stamp_of(address, _meta(address)))
+
+
+def _meta(address: str) -> "obstore.ObjectMeta":
+    return obstore.head(*objects.object_at(address))
 
 
 def stamps(folder: str) -> dict[str, Stamp]:
@@ -176,9 +183,8 @@ def stamps(folder: str) -> dict[str, Stamp]:
         path = Path(folder)
         found = {child.name: child.lstat() for child in path.iterdir()} if path.is_dir() else {}
         return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
-    with objects.named_errors(folder):
-        found = obstore.list_with_delimiter(*objects.object_at(folder))["objects"]
-    return {entry["path"].rpartition("/")[2]: (entry["size"], entry["e_tag"] or "") for entry in found}
+    found = objects.listed(folder, lambda: obstore.list_with_delimiter(*objects.object_at(folder))["objects"])
+    return {entry["path"].rpartition("/")[2]: objects.stamp_of(folder, entry) for entry in found}
 
 
 def remove(address: str) -> None:
@@ -186,8 +192,7 @@ def remove(address: str) -> None:
     if not is_remote(address):
         Path(address).unlink(missing_ok=True)
         return
-    with objects.named_errors(address):
-        obstore.delete(*objects.object_at(address))
+    objects.requested(address, lambda: obstore.delete(*objects.object_at(address)))
 
 
 def remove_folder(folder: str) -> None:
@@ -224,8 +229,8 @@ def find(folder: str, pattern: str = "*", *, hidden: bool = False) -> list[str]:
     if not is_remote(folder):
         found = (path for path in Path(folder).rglob(pattern) if path.is_file())
         return sorted(str(path) for path in found if hidden or "/." not in f"/{path.relative_to(folder)}")
-    with objects.named_errors(folder):
-        keys = [entry["path"] for entries in obstore.list(*objects.object_at(folder)) for entry in entries]
+    pages = objects.listed(folder, lambda: [*itertools.chain(*obstore.list(*objects.object_at(folder)))])
+    keys = [entry["path"] for entry in pages]
     fitting = (key for key in keys if fnmatch.fnmatchcase(key.rpartition("/")[2], pattern))
     return sorted(f"s3://{objects.bucket_of(folder)}/{key}" for key in fitting)
 
@@ -240,7 +245,10 @@ def children(folder: str) -> list[str]:
     if not is_remote(folder):
         path = Path(folder)
         return sorted(child.name for child in path.iterdir()) if path.is_dir() else []
-    with objects.named_errors(folder):
-        found = obstore.list_with_delimiter(*objects.object_at(folder))
-    keys = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
-    return sorted(key.rpartition("/")[2] for key in keys)
+    return sorted(key.rpartition("/")[2] for key in objects.listed(folder, lambda: _keys(folder)))
+
+
+def _keys(folder: str) -> list[str]:
+    """Prefixes and keys of objects directly below a folder of an object store."""
+    found = obstore.list_with_delimiter(*objects.object_at(folder))
+    return [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]

@@ -64,15 +64,23 @@ def _free_ports() -> dict[str, int]:
 
 
 def _wait_until_ready(server: subprocess.Popen, port: int, log: Path) -> None:
-    from pyarrow.fs import FileType, S3FileSystem
+    """Wait for the bucket; without threads, because a sweep forks its process afterwards."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
-    store = S3FileSystem(
-        access_key="key", secret_key="secret", endpoint_override=f"127.0.0.1:{port}", scheme="http", region="us-east-1"
+    store = boto3.client(
+        "s3",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+        region_name="us-east-1",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        config=Config(retries={"total_max_attempts": 1}),
     )
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until and server.poll() is None:
-        with contextlib.suppress(OSError):
-            if store.get_file_info(BUCKET).type is not FileType.NotFound:
-                return
+        with contextlib.suppress(BotoCoreError, ClientError):
+            store.head_bucket(Bucket=BUCKET)
+            return
         time.sleep(0.2)
     raise AssertionError(f"the object store did not start:\n{log.read_text()[-2000:]}")

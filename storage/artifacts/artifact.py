@@ -14,9 +14,10 @@ from typing import Any
 
 import polars as pl
 
-from storage import disk, files, kinds, objects
+from storage import disk, files, kinds
 from storage.artifacts.code import code_version
-from storage.checksums import Damaged, fault_of, link_in, sha256
+from storage.checksums import CHANGED, Damaged, fault_of, link_in, sha256
+from storage.copies import readable
 from storage.kinds import is_below, wrong_kind
 
 MANIFEST = "manifest.json"
@@ -126,10 +127,11 @@ def read_bytes(address: str, name: str) -> bytes:
 
 def scan_table(address: str, name: str) -> pl.LazyFrame:
     """Read a table lazily, after a check of its checksum, which is computed once in a process."""
-    location = _located(address, _required(address), f"{name}.parquet", with_checksum=True)
-    return pl.scan_parquet(
-        location, storage_options=objects.s3_options(location) or None, hive_partitioning=False, glob=False
-    )
+    entry = _entry(address, _required(address), f"{name}.parquet")
+    path, problem = readable(f"{address}/{entry['path']}", entry["bytes"], entry["sha256"])
+    if problem is not None:
+        raise ArtifactDamaged(f"{address}/{entry['path']}", problem, REMEDY)
+    return pl.scan_parquet(path, hive_partitioning=False, glob=False)
 
 
 def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
@@ -236,7 +238,7 @@ def _record(address: str) -> dict[str, Any] | None:
         raise ArtifactDamaged(location, problem, REMEDY)
     record = _whole(content)
     if record is None:
-        raise ArtifactDamaged(location, "was changed after it was written", REMEDY)
+        raise ArtifactDamaged(location, CHANGED, REMEDY)
     problem = wrong_kind(kinds.Manifest, record) or _elsewhere(address, record["lineage"])
     if problem is None:
         paths = [entry["path"] for entry in record["files"].values()]
@@ -273,15 +275,11 @@ def _required(address: str) -> dict[str, Any]:
     return record
 
 
-def _located(address: str, record: Mapping[str, Any], name: str, *, with_checksum: bool) -> str:
-    listed = record["files"]
-    entry = listed.get(name)
+def _entry(address: str, record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    entry = record["files"].get(name)
     if entry is None:
-        raise ArtifactMissing(f"the artifact {address} has no {name!r}; it has {', '.join(sorted(listed))}")
-    problem = _fault(address, entry, with_checksum=with_checksum)
-    if problem is not None:
-        raise ArtifactDamaged(f"{address}/{entry['path']}", problem, REMEDY)
-    return f"{address}/{entry['path']}"
+        raise ArtifactMissing(f"the artifact {address} has no {name!r}; it has {', '.join(sorted(record['files']))}")
+    return entry
 
 
 def _fault(address: str, entry: Mapping[str, Any], *, with_checksum: bool = True) -> str | None:
@@ -289,11 +287,14 @@ def _fault(address: str, entry: Mapping[str, Any], *, with_checksum: bool = True
 
 
 def _verified(address: str, name: str, record: Mapping[str, Any]) -> bytes:
-    location = _located(address, record, name, with_checksum=False)
-    content = files.read_bytes(location)
-    if sha256(content) != record["files"][name]["sha256"]:
-        raise ArtifactDamaged(location, "was changed after it was written", REMEDY)
-    return content
+    entry = _entry(address, record, name)
+    location, problem = f"{address}/{entry['path']}", _fault(address, entry, with_checksum=False)
+    if problem is None:
+        content = files.read_bytes(location)
+        if sha256(content) == entry["sha256"]:
+            return content
+        problem = CHANGED
+    raise ArtifactDamaged(location, problem, REMEDY)
 
 
 def _all_there(address: str, record: Mapping[str, Any]) -> bool:

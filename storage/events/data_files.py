@@ -11,9 +11,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import disk, files, objects
+from storage import disk, files
 from storage.events import delta
-from storage.events.delta import Table
+from storage.events.delta import DataFile, Table
 from storage.events.delta_log import REMEDY, TableDamaged
 from storage.kinds import is_below
 
@@ -52,13 +52,14 @@ def scan(table: Table, partition: str = "") -> pl.LazyFrame:
     wanted = [file for file in table.data_files if file.path.startswith(own) or not is_below(file.path)]
     if not wanted:
         return pl.LazyFrame()
-    for file in wanted:
-        problem = delta.data_fault(table, file)
-        if problem is not None:
-            raise TableDamaged(f"{table.address}/{file.path}", problem, REMEDY)
-    options = objects.s3_options(table.address)
-    locations = [f"{table.address}/{file.path}" for file in wanted]
-    return pl.scan_parquet(locations, storage_options=options or None, hive_partitioning=False, glob=False)
+    return pl.scan_parquet([_readable(table, file) for file in wanted], hive_partitioning=False, glob=False)
+
+
+def _readable(table: Table, file: DataFile) -> str:
+    path, problem = delta.readable(table, file)
+    if problem is not None:
+        raise TableDamaged(f"{table.address}/{file.path}", problem, REMEDY)
+    return path
 
 
 def _stored(

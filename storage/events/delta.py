@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from storage import disk, files
+from storage import copies, disk, files
 from storage.checksums import fault_of, link_in, no_folder_at
 from storage.disk import TEMPORARY, named_write, sync_folder
 from storage.events.delta_log import (
@@ -42,6 +42,7 @@ DELTA_TYPES: dict[Any, str] = {
     pl.String: "string",
 }
 REMOTE_READERS = 16
+OUTSIDE = "leads out of the table's folder, and the store does not follow it"
 NUM_FOLDERS = 5  # above a log: table, dataset, 2_events, the store, and the folder that has the store's name
 # A training is pinned to a version permanently, so rows are never deleted and the history is never cleaned up.
 CONFIGURATION = {"delta.appendOnly": "true", "delta.logRetentionDuration": "interval 36500 days"}
@@ -176,11 +177,17 @@ def sync(table: Table) -> None:
                 sync_folder(folder)
 
 
-def data_fault(table: Table, file: DataFile) -> str | None:
-    """What is wrong with a data file of a table; None for a sound one."""
+def readable(table: Table, file: DataFile) -> tuple[str, str | None]:
+    """Path from which a data file of a table is read, and what is wrong with the file; None for a sound one."""
+    location = f"{table.address}/{file.path}"
     if not is_below(file.path):
-        return "leads out of the table's folder, and the store does not follow it"
-    return fault_of(f"{table.address}/{file.path}", file.num_bytes, file.checksum)
+        return location, OUTSIDE
+    return copies.readable(location, file.num_bytes, file.checksum)
+
+
+def _data_fault(table: Table, file: DataFile) -> str | None:
+    location = f"{table.address}/{file.path}"
+    return fault_of(location, file.num_bytes, file.checksum) if is_below(file.path) else OUTSIDE
 
 
 def faults(address: str) -> list[tuple[str, str]]:
@@ -192,7 +199,7 @@ def faults(address: str) -> list[tuple[str, str]]:
         return [each for each in found if each is not None] or [(error.address, error.problem)]
     if table is None:
         return []
-    found = [(f"{address}/{file.path}", data_fault(table, file)) for file in table.data_files]
+    found = [(f"{address}/{file.path}", _data_fault(table, file)) for file in table.data_files]
     return [(location, problem) for location, problem in found if problem is not None]
 
 

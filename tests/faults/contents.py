@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from storage import files
 from storage.artifacts.artifact import MANIFEST, lineage_of, names, read_bytes, read_table
 from storage.artifacts.checkpoints import FILE_NAME
 from storage.champions import read_champion
@@ -55,7 +56,7 @@ def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
 
 def unknown_files(layout: Layout) -> list[str]:
     """List the files that nothing in the store refers to: what a killed command left, hidden or not."""
-    root, known = Path(layout.root), set()
+    known: set[str] = set()
     for dataset in ingested_datasets(layout):
         known |= {layout.declaration(dataset), layout.champion(dataset), layout.champion_copy(dataset)}
         for address in (layout.interactions(dataset), layout.nodes(dataset)):
@@ -64,11 +65,11 @@ def unknown_files(layout: Layout) -> list[str]:
                 known |= {f"{address}/{file.path}" for file in table.data_files}
                 known |= {f"{address}/_delta_log/{version:020}.json" for version in range(table.version + 1)}
     for address in _artifacts(layout):
-        record = json.loads(Path(address, MANIFEST).read_bytes())
+        record = json.loads(files.read_bytes(f"{address}/{MANIFEST}"))
         known |= {f"{address}/{MANIFEST}", *(f"{address}/{entry['path']}" for entry in record["files"].values())}
-    files = [str(path) for path in root.rglob("*") if path.is_file()]
-    ignored = tuple(str(root / name) for name in ("locks/", "mlflow/", *OWN_FILES))
-    return sorted(layout.relative(path) for path in files if path not in known and not path.startswith(ignored))
+    ignored = tuple(f"{layout.root}/{name}" for name in ("locks/", "leases/", "mlflow/", *OWN_FILES))
+    found = files.find(layout.root, hidden=True)
+    return sorted(layout.relative(path) for path in found if path not in known and not path.startswith(ignored))
 
 
 def _of_log(layout: Layout, dataset: str) -> Iterator[tuple[str, Any]]:
@@ -80,14 +81,14 @@ def _of_log(layout: Layout, dataset: str) -> Iterator[tuple[str, Any]]:
     champion, _ = read_champion(layout, dataset)
     if champion is not None:
         yield f"{dataset}: champion", {name: value for name, value in champion.items() if name != "since"}
-        copy = Path(layout.champion_copy(dataset))
-        is_same = copy.exists() and copy.read_bytes() == Path(layout.champion(dataset)).read_bytes()
+        copy = layout.champion_copy(dataset)
+        is_same = files.size(copy) is not None and files.read_bytes(copy) == files.read_bytes(layout.champion(dataset))
         yield f"{dataset}: champion is equal to its copy", is_same
 
 
 def _artifacts(layout: Layout) -> list[str]:
-    found = [path for folder in layout.artifact_folders for path in Path(folder).rglob(MANIFEST)]
-    return sorted(str(path.parent) for path in found if "/." not in str(path.relative_to(layout.root)))
+    found = [address for folder in layout.artifact_folders for address in files.find(folder, MANIFEST)]
+    return sorted(address.removesuffix(f"/{MANIFEST}") for address in found)
 
 
 def _of_artifact(address: str) -> dict[str, Any]:
@@ -114,8 +115,8 @@ def _of_mlflow(state: Path) -> dict[str, Any]:
         connection.row_factory = sqlite3.Row
         for run in connection.execute("select run_uuid, name, status, artifact_uri from runs").fetchall():
             own = _of_run(connection, run["run_uuid"]) | {"status": run["status"]}
-            folder = Path(run["artifact_uri"].removeprefix("file://"))
-            own["files"] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            folder = run["artifact_uri"].removeprefix("file://")
+            own["files"] = [path.removeprefix(f"{folder}/") for path in files.find(folder, hidden=True)]
             key = f"run {own['tags'].pop('dyformer.run_key', None)} {run['name']}"
             number = sum(name.startswith(key) for name in found)
             found[f"{key} again {number}" if number else key] = own

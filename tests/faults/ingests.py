@@ -1,6 +1,5 @@
 """A log of a few hundred rows, as files -> ingests of them, and the snapshots."""
 
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from flows.console import counts_line
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots
+from storage.layout import Layout
 
 DATASET = "log"
 DAYS, LATER_DAYS, ROWS_PER_DAY = 5, 2, 40
@@ -36,8 +36,8 @@ def write_logs(folder: Path) -> None:
 
 
 def ingested(name: str) -> str:
-    """Commit a file and make its snapshots; the files lie beside the store."""
-    log = Path(os.environ["DYFORMER_STORAGE"]).with_name(f"{name}.csv")
+    """Commit a file and make its snapshots; the files lie beside the store, or beside the state of one in S3."""
+    log = Path(Layout.from_environment().state).with_name(f"{name}.csv")
     reading = {"log": [str(log)], "max_bad": "50%", "window": "1d", "time_unit": "s"}
     counts = ingest_log(DATASET, reading, lambda text: None)
     address = make_snapshots(DATASET, counts["version"])

@@ -1,4 +1,7 @@
-"""A store before each command of a retraining, what it holds after it, and the effects of the command on files."""
+"""A store before each command of a retraining, what it holds after it, and the effects of the command on files.
+
+The store is a folder, or lies in S3 (`remote_store`); then the folder is its state, and the effects are requests.
+"""
 
 import atexit
 import gc
@@ -11,8 +14,10 @@ from typing import Any
 from children import Ended, run
 from contents import age, contents, differences
 from ingests import DATASET, write_logs
+from remote_store import RemoteStore
 from side_effects import Act, Effects, ignore
 
+import storage.files
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
@@ -27,6 +32,7 @@ class Prepared:
 
     folder: Path
     stages: Mapping[str, Callable[[], object]]
+    remote: RemoteStore | None = None
     after: dict[str, dict[str, Any]] = field(default_factory=dict)
     effects: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -34,7 +40,7 @@ class Prepared:
 
     @property
     def store(self) -> Path:
-        """Folder of the store of every try, because a store has its own address inside."""
+        """Folder of the store, or of its state, of every try, because a store has its own address inside."""
         return self.disk / "store"
 
     @property
@@ -46,6 +52,14 @@ class Prepared:
         """Make the store as it was before a command."""
         shutil.rmtree(self.store, ignore_errors=True)
         shutil.copytree(self.folder / "before" / stage, self.store, symlinks=True)
+        if self.remote is not None:
+            self.remote.restore(stage)
+
+    def save(self, stage: str) -> None:
+        """Copy the store as it is before a command."""
+        shutil.copytree(self.store, self.folder / "before" / stage)
+        if self.remote is not None:
+            self.remote.save(stage)
 
     def run(self, function: Callable[[], Any], act: Act | None = None, *, kill_after: float | None = None) -> Ended:
         """Run a function on the store in a child, whose effects are numbered where `act` is given."""
@@ -63,10 +77,15 @@ class Prepared:
         """Run a function in a child, and give its result."""
         return run(function, kill_after=kill_after, **self.environment)
 
+    def names(self, end: Ended) -> list[str]:
+        """Names of the effects of a command that has ended, or of its requests."""
+        return end.value if self.remote is None else self.remote.proxy.requests()
+
     @property
     def environment(self) -> dict[str, str]:
         """Variables of a command."""
-        return {"DYFORMER_STORAGE": str(self.store), "TMPDIR": str(self.folder / "tmp")}
+        own = {"DYFORMER_STORAGE": str(self.store), "TMPDIR": str(self.folder / "tmp")}
+        return own if self.remote is None else own | {"DYFORMER_STATE": str(self.store)} | self.remote.environment
 
     def wrong_after(self, stage: str) -> list[str]:
         """Do a command, let the next ingest remove what killed ones left, and list what an undisturbed run has not."""
@@ -86,29 +105,31 @@ class Prepared:
 
     def cleaned(self) -> dict[str, Any]:
         age(self.store, TWO_DAYS)
+        if self.remote is not None:
+            storage.files.LEFTOVER_SECONDS = -TWO_DAYS  # of objects, whose times the server sets
         ingest_log(DATASET, {}, lambda text: None)
         return contents()
 
 
-def prepared(folder: Path, stages: Mapping[str, Callable[[], object]]) -> Prepared:
+def prepared(folder: Path, stages: Mapping[str, Callable[[], object]], remote: RemoteStore | None = None) -> Prepared:
     """Run every command once, undisturbed, each after the earlier ones."""
     gc.collect()
     gc.freeze()  # so that the children share the memory
     atexit.register(gc.unfreeze)  # or DuckDB would report leaks at the end
-    made = Prepared(folder=folder, stages=stages)
+    made = Prepared(folder=folder, stages=stages, remote=remote)
     (folder / "before").mkdir()
     (folder / "tmp").mkdir()
     made.disk.mkdir(exist_ok=True)  # it may be mounted already
     made.store.mkdir()
     write_logs(made.disk)
     for stage, command in stages.items():
-        shutil.copytree(made.store, folder / "before" / stage)
+        made.save(stage)
         end = made.run(command, ignore)
         assert end.code == 0, f"{stage}: {end.output}"
-        made.effects[stage], made.seconds[stage] = end.value, end.seconds
+        made.effects[stage], made.seconds[stage] = made.names(end), end.seconds
         read = made.read(made.cleaned)
         assert read.code == 0, f"{stage}: {read.output}"
         assert not read.value["damage"] + read.value["files of no command"], f"{stage}: {read.value}"
         made.after[stage] = read.value
-    shutil.copytree(made.store, folder / "before" / END)
+    made.save(END)
     return made
