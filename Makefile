@@ -1,6 +1,6 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
-# make test-faults  kills, errors, damage, commands at once, readers of raw logs: every sweep of docs/reliability.md, about half an hour on two cores
+# make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, about half an hour on two cores
 # make test-stack   servers, workers, schedules and faults of the service, as real processes, under 20 minutes on two cores
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make docs   build the documentation site -> site/
@@ -44,7 +44,7 @@ test: install
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-FAULTS := kills errors resume concurrency forgeries damage
+FAULTS := kills errors resume concurrency forgeries damage s3
 .PHONY: $(FAULTS:%=test-%)
 
 test-faults: install

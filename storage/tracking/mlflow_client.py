@@ -9,11 +9,13 @@ import os
 import socket
 import sqlite3
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from storage import objects
 from storage.disk import temporary_name
 from storage.tracking.spool import Record, Refused
 
@@ -55,6 +57,30 @@ def connect(uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI", uri))
+
+
+def limit_s3_requests() -> None:
+    """Let MLflow's requests to S3 end as early as those of the store, and fail without an S3 server's response.
+
+    boto3 has no variables for that, and its own check of a response accepts any page for a file that was sent.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.session import Session
+    except ImportError:  # only the `server` extra installs it, and without it nothing writes to S3 here
+        return
+    limits = {"connect_timeout": objects.CONNECT_SECONDS, "read_timeout": objects.REQUEST_SECONDS}
+    session = Session()
+    session.set_default_client_config(Config(**limits, retries={"mode": "standard", "total_max_attempts": 3}))
+    for call in ("PutObject", "UploadPart"):
+        session.register(f"after-call.s3.{call}", _check_stored)
+    boto3.setup_default_session(botocore_session=session)
+
+
+def _check_stored(parsed: dict[str, Any], **_: object) -> None:
+    if parsed["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.OK and "ETag" not in parsed:
+        raise OSError("the response to a file for MLflow is not from an S3 server")
 
 
 def _make_database(path: Path) -> None:

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
-from storage.tracking.mlflow_client import MODEL_PATH, apply_record, connect, ensure_run, failures, probe, reason
+from storage.objects import is_remote
+from storage.tracking.mlflow_client import (
+    MODEL_PATH,
+    apply_record,
+    connect,
+    ensure_run,
+    failures,
+    limit_s3_requests,
+    probe,
+    reason,
+)
 from storage.tracking.spool import (
     Apply,
     Record,
@@ -61,6 +71,8 @@ class Tracker:
         """Open MLflow's own client for this address."""
         if self._client is None:
             self._client = connect(self.uri)
+            if self.artifact_root is None or is_remote(self.artifact_root):  # a server may give the address of S3
+                limit_s3_requests()
         else:
             probe(self.uri)
         return self._client

@@ -1,0 +1,166 @@
+"""A sample of the sweep over an S3 server that fails; `make test-faults` runs all commands."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from flaky_store import KINDS, Fault, Proxy, proxy
+from ingests import DATASET, ingested, write_logs
+
+from storage import copies, files, objects
+from storage.events.table import history, read_events
+from storage.layout import Layout
+from storage.tracking.runs import open_tracker
+from storage.verification import faults
+
+NUM_TRIES = 4
+MOST_SECONDS_OF_MLFLOW = 15.0  # three tries, and boto3's pauses of up to a second before each
+
+
+@pytest.fixture(scope="module")
+def failing(s3_bucket: str) -> Iterator[Proxy]:
+    """Reach the S3 server of the tests through a proxy that fails on demand; nothing waits for long."""
+    with proxy(urlsplit(os.environ["AWS_ENDPOINT_URL"]).port or 0) as made, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", made.address)
+        for name, seconds in {"REQUEST_SECONDS": 0.4, "RETRY_SECONDS": 0.7, "FIRST_PAUSE_SECONDS": 0.01}.items():
+            patch.setattr(objects, name, seconds)
+        objects._store.cache_clear()
+        yield made
+    objects._store.cache_clear()
+
+
+@pytest.fixture
+def layout(s3_bucket: str, failing: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    state = tmp_path / "state"
+    state.mkdir()
+    monkeypatch.setenv("DYFORMER_STORAGE", f"{s3_bucket}/{tmp_path.name}")
+    monkeypatch.setenv("DYFORMER_STATE", str(state))
+    failing.set(Fault())
+    return Layout.from_environment()
+
+
+def requests_of(layout: Layout) -> dict[str, tuple[Callable[[], object], object]]:
+    """Give each kind of request, and what it returns; each can be done again."""
+    root = layout.root
+    files.write_bytes(f"{root}/a/read", b"content")
+    return {
+        "read": (lambda: files.read_bytes(f"{root}/a/read"), b"content"),
+        "stream": (lambda: files.open_stream(f"{root}/a/read").read(), b"content"),
+        "size": (lambda: files.size(f"{root}/a/read"), 7),
+        "find": (lambda: files.find(f"{root}/a", "read"), [f"{root}/a/read"]),
+        "children": (lambda: files.children(root), ["a"]),
+        "stamps": (lambda: list(files.stamps(f"{root}/a")), ["read"]),
+        "write": (lambda: files.write_bytes(f"{root}/a/read", b"content"), None),
+        "remove": (lambda: files.remove(f"{root}/a/none"), None),
+        "create": (lambda: (files.remove(f"{root}/b"), files.create_bytes(f"{root}/b", b"new"))[1], True),
+        "replace": (lambda: files.replace_bytes(f"{root}/b", os.urandom(9), files.stamp(f"{root}/b")), True),
+    }
+
+
+def test_one_failed_request_has_no_effect(layout: Layout, failing: Proxy):
+    generator = random.Random(seed := int.from_bytes(os.urandom(4)))
+    for name, (request, expected) in requests_of(layout).items():
+        failing.set(Fault())
+        assert request() == expected
+        num_requests = len(failing.requests())
+        for kind in KINDS:
+            at = generator.randrange(num_requests) + 1
+            fault = Fault(kind=kind, number=at, is_after=generator.random() < 0.5)
+            failing.set(fault)
+            assert request() == expected, f"seed {seed}, {name}: {fault}"
+
+
+def test_a_write_that_succeeded_is_not_taken_for_another_writers(layout: Layout, failing: Proxy):
+    address = f"{layout.root}/record"
+    for kind in KINDS:
+        files.remove(address)
+        failing.set(Fault(kind=kind, number=1, is_after=True))
+        assert files.create_bytes(address, b"first"), kind
+        stamp = files.stamp(address)
+        failing.set(Fault(kind=kind, number=1, is_after=True))
+        assert files.replace_bytes(address, b"second", stamp), kind
+        failing.set(Fault())
+        assert not files.create_bytes(address, b"third")
+        assert not files.replace_bytes(address, b"third", stamp)
+
+
+@pytest.mark.parametrize(("kind", "names"), [("HTML", ("size", "read", "find", "create")), ("nothing", ("find",))])
+def test_a_store_that_is_away_is_one_named_error_in_time(
+    layout: Layout, failing: Proxy, kind: str, names: tuple[str, ...]
+):
+    for name, (request, _) in requests_of(layout).items():
+        if name in names:
+            failing.set(Fault(kind=kind, number=1, seconds=60.0))
+            started = time.monotonic()
+            with pytest.raises(
+                objects.StoreUnreachable, match=rf"^{layout.root}.* cannot be reached .*; check"
+            ) as error:
+                request()
+            assert time.monotonic() - started < 2 * (objects.RETRY_SECONDS + 2 * objects.REQUEST_SECONDS), name
+            assert "\n" not in str(error.value)
+            failing.set(Fault())
+
+
+def test_a_store_that_is_away_for_a_while_is_waited_for(layout: Layout, failing: Proxy):
+    request, expected = requests_of(layout)["create"]
+    failing.set(Fault(kind="503", number=1, seconds=0.7 * objects.RETRY_SECONDS))
+    assert request() == expected
+
+
+def test_a_listing_that_may_go_on_is_requested_again(layout: Layout):
+    pages = [range(objects.PAGE_ENTRIES), range(objects.PAGE_ENTRIES + 5)]
+    assert objects.listed(layout.root, lambda: pages.pop(0)) == range(objects.PAGE_ENTRIES + 5)
+    assert not pages
+
+
+def test_ingests_survive_failed_requests(layout: Layout, failing: Proxy, tmp_path: Path):
+    write_logs(tmp_path)
+    ingested("first")
+    num_requests, expected = len(failing.requests()), read_events(layout, DATASET)
+    generator = random.Random(seed := int.from_bytes(os.urandom(4)))
+    for number in range(NUM_TRIES):
+        files.remove_folder(layout.root)
+        at = generator.randrange(num_requests) + 1
+        fault = Fault(kind=generator.choice(KINDS), number=at, is_after=generator.random() < 0.5)
+        failing.set(fault)
+        ingested("first")
+        failing.set(Fault())
+        assert read_events(layout, DATASET).equals(expected), f"seed {seed}, try {number}: {fault}"
+        assert history(layout, DATASET)["version"].to_list() == [1]
+        assert not list(faults(layout)), f"seed {seed}, try {number}: {fault}"
+
+
+def test_a_table_is_read_from_the_bytes_that_were_checked(layout: Layout, tmp_path: Path, failing: Proxy):
+    write_logs(tmp_path)
+    ingested("first")
+    copies._copied.cache_clear()
+    failing.set(Fault())
+    read_events(layout, DATASET)
+    (data,) = {name for name in failing.requests() if name.startswith("GET") and "accepted" in name and "true" in name}
+    assert failing.requests().count(data) == 1
+
+
+@pytest.mark.parametrize("kind", ["HTML", "nothing"])
+def test_files_for_mlflow_wait_in_the_spool_while_s3_is_away(
+    kind: str, layout: Layout, failing: Proxy, empty_database: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+):
+    from mlflow.store.artifact.s3_artifact_repo import _cached_get_s3_client
+
+    _cached_get_s3_client.cache_clear()  # it may have a client of another test
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    empty_database(Path(layout.state) / "mlflow.db")
+    with open_tracker(layout).run(dataset="chat", name="a", key="same") as run:
+        failing.set(Fault(kind=kind, number=1, seconds=60.0))
+        started = time.monotonic()
+        run.artifact("page.html", b"page")
+        assert time.monotonic() - started < MOST_SECONDS_OF_MLFLOW
+        failing.set(Fault())
+    assert run.problem
+    assert not files.find(layout.root, "page.html")
+    open_tracker(layout).replay_spool()
+    (stored,) = files.find(layout.root, "page.html")
+    assert files.read_bytes(stored) == b"page"
