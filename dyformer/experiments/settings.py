@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from dyformer.evaluation.config import PromotionConfig
+from dyformer.evaluation.config import DriftConfig, PromotionConfig
 from dyformer.graphs.config import GraphConfig
 from dyformer.model.config import STRICT, ModelConfig
 from dyformer.training.config import FinetuneConfig, PretrainConfig
@@ -23,6 +23,7 @@ PARTS: dict[str, type] = {
     "pretrain": PretrainConfig,
     "finetune": FinetuneConfig,
     "promotion": PromotionConfig,
+    "drift": DriftConfig,
 }
 
 RENAMED_SETTINGS = {
@@ -73,6 +74,7 @@ class Experiment:
     )
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
+    drift: DriftConfig = Field(default_factory=DriftConfig)
     warm_start: Annotated[float, Field(ge=0.01, le=1)] | None = Field(
         default=None,
         description="fraction of the epochs of a model that starts from the weights of the step before, as do all but "

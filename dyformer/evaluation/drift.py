@@ -1,0 +1,164 @@
+"""Steps of a history, and what was published at them -> how far the newest step lies from the earlier ones.
+
+T steps    L links of a step, source < target    N nodes    D width of a vector    P forecasts
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.linalg import orthogonal_procrustes
+from scipy.stats import ks_2samp
+
+from dyformer.evaluation.config import DriftConfig
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
+
+NUM_EARLIER = 20  # steps before a step that it is compared with
+MIN_EARLIER = 4
+SMALLEST_SPREAD = {
+    True: 0.1,
+    False: 0.03,
+}  # of a logarithm: a tenth of a volume; of a fraction or a distance: three points
+NORMAL = 1.4826  # times the median absolute deviation: the standard deviation, where values are normal
+
+METRICS = {
+    "interactions": "logarithm of the number of interactions",
+    "active_nodes": "logarithm of the number of nodes with an interaction",
+    "new_nodes": "fraction of the active nodes that no earlier step has",
+    "repeats": "fraction of the links that repeat an earlier one",
+    "busiest_nodes": "fraction of the links' ends at the busiest hundredth of the active nodes",
+    "probabilities": "distance of the published probabilities from those published before (Kolmogorov-Smirnov)",
+    "vectors": "mean cosine distance of the nodes' vectors from those published before, after a rotation",
+    "calibration": "logarithm of the sum of the published probabilities over the links that came",
+}
+DRIFT_SCHEMA = pl.Schema(
+    {
+        "step": pl.Int64(),
+        "metric": pl.String(),
+        "value": pl.Float64(),
+        "usual": pl.Float64(),  # median of the earlier steps
+        "deviation": pl.Float64(),  # robust standard deviations from it; null with few earlier steps
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftDecision:
+    """What follows from the drift of a step: whether a challenger is trained, and which metrics raise an alarm."""
+
+    action: Literal["train", "skip"]
+    alarms: tuple[str, ...]
+    reason: str
+
+
+def step_values(graph: DynamicGraph) -> pl.DataFrame:
+    """Give the metrics of each step that has links, from this step and earlier ones alone: step, metric, value."""
+    rows, seen_L, num_before = [], np.empty(0, dtype=np.int64), 0
+    for snapshot in graph.snapshots:
+        pair_L = snapshot.source_E * len(graph.node_N) + snapshot.target_E
+        if len(pair_L):
+            repeats = np.isin(pair_L, seen_L, assume_unique=True).mean()
+            rows += [(snapshot.step, *row) for row in _values(snapshot, num_before, float(repeats)).items()]
+        seen_L, num_before = np.union1d(seen_L, pair_L), snapshot.num_nodes
+    return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")
+
+
+def probability_shift(earlier_P: NDArray[np.floating], later_P: NDArray[np.floating]) -> float:
+    """Give the largest distance of two distributions of probabilities (two-sample Kolmogorov-Smirnov), 0 to 1."""
+    return float(ks_2samp(earlier_P, later_P).statistic)
+
+
+def vector_shift(earlier_ND: NDArray[np.floating], later_ND: NDArray[np.floating]) -> float:
+    """Give the mean cosine distance of the same nodes' vectors, after the best rotation (orthogonal Procrustes).
+
+    Trainings place equal graphs in rotated spaces, which is no drift. Vectors of length 0 are left out.
+    """
+    rotation_DD, _ = orthogonal_procrustes(earlier_ND, later_ND)
+    rotated_ND = earlier_ND @ rotation_DD
+    length_N = np.linalg.norm(rotated_ND, axis=1) * np.linalg.norm(later_ND, axis=1)
+    cosine_N = np.einsum("nd,nd->n", rotated_ND, later_ND)[length_N > 0] / length_N[length_N > 0]
+    return float(1 - cosine_N.mean()) if len(cosine_N) else 0.0
+
+
+def with_deviations(values: pl.DataFrame) -> pl.DataFrame:
+    """Compare each value with those of the same metric at up to 20 earlier steps; rows of DRIFT_SCHEMA.
+
+    The deviation is (value - median) / spread. The spread is 1.4826 times the median absolute deviation, and at least
+    0.1 for a logarithm and 0.03 for another metric, so that a very steady log raises no alarm by a trifle. It is null
+    with fewer than 4 earlier values.
+    """
+    parts = []
+    for (metric,), group in values.sort("step").group_by("metric", maintain_order=True):
+        value_T = group["value"].to_numpy()
+        smallest = SMALLEST_SPREAD[METRICS[str(metric)].startswith("logarithm")]
+        usual = [_usual(value_T[max(0, index - NUM_EARLIER) : index], smallest) for index in range(len(value_T))]
+        medians = [None if found is None else found[0] for found in usual]
+        deviations = [
+            None if found is None else float(value - found[0]) / found[1]
+            for value, found in zip(value_T, usual, strict=True)
+        ]
+        parts.append(
+            group.with_columns(
+                pl.Series("usual", medians, pl.Float64()), pl.Series("deviation", deviations, pl.Float64())
+            )
+        )
+    return pl.concat(parts).select(DRIFT_SCHEMA.names()) if parts else pl.DataFrame(schema=DRIFT_SCHEMA)
+
+
+def decide_on_drift(drift: pl.DataFrame, step: int, config: DriftConfig) -> DriftDecision:
+    """Apply the rule of the settings to a step's rows of DRIFT_SCHEMA.
+
+    Without a deviation, because there are few earlier steps, the step is trained on.
+    """
+    rows = drift.filter(pl.col("step") == step, pl.col("deviation").is_not_null())
+    alarms = [
+        row for row in rows.to_dicts() if config.alarm_at is not None and abs(row["deviation"]) >= config.alarm_at
+    ]
+    largest = max(rows.to_dicts(), key=lambda row: abs(row["deviation"]), default=None)
+    action, reason = "train", "every complete step has a challenger"
+    if largest is None:
+        reason = f"fewer than {MIN_EARLIER} earlier steps to compare with"
+    elif config.skip_at is not None and abs(largest["deviation"]) >= config.skip_at:
+        action, reason = "skip", f"{drift_text(largest)}, and drift.skip_at is {config.skip_at:g}"
+    elif config.train_at is not None:
+        action = "train" if abs(largest["deviation"]) >= config.train_at else "skip"
+        reason = f"{drift_text(largest)}, and drift.train_at is {config.train_at:g}"
+    return DriftDecision(action=action, alarms=tuple(map(drift_text, alarms)), reason=reason)
+
+
+def drift_text(row: dict) -> str:
+    """Write a row of DRIFT_SCHEMA as words: "interactions 8.29, usually 5.97 (12.4 standard deviations above)"."""
+    side = "above" if row["deviation"] >= 0 else "below"
+    numbers = f"{row['value']:.3g}, usually {row['usual']:.3g}"
+    return f"{row['metric']} {numbers} ({abs(row['deviation']):.1f} standard deviations {side})"
+
+
+def shifts(published: Sequence[tuple[int, NDArray[np.floating]]]) -> list[tuple[int, float]]:
+    """Give the step and the `probability_shift` of each of a series of published forecasts, but the first."""
+    return [(step, probability_shift(before_P, now_P)) for (_, before_P), (step, now_P) in pairwise(published)]
+
+
+def _values(snapshot: Snapshot, num_before: int, repeats: float) -> dict[str, float]:
+    end_E = np.concatenate([snapshot.source_E, snapshot.target_E])
+    active_A = np.union1d(end_E, snapshot.self_loop_node_L)
+    degree_A = np.sort(np.bincount(end_E, minlength=snapshot.num_nodes)[active_A])[::-1]
+    num_busiest = max(1, len(active_A) // 100)
+    return {
+        "interactions": float(np.log1p(snapshot.num_interactions)),
+        "active_nodes": float(np.log1p(len(active_A))),
+        "new_nodes": float((active_A >= num_before).mean()),
+        "repeats": repeats,
+        "busiest_nodes": float(degree_A[:num_busiest].sum() / degree_A.sum()),
+    }
+
+
+def _usual(earlier_T: NDArray[np.float64], smallest: float) -> tuple[float, float] | None:
+    """Give the median and the spread of earlier values, None where they are too few."""
+    if len(earlier_T) < MIN_EARLIER:
+        return None
+    median = float(np.median(earlier_T))
+    return median, max(NORMAL * float(np.median(np.abs(earlier_T - median))), smallest)

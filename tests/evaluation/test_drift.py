@@ -1,0 +1,146 @@
+"""Drift: metrics against a recount, deviations against scipy, the rule case by case, nothing from later steps."""
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import median_abs_deviation
+
+from dyformer.evaluation.config import DriftConfig
+from dyformer.evaluation.drift import (
+    DRIFT_SCHEMA,
+    decide_on_drift,
+    probability_shift,
+    step_values,
+    vector_shift,
+    with_deviations,
+)
+from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
+from dyformer.logs.datasets import Window
+
+STEADY = 60  # rows a step
+
+
+def events(num_steps: int = 8, *, last: int = STEADY, seed: int = 0) -> list[tuple[int, int, int]]:
+    """Rows of source, target and step; the last step has another number of them."""
+    generator = np.random.default_rng(seed)
+    rows = [(step, *generator.choice(30, size=2)) for step in range(num_steps - 1) for _ in range(STEADY)]
+    rows += [(num_steps - 1, *generator.choice(30, size=2)) for _ in range(last)]
+    return [(int(source), int(target), step) for step, source, target in rows]
+
+
+def graph_of(rows: list[tuple[int, int, int]]) -> DynamicGraph:
+    table = pl.DataFrame(rows, schema=["source", "target", "time"], orient="row")
+    return build_snapshots(table, Window(rule="equal_time", length="1"), "step")
+
+
+def value(values: pl.DataFrame, metric: str, step: int) -> float:
+    return values.filter(pl.col("metric") == metric, pl.col("step") == step)["value"].item()
+
+
+def test_metrics_of_a_step_equal_a_plain_recount():
+    rows = events(last=25)
+    values = step_values(graph_of(rows))
+    for step in range(8):
+        now = [(a, b) for a, b, at in rows if at == step]
+        before = [(a, b) for a, b, at in rows if at < step]
+        links = {frozenset(pair) for pair in now if pair[0] != pair[1]}
+        known = {node for pair in before for node in pair}
+        active = {node for pair in now for node in pair}
+        degrees = sorted((sum(node in link for link in links) for node in active), reverse=True)
+        expected = {
+            "interactions": np.log(1 + len(now)),
+            "active_nodes": np.log(1 + len(active)),
+            "new_nodes": len(active - known) / len(active),
+            "repeats": len(links & {frozenset(pair) for pair in before}) / len(links),
+            "busiest_nodes": degrees[0] / sum(degrees),  # one node is the busiest hundredth of 30
+        }
+        for metric, number in expected.items():
+            assert value(values, metric, step + 1) == pytest.approx(number), (metric, step)
+
+
+def test_deviation_is_the_robust_z_score_of_the_earlier_steps_alone():
+    numbers = [5.0, 5.4, 4.1, 6.2, 5.9, 9.0, 2.0]
+    table = pl.DataFrame({"step": range(1, 8), "metric": "interactions", "value": numbers})
+    drift = with_deviations(table)
+    assert drift.schema == DRIFT_SCHEMA
+    assert drift["deviation"].to_list()[:4] == [None] * 4
+    for index in range(4, 7):
+        earlier = numbers[:index]
+        spread = median_abs_deviation(earlier, scale="normal")  # pyright: ignore[reportArgumentType]
+        assert drift["deviation"][index] == pytest.approx((numbers[index] - np.median(earlier)) / spread, rel=1e-4)
+
+
+def test_a_steady_log_deviates_by_the_smallest_spread():
+    values = [("interactions", step, 7.0) for step in range(1, 6)] + [("repeats", step, 0.5) for step in range(1, 6)]
+    table = pl.DataFrame(values, schema=["metric", "step", "value"], orient="row")
+    moved = table.with_columns(pl.col("value") + pl.when(pl.col("step") == 5).then(0.3).otherwise(0.0))
+    drift = with_deviations(moved).filter(pl.col("step") == 5)
+    assert dict(drift.select("metric", "deviation").iter_rows()) == pytest.approx({"interactions": 3, "repeats": 10})
+
+
+def test_later_steps_change_nothing_of_an_earlier_one():
+    rows = events()
+    whole, part = (with_deviations(step_values(graph_of(part))) for part in (rows, [row for row in rows if row[2] < 6]))
+    assert part.sort("step", "metric").equals(whole.filter(pl.col("step") <= 6).sort("step", "metric"))
+
+
+def test_a_step_of_few_rows_is_far_from_the_others_and_a_usual_one_is_not():
+    for last, is_far in ((STEADY, False), (3, True), (10 * STEADY, True)):
+        drift = with_deviations(step_values(graph_of(events(last=last))))
+        decision = decide_on_drift(drift, 8, DriftConfig())
+        assert any("interactions" in alarm for alarm in decision.alarms) == is_far
+        assert decision.action == "train"
+
+
+@pytest.mark.parametrize(
+    ("deviation", "settings", "action", "num_alarms"),
+    [
+        (7.0, {}, "train", 1),
+        (-7.0, {}, "train", 1),
+        (5.9, {}, "train", 0),
+        (7.0, {"alarm_at": None}, "train", 0),
+        (7.0, {"skip_at": 7.0}, "skip", 1),
+        (6.9, {"skip_at": 7.0}, "train", 1),
+        (1.9, {"train_at": 2.0}, "skip", 0),
+        (-2.0, {"train_at": 2.0}, "train", 0),
+        (9.0, {"train_at": 2.0, "skip_at": 8.0}, "skip", 1),
+        (None, {"train_at": 2.0, "skip_at": 8.0}, "train", 0),
+    ],
+)
+def test_rule(deviation: float | None, settings: dict, action: str, num_alarms: int):
+    row = {"step": 5, "metric": "repeats", "value": 0.5, "usual": 0.2, "deviation": deviation}
+    other = {**row, "metric": "new_nodes", "deviation": 0.5}
+    strange = {**row, "step": 4, "deviation": 50.0}  # of an earlier step, which does not count
+    drift = pl.DataFrame([row, other, strange], DRIFT_SCHEMA).filter(
+        pl.col("deviation").is_not_null() | pl.lit(deviation is not None)
+    )
+    drift = drift if deviation is not None else drift.filter(pl.col("metric") == "none")
+    decision = decide_on_drift(drift, 5, DriftConfig(**settings))
+    assert (decision.action, len(decision.alarms)) == (action, num_alarms)
+
+
+def test_a_rule_that_never_trains_is_refused():
+    with pytest.raises(ValueError, match="no step has a challenger"):
+        DriftConfig(train_at=5.0, skip_at=5.0)
+
+
+def test_rotated_vectors_have_not_moved_and_others_have():
+    generator = np.random.default_rng(0)
+    vector_ND = generator.normal(size=(200, 8))
+    rotation_DD = np.linalg.qr(generator.normal(size=(8, 8)))[0]
+    assert vector_shift(vector_ND, 3 * vector_ND @ rotation_DD) == pytest.approx(0, abs=1e-12)
+    near = vector_shift(vector_ND, vector_ND + 0.1 * generator.normal(size=vector_ND.shape))
+    far = vector_shift(vector_ND, generator.normal(size=vector_ND.shape))
+    assert 0 < near < 0.05 < 0.5 < far <= 1
+
+
+def test_vectors_of_length_0_are_left_out():
+    assert vector_shift(np.array([[1.0, 0], [0, 0]]), np.array([[2.0, 0], [1, 1]])) == pytest.approx(0)
+    assert vector_shift(np.zeros((2, 2)), np.zeros((2, 2))) == 0
+
+
+def test_shift_of_probabilities_is_the_largest_distance_of_their_distributions():
+    earlier_P, later_P = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.3, 0.35, 0.6, 0.7, 0.8])
+    at = np.concatenate([earlier_P, later_P])
+    distance = max(abs((earlier_P <= x).mean() - (later_P <= x).mean()) for x in at)
+    assert probability_shift(earlier_P, later_P) == pytest.approx(distance)
