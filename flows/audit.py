@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from flows.artifacts import show_page
 from flows.stages import Changes, experiment_of, ingest
 from flows.tasks.evaluation.audit import audit_log, read_audit
-from flows.tasks.track import track_audit
+from flows.tasks.tracking.benchmarks import track_audit
 
 audit_task = task(name="audit", cache_policy=NO_CACHE)(audit_log)
 track_task = task(name="track audit", cache_policy=NO_CACHE)(track_audit)

@@ -31,7 +31,7 @@ from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
 from flows.tasks.evaluation.live_update import live_update_metrics, rank_week, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.methods import chosen_methods
-from flows.tasks.track import track_benchmark, track_rankings
+from flows.tasks.tracking.benchmarks import track_benchmark, track_rankings
 
 Models = dict[tuple[str, int], dict[int, str]]
 """The models that a benchmark trained: by method and seed, then by the last step of their training."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from flows import published
+from flows.comparison import compare
 from flows.console import (
     counts_line,
     plain_steps,
@@ -420,6 +421,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
 
 register(app)
 published.register(app)
+app.command()(compare)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -38,7 +38,7 @@ from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import track_ledger, write_outcomes
 from flows.tasks.report import finished_report, report_page, run_metrics, send_spooled, write_report
 from flows.tasks.snapshots import newest_until
-from flows.tasks.track import track_run
+from flows.tasks.tracking.retraining import track_run
 
 METHOD = "DyFormer"
 CURVE_STEPS = 5  # newest steps in the baselines' curve

@@ -18,7 +18,7 @@ from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import make_snapshots, newest_until
-from flows.tasks.track import tracked_epochs
+from flows.tasks.tracking.retraining import tracked_epochs
 from flows.tasks.train import train_model
 
 Changes = dict[str, Any] | Experiment | None

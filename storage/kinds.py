@@ -245,6 +245,7 @@ class Register(BaseModel, strict=True):
     model: str
     tags: dict[str, str]
     aliases: list[str]
+    description: str = ""
 
 
 class Finish(BaseModel, strict=True):

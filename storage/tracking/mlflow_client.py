@@ -257,6 +257,8 @@ def _register(client: "MlflowClient", run_id: str, record: Record, files: Path |
     known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL_PATH}"
     version = known[0] if known else client.create_model_version(name, source, run_id, tags=record["tags"])
+    if record.get("description"):  # records of earlier versions have none
+        client.update_model_version(name, version.version, record["description"])
     for alias in record["aliases"]:
         client.set_registered_model_alias(name, alias, version.version)
     return str(version.version)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 2.0  # pause before metrics are sent again, at least FLUSH_PAUSE times as long as the last sending
 FLUSH_PAUSE = 20
 FLUSH_METRICS = 1000
+LONGEST_TEXT = 5000  # that MLflow keeps of a tag
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
@@ -221,14 +222,24 @@ class TrackedRun:
         described |= {"source_type": "dyformer", "source": f'{{"uri": "{source}"}}'}
         self.send({**_record("dataset"), "dataset": described, "context": "training"})
 
-    def register_model(self, model: Path, *, name: str, aliases: tuple[str, ...] = ("challenger",)) -> str | None:
-        """Upload a saved pyfunc folder and register it as the run's model.
+    def register_model(
+        self,
+        model: Path,
+        *,
+        name: str,
+        aliases: tuple[str, ...] = ("challenger",),
+        tags: Mapping[str, object] | None = None,
+        description: str = "",
+    ) -> str | None:
+        """Upload a saved pyfunc folder and register it as the run's model, with the run's tags and these.
 
         Returns:
             The version, or None while MLflow is unreachable, because then the replay of the spool registers it.
         """
         self.send({**_record("artifact"), "path": MODEL_PATH}, model)
-        return self.send({**_record("register"), "model": name, "tags": self.start["tags"], "aliases": aliases})
+        own = {**self.start["tags"], **_texts(tags or {})}
+        record = {**_record("register"), "model": name, "tags": own, "aliases": aliases}
+        return self.send({**record, "description": description[:LONGEST_TEXT]})
 
     def finish(self, status: Status = "FINISHED") -> None:
         """End the run."""
@@ -281,7 +292,7 @@ def _now() -> int:
 
 
 def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    return {_legal(name): str(value)[:5000] for name, value in values.items()}
+    return {_legal(name): str(value)[:LONGEST_TEXT] for name, value in values.items()}
 
 
 def _legal(name: str) -> str:

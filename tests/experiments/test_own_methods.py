@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from toy_walks import Walks
 
 import flows.cli
-import flows.tasks.track
+import flows.tasks.tracking.content
 from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.experiments.methods import METHODS
 
@@ -31,7 +31,7 @@ def benchmark(
     empty_database(folder / "store" / "mlflow.db")
 
     def recorded(name: str) -> Any:
-        draw = getattr(flows.tasks.track, name)
+        draw = getattr(flows.tasks.tracking.content, name)
 
         def drawn(*arguments: Any, **options: Any) -> Figure:
             plot = draw(*arguments, **options)
@@ -45,7 +45,7 @@ def benchmark(
         monkey.setitem(METHODS, TOY, Walks(width=4))
         monkey.setattr("dyformer.experiments.titles.known_titles", lambda: list(METHODS))  # else read from the source
         for name in ("step_curve", "comparison_chart"):
-            monkey.setattr(flows.tasks.track, name, recorded(name))
+            monkey.setattr(flows.tasks.tracking.content, name, recorded(name))
         arguments = ["--methods", "toy_node2vec,edgebank_last", "--method", "toy_walks:Walks"]
         with pytest.raises(SystemExit) as ending:
             flows.cli.main(
@@ -71,12 +71,13 @@ def test_own_methods_have_their_runs_in_mlflow(benchmark: dict[str, Any]):
     client = mlflow.MlflowClient(f"sqlite:///{benchmark['folder'] / 'store' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("dyformer-generated")
     assert experiment is not None
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    assert set(runs) == {*ROWS, "comparison of methods"}
+    runs = {run.data.tags["method"]: run for run in client.search_runs([experiment.experiment_id])}
+    names = {method: f"{method}, generated v1 steps 5-6, seed 0" for method in ROWS}
+    names["all"] = "comparison of methods, generated v1 steps 5-6"
+    assert {method: run.info.run_name for method, run in runs.items()} == names
     rows = [row for row in benchmark["rows"] if row["metric"] == "auc" and row["slice"] == "all"]
     macro = {row["method"]: row["value"] for row in rows if row["step"] == "macro"}
     for method in ROWS:
-        assert runs[method].data.tags["method"] == method
         assert runs[method].data.metrics["test/macro_auc"] == pytest.approx(macro[method])
 
 

@@ -168,6 +168,43 @@ def test_outcome_of_the_promotion_is_printed_reported_and_tracked(run: Run, stor
     assert "reliability of the probabilities on step 12" in str(summary.data)
 
 
+def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_description(
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    import mlflow
+
+    tracked = run["tracking"]
+    client = mlflow.MlflowClient(tracked["tracker"])
+    experiment = client.get_experiment_by_name("dyformer-mylog")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id], "tags.stage = 'retrain'")
+    assert (found.info.run_id, found.info.run_name) == (tracked["run"], "mylog v1 step 12")
+    for title, name in (("L3", "baseline/L3"), ("EdgeBank (ever)", "baseline/EdgeBank ever")):
+        for metric in ("auc", "mrr"):
+            part = {"auc": ("paper", "all"), "mrr": ("prequential", "known")}[metric]
+            (value,) = [
+                row["value"]
+                for row in run["scores"]
+                if (row["method"], row["metric"], row["step"]) == (title, metric, 12)
+                and (row["protocol"], row["slice"]) == part
+                and row["family"] in (None, "all", "mixed")
+            ]
+            assert found.data.metrics[f"{name}/{metric}"] == pytest.approx(value)
+    assert not [name for name in found.data.metrics if name.startswith("baseline/Forecaster")]
+    description = found.data.tags["mlflow.note.content"]
+    assert promotion_line(run["promotion"]) in description
+    assert "| method | MRR" in description
+    version = client.get_model_version("dyformer-mylog", tracked["model_version"])
+    assert version.description == description
+    assert version.tags["forecasts"] == run["addresses"]["forecasts"]
+    assert command("compare", tracked["run"][:12], "mylog v1 step 12", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["kind"] for row in rows} == {"metric"}  # a run has the settings of itself
+    assert rows[0].keys() == {"kind", "name", f"mylog v1 step 12 ({tracked['run'][:8]})"}
+    assert command("compare", "nothing") == 1
+    assert "mylog v1 step 12" in capsys.readouterr().err
+
+
 def test_reliability_of_the_published_method_is_that_of_a_forecast_of_the_newest_step(run: Run, store: Path):
     import mlflow
 

@@ -17,7 +17,7 @@ from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in, trained, traine
 
 import storage.tracking.runs
 from flows.tasks.models import model_losses
-from flows.tasks.track import tracked_epochs
+from flows.tasks.tracking.retraining import tracked_epochs
 from flows.tasks.train import EpochRow, train_model
 from storage.artifacts.artifact import Lineage
 from storage.layout import Layout
@@ -31,7 +31,7 @@ import mlflow.tracking, numba  # imported late otherwise, by each training again
 import flows.tasks.train as steps
 import storage.tracking.runs
 from dyformer.experiments.settings import Experiment
-from flows.tasks.track import tracked_epochs
+from flows.tasks.tracking.retraining import tracked_epochs
 
 def train(environment, snapshots, until, changes, seed, saved, flush_seconds):
     os.environ.update(environment)

@@ -1,0 +1,197 @@
+"""A run -> MLflow: losses after each epoch; at the end scores, metrics, files and the registered model.
+
+A run never fails because of MLflow: unsent records go to the spool, and a later run sends them.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+
+from dyformer.evaluation.forecasts.forecast_rows import PROTOCOL as FORECASTS_PROTOCOL
+from dyformer.evaluation.forecasts.stored_forecast import history_tables
+from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
+from dyformer.evaluation.protocols import PROTOCOL
+from dyformer.experiments.plots import loss_curve
+from dyformer.experiments.ranking_tables import run_tables
+from flows.console import promotion_line, reliability_line
+from flows.tasks.evaluation.evaluate import metrics
+from flows.tasks.models import Contender, model_losses, model_times
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from flows.tasks.tracking.content import (
+    draw,
+    draw_families,
+    main_metrics,
+    outcome,
+    run_key,
+    tags_of,
+    track_data,
+    track_metrics,
+    track_tables,
+)
+from flows.tasks.train import EpochRow, OnEpoch
+from storage.artifacts.artifact import Lineage, lineage_of, names, read_bytes, read_table
+from storage.layout import FORECAST, WEIGHTS
+from storage.tracking.model_package import packed_model
+from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
+
+NUM_DESCRIBED = 5  # methods in the description of a run
+
+
+@contextmanager
+def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
+    """Return a callback that tracks every epoch of a training, in the run that `track_run` completes.
+
+    The run begins with the first epoch: a finished training begins none, and a training that resumes
+    after a crash continues its run.
+    """
+    opened = open_snapshots(snapshots)
+    with ExitStack() as ending:
+        runs: list[TrackedRun] = []
+
+        def on_epoch(trained: Lineage, rows: list[EpochRow]) -> None:
+            if rows and not runs:
+                runs.append(ending.enter_context(_training_run(open_tracker(opened.layout), opened, trained)))
+                runs[0].params(trained.settings)
+            for stage, epoch, name, value in rows:
+                runs[0].metrics({f"{stage}/{name}": value}, step=epoch)
+
+        yield on_epoch
+
+
+def track_run(
+    snapshots: str,
+    contender: Contender,
+    table: pl.DataFrame,
+    earlier: list[str],
+    made: dict[str, str],
+    promotion: dict[str, Any],
+    page: str,
+) -> dict[str, Any]:
+    """Track a retraining as one run, which begins with the training of its newest model.
+
+    Its own metrics are test/...; the main ones of the other methods are baseline/METHOD/mrr and baseline/METHOD/auc.
+
+    Args:
+        snapshots: address of the snapshots of the training.
+        contender: the challenger, with the trained models.
+        table: the metrics of the newest step in both protocols.
+        earlier: addresses of the pairs of the newest steps by the baselines alone, for the curve.
+        made: addresses of the model that is published, its vectors and its forecasts, by kind.
+        promotion: the outcome of promote_if_better.
+        page: the report of the run, as HTML.
+
+    Returns:
+        tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
+        registered version, None while MLflow is unreachable; problem: the reason; damage: why an earlier run in the
+        spool could not be sent, if there is one.
+    """
+    opened, model = open_snapshots(snapshots), contender.models[-1]
+    tracker = open_tracker(opened.layout)
+    tracker.replay_spool()  # records of earlier runs that could not be sent
+    trained = lineage_of(model)
+    pairs, ranked = table.filter(protocol=PROTOCOL), table.filter(protocol=RANKING_PROTOCOL)
+    with _training_run(tracker, opened, trained) as run:
+        run.params(trained.settings)
+        track_data(run, opened)
+        for table_of_epochs in (model_losses(model), model_times(opened, model)):
+            for stage, epoch, name, value in table_of_epochs.iter_rows():
+                run.metrics({f"{stage}/{name}": value}, step=epoch)
+        track_metrics(run, pl.concat([pairs.filter(method="DyFormer"), ranked.filter(method=contender.title)]))
+        run.metrics(_of_others(table, {"DyFormer", contender.title}), step=opened.num_steps)
+        _track_published(run, table.filter(protocol=FORECASTS_PROTOCOL, slice="all"))
+        if not pairs.is_empty():
+            draw(run, pairs, pl.concat([pairs, *(metrics([address], snapshots) for address in earlier)]))
+            track_tables(run, pairs, opened.dataset)
+        draw_families(run, ranked)
+        run.plot("plots/losses.png", loss_curve(model_losses(model)))
+        run.artifact("report.html", page.encode())
+        run.table("metrics.csv", table)
+        _track_promotion(run, promotion)
+        published = made["model"]
+        made = {kind: address for kind, address in made.items() if kind != "model"}
+        _attach(run, made)
+        is_challenger = promotion["champion"] in (None, {"title": contender.title, "models": list(contender.models)})
+        aliases = ["challenger"] * is_challenger + ["champion"] * (promotion["champion"] is not None)
+        description = _description(opened, promotion, table)
+        run.tags({"mlflow.note.content": description})
+        version = _register(run, opened, published, made, tuple(aliases), description)
+    return outcome(tracker, run, version)
+
+
+def _training_run(tracker: Tracker, opened: Snapshots, trained: Lineage) -> AbstractContextManager[TrackedRun]:
+    """Begin the run of a training, or continue it."""
+    tags = {"stage": "retrain", "until": trained.until, "settings": trained.settings_hash[:12], "method": "DyFormer"}
+    tags |= tags_of(opened, trained.settings["seed"])
+    key = run_key("training", json.dumps(asdict(trained), sort_keys=True))
+    name = f"{opened.dataset} v{opened.version} step {opened.num_steps}"
+    return tracker.run(dataset=opened.dataset, name=name, tags=tags, key=key)
+
+
+def _of_others(table: pl.DataFrame, own: set[str]) -> dict[str, float]:
+    """Name the main metrics of the methods that the run's own is compared with."""
+    others = main_metrics(table).filter(~pl.col("method").is_in(list(own)), pl.col("step").str.contains(r"^\d+$"))
+    return {
+        f"{'baseline' if row['is_baseline'] else 'ours'}/{re.sub('[()]', '', row['method'])}/{row['metric']}": row[
+            "value"
+        ]
+        for row in others.iter_rows(named=True)
+    }
+
+
+def _description(opened: Snapshots, promotion: dict[str, Any], table: pl.DataFrame) -> str:
+    """Write as Markdown what a reader of the run's page looks for first: the outcome, the reason, the best methods."""
+    lines = [f"**{promotion_line(promotion)}**", reliability_line(table)]
+    for printed in run_tables(table, opened.dataset)[:1]:
+        shown = printed.frame.head(NUM_DESCRIBED)
+        cells = [printed.frame.columns, ["---"] * shown.width, *shown.rows()]
+        lines += [printed.title, "\n".join("| " + " | ".join(str(cell or "") for cell in row) + " |" for row in cells)]
+        lines += printed.sentences
+    return "\n\n".join([*lines, "All metrics are in `metrics.csv`, and the whole report is `report.html`."])
+
+
+def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
+    """Track the outcome as the tags promoted, promotion_reason, champion, and as metrics promotion/difference, ..."""
+    champion = promotion["champion"]
+    run.tags({"promoted": promotion["promoted"], "promotion_reason": promotion["reason"]})
+    run.tags({"champion": champion["title"] if champion else "none"})
+    if promotion["difference"] is not None:
+        names = ("difference_low", "difference", "difference_high")
+        values = dict(zip(names, promotion["difference"], strict=True))
+        values |= {name: promotion[name] for name in ("num_queries", "level")}
+        run.metrics({f"promotion/{name}": value for name, value in values.items()})
+
+
+def _track_published(run: TrackedRun, rows: pl.DataFrame) -> None:
+    """Track how reliable the published method's probabilities were, as published/calibration_error, ..._num_pairs."""
+    for row in rows.filter(pl.col("value").is_not_null()).iter_rows(named=True):
+        name, keys = f"published/{row['metric']}", ("low", "high", "num_pairs")
+        beside = {f"{name}_{key}": row[key] for key in keys if row[key] is not None}
+        run.metrics({name: row["value"], **beside}, step=int(row["step"]))
+
+
+def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
+    for kind, address in artifacts.items():
+        for name in names(address):
+            run.artifact(f"{kind}/{name}", read_bytes(address, name))
+
+
+def _register(
+    run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], aliases: tuple[str, ...], description: str
+) -> str | None:
+    """Register the forecast; its version has the run's description, and the address of the forecasts as a tag."""
+    vectors = read_table(made["vectors"], "vectors")
+    with packed_model(
+        record=read_bytes(made["forecasts"], FORECAST),
+        history=history_tables(opened.graph(opened.num_steps, interactions=True)),
+        ids=vectors,
+        vectors=vectors,
+        weights=read_bytes(model, WEIGHTS),
+    ) as folder:
+        tags = {"forecasts": made["forecasts"], "vectors": made["vectors"]}
+        name = experiment_name(opened.dataset)
+        return run.register_model(folder, name=name, aliases=aliases, tags=tags, description=description)
