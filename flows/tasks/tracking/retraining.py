@@ -147,8 +147,8 @@ def _description(opened: Snapshots, promotion: dict[str, Any], table: pl.DataFra
     """Write as Markdown what a reader of the run's page looks for first: the outcome, the reason, the best methods."""
     lines = [f"**{promotion_line(promotion)}**", reliability_line(table)]
     for printed in run_tables(table, opened.dataset)[:1]:
-        shown = printed.frame.head(NUM_DESCRIBED)
-        cells = [printed.frame.columns, ["---"] * shown.width, *shown.rows()]
+        best = printed.frame.head(NUM_DESCRIBED)
+        cells = [printed.frame.columns, ["---"] * best.width, *best.rows()]
         lines += [printed.title, "\n".join("| " + " | ".join(str(cell or "") for cell in row) + " |" for row in cells)]
         lines += printed.sentences
     return "\n\n".join([*lines, "All metrics are in `metrics.csv`, and the whole report is `report.html`."])
