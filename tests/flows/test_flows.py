@@ -20,6 +20,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 import flows.cli
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.methods import METHODS
 from flows.console import promotion_line
 from storage.artifacts.artifact import read_table
@@ -181,13 +183,12 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
     assert (found.info.run_id, found.info.run_name) == (tracked["run"], "mylog v1 step 12")
     for title, name in (("L3", "baseline/L3"), ("EdgeBank (ever)", "baseline/EdgeBank ever")):
         for metric in ("auc", "mrr"):
-            part = {"auc": ("paper", "all"), "mrr": ("prequential", "known")}[metric]
+            part = {"auc": ("paper", "random", "all"), "mrr": ("prequential", MIXED, KNOWN)}[metric]
             (value,) = [
                 row["value"]
                 for row in run["scores"]
                 if (row["method"], row["metric"], row["step"]) == (title, metric, 12)
-                and (row["protocol"], row["slice"]) == part
-                and row["family"] in (None, "all", "mixed")
+                and (row["protocol"], row["family"], row["slice"]) == part
             ]
             assert found.data.metrics[f"{name}/{metric}"] == pytest.approx(value)
     assert not [name for name in found.data.metrics if name.startswith("baseline/Forecaster")]
