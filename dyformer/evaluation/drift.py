@@ -69,7 +69,8 @@ def step_values(graph: DynamicGraph) -> pl.DataFrame:
 
 def probability_shift(earlier_P: NDArray[np.floating], later_P: NDArray[np.floating]) -> float:
     """Give the largest distance of two distributions of probabilities (two-sample Kolmogorov-Smirnov), 0 to 1."""
-    return float(ks_2samp(earlier_P, later_P).statistic)
+    distance, _ = ks_2samp(earlier_P, later_P)
+    return float(np.asarray(distance))
 
 
 def vector_shift(earlier_ND: NDArray[np.floating], later_ND: NDArray[np.floating]) -> float:
