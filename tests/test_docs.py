@@ -53,6 +53,7 @@ def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> N
         "pretrain",
         "finetune",
         "promotion",
+        "drift",
         "warm_start",
     ]
 
