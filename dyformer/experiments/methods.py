@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
+from dyformer.baselines.dynaernn import DynAERNN
+from dyformer.baselines.dyngem import DynGEM
 from dyformer.baselines.dysat import DySAT
 from dyformer.baselines.evolvegcn import EvolveGCN
+from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
@@ -90,6 +93,9 @@ METHODS: dict[str, Method] = {
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
     "node2vec": Node2Vec(),
+    "GraphSAGE": GraphSAGE(),
+    "DynGEM": DynGEM(),
+    "DynAERNN": DynAERNN(),
     "DySAT": DySAT(),
     "EvolveGCN-O": EvolveGCN(evolution="O"),
     "EvolveGCN-H": EvolveGCN(evolution="H"),

@@ -8,8 +8,11 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from toy_graphs import toy_graph, with_snapshots
 
+from dyformer.baselines.dynaernn import DynAERNN
+from dyformer.baselines.dyngem import DynGEM
 from dyformer.baselines.dysat import DySAT
 from dyformer.baselines.evolvegcn import EvolveGCN
+from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embedder
 from dyformer.evaluation.audit.poisons import graph_of, poisoned, rows_of
@@ -19,6 +22,9 @@ from dyformer.graphs.snapshots import DynamicGraph
 
 TINY: dict[str, Embedder] = {
     "node2vec": Node2Vec(width=16, num_walks=5, walk_length=20, window=5),
+    "GraphSAGE": GraphSAGE(width=16, num_walks=10, batches=40, batch_pairs=128, learning_rate=0.01),
+    "DynGEM": DynGEM(hidden=(32, 16), width=8, first_epochs=30, epochs=10, batch_edges=50, learning_rate=0.01),
+    "DynAERNN": DynAERNN(hidden=(32, 16), width=8, epochs=15, batch_rows=50, learning_rate=0.01),
     "DySAT": DySAT(width=16, structural_heads=4, temporal_heads=4, batches=40, walk_length=10, learning_rate=0.01),
     "EvolveGCN-O": EvolveGCN(evolution="O", width=16, epochs=15, learning_rate=0.01),
     "EvolveGCN-H": EvolveGCN(evolution="H", width=16, epochs=25, learning_rate=0.01),

@@ -1,0 +1,106 @@
+"""DynAERNN: snapshots -> vectors that forecast a node's adjacency row (dyngraph2vec; Goyal et al., 2020).
+
+N nodes    U rows of a batch    L look-back    H, I hidden widths    D width    C columns to forecast
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dyformer.embedder import Embed
+from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.sampling.adjacency import adjacency, window_snapshots
+from dyformer.sampling.adjacency_rows import input_tensor, reconstruction_losses, row_targets
+from dyformer.sampling.pairs import node_batches
+
+EMBEDDED_NODES = 2048  # of one batch of vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynAERNN:
+    """A dense encoder of each of a node's last rows, an LSTM over them, and a decoder of its next row.
+
+    A vector is the last state of the LSTM over the newest rows. Nodes without an edge in these have the same one.
+    """
+
+    hidden: tuple[int, int] = (500, 300)
+    width: int = 128
+    look_back: int = 2
+    edge_factor: float = 5.0  # beta, of {0.1, 1, 2, 5}
+    epochs: int = 20
+    batch_rows: int = 200
+    num_empty: int = 2048  # sampled columns without an edge in a batch
+    learning_rate: float = 1e-3
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Train on the window, and give the vectors as of its newest step. Raises ValueError for a window of one."""
+        num_nodes, snapshots = len(graph.history.node_N), window_snapshots(graph)
+        if len(snapshots) < 2:
+            raise ValueError("DynAERNN forecasts a snapshot from those before it: expected a window of 2, found 1")
+        window = [adjacency(snapshot, num_nodes) for snapshot in snapshots]
+        look_back = min(self.look_back, len(window) - 1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = RowForecaster(num_nodes, self.hidden, self.width)
+        self._train(model, window, look_back, np.random.default_rng(seed))
+        vector_ND = np.empty((num_nodes, self.width), dtype=np.float32)
+        with torch.no_grad():
+            for node_U in node_batches(num_nodes, EMBEDDED_NODES):
+                vector_ND[node_U] = model.encode([matrix[node_U] for matrix in window[-look_back:]]).numpy()
+        return lambda node_B: vector_ND[node_B]
+
+    def _train(
+        self,
+        model: "RowForecaster",
+        window: Sequence[sparse.csr_array],
+        look_back: int,
+        generator: np.random.Generator,
+    ) -> None:
+        optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
+        for _ in range(self.epochs):
+            for step in generator.permutation(np.arange(look_back, len(window))):
+                history, following = window[step - look_back : step], window[step]
+                node_N = generator.permutation(active_nodes([*history, following]))
+                for first in range(0, len(node_N), self.batch_rows):
+                    node_U = node_N[first : first + self.batch_rows]
+                    targets = row_targets(following[node_U], self.num_empty, generator)
+                    vector_UD = model.encode([matrix[node_U] for matrix in history])
+                    output_UC = model.decode(vector_UD, targets.column_C)
+                    optimizer.zero_grad()
+                    reconstruction_losses(output_UC, targets, self.edge_factor).mean().backward()
+                    optimizer.step()
+
+
+def active_nodes(matrices: Sequence[sparse.csr_array]) -> np.ndarray:
+    """List the nodes with an edge in one of the adjacencies."""
+    return np.flatnonzero(sum(np.diff(matrix.indptr) for matrix in matrices))
+
+
+class RowForecaster(nn.Module):
+    """Sparse rows [U, N] of several steps -> vectors [U, D] -> chosen columns of the next step's rows."""
+
+    def __init__(self, num_nodes: int, hidden: tuple[int, int], width: int) -> None:
+        super().__init__()
+        outer, inner = hidden
+        self.first_NH, self.last_NH = (
+            nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_nodes, outer))) for _ in range(2)
+        )
+        self.first_H, self.last_N = nn.Parameter(torch.zeros(outer)), nn.Parameter(torch.zeros(num_nodes))
+        self.inner = nn.Linear(outer, inner)
+        self.lstm = nn.LSTM(inner, width, num_layers=2, batch_first=True)
+        self.decoder = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, outer), nn.ReLU())
+
+    def encode(self, history: Sequence[sparse.csr_array]) -> Tensor:
+        """Give the vectors [U, D] of nodes from their rows at each step, the newest last."""
+        hidden = [torch.sparse.mm(input_tensor(rows_UN), self.first_NH) + self.first_H for rows_UN in history]
+        input_ULI = functional.relu(self.inner(functional.relu(torch.stack(hidden, dim=1))))
+        return self.lstm(input_ULI)[0][:, -1]
+
+    def decode(self, vector_UD: Tensor, column_C: Tensor) -> Tensor:
+        """Forecast some columns [U, C] of the nodes' next rows."""
+        return self.decoder(vector_UD) @ self.last_NH.index_select(0, column_C).T + self.last_N[column_C]
