@@ -1,6 +1,6 @@
-"""The commands about what the champion publishes: `champions`, `rollback`."""
+"""The commands about what the champion publishes: `champions`, `rollback`, `export`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(champions)
     app.command()(rollback)
+    app.command()(export)
 
 
 def champions(dataset: Dataset, as_json: AsJson = False) -> None:
@@ -43,3 +44,21 @@ def rollback(
     published = record.get("published")
     forecasts = f"those for step {published['step']}" if published else "none, as it had published none"
     print(f"published: {forecasts}; `dyformer predict {dataset}` makes new ones")
+
+
+def export(
+    dataset: Dataset,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="a folder, s3://bucket/prefix, sqlite:///file or postgresql://user@host/database, with a password from"
+            " PGPASSWORD or ~/.pgpass"
+        ),
+    ],
+    kind: Annotated[Literal["parquet", "csv"], typer.Option("--format", help="of the files")] = "parquet",
+) -> None:
+    """Write the forecasts and vectors that were published last, and the ledger, to files or to a database."""
+    from flows.tasks.publishing.export import export as write
+
+    for written in write(dataset, to, kind):
+        print(printable(f"wrote {written}"))

@@ -1,0 +1,103 @@
+"""What was published last, in files and databases."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import polars as pl
+import pytest
+from test_promote import contender_of, grown, promoted, rows_of, snapshots  # noqa: F401
+from test_publishing import L3, published_by_l3
+
+from flows.cli import main
+from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.predict import write_forecasts
+from flows.tasks.publishing.export import NothingPublished, export
+from flows.tasks.publishing.ledger import write_outcomes
+from flows.tasks.publishing.publications import publish
+from storage.artifacts.artifact import read_table, write_artifact
+from storage.database import DatabaseFailed
+from storage.files import read_bytes
+
+pytestmark = pytest.mark.usefixtures("few_trees")
+
+
+@pytest.fixture
+def forecasts(snapshots: str) -> str:  # noqa: F811
+    return published_by_l3(snapshots)
+
+
+def with_vectors(snapshots: str) -> pl.DataFrame:  # noqa: F811
+    """Publish the same forecasts beside vectors; return these."""
+    from flows.tasks.snapshots import open_snapshots
+
+    opened = open_snapshots(snapshots)
+    lineage = opened.lineage("vectors", until=opened.num_steps, settings={})
+    table = pl.DataFrame(
+        {"side": [0, 0], "id": [1, 2], "step": 5, "space_id": "ab", "vector": [[0.5, 1.0], [0.0, -1.0]]}
+    )
+    address = opened.layout.vectors("mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
+    write_artifact(address, {"vectors": table}, lineage)
+    assert publish(snapshots, L3, write_forecasts(snapshots, L3), address) is not None
+    return table
+
+
+def test_files_have_the_published_tables(forecasts: str, snapshots: str, tmp_path: Path):  # noqa: F811
+    vectors = with_vectors(snapshots)
+    written = export("mylog", str(tmp_path / "out"))
+    folder = tmp_path / "out" / "dataset=mylog"
+    assert written == [str(folder / f"{name}.parquet") for name in ("forecasts", "vectors", "ledger")]
+    assert pl.read_parquet(folder / "forecasts.parquet").equals(read_table(forecasts, "forecasts"))
+    assert pl.read_parquet(folder / "vectors.parquet").equals(vectors)
+    assert pl.read_parquet(folder / "ledger.parquet")["step"].to_list() == [6, 6]
+    export("mylog", str(tmp_path / "out"), "csv")
+    rows = pl.read_csv(folder / "vectors.csv")
+    assert [json.loads(text) for text in rows["vector"]] == vectors["vector"].to_list()
+    assert pl.read_csv(folder / "forecasts.csv").height == read_table(forecasts, "forecasts").height
+
+
+def test_files_go_to_an_object_store(forecasts: str, s3_bucket: str, tmp_path: Path):
+    [first, *_] = export("mylog", f"{s3_bucket}/{tmp_path.name}/out/")
+    assert first == f"{s3_bucket}/{tmp_path.name}/out/dataset=mylog/forecasts.parquet"
+    assert pl.read_parquet(read_bytes(first)).equals(read_table(forecasts, "forecasts"))
+
+
+def test_a_database_has_the_newest_forecasts_of_each_step(forecasts: str, tmp_path: Path):
+    address = f"sqlite:///{tmp_path / 'out.db'}"
+    assert export("mylog", address) == ["dyformer_forecasts", "dyformer_ledger"]
+    export("mylog", address)
+    grown(tmp_path, "second", [*rows_of(6), "1,2,70"])
+    complete = make_complete_snapshots("mylog")
+    newer = published_by_l3(complete)
+    write_outcomes(complete)
+    export("mylog", address)
+    with sqlite3.connect(tmp_path / "out.db") as database:
+        found = dict(database.execute("select step, count(*) from dyformer_forecasts group by 1"))
+        expected = {6: read_table(forecasts, "forecasts").height, 7: read_table(newer, "forecasts").height}
+        assert found == expected
+        rows = database.execute("select number, step, num_pairs is null from dyformer_ledger order by 1").fetchall()
+        assert rows == [(1, 6, 0), (2, 7, 1)]
+        [kind] = database.execute("select distinct typeof(id) from dyformer_forecasts").fetchone()
+        assert kind == "text"
+    database.close()
+
+
+def test_nothing_to_export_is_named(snapshots: str, tmp_path: Path):  # noqa: F811
+    with pytest.raises(NothingPublished, match="run `dyformer run mylog` first"):
+        export("mylog", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_password_is_in_no_output(forecasts: str, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    with pytest.raises(DatabaseFailed):
+        export("mylog", "postgresql://user:canary@localhost/x")
+    with pytest.raises(SystemExit) as ending:
+        main(["export", "mylog", "--to", "postgresql://user:canary@localhost/x"])
+    printed = capsys.readouterr()
+    assert ending.value.code == 1
+    assert "PGPASSWORD" in printed.err
+    assert "canary" not in printed.err + printed.out
+    with pytest.raises(SystemExit) as ending:
+        main(["export", "mylog", "--to", str(tmp_path / "out"), "--format", "csv"])
+    assert not ending.value.code
+    assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
