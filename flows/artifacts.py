@@ -9,7 +9,8 @@ from prefect.context import FlowRunContext
 
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.tables import PrintedTable, printed_tables
-from flows.console import promotion_line, reliability_line
+from flows.console import drift_line, promotion_line, reliability_line
+from flows.tasks.drift import read_drift
 from flows.tasks.report import read_report
 
 
@@ -31,6 +32,11 @@ def show_report(report: str) -> None:
     if FlowRunContext.get() is not None:
         metrics, summary = read_report(report)
         tables = run_tables(metrics, summary["dataset"])
+        drift, _ = read_drift(summary["addresses"]["drift"])
+        newest = drift.filter(pl.col("step") == drift["step"].max())
+        create_table_artifact(
+            table=newest.to_dicts(), key=_key("drift", summary["dataset"]), description=drift_line(summary["drift"])
+        )
         create_markdown_artifact(
             markdown=as_markdown(tables, metrics, summary), key=_key("summary", summary["dataset"])
         )
@@ -55,6 +61,8 @@ def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict
             promotion_line(summary["promotion"]),
             "",
             reliability_line(metrics),
+            "",
+            drift_line(summary["drift"]),
             "",
             *(f"- {stage}: {seconds:.1f} s" for stage, seconds in summary["seconds"].items()),
         ]

@@ -81,6 +81,7 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     print_tables(run_tables(metrics, dataset))
     print(promotion_line(summary["promotion"]))
     print(reliability_line(metrics))
+    print(drift_line(summary["drift"]))
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")
@@ -128,6 +129,13 @@ def reliability_line(metrics: "pl.DataFrame") -> str:
         return f"{line}none of these pairs came"
     interval = f" [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio["low"] is not None else ""
     return f"{line}sum of probabilities / links {ratio['value']:.2f}{interval}, {ratio['num_pairs']:,} links"
+
+
+def drift_line(drift: dict[str, Any]) -> str:
+    """Write what differs from the earlier steps, and whether an alarm was sent."""
+    if not drift["alarms"]:
+        return "drift: none that raises an alarm"
+    return f"drift: {'; '.join(drift['alarms'])}; alarm {drift['alarm']}"
 
 
 def next_commands(summary: dict[str, Any], options: list[str], storage: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The commands about what the champion publishes: `champions`, `rollback`, `export`."""
+"""The commands about what the champion publishes: `champions`, `rollback`, `export`, `drift`."""
 
 from typing import Annotated, Literal
 
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command()(champions)
     app.command()(rollback)
     app.command()(export)
+    app.command()(drift)
 
 
 def champions(dataset: Dataset, as_json: AsJson = False) -> None:
@@ -62,3 +63,13 @@ def export(
 
     for written in write(dataset, to, kind):
         print(printable(f"wrote {written}"))
+
+
+def drift(dataset: Dataset, as_json: AsJson = False) -> None:
+    """Compare the newest complete step with the earlier ones: volume, new nodes, repeats, published forecasts."""
+    from flows.tasks.drift import measured
+
+    rows, decision = measured(dataset)
+    print_json({**decision, "rows": rows.to_dicts()}) if as_json else print_frame(rows, f"drift of {dataset}")
+    if not as_json:
+        print(printable(f"{'; '.join(decision['alarms']) or 'no alarm'}; {decision['action']}: {decision['reason']}"))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
@@ -30,6 +30,7 @@ from flows.stages import (
     vectors_task,
 )
 from flows.tasks.complete_windows import complete_snapshots
+from flows.tasks.drift import champion_without_challenger, read_drift, write_drift
 from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.evaluation.promote import promote_if_better, unranked
@@ -37,7 +38,7 @@ from flows.tasks.evaluation.rank import check_forecast, rankable_steps
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import track_ledger, write_outcomes
 from flows.tasks.report import finished_report, report_page, run_metrics, send_spooled, write_report
-from flows.tasks.snapshots import newest_until
+from flows.tasks.snapshots import newest_until, open_snapshots
 from flows.tasks.tracking.retraining import track_run
 
 METHOD = "DyFormer"
@@ -46,12 +47,23 @@ CURVE_STEPS = 5  # newest steps in the baselines' curve
 complete_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
     complete_snapshots
 )
+drift_task = task(name="measure drift", cache_policy=NO_CACHE)(write_drift)
 promote_task = task(name="promote if better", cache_policy=NO_CACHE)(promote_if_better)
 track_task = task(name="track run", cache_policy=NO_CACHE)(track_run)
 published_task = task(name="backtest published", cache_policy=NO_CACHE)(backtest_published)
 outcomes_task = task(name="compare published", cache_policy=NO_CACHE)(write_outcomes)
 ledger_task = task(name="track ledger", cache_policy=NO_CACHE)(track_ledger)
 report_task = task(name="write report", cache_policy=NO_CACHE)(write_report)
+
+
+class _Evaluated(NamedTuple):
+    """The method that a run publishes if it is champion, or trained, and what it was evaluated by."""
+
+    contender: Contender
+    rankings: list[str]
+    promotion: dict[str, Any]
+    scores: list[str]
+    earlier: list[str]
 
 
 @flow(flow_run_name="retrain {dataset}")
@@ -79,32 +91,56 @@ def retrain(
     if finished is not None:
         send_spooled()
         return finished
+    with _timed(seconds, "drift"):
+        outcomes_task(snapshots)  # of earlier publications
+        drift = drift_task(snapshots, experiment)
+        champion = champion_without_challenger(snapshots, drift)
+    made = (
+        _challenged(snapshots, experiment, seed, seconds)
+        if champion is None
+        else _unchallenged(snapshots, drift, champion)
+    )
+    with _timed(seconds, "predict"):
+        published, backtest = _published(snapshots, made.contender, made.promotion, seed)
+        rows = run_metrics(snapshots, made.rankings, made.scores, backtest)
+    addresses = {"snapshots": snapshots, "scores": made.scores, "earlier": made.earlier, "rankings": made.rankings}
+    summary = {
+        "dataset": dataset,
+        "counts": {**counts, "snapshots": snapshots},
+        "addresses": {**addresses, **published, "drift": drift},
+        "promotion": made.promotion,
+        "drift": read_drift(drift)[1],
+    }
+    with _timed(seconds, "track"):
+        page = report_page(rows, summary)
+        ledger_task(snapshots)
+        tracked = track_task(
+            snapshots, made.contender, rows, made.earlier, {**published, "drift": drift}, made.promotion, page
+        )
+    summary |= {"tracking": tracked, "seconds": seconds}
+    report = report_task(snapshots, rows, summary, experiment, seed)
+    show_report(report)
+    return report
+
+
+def _challenged(snapshots: str, experiment: Experiment, seed: int, seconds: dict[str, float]) -> _Evaluated:
+    """Train a challenger, compare it with the champion and the baselines, and evaluate it."""
     with _timed(seconds, "train"):
         contender = _trained(snapshots, experiment, seed)
     with _timed(seconds, "rank"):
         rankings, promotion = _promoted(snapshots, contender, experiment, seed)
     with _timed(seconds, "evaluate"):
         scores, earlier = _evaluated(snapshots, contender, seed)
-        rows = run_metrics(snapshots, rankings, scores)
+        rows, dataset = run_metrics(snapshots, rankings, scores), open_snapshots(snapshots).dataset
         names = ("rankings", "scores", "new-scores")
         show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
-    with _timed(seconds, "predict"):
-        made, backtest = _published(snapshots, contender, promotion, seed)
-        rows = run_metrics(snapshots, rankings, scores, backtest)
-    summary = {
-        "dataset": dataset,
-        "counts": {**counts, "snapshots": snapshots},
-        "addresses": {"snapshots": snapshots, "scores": scores, "earlier": earlier, "rankings": rankings, **made},
-        "promotion": promotion,
-    }
-    with _timed(seconds, "track"):
-        page = report_page(rows, summary)
-        ledger_task(snapshots)
-        tracked = track_task(snapshots, contender, rows, earlier, made, promotion, page)
-    summary |= {"tracking": tracked, "seconds": seconds}
-    report = report_task(snapshots, rows, summary, experiment, seed)
-    show_report(report)
-    return report
+    return _Evaluated(contender, rankings, promotion, scores, earlier)
+
+
+def _unchallenged(snapshots: str, drift: str, champion: Contender) -> _Evaluated:
+    """Keep the champion, because the drift rule leaves the step without a challenger."""
+    promotion = unranked(snapshots, f"no challenger was trained: {read_drift(drift)[1]['reason']}")
+    return _Evaluated(champion, [], promotion, [], [])
 
 
 def _trained(snapshots: str, experiment: Experiment, seed: int) -> Contender:
@@ -164,7 +200,6 @@ def _published(
     vectors = vectors_task(snapshots, model, seed=seed)
     forecasts = forecasts_task(snapshots, published, vectors, seed=seed)
     publish_task(snapshots, published, forecasts, vectors)
-    outcomes_task(snapshots)  # of earlier publications
     return {"model": model, "vectors": vectors, "forecasts": forecasts}, published_task(snapshots, published, seed)
 
 

@@ -152,6 +152,10 @@ class Layout:
         """Folder of all outcomes of a dataset."""
         return self._join(FORECASTS, "outcomes", _hive(dataset=dataset))
 
+    def drift(self, dataset: str, *, version: int, until: int, settings: str) -> str:
+        """Artifact with the distances of the steps up to `until` from those before them."""
+        return self._join(FORECASTS, "drift", _hive(dataset=dataset, version=version, until=until, settings=settings))
+
     def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the metrics and the summary of a finished run."""
         return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))

@@ -3,9 +3,7 @@
 T steps    L links of a step, source < target    N nodes    D width of a vector    P forecasts
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -136,11 +134,6 @@ def drift_text(row: dict) -> str:
     side = "above" if row["deviation"] >= 0 else "below"
     numbers = f"{row['value']:.3g}, usually {row['usual']:.3g}"
     return f"{row['metric']} {numbers} ({abs(row['deviation']):.1f} standard deviations {side})"
-
-
-def shifts(published: Sequence[tuple[int, NDArray[np.floating]]]) -> list[tuple[int, float]]:
-    """Give the step and the `probability_shift` of each of a series of published forecasts, but the first."""
-    return [(step, probability_shift(before_P, now_P)) for (_, before_P), (step, now_P) in pairwise(published)]
 
 
 def _values(snapshot: Snapshot, num_before: int, repeats: float) -> dict[str, float]:

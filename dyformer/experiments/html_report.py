@@ -16,8 +16,9 @@ from dyformer.evaluation.metric_rows import SLICES
 from dyformer.evaluation.prequential import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
-from dyformer.experiments.plots import comparison_chart, family_heat_map, ledger_curve, precision_curve, step_curve
+from dyformer.experiments.plots import comparison_chart, family_heat_map, precision_curve, step_curve
 from dyformer.experiments.ranking_tables import run_tables
+from dyformer.experiments.service_plots import drift_curve, ledger_curve
 from dyformer.experiments.tables import PrintedTable
 
 PLOT_DPI = 110
@@ -72,6 +73,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     inputs: pl.DataFrame | None = None,
     earlier: pl.DataFrame | None = None,
     ledger: pl.DataFrame | None = None,
+    drift: pl.DataFrame | None = None,
 ) -> str:
     """Give the page of a run.
 
@@ -85,6 +87,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
         earlier: rows of the paper's protocol of more steps, for the curves.
         ledger: what came of the published forecasts, one row a step: step, method, num_pairs, num_came, precision_at_10
             with _low and _high, probability, calibration_error.
+        drift: rows of DRIFT_SCHEMA, of which the newest step's are in a table and all in a plot.
     """
     ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(protocol="paper")
     course = pairs if earlier is None else pl.concat([pairs, earlier]).unique(ROW_KEYS, maintain_order=True)
@@ -97,6 +100,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
         *_section("The paper's protocol", run_tables(pairs, dataset), _pair_plots(pairs, course)),
         *_section("Most probable links", forecasts),
         *_section("What came of the published forecasts", *_ledger(ledger)),
+        *_section("Drift of the log", *_drift(drift)),
         *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
     ]
     return PAGE.format(title=escape(f"{dataset}: report"), body="\n".join(parts))
@@ -135,6 +139,15 @@ def _ledger(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[s
         return [], []
     table = PrintedTable("The ten best partners of each node, against the links of the step", rows.select(LEDGER), [])
     return [table], [("Precision and calibration of the published forecasts", ledger_curve(rows))]
+
+
+def _drift(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[str, Figure]]]:
+    """Give the drift of the newest step as a table, and that of all steps as a plot."""
+    if rows is None or rows.is_empty():
+        return [], []
+    newest = rows.filter(pl.col("step") == rows["step"].max())
+    title = "The newest step against the median of the earlier ones, in robust standard deviations"
+    return [PrintedTable(title, newest, [])], [("Drift of each step", drift_curve(rows))]
 
 
 def _num_steps(rows: pl.DataFrame) -> int:

@@ -40,7 +40,7 @@ def step_curve(
     """
     rows = _rows(metrics, metric, slice_name, family).filter(~pl.col("step").is_in(["micro", "macro"]))
     rows = _not_empty(rows.with_columns(pl.col("step").cast(pl.Int64)), metrics, metric, slice_name)
-    figure, axes = _empty(8.5, 4.8)
+    figure, axes = empty_axes(8.5, 4.8)
     styles = _styles(rows)
     for method in reversed(_ranked(rows)):
         line = _over_seeds(rows.filter(pl.col("method") == method), "step").sort("step")
@@ -67,7 +67,7 @@ def comparison_chart(
     rows = _not_empty(every.filter(pl.col("step").is_in(["micro", "macro"])), metrics, metric, slice_name)
     is_single = every.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].n_unique() == 1
     ranked = _ranked(rows)[::-1]  # rows are drawn upwards
-    figure, axes = _empty(8.5, 1.4 + 0.36 * len(ranked))
+    figure, axes = empty_axes(8.5, 1.4 + 0.36 * len(ranked))
     styles, markers = _styles(rows), {"macro": "o"} if is_single else {"macro": "o", "micro": "D"}
     for name, marker in markers.items():
         shift = 0.0 if is_single else 0.15 if name == "macro" else -0.15
@@ -95,7 +95,7 @@ def family_heat_map(metrics: pl.DataFrame) -> Figure:
     baselines = set(rows.filter(pl.col("is_baseline"))["method"])
     mean = {(*key,): 100 * value for *key, value in rows.group_by("method", "family").agg(pl.mean("value")).iter_rows()}
     value_MF = [[mean.get((method, family), float("nan")) for family in families] for method in ranked]
-    figure, axes = _empty(4.2 + 0.9 * len(families), 1.2 + 0.32 * len(ranked))
+    figure, axes = empty_axes(4.2 + 0.9 * len(families), 1.2 + 0.32 * len(ranked))
     axes.imshow(value_MF, cmap="Blues", vmin=50, vmax=100, aspect="auto")
     for column, family in enumerate(families):
         best = max(value for (_, own), value in mean.items() if own == family)
@@ -123,7 +123,7 @@ def precision_curve(metrics: pl.DataFrame, *, slice_name: str = KNOWN) -> Figure
     rows = metrics.filter(wanted, family=PUBLISHED, step="macro").drop_nulls("value")
     rows = _not_empty(rows, metrics, "precision_at_k", slice_name)
     rows = rows.with_columns(k=pl.col("metric").str.split("_").list.last().cast(pl.Int64))
-    figure, axes = _empty(7.5, 4.6)
+    figure, axes = empty_axes(7.5, 4.6)
     styles = _styles(rows.filter(pl.col("k") == pl.col("k").max()))
     for method, style in reversed(styles.items()):
         line = _over_seeds(rows.filter(method=method), "k").sort("k")
@@ -147,7 +147,7 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
     came = rows.filter(pl.col("fraction") > 0)
     if came.is_empty():
         raise ValueError("there is no reliability to draw: no pair of any bin came")
-    figure, axes = _empty(7.5, 5.0)
+    figure, axes = empty_axes(7.5, 5.0)
     ours = rows.filter(~pl.col("is_baseline"))["method"].unique(maintain_order=True).to_list()
     least = min(came["probability"].min(), came["fraction"].min())  # pyright: ignore[reportArgumentType]
     axes.plot([least, 1], [least, 1], color="black", linewidth=0.8, linestyle="--", label="exact")
@@ -168,25 +168,6 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
     axes.set_ylabel("fraction that came")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
-    return figure
-
-
-def ledger_curve(rows: pl.DataFrame) -> Figure:
-    """Draw, by forecast step, the fraction of the published pairs that came with its interval, and their probability.
-
-    `rows` has step, precision_at_10 with _low and _high, and probability (the mean of the same pairs).
-    """
-    figure, axes = _empty(8.5, 3.6)
-    step_T = rows["step"].to_list()
-    low_T, high_T = (rows[f"precision_at_10_{end}"].cast(pl.Float64).to_list() for end in ("low", "high"))
-    axes.plot(step_T, rows["precision_at_10"], marker="o", markersize=4, label="pairs that came")
-    axes.fill_between(step_T, low_T, high_T, alpha=0.15, linewidth=0)
-    axes.plot(step_T, rows["probability"], marker="D", markersize=4, color=GREY, label="mean probability")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("forecast step")
-    axes.set_ylabel("fraction of the published pairs")
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
     return figure
 
 
@@ -283,7 +264,8 @@ def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def _empty(width: float, height: float) -> tuple[Figure, Axes]:
+def empty_axes(width: float, height: float) -> tuple[Figure, Axes]:
+    """Give an empty plot of this size in inches, drawn without a screen."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots()

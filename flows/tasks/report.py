@@ -8,7 +8,8 @@ import polars as pl
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment, as_record
-from flows.console import promotion_line, reliability_line
+from flows.console import drift_line, promotion_line, reliability_line
+from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.backtest import backtest_metrics
 from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.evaluation.rank import ranking_metrics
@@ -62,11 +63,12 @@ def run_metrics(snapshots: str, rankings: list[str], scores: list[str], publishe
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the metrics and the summary of a report. Raises ArtifactMissing for one of an earlier version."""
     rows = read_table(address, "metrics") if "metrics.parquet" in names(address) else pl.DataFrame()
-    if rows.columns != METRICS_SCHEMA.names():
+    summary = json.loads(read_bytes(address, SUMMARY)) if SUMMARY in names(address) else {}
+    if rows.columns != METRICS_SCHEMA.names() or "drift" not in summary:
         raise ArtifactMissing(
             f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
         )
-    return rows, json.loads(read_bytes(address, SUMMARY))
+    return rows, summary
 
 
 def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> str | None:
@@ -112,7 +114,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         rows,
         opened.dataset,
         counts=texts,
-        sentences=[promotion_line(summary["promotion"]), reliability_line(rows)],
+        sentences=[promotion_line(summary["promotion"]), reliability_line(rows), drift_line(summary["drift"])],
         links={
             f"Forecasts for step {step}, {title}": most_probable(opened, read_table(forecasts, table))
             for table, title in LINK_TITLES.items()
@@ -120,6 +122,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,
         earlier=pl.concat(earlier) if earlier else None,
         ledger=complete_rows(ledger(opened.layout, opened.dataset)),
+        drift=read_drift(addresses["drift"])[0],
     )
 
 

@@ -1,7 +1,10 @@
 """A log that grows by drops: what a retraining does at each, with the tasks called directly and few methods."""
 
+import json
 import random
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,9 @@ from matplotlib.figure import Figure
 import flows.retrain as retraining
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from flows import published
 from flows.tasks import train
+from flows.tasks.drift import read_drift
 from flows.tasks.report import read_report, report_page
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import read_table
@@ -81,7 +86,8 @@ def drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Callab
         if rows:
             (tmp_path / "in" / f"{number:02}.csv").write_text("\n".join(["source,target,time", *rows, ""]))
         reading = {"log": [str(tmp_path / "in")], "window": "1d", "time_unit": "s", "bipartite": False}
-        return retraining.retrain.fn("mylog", reading, EXPERIMENT, 0, **options)
+        experiment = EXPERIMENT.changed(options.pop("changes", {}))
+        return retraining.retrain.fn("mylog", reading, experiment, 0, **options)
 
     return dropped
 
@@ -154,3 +160,85 @@ def test_windows_too_small_to_calibrate_a_forecast_are_named_before_a_training(
     with pytest.raises(StepOutOfRange, match="choose longer windows"):
         drop(*day(0), *day(1), *day(2), *day(3), *newcomers)
     assert trainings == []
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """A local server that collects the records posted to it."""
+    posted: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *given: Any) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("DYFORMER_ALARM_WEBHOOK", f"http://127.0.0.1:{server.server_port}/secret-token")
+        yield posted
+        server.shutdown()
+
+
+def test_a_quiet_day_raises_an_alarm_once_and_leaves_the_champion_without_a_challenger(
+    drop: Callable[..., Any], trainings: list[int], webhook: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+):
+    rule = {"drift.skip_at": 6.0}
+    days = [row for number in range(6) for row in day(number)]
+    first = drop(*days, at(6, 0), changes=rule)
+    assert read_report(first)[1]["drift"]["action"] == "train"
+    assert read_report(first)[1]["drift"]["alarms"] == []
+    assert (trainings, webhook) == ([4, 5], [])
+    second = drop(at(6, 3), at(7, 0), changes=rule)  # two rows instead of sixty
+    assert trainings == [4, 5]
+    check_without_challenger(second, webhook)
+    capsys.readouterr()
+    for _ in range(2):
+        published.drift("mylog", as_json=False)
+        assert "no alarm" not in capsys.readouterr().out
+    assert drop(changes=rule) == second
+    assert len(webhook) == 2  # the command has the default rule, and its own alarm; neither is sent again
+    third = drop(*day(7), at(8, 0), changes=rule)
+    assert trainings == [4, 5, 6, 7]
+    drift, _ = read_drift(read_report(third)[1]["addresses"]["drift"])
+    of_step = {step: set(rows["metric"]) for (step,), rows in drift.group_by("step")}
+    assert {"probabilities", "vectors"} <= of_step[8]
+    assert "calibration" in of_step[8]
+    assert "probabilities" not in of_step[7]  # nothing was published before
+
+
+def check_without_challenger(report: str, webhook: list[dict[str, Any]]) -> None:
+    """The champion published, the alarm was sent, and MLflow and the page have the drift."""
+    decision = read_report(report)[1]["drift"]
+    assert decision["action"] == "skip"
+    assert [alarm["step"] for alarm in webhook] == [7]
+    assert any("interactions" in alarm for alarm in webhook[0]["alarms"])
+    assert webhook[0]["text"].startswith("mylog, step 7: ")
+    assert decision["alarm"] == "sent"
+    promotion = read_report(report)[1]["promotion"]
+    assert promotion["reason"].startswith("no challenger was trained: ")
+    assert promotion["champion"] == promotion["previous"]
+    assert publications(Layout.from_environment(), "mylog")["step"].to_list() == [7, 8]
+    client = mlflow.MlflowClient(Layout.from_environment().tracking_uri)
+    [experiment] = [each for each in client.search_experiments() if each.name == "dyformer-mylog"]
+    [run] = client.search_runs([experiment.experiment_id], "tags.stage = 'publish'")
+    assert run.data.metrics["drift/interactions"] < -6
+    assert "Drift of the log" in report_page(*read_report(report))
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"), [("file:///etc/passwd", "http"), ("http://127.0.0.1:9/token", "failed")]
+)
+def test_an_alarm_that_cannot_be_sent_names_no_address(
+    drop: Callable[..., Any], trainings: list[int], monkeypatch: pytest.MonkeyPatch, address: str, problem: str
+):
+    monkeypatch.setenv("DYFORMER_ALARM_WEBHOOK", address)
+    days = [row for number in range(6) for row in day(number)]
+    snapshots = read_report(drop(*days, at(5, 5), at(6, 1), at(7, 0)))[1]
+    assert snapshots["drift"]["alarm"].startswith("not sent, because ")
+    assert problem in snapshots["drift"]["alarm"]
+    assert "token" not in str(snapshots)
+    assert "passwd" not in str(snapshots)

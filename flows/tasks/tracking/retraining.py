@@ -18,10 +18,12 @@ from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
 from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.experiments.plots import loss_curve
 from dyformer.experiments.ranking_tables import run_tables
+from dyformer.experiments.service_plots import drift_curve
 from flows.console import promotion_line, reliability_line
+from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.models import Contender, model_losses, model_times
-from flows.tasks.snapshots import Snapshots, open_snapshots
+from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.tracking.content import (
     draw,
     draw_families,
@@ -34,7 +36,7 @@ from flows.tasks.tracking.content import (
     track_tables,
 )
 from flows.tasks.train import EpochRow, OnEpoch
-from storage.artifacts.artifact import Lineage, lineage_of, names, read_bytes, read_table
+from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
 from storage.layout import FORECAST, WEIGHTS
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
@@ -81,7 +83,7 @@ def track_run(
         contender: the challenger, with the trained models.
         table: the metrics of the newest step in both protocols.
         earlier: addresses of the pairs of the newest steps by the baselines alone, for the curve.
-        made: addresses of the model that is published, its vectors and its forecasts, by kind.
+        made: addresses of the model that is published, its vectors and its forecasts, and the drift, by kind.
         promotion: the outcome of promote_if_better.
         page: the report of the run, as HTML.
 
@@ -95,7 +97,7 @@ def track_run(
     tracker.replay_spool()  # records of earlier runs that could not be sent
     trained = lineage_of(model)
     pairs, ranked = table.filter(protocol=PROTOCOL), table.filter(protocol=RANKING_PROTOCOL)
-    with _training_run(tracker, opened, trained) as run:
+    with _training_run(tracker, opened, trained, is_old=trained.until != newest_until(snapshots)) as run:
         run.params(trained.settings)
         track_data(run, opened)
         for table_of_epochs in (model_losses(model), model_times(opened, model)):
@@ -112,24 +114,25 @@ def track_run(
         run.artifact("report.html", page.encode())
         run.table("metrics.csv", table)
         _track_promotion(run, promotion)
+        _track_drift(run, opened, made["drift"])
         published = made["model"]
-        made = {kind: address for kind, address in made.items() if kind != "model"}
+        made = {kind: made[kind] for kind in ("vectors", "forecasts")}
         _attach(run, made)
         is_challenger = promotion["champion"] in (None, {"title": contender.title, "models": list(contender.models)})
         aliases = ["challenger"] * is_challenger + ["champion"] * (promotion["champion"] is not None)
-        description = _description(opened, promotion, table)
-        run.tags({"mlflow.note.content": description})
-        version = _register(run, opened, published, made, tuple(aliases), description)
+        version = _register(run, opened, published, made, tuple(aliases), _description(opened, promotion, table))
     return outcome(tracker, run, version)
 
 
-def _training_run(tracker: Tracker, opened: Snapshots, trained: Lineage) -> AbstractContextManager[TrackedRun]:
-    """Begin the run of a training, or continue it."""
-    tags = {"stage": "retrain", "until": trained.until, "settings": trained.settings_hash[:12], "method": "DyFormer"}
-    tags |= tags_of(opened, trained.settings["seed"])
-    key = run_key("training", json.dumps(asdict(trained), sort_keys=True))
+def _training_run(
+    tracker: Tracker, opened: Snapshots, trained: Lineage, *, is_old: bool = False
+) -> AbstractContextManager[TrackedRun]:
+    """Begin the run of a training, or continue it; one that publishes by an old training has a run of its own."""
+    tags = {"stage": "publish" if is_old else "retrain", "until": trained.until, "method": "DyFormer"}
+    tags |= {"settings": trained.settings_hash[:12], **tags_of(opened, trained.settings["seed"])}
+    parts = ["training", json.dumps(asdict(trained), sort_keys=True), *([digest(opened.address)] if is_old else [])]
     name = f"{opened.dataset} v{opened.version} step {opened.num_steps}"
-    return tracker.run(dataset=opened.dataset, name=name, tags=tags, key=key)
+    return tracker.run(dataset=opened.dataset, name=name, tags=tags, key=run_key(*parts))
 
 
 def _of_others(table: pl.DataFrame, own: set[str]) -> dict[str, float]:
@@ -166,6 +169,16 @@ def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
         run.metrics({f"promotion/{name}": value for name, value in values.items()})
 
 
+def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
+    """Track the distances of the newest step from the earlier ones as drift/interactions, ..., and all as a plot."""
+    rows, decision = read_drift(drift)
+    newest = rows.filter(pl.col("step") == opened.num_steps, pl.col("deviation").is_not_null())
+    run.metrics({f"drift/{row['metric']}": row["deviation"] for row in newest.to_dicts()}, step=opened.num_steps)
+    run.tags({"alarms": "; ".join(decision["alarms"]) or "none"})
+    run.table("drift.csv", rows)
+    run.plot("plots/drift.png", drift_curve(rows))
+
+
 def _track_published(run: TrackedRun, rows: pl.DataFrame) -> None:
     """Track how reliable the published method's probabilities were, as published/calibration_error, ..._num_pairs."""
     for row in rows.filter(pl.col("value").is_not_null()).iter_rows(named=True):
@@ -183,7 +196,8 @@ def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
 def _register(
     run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], aliases: tuple[str, ...], description: str
 ) -> str | None:
-    """Register the forecast; its version has the run's description, and the address of the forecasts as a tag."""
+    """Describe the run and register the forecast, whose version has the description and the forecasts' address."""
+    run.tags({"mlflow.note.content": description})
     vectors = read_table(made["vectors"], "vectors")
     with packed_model(
         record=read_bytes(made["forecasts"], FORECAST),

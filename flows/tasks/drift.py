@@ -1,0 +1,131 @@
+"""Snapshots, and what was published before -> how far the newest step differs, what follows, and an alarm."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dyformer.evaluation.drift import (
+    DRIFT_SCHEMA,
+    DriftDecision,
+    decide_on_drift,
+    probability_shift,
+    step_values,
+    vector_shift,
+    with_deviations,
+)
+from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.evaluation.promote import champion_contender
+from flows.tasks.models import Contender
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from storage.artifacts.artifact import ArtifactMissing, is_current, read_bytes, read_table, write_artifact
+from storage.published import complete_rows, ledger, publications
+
+DRIFT, DECISION = "drift", "decision.json"
+WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting
+SECONDS_TO_SEND = 5.0
+NUM_PUBLISHED = 8  # newest forecasts that are compared, each with the one before
+ID = ["side", "id"]
+
+
+def write_drift(snapshots: str, experiment: Experiment) -> str:
+    """Compare the newest step with the earlier ones, apply the rule of the settings, and send an alarm.
+
+    Returns the address of the values and the decision. An alarm is sent once, before the artifact is written: if the
+    process ends between the two, it is sent again.
+    """
+    opened = open_snapshots(snapshots)
+    rows = ledger(opened.layout, opened.dataset)
+    known = {"publications": rows["number"].to_list(), "outcomes": rows.drop_nulls("num_pairs")["number"].to_list()}
+    settings = {**as_record(experiment, "drift"), **known}
+    lineage = opened.lineage(DRIFT, until=opened.num_steps, settings=settings)
+    keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": lineage.settings_hash}
+    address = opened.layout.drift(opened.dataset, **keys)
+    if is_current(address, lineage):
+        return address
+    values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
+    drift = with_deviations(values)
+    decision = decide_on_drift(drift, opened.num_steps, experiment.drift)
+    record = {**asdict(decision), "alarm": _alarm(opened, decision)}
+    return write_artifact(address, {DRIFT: drift, DECISION: json.dumps(record, indent=1).encode()}, lineage)
+
+
+def read_drift(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Read the rows of DRIFT_SCHEMA, and the decision: action, alarms, reason, alarm (whether it was delivered)."""
+    return read_table(address, DRIFT), json.loads(read_bytes(address, DECISION))
+
+
+def measured(dataset: str) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Measure the drift of a dataset's newest complete step; return what `read_drift` does."""
+    return read_drift(write_drift(make_complete_snapshots(dataset), experiment_for(dataset)))
+
+
+def champion_without_challenger(snapshots: str, drift: str) -> Contender | None:
+    """Return the champion that publishes without a challenger, None where one is to be trained.
+
+    The rule of the settings decides. Without a champion, or with one that has no vectors, a challenger is trained.
+    """
+    champion = champion_contender(snapshots) if read_drift(drift)[1]["action"] == "skip" else None
+    return champion if champion is not None and champion.models else None
+
+
+def _alarm(opened: Snapshots, decision: DriftDecision) -> str:
+    """Post the alarms to the address in DYFORMER_ALARM_WEBHOOK; return what became of it, and never raise."""
+    address = os.environ.get(WEBHOOK, "")
+    if not decision.alarms:
+        return "none"
+    if not address:
+        return f"not sent, because {WEBHOOK} is not set"
+    if not address.startswith(("http://", "https://")):
+        return f"not sent, because {WEBHOOK} does not begin with http:// or https://"
+    text = f"{opened.dataset}, step {opened.num_steps}: {'; '.join(decision.alarms)}"
+    record = {"text": text, "dataset": opened.dataset, "step": opened.num_steps, **asdict(decision)}
+    headers = {"Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(address, json.dumps(record).encode(), headers)  # noqa: S310, checked above
+        with urllib.request.urlopen(request, timeout=SECONDS_TO_SEND):  # noqa: S310
+            return "sent"
+    except urllib.error.HTTPError as error:
+        return f"not sent, because the webhook returned the status {error.code}"
+    except (OSError, ValueError) as error:  # without the address, which may hold a secret
+        return f"not sent, because the webhook failed: {type(error).__name__}"
+
+
+def _published_values(opened: Snapshots) -> pl.DataFrame:
+    """Give the values of the metrics of published forecasts and vectors, at the step that they forecast."""
+    newest = publications(opened.layout, opened.dataset).unique("start_time", keep="last", maintain_order=True)
+    rows = list(_shifts(opened, newest.sort("start_time").tail(NUM_PUBLISHED).to_dicts()))
+    for row in complete_rows(ledger(opened.layout, opened.dataset)).to_dicts():
+        if row["num_came"]:
+            ratio = row["probability"] * row["num_pairs"] / row["num_came"]
+            rows.append((row["step"], "calibration", float(np.log(max(ratio, 1e-6)))))
+    return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")
+
+
+def _shifts(opened: Snapshots, published: list[dict[str, Any]]) -> Iterator[tuple[int, str, float]]:
+    """Compare each publication with the one before; those that were removed from the store are left out."""
+    for before, now in pairwise(published):
+        with suppress(ArtifactMissing):
+            earlier, later = (_read(opened, row["forecasts"], "forecasts") for row in (before, now))
+            yield (
+                now["step"],
+                "probabilities",
+                probability_shift(*(t["probability"].to_numpy() for t in (earlier, later))),
+            )
+            if before["vectors"] and now["vectors"] and before["vectors"] != now["vectors"]:
+                earlier, later = (_read(opened, row["vectors"], "vectors") for row in (before, now))
+                both = earlier.join(later, on=ID, suffix="_later").select("vector", "vector_later")
+                yield now["step"], "vectors", vector_shift(*(np.array(both[name].to_list()) for name in both.columns))
+
+
+def _read(opened: Snapshots, address: str, name: str) -> pl.DataFrame:
+    return read_table(opened.layout.absolute(address), name)
