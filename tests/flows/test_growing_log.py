@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -17,10 +19,16 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows import published
 from flows.tasks import train
+from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift
+from flows.tasks.models import Contender
+from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.publishing.champions import rollback, track_rollback
+from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import read_table
+from storage.champions import read_champion, replace_champion, succession
 from storage.layout import Layout
 from storage.published import ledger, publications
 from storage.queries import query
@@ -130,6 +138,30 @@ def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
     client, [run] = ledger_runs(layout)
     points = client.get_metric_history(run.info.run_id, "ledger/precision_at_10")
     assert [point.step for point in points] == [5, 6]
+    check_rollback(layout, read_report(second)[1])
+
+
+def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
+    """The registered model with the alias `champion` is the one that is rolled back to, with its forecasts."""
+    snapshots = make_complete_snapshots("mylog")
+    record, stamp = read_champion(layout, "mylog")
+    assert record is not None
+    addresses = {name: layout.relative(summary["addresses"][name]) for name in ("forecasts", "vectors")}
+    record = {**record, "published": {**record["published"], **addresses, "step": 6}}  # those of the second run
+    other = {"title": "L3", "models": [], "identity": "L3", "tests": {}, "published": None}
+    assert replace_champion(layout, "mylog", {**record, **other, **succession(record)}, stamp)
+    contender = Contender(title="L3")
+    vectors = write_vectors(snapshots, summary["addresses"]["model"])
+    assert publish(snapshots, contender, write_forecasts(snapshots, contender), vectors) is not None
+    assert rollback("mylog")["title"] == record["title"]
+    version = track_rollback("mylog")
+    client, _ = ledger_runs(layout)
+    assert str(client.get_model_version_by_alias("dyformer-mylog", "champion").version) == version
+    mlflow.set_tracking_uri(layout.tracking_uri)
+    served = mlflow.pyfunc.load_model("models:/dyformer-mylog@champion")
+    forecasts = read_table(summary["addresses"]["forecasts"], "forecasts").head(20)
+    pairs = pd.DataFrame({"source": forecasts["id"].to_list(), "target": forecasts["partner_id"].to_list()})
+    np.testing.assert_allclose(served.predict(pairs)["probability"], forecasts["probability"], rtol=0, atol=1e-9)
 
 
 def check_ledger(report: str) -> None:

@@ -14,9 +14,15 @@ from flows.tasks.evaluation.promote import (
     record_and_stamp,
 )
 from flows.tasks.publishing.publications import publish_again
+from flows.tasks.snapshots import HISTORY, make_snapshots, open_snapshots
+from flows.tasks.tracking.retraining import register
+from storage.artifacts.artifact import lineage_of
 from storage.champions import champion_lock, next_publication, replace_champion, succession, tenure, update_copy
+from storage.checksums import sha256
 from storage.drop import check_dataset
 from storage.layout import Layout
+from storage.published import latest
+from storage.tracking.runs import open_tracker
 
 COLUMNS = {
     "number": pl.Int64,
@@ -79,6 +85,25 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
                 publish_again(layout, dataset)
                 return restored
     raise ChampionChanged(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+
+
+def track_rollback(dataset: str) -> str | None:
+    """Register what the present champion published last as the model that has the alias `champion`, after a rollback.
+
+    Returns the version; None if it has published nothing, or while MLflow is away, because a later run sends it.
+    """
+    layout = Layout.from_environment()
+    record, made = champion_of(layout, dataset), latest(layout, dataset)
+    if record is None or not record.get("published") or "vectors" not in made:
+        return None
+    forecast, [model] = lineage_of(made["forecasts"]), set(lineage_of(made["vectors"]).inputs) - {HISTORY}
+    assert forecast.max_event_time is not None
+    opened = open_snapshots(make_snapshots(dataset, forecast.table_version, forecast.max_event_time + 1))
+    number = tenure(record)["number"]
+    tags = {"stage": "rollback", "method": record["title"], "champion": record["title"], "reason": record["reason"]}
+    key = sha256(f"rollback {dataset} {number}".encode())[:32]
+    with open_tracker(layout).run(dataset=dataset, name=f"champion {number}", tags=tags, key=key) as run:
+        return register(run, opened, layout.absolute(model), made, ("champion",), record["reason"])
 
 
 def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, number: int | None) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def track_run(
         _attach(run, made)
         is_challenger = promotion["champion"] in (None, {"title": contender.title, "models": list(contender.models)})
         aliases = ["challenger"] * is_challenger + ["champion"] * (promotion["champion"] is not None)
-        version = _register(run, opened, published, made, tuple(aliases), _description(opened, promotion, table))
+        version = register(run, opened, published, made, tuple(aliases), _description(opened, promotion, table))
     return outcome(tracker, run, version)
 
 
@@ -193,7 +193,7 @@ def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
             run.artifact(f"{kind}/{name}", read_bytes(address, name))
 
 
-def _register(
+def register(
     run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], aliases: tuple[str, ...], description: str
 ) -> str | None:
     """Describe the run and register the forecast, whose version has the description and the forecasts' address."""
