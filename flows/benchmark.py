@@ -15,6 +15,7 @@ from dyformer.experiments.ranking_tables import printed_forecasts, printed_ranki
 from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_table, show_tables
 from flows.console import tracked
+from flows.service.managed import managed
 from flows.stages import (
     Changes,
     evaluate_task,
@@ -70,6 +71,7 @@ def _fitted(
 
 
 @flow(flow_run_name="benchmark {dataset}")
+@managed
 def benchmark(
     dataset: str,
     reading: dict[str, Any] | None = None,

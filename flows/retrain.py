@@ -14,6 +14,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_report, show_tables
+from flows.service.managed import managed
 from flows.stages import (
     Changes,
     baselines_task,
@@ -67,6 +68,7 @@ class _Evaluated(NamedTuple):
 
 
 @flow(flow_run_name="retrain {dataset}")
+@managed
 def retrain(
     dataset: str,
     reading: dict[str, Any] | None = None,

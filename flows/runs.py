@@ -5,12 +5,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import typer
 
 from flows.console import counts_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
 from flows.environment import server_in_use
 from flows.options import on_command_line
+from flows.service import TAG
 from flows.temporary_server import guard_temporary_server
 
 if TYPE_CHECKING:
@@ -61,6 +63,11 @@ def announce() -> None:
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     print(f"running on {server_in_use()}", flush=True)
     guard_temporary_server()
+    from prefect import tags
+
+    command = click.get_current_context(silent=True)
+    if command is not None:  # by the tag the run is found if it dies
+        command.with_resource(tags(TAG))
 
 
 def retrained(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int, as_of: str | None) -> str:

@@ -8,6 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.settings import Experiment, experiment_for
 from flows.artifacts import show_table
+from flows.service.managed import managed
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
 from flows.tasks.evaluation.promote import champion_contender
@@ -97,6 +98,7 @@ def prepare(
 
 
 @flow(flow_run_name="train {dataset}")
+@managed
 def train(
     dataset: str,
     until: int | None = None,

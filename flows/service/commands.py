@@ -1,16 +1,18 @@
 """The commands of the service: servers, deployments, schedules."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from flows.console import printable
+from flows.console import print_frame, print_json, printable
+from flows.ending import FAILED
+from flows.options import AsJson, Changes, Seed, experiment_from, with_reading
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    for command in (up, deploy):
+    for command in (up, deploy, schedule, spool):
         app.command()(command)
 
 
@@ -49,6 +51,73 @@ def deploy(
 
     for line in send(deployments):
         _print(line)
+
+
+@with_reading
+def schedule(  # noqa: PLR0913, because each option is an argument
+    reading: dict[str, Any],
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="DATASET", help="what to retrain", show_default=False)
+    ] = None,
+    cron: Annotated[str | None, typer.Option(help='when, such as "0 3 * * *"', show_default=False)] = None,
+    interval: Annotated[str | None, typer.Option(help="how often, such as 6h or 7d", show_default=False)] = None,
+    timezone: Annotated[
+        str | None, typer.Option(help="of the cron line, such as Europe/Berlin (by default UTC)", show_default=False)
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="list all schedules")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="remove the schedule")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="pause the schedule")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume a paused schedule")] = False,
+    changes: Changes = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Retrain a dataset by itself on the configured Prefect server; needs no file and no new image.
+
+    A run that is due while the one before it still runs is skipped, and says so.
+    """
+    wanted = [list_all, remove, pause, resume, cron is not None or interval is not None]
+    if sum(wanted) != 1:
+        raise typer.BadParameter("give one of --cron or --interval, --list, --remove, --pause, --resume")
+    if dataset is None and not list_all:
+        raise typer.BadParameter("name the dataset: dyformer schedule DATASET ...")
+    from flows.service import schedules
+
+    server = configured_server()
+    if list_all or dataset is None:
+        import polars as pl
+
+        rows = schedules.schedules()
+        print_json(rows) if as_json else print_frame(pl.DataFrame(rows), f"schedules on {server}")
+    elif remove:
+        schedules.remove_schedule(dataset)
+        _print(f"{dataset} has no schedule any more")
+    elif pause or resume:
+        schedules.set_active(dataset, is_active=resume)
+        _print(f"the schedule of {dataset} is {'active' if resume else 'paused'}")
+    else:
+        when = schedules.schedule_of(cron, interval, timezone)
+        experiment_from(dataset, changes)  # a misspelt setting is refused here, not at night
+        values = dict(change.split("=", 1) for change in changes or [])
+        name = schedules.make_schedule(dataset, when, reading, values, seed)
+        _print(f"{dataset} is retrained by itself: deployment {name} on {server}")
+
+
+def spool(
+    replay: Annotated[bool, typer.Option("--replay", help="send them now")] = False,
+) -> None:
+    """Count the tracked runs that wait for MLflow, or send them; the exit code is 1 if some cannot be sent."""
+    from flows.service.spool import replay as send
+    from flows.service.spool import waiting
+    from storage.layout import Layout
+
+    layout = Layout.from_environment()
+    sent, problems = send(layout) if replay else ([], [])
+    for problem in problems:
+        _print(f"not sent: {problem}")
+    _print(f"{len(sent)} runs sent to MLflow, {len(waiting(layout))} wait in {layout.spool}")
+    if problems:
+        raise typer.Exit(FAILED)
 
 
 def configured_server() -> str:

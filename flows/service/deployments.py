@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import flows
+from flows.service import TAG
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -27,6 +28,7 @@ AUTOMATION = "dyformer: end runs without a heartbeat"
 SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed or its machine is gone"
 # The events by which a run stops reporting without being dead.
 NOT_RUNNING = ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Paused", "Suspended", "Scheduled")
+POOL = "dyformer-cpu"
 CONCURRENT_TRAININGS = 1  # of all datasets
 
 
@@ -86,11 +88,11 @@ class Schedule(Strict):
 class Deployment(Strict):
     """A flow with its parameters, where it runs and when."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str
     entrypoint: str = Field(pattern=r"^flows\.\w+\.\w+$")  # a module path, because a file would be imported twice
     parameters: dict[str, Any] = {}
-    tags: list[str]
+    tags: list[str] = Field(min_length=1)
     work_pool: WorkPool
     concurrency_limit: Concurrency | None = None
     schedules: list[Schedule] = []
@@ -175,8 +177,26 @@ def deploy(deployments: Iterable[Deployment]) -> list[str]:
         queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in wanted}
         done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
         done.append(_ensure_automation(client))
-        done += [send_deployment(client, each) for each in wanted]
+        done += [_deployed(client, each) for each in wanted]
     return done
+
+
+def _deployed(client: "SyncPrefectClient", deployment: Deployment) -> str:
+    """Make or update a deployment; a schedule of it that was paused on the server stays paused."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        known = client.read_deployment_by_name(deployment.full_name)
+    except ObjectNotFound:
+        send_deployment(client, deployment)
+        return f"deployment {deployment.full_name}: made"
+    paused = {schedule.slug for schedule in known.schedules if not schedule.active}
+    schedules = [
+        schedule.model_copy(update={"active": False}) if schedule.slug in paused else schedule
+        for schedule in deployment.schedules
+    ]
+    send_deployment(client, deployment.model_copy(update={"schedules": schedules}))
+    return f"deployment {deployment.full_name}: up to date"
 
 
 def _ensure_pool(client: "SyncPrefectClient", name: str) -> str:
@@ -212,6 +232,10 @@ def _ensure_automation(client: "SyncPrefectClient") -> str:
         after={HEARTBEAT},
         expect={HEARTBEAT, *states},
         match={"prefect.resource.id": "prefect.flow-run.*"},  # pyright: ignore[reportArgumentType], coerced
+        match_related={  # pyright: ignore[reportArgumentType]
+            "prefect.resource.role": "tag",
+            "prefect.resource.id": f"prefect.tag.{TAG}",
+        },
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,
@@ -236,19 +260,14 @@ def _ensure_automation(client: "SyncPrefectClient") -> str:
     return f"automation {AUTOMATION!r}: as it was"
 
 
-def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> str:
-    """Make or update one deployment; a schedule that was paused on the server stays paused."""
+def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> None:
+    """Make or replace one deployment."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
-    from prefect.exceptions import ObjectNotFound
     from prefect.utilities.callables import parameter_schema
 
-    flow, limit, paused = deployment.flow(), deployment.concurrency_limit, set()
-    try:
-        known = client.read_deployment_by_name(deployment.full_name)
-        paused = {schedule.slug for schedule in known.schedules if not schedule.active}
-    except ObjectNotFound:
-        known = None
-    schedules = [schedule.created() for schedule in deployment.schedules]
+    flow, limit, options = deployment.flow(), deployment.concurrency_limit, None
+    if limit is not None:
+        options = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy(limit.collision_strategy))
     client.create_deployment(
         flow_id=client.create_flow_from_name(flow.name),
         name=deployment.name,
@@ -260,13 +279,8 @@ def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> str:
         work_queue_name=deployment.work_pool.work_queue_name or "default",
         pull_steps=[],
         concurrency_limit=limit and limit.limit,
-        concurrency_options=limit
-        and ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy(limit.collision_strategy)),
-        schedules=[
-            schedule.model_copy(update={"active": False}) if schedule.slug in paused else schedule
-            for schedule in schedules
-        ],
+        concurrency_options=options,
+        schedules=[schedule.created() for schedule in deployment.schedules],
         parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
         enforce_parameter_schema=True,
     )
-    return f"deployment {deployment.full_name}: {'made' if known is None else 'up to date'}"

@@ -15,6 +15,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.stages import finetune, pretrain
 from flows.console import tracked
+from flows.tasks.deferral import sigterm_deferred
 from flows.tasks.models import (
     DYFORMER,
     LOSSES,
@@ -186,17 +187,20 @@ def _run_stage(
         epochs = finetune(graph, weights, experiment.model, experiment.finetune, **common)
     title = f"{name} {key['dataset']} until step {key['until']}"
     best, saved, pause = resume and resume.weights(), time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
-    for progress in tracked(epochs, title, getattr(experiment, name).epochs):
-        times = (progress.seconds, progress.seconds_waiting / progress.seconds)
-        values = {**progress.losses, **dict(zip(TIME_NAMES, times, strict=True))}
-        newest = [(name, progress.epoch, quantity, value) for quantity, value in values.items()]
-        rows += newest
-        on_epoch(newest)
-        if progress.is_last or time.monotonic() - saved > pause:
-            started = time.monotonic()
-            best = _saved(folder, progress, {**key, "rows": rows})
-            saved = time.monotonic()
-            pause = SECONDS_BETWEEN_CHECKPOINTS * max(1.0, saved - started)
+    with sigterm_deferred() as is_ending:
+        for progress in tracked(epochs, title, getattr(experiment, name).epochs):
+            times = (progress.seconds, progress.seconds_waiting / progress.seconds)
+            values = {**progress.losses, **dict(zip(TIME_NAMES, times, strict=True))}
+            newest = [(name, progress.epoch, quantity, value) for quantity, value in values.items()]
+            rows += newest
+            on_epoch(newest)
+            if progress.is_last or is_ending() or time.monotonic() - saved > pause:
+                started = time.monotonic()
+                best = _saved(folder, progress, {**key, "rows": rows})
+                saved = time.monotonic()
+                pause = SECONDS_BETWEEN_CHECKPOINTS * max(1.0, saved - started)
+            if is_ending():
+                break
     assert best is not None
     return best, rows
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from unittest.mock import patch
@@ -54,6 +55,42 @@ def trained(store: Path, snapshots: str, seed: int = 0) -> tuple[bytes, bytes]:
 
 def trained_files(model: str) -> tuple[bytes, bytes]:
     return Path(model, WEIGHTS).read_bytes(), Path(model, "losses.parquet").read_bytes()
+
+
+class Terminated(BaseException):
+    """Raised by the handler of SIGTERM, as in a flow."""
+
+
+def test_sigterm_in_a_training_loses_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    log = own_log(tmp_path / "mylog.csv")
+    whole = trained(tmp_path / "whole", snapshots_in(tmp_path / "whole", log))
+    monkeypatch.setattr("flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS", 1e9)
+    snapshots, epochs = snapshots_in(tmp_path / "store", log), []
+
+    def on_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
+        epochs.extend(row[:2] for row in rows if row[2] == "loss")
+        if epochs[-1:] == [("pretrain", 3)]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
+            with pytest.raises(Terminated):
+                train_model(snapshots, UNTIL, EXPERIMENT, on_epoch=on_epoch)
+            assert [epoch for _, epoch in epochs] == [1, 2, 3]
+            epochs.clear()
+            resumed = trained_files(train_model(snapshots, UNTIL, EXPERIMENT, on_epoch=on_epoch_of(epochs)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert resumed == whole
+    assert epochs.count(("pretrain", 3)) == 1
+
+
+def on_epoch_of(epochs: list[tuple[str, int]]):
+    return lambda lineage, rows: epochs.extend(row[:2] for row in rows if row[2] == "loss")
 
 
 def test_finished_training_is_not_repeated(tmp_path: Path):

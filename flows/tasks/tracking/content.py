@@ -15,6 +15,7 @@ from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
 from storage.artifacts.code import code_version
 from storage.checksums import sha256
+from storage.tracking.dead_runs import FLOW_RUN
 from storage.tracking.runs import TrackedRun, Tracker
 
 METRIC_NAMES = {
@@ -117,7 +118,15 @@ def outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str,
 def tags_of(opened: Snapshots, seed: int | None) -> dict[str, Any]:
     """Give the tags of every run on these snapshots."""
     tags = {"table_version": opened.version, "protocol": PROTOCOL, "window": opened.window, "code": code_version()}
-    return tags if seed is None else {**tags, "seed": seed}
+    return {**tags, **flow_run_tag(), **({} if seed is None else {"seed": seed})}
+
+
+def flow_run_tag() -> dict[str, str]:
+    """Give the tag of the flow run that tracks; none outside of one."""
+    from prefect.runtime import flow_run
+
+    own = flow_run.get_id()
+    return {} if own is None else {FLOW_RUN: own}
 
 
 def run_key(*parts: str) -> str:

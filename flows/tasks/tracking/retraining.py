@@ -27,6 +27,7 @@ from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.tracking.content import (
     draw,
     draw_families,
+    flow_run_tag,
     main_metrics,
     outcome,
     run_key,
@@ -58,6 +59,7 @@ def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
         def on_epoch(trained: Lineage, rows: list[EpochRow]) -> None:
             if rows and not runs:
                 runs.append(ending.enter_context(_training_run(open_tracker(opened.layout), opened, trained)))
+                runs[0].tags(flow_run_tag())  # that of a resumed training is another one
                 runs[0].params(trained.settings)
             for stage, epoch, name, value in rows:
                 runs[0].metrics({f"{stage}/{name}": value}, step=epoch)

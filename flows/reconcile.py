@@ -1,0 +1,57 @@
+"""Flow: the store and the servers -> nothing that is dead runs, nothing that is due is missing."""
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+
+from flows.artifacts import show_page
+from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
+from flows.service.missing_runs import start_missing
+from flows.service.spool import replay
+from storage.layout import Layout
+from storage.tracking.dead_runs import end_dead_runs as end_tracked
+from storage.tracking.mlflow_client import failures, reason
+from storage.tracking.runs import open_tracker
+
+TITLES = {
+    "dead": "runs without a heartbeat, ended",
+    "orphans": "tasks and subflows of ended runs, ended",
+    "unbegun": "runs that a worker had taken and not begun, due again",
+    "tracked": "runs of MLflow whose flow is dead, ended",
+    "sent": "tracked runs of the spool, sent to MLflow",
+    "started": "retrainings that were missing, started",
+    "problems": "to be looked at",
+}
+
+
+@flow(flow_run_name="reconcile")
+def reconcile() -> dict[str, Any]:
+    """End what is dead, start what is missing, and send what waits for MLflow.
+
+    Returns:
+        A list of lines for each key of TITLES.
+    """
+    layout = Layout.from_environment()
+    with get_client(sync_client=True) as client:
+        own = flow_run.get_id()
+        done: dict[str, list[str]] = {
+            "dead": end_dead_runs(client, own),
+            "orphans": end_orphans(client),
+            "unbegun": resubmit_unbegun(client),
+        }
+        tracker = open_tracker(layout)
+        try:
+            done["tracked"] = end_tracked(tracker, lambda ids: ended_among(client, ids))
+        except failures() as error:
+            done["tracked"], done["problems"] = [], [f"MLflow: {reason(error)}"]
+        done["sent"], problems = replay(layout)
+        done["started"], missing = start_missing(client, layout)
+        done["problems"] = [*done.get("problems", []), *problems, *missing]
+    page = [
+        f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in lines) for name, lines in done.items() if lines
+    ]
+    if page:
+        show_page("reconcile", "all", "\n\n".join(page))
+    return done

@@ -1,0 +1,134 @@
+"""Prefect's runs that are marked as running -> those whose process is gone, ended; those that never began, started.
+
+A live run reports every 30 s. A run is dead if it was silent for some time and stays silent while this module looks
+at it again, because a server that was away has missed the reports of all runs.
+"""
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from flows.service import TAG
+from flows.service.deployments import HEARTBEAT, SILENT_SECONDS
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+
+SECOND_LOOK_SECONDS = 45.0
+PENDING_SECONDS = 180.0  # a run begins seconds after a worker has taken it
+RECENT = timedelta(days=7)  # older runs were ended by an earlier look
+TAGGED = {"all_": [TAG]}
+ACTIVE = ("RUNNING", "PENDING")
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+DEAD = "its process is gone: no heartbeat"
+PARENT_ENDED = "the run that it belongs to has ended"
+NEVER_BEGAN = "a worker took it and ended before it began: it is due again"
+
+
+def end_dead_runs(
+    client: "SyncPrefectClient",
+    own: str | None = None,
+    silent: float = SILENT_SECONDS,
+    second_look: float = SECOND_LOOK_SECONDS,
+) -> list[str]:
+    """Mark silent runs as Crashed, which frees their slots; returns their names. `own` is the run that looks."""
+    suspects = [run for run in _silent(client, silent) if str(run.id) != own]
+    if not suspects:
+        return []
+    time.sleep(second_look)
+    still = {run.id for run in _silent(client, second_look)}
+    dead = [run for run in suspects if run.id in still]
+    for run in dead:
+        _crash(client, run, DEAD)
+    return [run.name for run in dead]
+
+
+def end_orphans(client: "SyncPrefectClient") -> list[str]:
+    """Mark the task runs and the subflows of ended runs as Crashed; returns their names."""
+    from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+    from prefect.states import Crashed
+
+    ended: list[str] = []
+    final = {"state": _states(*FINAL), "end_time": {"after_": datetime.now(UTC) - RECENT}}
+    while True:
+        tasks = client.read_task_runs(
+            task_run_filter=TaskRunFilter.model_validate({"state": _states(*ACTIVE)}),
+            flow_run_filter=FlowRunFilter.model_validate(final),
+        )
+        for task in tasks:
+            client.set_task_run_state(task.id, Crashed(message=PARENT_ENDED), force=True)
+        parents = {"any_": [task.id for task in tasks]}
+        flows = runs_where(client, state=_states(*ACTIVE), parent_task_run_id=parents) if tasks else []
+        for run in flows:
+            _crash(client, run, PARENT_ENDED)
+        ended += [each.name for each in (*tasks, *flows)]
+        if not flows:  # each may have tasks and subflows of its own
+            return ended
+
+
+def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECONDS) -> list[str]:
+    """Make runs due again that a worker has taken and never begun; returns their names."""
+    from prefect.states import Scheduled
+
+    before = datetime.now(UTC) - timedelta(seconds=seconds)
+    found = [
+        run
+        for run in runs_where(client, state=_states("PENDING"), tags=TAGGED)
+        if run.deployment_id is not None and run.state is not None and run.state.timestamp < before
+    ]
+    for run in found:
+        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry", message=NEVER_BEGAN), force=True)
+    return [run.name for run in found]
+
+
+def ended_among(client: "SyncPrefectClient", ids: Collection[str]) -> set[str]:
+    """Return which of these runs have ended, or are not known to the server."""
+    known: list[str] = []
+    for each in ids:
+        with suppress(ValueError):
+            known.append(str(UUID(each)))
+    found = runs_where(client, id={"any_": known}) if known else []
+    return set(ids) - {str(run.id) for run in found if run.state is not None and not run.state.is_final()}
+
+
+def runs_where(client: "SyncPrefectClient", **conditions: Any) -> "list[FlowRun]":
+    """Read the runs that meet all conditions, as Prefect's filter names them; at most 200, and the newest."""
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    newest = FlowRunSort.EXPECTED_START_TIME_DESC
+    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(conditions), sort=newest)
+
+
+def _silent(client: "SyncPrefectClient", seconds: float) -> "list[FlowRun]":
+    """Runs that have been running for some seconds, none of which brought a heartbeat."""
+    since = datetime.now(UTC) - timedelta(seconds=seconds)
+    running = runs_where(client, state=_states("RUNNING"), tags=TAGGED, start_time={"before_": since})
+    alive = _reporting(client, since) if running else set()
+    return [run for run in running if f"prefect.flow-run.{run.id}" not in alive]
+
+
+def _reporting(client: "SyncPrefectClient", since: datetime) -> set[str]:
+    from prefect.events.filters import EventFilter
+
+    conditions = {"occurred": {"since": since}, "event": {"name": [HEARTBEAT]}}
+    page = client.read_events(EventFilter.model_validate(conditions), limit=50)
+    found = {event.resource.id for event in page.events}
+    while page.next_page is not None:
+        page = client.read_events_page(str(page.next_page))
+        found |= {event.resource.id for event in page.events}
+    return found
+
+
+def _crash(client: "SyncPrefectClient", run: "FlowRun", message: str) -> None:
+    from prefect.states import Crashed
+
+    client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+
+
+def _states(*types: str) -> dict[str, Any]:
+    return {"type": {"any_": types}}

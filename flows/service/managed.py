@@ -1,0 +1,88 @@
+"""A flow -> the same flow, which skips a run that comes too late, sends the spool, and hands itself back at SIGTERM."""
+
+import functools
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.states import AwaitingRetry, Cancelled
+
+from flows.service.dead_runs import runs_where
+from flows.service.spool import replay
+from storage.layout import Layout
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun, State
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+SKIPPED = "Skipped"
+
+
+def managed(body: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Wrap the function of a flow. Called as a plain function it stays as it was."""
+
+    @functools.wraps(body)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        context = FlowRunContext.get()
+        if context is None or context.flow_run is None:
+            return body(*args, **kwargs)
+        reason = overtaken(context.flow_run)
+        if reason is not None:  # Prefect takes a returned state for the run's own
+            return cast("Result", Cancelled(name=SKIPPED, message=reason))
+        replay(Layout.from_environment())
+        with handing_back(context.flow_run):
+            return body(*args, **kwargs)
+
+    return run
+
+
+def overtaken(run: "FlowRun") -> str | None:
+    """Say why a scheduled run is not needed: it was due while an earlier one of its deployment still ran."""
+    if not run.auto_scheduled or run.deployment_id is None or run.expected_start_time is None:
+        return None
+    with get_client(sync_client=True) as client:
+        found = runs_where(
+            client,
+            deployment_id={"any_": [run.deployment_id]},
+            start_time={"before_": run.expected_start_time},
+            end_time={"after_": run.expected_start_time},
+            state={"name": {"not_any_": [SKIPPED]}},
+        )
+    earlier = [each.name for each in found if each.id != run.id]
+    if not earlier:
+        return None
+    return (
+        f"skipped: {earlier[0]} was still running when this run was due at {run.expected_start_time:%Y-%m-%d %H:%M:%S};"
+        " the schedule is more frequent than a run is long"
+    )
+
+
+@contextmanager
+def handing_back(run: "FlowRun") -> Iterator[None]:
+    """Make a run due again that SIGTERM ends, so that a worker resumes it; the store has what it did.
+
+    A run without a deployment, and one that a user cancels, end as they always did.
+    """
+    try:
+        yield
+    except TerminationSignal as ending:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a worker that stops sends it to its runs once more
+        state = _handed_back(run)
+        if state is None:
+            raise
+        raise Pause(state=state) from ending  # the engine's way to leave a run that is not over, with exit code 0
+
+
+def _handed_back(run: "FlowRun") -> "State | None":
+    with get_client(sync_client=True) as client:
+        current = client.read_flow_run(run.id)
+        if current.deployment_id is None or current.state is None or not current.state.is_running():
+            return None
+        client.set_flow_run_state(run.id, AwaitingRetry())
+        state = client.read_flow_run(run.id).state
+    return state if state is not None and state.is_scheduled() else None

@@ -1,0 +1,141 @@
+"""A dataset and a cron line or an interval -> a deployment of its own on the configured Prefect server."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from flows.options import DEFAULTS
+from flows.service import TAG
+from flows.service.deployments import POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
+
+SCHEDULED = "dyformer-schedule"  # the tag of these deployments
+SLUG = "own"
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+SHORTEST = timedelta(seconds=60)
+
+
+class BadSchedule(ValueError):
+    """A cron line, an interval or a timezone that is none, or a schedule that does not exist."""
+
+
+def schedule_of(cron: str | None, interval: str | None, timezone: str | None = None) -> Schedule:
+    """Return the schedule of a cron line ("0 3 * * *") or of an interval ("6h"); raises BadSchedule."""
+    try:
+        return Schedule(cron=cron, interval=_duration(interval), timezone=timezone, slug=SLUG)
+    except ValidationError as error:
+        text = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise BadSchedule(f'{text}: write --cron "0 3 * * *" or --interval 6h, and --timezone Europe/Berlin') from error
+
+
+def _duration(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+)\s*([smhdw])\s*", text)
+    length = timedelta(**{UNITS[found[2]]: int(found[1])}) if found else timedelta()
+    if length < SHORTEST:
+        raise BadSchedule(f"interval {text!r}: write a number of m, h, d or w, such as 6h; the shortest is 1m")
+    return length
+
+
+def absolute_logs(reading: dict[str, Any]) -> dict[str, Any]:
+    """Make the paths of a log absolute, because a worker starts its runs in a folder of their own."""
+    if not reading.get("log"):
+        return reading
+    return {**reading, "log": [each if "://" in each else str(Path.cwd() / each) for each in reading["log"]]}
+
+
+def make_schedule(dataset: str, schedule: Schedule, reading: dict[str, Any], changes: dict[str, Any], seed: int) -> str:
+    """Make or replace the schedule of a dataset; returns the name of its deployment.
+
+    Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
+    """
+    from prefect.client.orchestration import get_client
+
+    given = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
+    parameters = {"dataset": dataset, "reading": absolute_logs(given), "changes": changes, "seed": seed}
+    deployment = Deployment(
+        name=f"{dataset}-schedule",
+        description=f"{dataset}, from new interactions to evaluated forecasts, by itself.",
+        entrypoint="flows.retrain.retrain",
+        parameters={name: value for name, value in parameters.items() if value},
+        tags=[TAG, SCHEDULED],
+        work_pool=WorkPool(name=POOL, work_queue_name="train"),
+        concurrency_limit=Concurrency(limit=1, collision_strategy="CANCEL_NEW"),
+        schedules=[schedule],
+        pull=[],
+    )
+    with get_client(sync_client=True) as client:
+        send_deployment(client, deployment)
+    return deployment.full_name
+
+
+def schedules() -> list[dict[str, Any]]:
+    """List the schedules: dataset, when, whether it is active, the next and the last run, the parameters."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return [_row(client, each) for each in scheduled(client)]
+
+
+def scheduled(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
+    """Return the deployments of the schedules, by dataset."""
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+
+    found = client.read_deployments(deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[SCHEDULED])))
+    return sorted(found, key=lambda each: str(each.parameters["dataset"]))
+
+
+def remove_schedule(dataset: str) -> None:
+    """Remove the schedule of a dataset; a run that has begun goes on. Raises BadSchedule if there is none."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        client.delete_deployment(_of_dataset(client, dataset).id)
+
+
+def set_active(dataset: str, *, is_active: bool) -> None:
+    """Pause or resume the schedule of a dataset. Raises BadSchedule if there is none."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        deployment = _of_dataset(client, dataset)
+        for each in deployment.schedules:
+            client.update_deployment_schedule(deployment.id, each.id, active=is_active)
+
+
+def _of_dataset(client: "SyncPrefectClient", dataset: str) -> "DeploymentResponse":
+    found = [each for each in scheduled(client) if each.parameters["dataset"] == dataset]
+    if not found:
+        raise BadSchedule(f"{dataset} has no schedule: `dyformer schedule --list` shows those that there are")
+    return found[0]
+
+
+def _row(client: "SyncPrefectClient", deployment: "DeploymentResponse") -> dict[str, Any]:
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    of_this = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]))
+    runs = client.read_flow_runs(flow_run_filter=of_this, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=200)
+    due = [run for run in runs if run.state is not None and run.state.is_scheduled()]
+    begun = [run for run in runs if run.start_time is not None]
+    [schedule] = deployment.schedules or [None]
+    return {
+        "dataset": deployment.parameters["dataset"],
+        "schedule": None if schedule is None else _when(schedule.schedule),
+        "active": schedule is not None and schedule.active,
+        "next run": str(due[-1].expected_start_time)[:16] if due else None,
+        "last run": f"{begun[0].state_name} {str(begun[0].start_time)[:16]}" if begun else None,
+        "parameters": str({name: value for name, value in deployment.parameters.items() if name != "dataset"}),
+    }
+
+
+def _when(schedule: Any) -> str:
+    zone = f" ({schedule.timezone})" if schedule.timezone else ""
+    return f"{getattr(schedule, 'cron', None) or f'every {schedule.interval}'}{zone}"

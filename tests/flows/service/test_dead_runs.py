@@ -1,0 +1,143 @@
+"""Runs whose process is gone are ended, with all that belongs to them; live ones and those of others are left alone."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from prefect import flow, task
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.events import emit_event
+from prefect.states import Completed, Pending, Running, State
+
+from flows.service import TAG, dead_runs
+from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
+from flows.service.deployments import HEARTBEAT
+
+
+@flow
+def waiting() -> None:
+    """Never called: its runs are made as a server would see them."""
+
+
+@task
+def part() -> None:
+    """Never called."""
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+def begun(client: SyncPrefectClient, name: str, *labels: str, **more: Any) -> FlowRun:
+    """Make a run that is running, and whose process does not exist."""
+    run = client.create_flow_run(waiting, name=name, tags=labels, state=Pending(), **more)
+    client.set_flow_run_state(run.id, Running(), force=True)
+    return client.read_flow_run(run.id)
+
+
+def state_of(client: SyncPrefectClient, run: FlowRun) -> State:
+    state = client.read_flow_run(run.id).state
+    assert state is not None
+    return state
+
+
+def heartbeat(run: FlowRun) -> None:
+    emit_event(event=HEARTBEAT, resource={"prefect.resource.id": f"prefect.flow-run.{run.id}"})
+
+
+def report(monkeypatch: pytest.MonkeyPatch, *alive: FlowRun) -> None:
+    """Let these runs have brought a heartbeat in the time that is looked at."""
+    ids = {f"prefect.flow-run.{run.id}" for run in alive}
+    monkeypatch.setattr(dead_runs, "_reporting", lambda client, since: ids)
+
+
+def test_heartbeats_are_read_from_the_server(client: SyncPrefectClient) -> None:
+    run, since = begun(client, "alive"), datetime.now(UTC) - timedelta(seconds=60)
+    heartbeat(run)
+    for _ in range(100):
+        if f"prefect.flow-run.{run.id}" in dead_runs._reporting(client, since):
+            break
+        time.sleep(0.2)
+    assert f"prefect.flow-run.{run.id}" in dead_runs._reporting(client, since)
+    assert dead_runs._reporting(client, datetime.now(UTC)) == set()
+    client.set_flow_run_state(run.id, Completed(), force=True)
+
+
+def test_a_silent_run_is_ended_and_a_reporting_a_young_and_a_foreign_one_are_not(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, foreign = begun(client, "dead", TAG), begun(client, "foreign", "others")
+    alive, own = begun(client, "alive", TAG), begun(client, "own", TAG)
+    time.sleep(1.0)
+    young = begun(client, "young", TAG)
+    report(monkeypatch, alive)
+    assert end_dead_runs(client, str(own.id), silent=1.0, second_look=0.0) == ["dead"]
+    assert state_of(client, dead).is_crashed()
+    assert "heartbeat" in str(state_of(client, dead).message)
+    for run in (foreign, alive, young, own):
+        assert state_of(client, run).is_running(), run.name
+        client.set_flow_run_state(run.id, Completed(), force=True)
+
+
+def test_a_run_that_reports_at_the_second_look_is_alive(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, looks = begun(client, "late", TAG), []
+
+    def wait(seconds: float) -> None:
+        looks.append(seconds)
+        report(monkeypatch, late)
+
+    report(monkeypatch)
+    monkeypatch.setattr(dead_runs.time, "sleep", wait)
+    assert end_dead_runs(client, silent=0.0, second_look=30.0) == []
+    assert looks == [30.0]
+    assert state_of(client, late).is_running()
+    client.set_flow_run_state(late.id, Completed(), force=True)
+
+
+def test_tasks_and_subflows_of_an_ended_run_end_with_it(client: SyncPrefectClient) -> None:
+    outer, live = begun(client, "outer"), begun(client, "live")
+    tasks = [
+        client.create_task_run(part, flow_run_id=run.id, dynamic_key="0", state=Running()) for run in (outer, live)
+    ]
+    inner = begun(client, "inner", parent_task_run_id=tasks[0].id)
+    deepest = client.create_task_run(part, flow_run_id=inner.id, dynamic_key="0", state=Running())
+    client.set_flow_run_state(outer.id, Completed(), force=True)
+    assert len(end_orphans(client)) == 3
+    states = [client.read_task_run(each.id).state for each in (*tasks, deepest)]
+    assert [state is not None and state.is_crashed() for state in states] == [True, False, True]
+    assert state_of(client, inner).is_crashed()
+    assert state_of(client, live).is_running()
+    assert end_orphans(client) == []
+    client.set_flow_run_state(live.id, Completed(), force=True)
+    end_orphans(client)
+
+
+def test_a_run_that_was_taken_and_never_begun_is_due_again(client: SyncPrefectClient) -> None:
+    deployment = client.create_deployment(flow_id=client.create_flow(waiting), name="dead-runs", tags=[TAG])
+    lost = client.create_flow_run(waiting, name="nobody starts it again", tags=[TAG], state=Pending())
+    runs = []
+    for name in ("old", "new"):
+        runs.append(client.create_flow_run_from_deployment(deployment, name=name))
+        client.set_flow_run_state(runs[-1].id, Pending(name="Submitting"), force=True)
+        time.sleep(2.0 if name == "old" else 0.0)
+    assert resubmit_unbegun(client, seconds=1.5) == ["old"]
+    assert state_of(client, runs[0]).is_scheduled()
+    assert state_of(client, runs[1]).is_pending()
+    assert state_of(client, lost).is_pending()
+    client.delete_deployment(deployment)  # and its runs
+    client.set_flow_run_state(lost.id, Completed(), force=True)
+
+
+def test_a_run_that_the_server_does_not_know_has_ended(client: SyncPrefectClient) -> None:
+    live, done = begun(client, "live"), begun(client, "done")
+    client.set_flow_run_state(done.id, Completed(), force=True)
+    unknown = "00000000-0000-4000-8000-000000000000"
+    assert ended_among(client, {str(live.id), str(done.id), unknown, "no id"}) == {str(done.id), unknown, "no id"}
+    client.set_flow_run_state(live.id, Completed(), force=True)

@@ -1,0 +1,74 @@
+"""A commit that no retraining has seen starts one, once; a paused schedule starts none."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from own_log import own_log
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Completed, Failed, Running
+
+from flows.service.dead_runs import runs_where
+from flows.service.deployments import deploy, file_of_deployments, read_deployments
+from flows.service.missing_runs import MOST_TRIES, start_missing
+from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, set_active
+from flows.tasks.ingest import ingest_log
+from storage.layout import Layout
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[SyncPrefectClient]:
+    deploy(read_deployments(file_of_deployments()))
+    make_schedule("mylog", schedule_of("0 3 1 1 *", None), {}, {}, 0)
+    with get_client(sync_client=True) as client:
+        yield client
+    remove_schedule("mylog")
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    return Layout.from_environment()
+
+
+def commit(path: Path, num_rows: int) -> None:
+    reading = {"log": [str(own_log(path, num_rows))], "max_bad": "20%"}
+    columns = {"source": "user", "target": "item", "time": "created_at"}
+    ingest_log("mylog", reading | columns, show=lambda text: None)
+
+
+def due_runs(client: SyncPrefectClient) -> list[FlowRun]:
+    """Runs of the schedule that were started, not those of next year."""
+    [deployment] = scheduled(client)
+    runs = runs_where(client, deployment_id={"any_": [deployment.id]})
+    return [run for run in runs if not run.auto_scheduled]
+
+
+def test_a_commit_is_followed_by_one_run_until_one_completes(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    assert start_missing(client, layout) == ([], [])  # nothing is stored
+    commit(tmp_path / "first.csv", 300)
+    set_active("mylog", is_active=False)
+    assert start_missing(client, layout) == ([], [])
+    set_active("mylog", is_active=True)
+    assert start_missing(client, layout) == (["mylog, version 1 of the event table"], [])
+    assert start_missing(client, layout) == ([], [])  # it waits for a worker
+    for number in range(1, MOST_TRIES):
+        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+        client.set_flow_run_state(run.id, Running(), force=True)
+        assert start_missing(client, layout) == ([], [])
+        client.set_flow_run_state(run.id, Failed(), force=True)
+        assert start_missing(client, layout)[0] == ["mylog, version 1 of the event table"]
+        assert len(due_runs(client)) == number + 1
+    [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+    client.set_flow_run_state(run.id, Failed(), force=True)
+    started, [problem] = start_missing(client, layout)
+    assert started == []
+    assert problem.startswith(f"mylog: {MOST_TRIES} retrainings after version 1 of the event table failed")
+    client.set_flow_run_state(run.id, Completed(), force=True)
+    assert start_missing(client, layout) == ([], [])
+    commit(tmp_path / "second.csv", 600)  # a new commit needs a new run
+    assert start_missing(client, layout) == (["mylog, version 2 of the event table"], [])

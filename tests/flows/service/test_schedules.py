@@ -1,0 +1,122 @@
+"""A schedule is a deployment of its own with its parameters: listed, paused, resumed, replaced and removed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+
+import flows.cli
+from flows.service.deployments import deploy, file_of_deployments, read_deployments
+from flows.service.schedules import BadSchedule, absolute_logs, schedule_of
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command against the session's server; returns the exit code and what it printed."""
+    monkeypatch.setenv("PREFECT_API_URL", server)
+
+    def command(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(["schedule", *arguments])
+        printed = capfd.readouterr()
+        return int(ending.value.code or 0), printed.out + printed.err
+
+    return command
+
+
+def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    deploy(read_deployments(file_of_deployments()))
+    options = ("--cron", "0 3 * * *", "--timezone", "Europe/Berlin", "--log", "incoming/", "--window", "7d")
+    code, printed = run("mine", *options, "--set", "model.num_layers=2", "--seed", "3")
+    assert (code, "deployment retrain/mine-schedule" in printed) == (0, True), printed
+    with get_client(sync_client=True) as client:
+        made = client.read_deployment_by_name("retrain/mine-schedule")
+    assert made.parameters == {
+        "dataset": "mine",
+        "reading": {"log": [str(tmp_path / "incoming")], "window": "7d"},
+        "changes": {"model.num_layers": "2"},
+        "seed": 3,
+    }
+    assert (made.entrypoint, made.pull_steps, made.path) == ("flows.retrain.retrain", [], None)
+    assert made.concurrency_options is not None
+    assert made.concurrency_options.collision_strategy.value == "CANCEL_NEW"
+    assert made.global_concurrency_limit is not None
+    assert made.global_concurrency_limit.limit == 1
+
+    def listed() -> list[dict[str, object]]:
+        code, printed = run("--list", "--json")
+        assert code == 0, printed
+        return json.loads(printed)
+
+    [row] = listed()
+    assert (row["dataset"], row["schedule"], row["active"]) == ("mine", "0 3 * * * (Europe/Berlin)", True)
+    assert run("mine", "--pause") == (0, "the schedule of mine is paused\n")
+    assert [row["active"] for row in listed()] == [False]
+    assert run("mine", "--resume")[0] == 0
+    assert [row["active"] for row in listed()] == [True]
+    assert run("mine", "--interval", "6h")[0] == 0
+    assert [(row["schedule"], "seed" in str(row["parameters"])) for row in listed()] == [("every 6:00:00 (UTC)", False)]
+    assert run("mine", "--remove")[0] == 0
+    assert listed() == []
+    code, printed = run("mine", "--remove")
+    assert (code, "mine has no schedule" in printed) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("mine",), ("mine", "--list", "--remove"), ("--cron", "0 3 * * *"), ("mine", "--pause", "--interval", "6h")],
+)
+def test_a_command_without_one_clear_wish_is_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments)[0] == 2
+
+
+def test_a_misspelt_setting_is_refused_before_anything_is_sent(run: Run) -> None:
+    code, printed = run("other", "--interval", "6h", "--set", "model.num_layer=2")
+    assert (code, "model.num_layer" in printed) == (1, True)
+    assert run("--list", "--json") == (0, "[]\n")
+
+
+@pytest.mark.parametrize(
+    ("cron", "interval", "zone"),
+    [
+        ("61 * * * *", None, None),
+        (None, "6", None),
+        (None, "0h", None),
+        (None, "30s", None),
+        ("0 3 * * *", None, "Mars"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(cron: str | None, interval: str | None, zone: str | None) -> None:
+    with pytest.raises(BadSchedule):
+        schedule_of(cron, interval, zone)
+
+
+def test_both_kinds_of_time_at_once_are_refused() -> None:
+    with pytest.raises(BadSchedule, match="either `cron` or `interval`"):
+        schedule_of("0 3 * * *", "6h")
+
+
+def test_addresses_of_an_object_store_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading = {"log": ["s3://bucket/logs/", "a.csv", "/abs/b.csv"], "window": "7d"}
+    assert absolute_logs(reading)["log"] == ["s3://bucket/logs/", str(tmp_path / "a.csv"), "/abs/b.csv"]
+    assert absolute_logs({"window": "7d"}) == {"window": "7d"}
+
+
+def test_a_command_without_a_server_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    with temporary_settings(restore_defaults={PREFECT_API_URL}), pytest.raises(SystemExit) as ending:
+        flows.cli.main(["schedule", "--list"])
+    assert ending.value.code == 1
+    assert "no Prefect server is configured: run `dyformer up`" in capfd.readouterr().err
