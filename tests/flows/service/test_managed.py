@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect import flow
@@ -111,7 +112,7 @@ def test_a_scheduled_run_that_was_due_during_another_one_is_skipped_and_says_so(
     assert overtaken(late.model_copy(update={"expected_start_time": due + timedelta(seconds=5)})) is None
     assert overtaken(late.model_copy(update={"auto_scheduled": False})) is None  # a person wanted it
     monkeypatch.setattr(module, "overtaken", lambda run: reason)
-    state = run_flow(body, flow_run=new_run("late"), parameters={"end": "late"}, return_type="state")
+    state: Any = run_flow(body, flow_run=new_run("late"), parameters={"end": "late"}, return_type="state")
     assert calls == []
     assert (state.is_cancelled(), state.name, state.message) == (True, SKIPPED, reason)
 
