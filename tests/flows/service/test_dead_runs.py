@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.events import emit_event
-from prefect.states import Completed, Pending, Running, State
+from prefect.states import Completed, Pending, Running
 
 from flows.service import TAG, dead_runs
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
