@@ -12,7 +12,7 @@ from flows.options import AsJson, Changes, Seed, experiment_from, with_reading
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    for command in (up, deploy, schedule, spool):
+    for command in (up, deploy, schedule, spool, doctor):
         app.command()(command)
 
 
@@ -117,6 +117,18 @@ def spool(
         _print(f"not sent: {problem}")
     _print(f"{len(sent)} runs sent to MLflow, {len(waiting(layout))} wait in {layout.spool}")
     if problems:
+        raise typer.Exit(FAILED)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Look at versions, store, disk, spool, GPU and servers; the exit code is 1 if something is wrong."""
+    import polars as pl
+
+    from flows.service.doctor import findings
+
+    found = [finding._asdict() for finding in findings()]
+    print_json(found) if as_json else print_frame(pl.DataFrame(found))
+    if any(finding["outcome"] == "wrong" for finding in found):
         raise typer.Exit(FAILED)
 
 

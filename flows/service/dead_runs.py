@@ -36,11 +36,11 @@ def end_dead_runs(
     second_look: float = SECOND_LOOK_SECONDS,
 ) -> list[str]:
     """Mark silent runs as Crashed, which frees their slots; returns their names. `own` is the run that looks."""
-    suspects = [run for run in _silent(client, silent) if str(run.id) != own]
+    suspects = [run for run in silent_runs(client, silent) if str(run.id) != own]
     if not suspects:
         return []
     time.sleep(second_look)
-    still = {run.id for run in _silent(client, second_look)}
+    still = {run.id for run in silent_runs(client, second_look)}
     dead = [run for run in suspects if run.id in still]
     for run in dead:
         _crash(client, run, DEAD)
@@ -104,12 +104,23 @@ def runs_where(client: "SyncPrefectClient", **conditions: Any) -> "list[FlowRun]
     return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(conditions), sort=newest)
 
 
-def _silent(client: "SyncPrefectClient", seconds: float) -> "list[FlowRun]":
+def silent_runs(client: "SyncPrefectClient", seconds: float = SILENT_SECONDS) -> "list[FlowRun]":
     """Runs that have been running for some seconds, none of which brought a heartbeat."""
     since = datetime.now(UTC) - timedelta(seconds=seconds)
     running = runs_where(client, state=_states("RUNNING"), tags=TAGGED, start_time={"before_": since})
     alive = _reporting(client, since) if running else set()
     return [run for run in running if f"prefect.flow-run.{run.id}" not in alive]
+
+
+def active_runs(client: "SyncPrefectClient") -> "list[FlowRun]":
+    """Runs that hold a slot."""
+    return runs_where(client, state=_states(*ACTIVE, "CANCELLING"))
+
+
+def late_runs(client: "SyncPrefectClient", minutes: float) -> "list[FlowRun]":
+    """Runs that should have begun some minutes ago."""
+    before = datetime.now(UTC) - timedelta(minutes=minutes)
+    return runs_where(client, state=_states("SCHEDULED"), tags=TAGGED, next_scheduled_start_time={"before_": before})
 
 
 def _reporting(client: "SyncPrefectClient", since: datetime) -> set[str]:

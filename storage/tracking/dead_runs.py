@@ -19,12 +19,17 @@ def end_dead_runs(tracker: Tracker, ended: Callable[[Collection[str]], Collectio
     Raises:
         Exception: one of `failures()`.
     """
+    flow_of = running_flows(tracker)
+    gone = set(ended(set(flow_of.values()))) if flow_of else set()
+    dead = [run_id for run_id, flow in flow_of.items() if flow in gone]
+    for run_id in dead:
+        tracker.client().set_terminated(run_id, "KILLED")
+    return [str(tracker.client().get_run(run_id).info.run_name) for run_id in dead]
+
+
+def running_flows(tracker: Tracker) -> dict[str, str]:
+    """Return the flow run of each run that is marked as running, by its id; raises one of `failures()`."""
     client = tracker.client()
     experiments = client.search_experiments(filter_string=f"name LIKE '{PREFIX}%'")
     found = client.search_runs([each.experiment_id for each in experiments], "attributes.status = 'RUNNING'")
-    flow_of = {run.info.run_id: run.data.tags[FLOW_RUN] for run in found if FLOW_RUN in run.data.tags}
-    gone = set(ended(set(flow_of.values()))) if flow_of else set()
-    dead = [run for run in found if flow_of.get(run.info.run_id) in gone]
-    for run in dead:
-        client.set_terminated(run.info.run_id, "KILLED")
-    return [str(run.info.run_name) for run in dead]
+    return {run.info.run_id: run.data.tags[FLOW_RUN] for run in found if FLOW_RUN in run.data.tags}

@@ -1,0 +1,211 @@
+"""The installation, the store and the servers -> what is wrong with each, and what to do about it."""
+
+import importlib.metadata
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from packaging.requirements import Requirement
+
+from flows.environment import ServerUnreachable, server_in_use
+from flows.service.dead_runs import ended_among, silent_runs
+from flows.service.deployments import AUTOMATION, POOL
+from flows.service.schedules import scheduled
+from flows.service.spool import waiting
+from storage import files
+from storage.layout import Layout
+from storage.tracking.dead_runs import running_flows
+from storage.tracking.mlflow_client import failures, reason
+from storage.tracking.runs import open_tracker
+from storage.tracking.spool import faults_of_spool
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+LEAST_FREE_BYTES = 2 << 30
+OLDEST_SPOOLED_SECONDS = 3600.0
+LATE_MINUTES = 15
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `remedy` is empty where nothing is wrong."""
+
+    check: str
+    outcome: Literal["ok", "wrong"]
+    detail: str
+    remedy: str = ""
+
+
+def findings() -> Iterator[Finding]:
+    """Look at everything; what cannot be looked at is a finding, too."""
+    layout = Layout.from_environment()
+    yield _versions()
+    yield from _storage(layout)
+    yield _spool(layout)
+    yield _gpu()
+    yield from _mlflow(layout)
+    yield from _prefect()
+
+
+def _ok(check: str, detail: str) -> Finding:
+    return Finding(check, "ok", detail)
+
+
+def _versions() -> Finding:
+    """Compare what is installed with what the package allows; an optional part is compared if it is there."""
+    wrong = []
+    for line in importlib.metadata.requires("dyformer") or []:
+        one = Requirement(line)
+        try:
+            found = importlib.metadata.version(one.name)
+        except importlib.metadata.PackageNotFoundError:
+            wrong += [] if one.marker is not None else [f"{one.name} is missing"]
+            continue
+        if not one.specifier.contains(found, prereleases=True):
+            wrong.append(f"{one.name} {found} is not {one.specifier}")
+    python = f"Python {sys.version.split()[0]}"
+    if wrong:
+        return Finding("versions", "wrong", f"{python}; {'; '.join(wrong)}", "pip install --upgrade dyformer")
+    own = (f"{name} {importlib.metadata.version(name)}" for name in ("dyformer", "prefect", "mlflow", "torch"))
+    return _ok("versions", f"{python}, {', '.join(own)}")
+
+
+def _storage(layout: Layout) -> Iterator[Finding]:
+    try:
+        names = layout.dataset_names(files.children(layout.datasets))
+        yield _ok("storage", f"{layout.root}: {len(names)} datasets")
+    except (OSError, ValueError) as error:
+        yield Finding("storage", "wrong", str(error), "check DYFORMER_STORAGE and that it may be read")
+    folder = Path(layout.state)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / 2**30:.1f} GiB free at {layout.state}"
+    if free < LEAST_FREE_BYTES:
+        yield Finding("disk", "wrong", detail, "free some space, or set DYFORMER_STATE to another disk")
+    else:
+        yield _ok("disk", detail)
+
+
+def _spool(layout: Layout) -> Finding:
+    found = waiting(layout)
+    damaged = faults_of_spool(Path(layout.spool))
+    if damaged:
+        return Finding("spool", "wrong", str(damaged[0][1]), "`dyformer verify --repair` sets it aside")
+    oldest = max((time.time() - folder.stat().st_ctime for folder in found), default=0.0)
+    detail = f"{len(found)} tracked runs wait for MLflow"
+    if oldest > OLDEST_SPOOLED_SECONDS:
+        detail += f", one for {oldest / 3600:.0f} h"
+        return Finding("spool", "wrong", detail, "`dyformer spool --replay` sends them, or says why it cannot")
+    return _ok("spool", detail)
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        return _ok("GPU", ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())))
+    if shutil.which("nvidia-smi") is not None:
+        remedy = "install a build of torch for CUDA: see pytorch.org"
+        return Finding("GPU", "wrong", f"the driver is there, but torch {torch.__version__} sees none", remedy)
+    return _ok("GPU", "none: trainings use the processor")
+
+
+def _mlflow(layout: Layout) -> Iterator[Finding]:
+    tracker = open_tracker(layout)
+    try:
+        running = running_flows(tracker)
+    except failures() as error:
+        remedy = "start it, or unset MLFLOW_TRACKING_URI; until then results wait in the spool"
+        yield Finding("MLflow", "wrong", f"{tracker.uri}: {reason(error)}", remedy)
+        return
+    yield _ok("MLflow", f"{tracker.uri}: {len(running)} runs of flows are running")
+
+
+def _prefect() -> Iterator[Finding]:
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL
+
+    if not PREFECT_API_URL.value():
+        yield _ok("Prefect", "none is configured: commands start a temporary one; `dyformer up` starts one that stays")
+        return
+    try:
+        yield _ok("Prefect", server_in_use())
+    except ServerUnreachable as error:
+        yield Finding("Prefect", "wrong", str(error).partition(": ")[0], "start it, or unset PREFECT_API_URL")
+        return
+    with get_client(sync_client=True) as client:
+        for look in (_workers, _automation, _dead, _tracked, _slots, _late):
+            yield look(client)
+
+
+def _workers(client: "SyncPrefectClient") -> Finding:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        online = [each.name for each in client.read_workers_for_work_pool(POOL) if each.status == "ONLINE"]
+    except ObjectNotFound:
+        return Finding("workers", "wrong", f"there is no work pool {POOL}", "`dyformer deploy` makes it")
+    if not online:
+        remedy = f"prefect worker start --pool {POOL} --type process"
+        return Finding("workers", "wrong", f"none is online in {POOL}: nothing runs by itself", remedy)
+    return _ok("workers", f"{', '.join(online)} online in {POOL}")
+
+
+def _automation(client: "SyncPrefectClient") -> Finding:
+    found = client.read_automations_by_name(AUTOMATION)
+    if not any(each.enabled for each in found):
+        detail = "the automation that ends runs without a heartbeat is missing or off"
+        return Finding("automation", "wrong", detail, "`dyformer deploy` makes it; switch it on on Prefect's page")
+    return _ok("automation", "runs without a heartbeat are ended")
+
+
+def _dead(client: "SyncPrefectClient") -> Finding:
+    found = [run.name for run in silent_runs(client)]
+    if found:
+        remedy = "`prefect deployment run reconcile/any` ends them"
+        return Finding("zombies", "wrong", f"running without a heartbeat: {', '.join(found)}", remedy)
+    return _ok("zombies", "every running run reports")
+
+
+def _tracked(client: "SyncPrefectClient") -> Finding:
+    try:
+        running = running_flows(open_tracker(Layout.from_environment()))
+    except failures():
+        return _ok("MLflow's runs", "not looked at")
+    dead = ended_among(client, set(running.values()))
+    if dead:
+        remedy = "`prefect deployment run reconcile/any` ends them"
+        return Finding("MLflow's runs", "wrong", f"{len(dead)} are running, whose flow has ended", remedy)
+    return _ok("MLflow's runs", "every running one has a flow that runs")
+
+
+def _slots(client: "SyncPrefectClient") -> Finding:
+    """Compare the slots that are taken with the runs that are active."""
+    from flows.service.dead_runs import active_runs
+
+    active = active_runs(client)
+    leaked = [
+        deployment.name
+        for deployment in client.read_deployments(limit=200)
+        if (limit := deployment.global_concurrency_limit) is not None
+        and limit.active_slots > sum(run.deployment_id == deployment.id for run in active)
+    ]
+    if leaked:
+        remedy = "they are free when their lease ends, within five minutes"
+        return Finding("slots", "wrong", f"taken without a run: {', '.join(leaked)}", remedy)
+    return _ok("slots", f"{len(active)} active runs, no slot without one")
+
+
+def _late(client: "SyncPrefectClient") -> Finding:
+    from flows.service.dead_runs import late_runs
+
+    late = [run.name for run in late_runs(client, LATE_MINUTES)]
+    schedules = scheduled(client)
+    if late:
+        detail = f"{len(late)} runs are more than {LATE_MINUTES} minutes late"
+        return Finding("schedules", "wrong", detail, "start another worker, or make schedules less frequent")
+    return _ok("schedules", f"{len(schedules)} of your own, nothing is late")

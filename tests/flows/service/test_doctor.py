@@ -1,0 +1,137 @@
+"""dyformer doctor names what is wrong with a remedy, and its exit code is for a monitor."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+import flows.cli
+from flows.service import doctor
+from flows.service.deployments import AUTOMATION, POOL, deploy, file_of_deployments, read_deployments
+from storage.layout import Layout
+from storage.tracking.dead_runs import FLOW_RUN
+from storage.tracking.runs import open_tracker
+
+Found = dict[str, dict[str, str]]
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Callable[[Path], Path]) -> Layout:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(doctor, "LEAST_FREE_BYTES", 0)
+    empty_database(tmp_path / "mlflow.db")
+    return Layout.from_environment()
+
+
+@pytest.fixture
+def look(layout: Layout, capsys: pytest.CaptureFixture[str]) -> Callable[[], tuple[int, Found]]:
+    def run() -> tuple[int, Found]:
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(["doctor", "--json"])
+        rows = json.loads(capsys.readouterr().out)
+        assert all(bool(row["remedy"]) == (row["outcome"] == "wrong") for row in rows)
+        return int(ending.value.code or 0), {row["check"]: row for row in rows}
+
+    return run
+
+
+def wrong(found: Found) -> set[str]:
+    return {check for check, row in found.items() if row["outcome"] == "wrong"}
+
+
+@pytest.fixture
+def no_server() -> Iterator[None]:
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        yield
+
+
+@pytest.mark.usefixtures("no_server")
+def test_a_sound_installation_without_servers_has_nothing_wrong(look: Callable[[], tuple[int, Found]]) -> None:
+    code, found = look()
+    assert (code, wrong(found)) == (0, set())
+    assert set(found) == {"versions", "storage", "disk", "spool", "GPU", "MLflow", "Prefect"}
+    assert "`dyformer up`" in found["Prefect"]["detail"]
+
+
+@pytest.mark.usefixtures("no_server")
+def test_versions_disk_spool_gpu_and_mlflow_that_are_wrong_are_named(
+    look: Callable[[], tuple[int, Found]], layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with open_tracker(layout).run(dataset="uci", name="waits", key="k"):
+        pass
+    monkeypatch.setattr(doctor, "OLDEST_SPOOLED_SECONDS", 0.0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=-1))
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    requirements = ["numpy<1", "no-such-package>=1", "other-package>=2; extra == 'server'"]
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: requirements)
+    code, found = look()
+    expected = {"versions", "disk", "spool", "MLflow"}
+    import torch
+
+    assert (code, wrong(found)) == (1, expected if torch.cuda.is_available() else expected | {"GPU"})
+    assert "no-such-package is missing" in found["versions"]["detail"]
+    assert "other-package" not in found["versions"]["detail"]
+    assert "dyformer spool --replay" in found["spool"]["remedy"]
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(
+    look: Callable[[], tuple[int, Found]], layout: Layout, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    with open_tracker(layout).run(dataset="uci", name="dead", tags={FLOW_RUN: "no such run"}, key="k") as run:
+        monkeypatch.setattr(doctor, "silent_runs", lambda client: [SimpleNamespace(name="a-zombie")])
+        [automation] = client.read_automations_by_name(AUTOMATION)
+        client.pause_automation(automation.id)
+        deployment = client.read_deployment_by_name("retrain/generated")
+        limit = deployment.global_concurrency_limit
+        assert limit is not None
+        client.increment_concurrency_slots([limit.name], 1, "concurrency")
+        code, found = look()
+        assert code == 1
+        assert wrong(found) == {"workers", "automation", "zombies", "MLflow's runs", "slots"}
+        assert "a-zombie" in found["zombies"]["detail"]
+        assert "generated" in found["slots"]["detail"]
+        client.release_concurrency_slots([limit.name], 1, 0.1)
+        run.metrics({"loss": 1.0})
+    client.resume_automation(automation.id)
+    monkeypatch.undo()
+
+
+def test_a_server_that_is_away_is_wrong(look: Callable[[], tuple[int, Found]], monkeypatch: pytest.MonkeyPatch) -> None:
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        code, found = look()
+    assert (code, wrong(found)) == (1, {"Prefect"})
+    assert "http://127.0.0.1:9/api cannot be reached" in found["Prefect"]["detail"]
+
+
+def test_a_worker_that_is_online_is_named(client: SyncPrefectClient) -> None:
+    from prefect.exceptions import ObjectAlreadyExists
+
+    with suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+    client.send_worker_heartbeat(POOL, "here", heartbeat_interval_seconds=30)
+    finding: Any = doctor._workers(client)
+    for _ in range(50):
+        if finding.outcome == "ok":
+            break
+        time.sleep(0.1)
+        finding = doctor._workers(client)
+    assert finding == ("workers", "ok", f"here online in {POOL}", "")
