@@ -7,7 +7,7 @@ validated before anything is sent.
 import importlib
 import inspect
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,7 @@ SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed o
 # The events by which a run stops reporting without being dead.
 NOT_RUNNING = ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Paused", "Suspended", "Scheduled")
 POOL = "dyformer-cpu"
+ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)  # of intervals; without one each deployment would move its runs
 CONCURRENT_TRAININGS = 1  # of all datasets
 
 
@@ -81,7 +82,7 @@ class Schedule(Strict):
             schedule = CronSchedule(cron=self.cron, timezone=self.timezone)
         else:
             assert self.interval is not None
-            schedule = IntervalSchedule(interval=self.interval, timezone=self.timezone)
+            schedule = IntervalSchedule(interval=self.interval, anchor_date=ANCHOR, timezone=self.timezone)
         return DeploymentScheduleCreate(schedule=schedule, active=self.active, slug=self.slug)
 
 
