@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 
 from flows.artifacts import show_page
+from flows.service.outages import stored_task
 from flows.stages import Changes, experiment_of, ingest
 from flows.tasks.evaluation.audit import audit_log, read_audit
 from flows.tasks.tracking.benchmarks import track_audit
 
-audit_task = task(name="audit", cache_policy=NO_CACHE)(audit_log)
-track_task = task(name="track audit", cache_policy=NO_CACHE)(track_audit)
+audit_task = stored_task(name="audit")(audit_log)
+track_task = stored_task(name="track audit")(track_audit)
 
 
 @flow(flow_run_name="audit {dataset}")

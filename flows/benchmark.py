@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 
 from dyformer.embedder import Scorer
 from dyformer.evaluation.forecasts.forecast_rows import reliability
@@ -16,6 +15,7 @@ from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_table, show_tables
 from flows.console import tracked
 from flows.service.managed import managed
+from flows.service.outages import stored_task
 from flows.stages import (
     Changes,
     evaluate_task,
@@ -37,12 +37,10 @@ from flows.tasks.tracking.benchmarks import track_benchmark, track_rankings
 Models = dict[tuple[str, int], dict[int, str]]
 """The models that a benchmark trained: by method and seed, then by the last step of their training."""
 
-track_task = task(name="track benchmark")(track_benchmark)
-track_rankings_task = task(name="track rankings", cache_policy=NO_CACHE)(track_rankings)
-backtest_task = task(name="backtest forecasts", task_run_name="{name} on step {step}", cache_policy=NO_CACHE)(
-    backtest_forecasts
-)
-week_task = task(name="rank live updates", task_run_name="{names} in week {week}", cache_policy=NO_CACHE)(rank_week)
+track_task = stored_task(name="track benchmark")(track_benchmark)
+track_rankings_task = stored_task(name="track rankings")(track_rankings)
+backtest_task = stored_task(name="backtest forecasts", task_run_name="{name} on step {step}")(backtest_forecasts)
+week_task = stored_task(name="rank live updates", task_run_name="{names} in week {week}")(rank_week)
 
 
 def _jobs(title: str, steps: list[int], seeds: int) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,8 @@ DEFAULTS = {
     # The in-memory default loses a concurrency slot permanently when the server restarts.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    # A call is repeated after 2, 4, 8, ... seconds, with a random part; five times is one minute, seven are four.
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
     # Threads that wait by spinning made two trainings on the same cores 25 times slower.
     "OMP_WAIT_POLICY": "PASSIVE",
     "MLFLOW_DISABLE_TELEMETRY": "true",

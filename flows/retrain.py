@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 
 from dyformer.embedder import Scorer
 from dyformer.evaluation.protocols import model_steps
@@ -15,6 +14,7 @@ from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_report, show_tables
 from flows.service.managed import managed
+from flows.service.outages import stored_task
 from flows.stages import (
     Changes,
     baselines_task,
@@ -45,16 +45,14 @@ from flows.tasks.tracking.retraining import track_run
 METHOD = "DyFormer"
 CURVE_STEPS = 5  # newest steps in the baselines' curve
 
-complete_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
-    complete_snapshots
-)
-drift_task = task(name="measure drift", cache_policy=NO_CACHE)(write_drift)
-promote_task = task(name="promote if better", cache_policy=NO_CACHE)(promote_if_better)
-track_task = task(name="track run", cache_policy=NO_CACHE)(track_run)
-published_task = task(name="backtest published", cache_policy=NO_CACHE)(backtest_published)
-outcomes_task = task(name="compare published", cache_policy=NO_CACHE)(write_outcomes)
-ledger_task = task(name="track ledger", cache_policy=NO_CACHE)(track_ledger)
-report_task = task(name="write report", cache_policy=NO_CACHE)(write_report)
+complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(complete_snapshots)
+drift_task = stored_task(name="measure drift")(write_drift)
+promote_task = stored_task(name="promote if better")(promote_if_better)
+track_task = stored_task(name="track run")(track_run)
+published_task = stored_task(name="backtest published")(backtest_published)
+outcomes_task = stored_task(name="compare published")(write_outcomes)
+ledger_task = stored_task(name="track ledger")(track_ledger)
+report_task = stored_task(name="write report")(write_report)
 
 
 class _Evaluated(NamedTuple):

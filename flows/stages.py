@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 
 from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.settings import Experiment, experiment_for
 from flows.artifacts import show_table
 from flows.service.managed import managed
+from flows.service.outages import stored_task
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
 from flows.tasks.evaluation.promote import champion_contender
@@ -25,34 +25,21 @@ from flows.tasks.train import train_model
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
 
-# Prefect's cache is not used, because the lineage of an artifact decides whether it is current.
-ingest_task = task(name="ingest log", task_run_name="ingest {dataset}", cache_policy=NO_CACHE)(ingest_log)
-snapshots_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
-    make_snapshots
-)
-complete_task = task(name="make snapshots", task_run_name="snapshots of {dataset}", cache_policy=NO_CACHE)(
-    make_complete_snapshots
-)
-prepare_task = task(name="prepare tables", task_run_name="tables until step {until}", cache_policy=NO_CACHE)(
-    prepare_tables
-)
-evaluate_task = task(name="evaluate model", task_run_name="{method} on step {step}", cache_policy=NO_CACHE)(
-    evaluate_model
-)
-methods_task = task(name="evaluate methods", task_run_name="{names} on step {step}", cache_policy=NO_CACHE)(
-    evaluate_methods
-)
-baselines_task = task(name="evaluate baselines", task_run_name="baselines on step {step}", cache_policy=NO_CACHE)(
-    evaluate_baselines
-)
-queries_task = task(name="draw queries", task_run_name="queries of step {step}", cache_policy=NO_CACHE)(write_queries)
-rank_methods_task = task(name="rank by methods", task_run_name="{names}", cache_policy=NO_CACHE)(rank_methods)
-rank_model_task = task(name="rank by model", task_run_name="{method}", cache_policy=NO_CACHE)(rank_model)
-vectors_task = task(name="write vectors", task_run_name="vectors", cache_policy=NO_CACHE)(write_vectors)
-forecasts_task = task(name="write forecasts", task_run_name="forecasts", cache_policy=NO_CACHE)(write_forecasts)
-publish_task = task(name="publish", cache_policy=NO_CACHE)(publish)
-# A retry continues from the training's own checkpoint.
-training = task(name="train model", task_run_name="train until step {until}", retries=1, cache_policy=NO_CACHE)
+ingest_task = stored_task(name="ingest log", task_run_name="ingest {dataset}")(ingest_log)
+snapshots_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_snapshots)
+complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_complete_snapshots)
+prepare_task = stored_task(name="prepare tables", task_run_name="tables until step {until}")(prepare_tables)
+evaluate_task = stored_task(name="evaluate model", task_run_name="{method} on step {step}")(evaluate_model)
+methods_task = stored_task(name="evaluate methods", task_run_name="{names} on step {step}")(evaluate_methods)
+baselines_task = stored_task(name="evaluate baselines", task_run_name="baselines on step {step}")(evaluate_baselines)
+queries_task = stored_task(name="draw queries", task_run_name="queries of step {step}")(write_queries)
+rank_methods_task = stored_task(name="rank by methods", task_run_name="{names}")(rank_methods)
+rank_model_task = stored_task(name="rank by model", task_run_name="{method}")(rank_model)
+vectors_task = stored_task(name="write vectors", task_run_name="vectors")(write_vectors)
+forecasts_task = stored_task(name="write forecasts", task_run_name="forecasts")(write_forecasts)
+publish_task = stored_task(name="publish")(publish)
+# A try after an outage continues from the training's own checkpoint.
+training = stored_task(name="train model", task_run_name="train until step {until}")
 train_task = training(train_model)
 
 

@@ -1,9 +1,14 @@
-"""A flow -> the same flow, which skips a run that comes too late, sends the spool, and hands itself back at SIGTERM."""
+"""A flow -> the same flow, made for a service.
+
+It skips a run that comes too late, sends the spool first, and is due again after SIGTERM or an outage.
+"""
 
 import functools
+import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from prefect.client.orchestration import get_client
@@ -12,6 +17,7 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry, Cancelled
 
 from flows.service.dead_runs import runs_where
+from flows.service.outages import is_outage
 from flows.service.spool import replay
 from storage.layout import Layout
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 SKIPPED = "Skipped"
+MOST_TRIES = 5  # of a run whose store is away
 
 
 def managed(body: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -39,6 +46,11 @@ def managed(body: Callable[Given, Result]) -> Callable[Given, Result]:
             return body(*args, **kwargs)
 
     return run
+
+
+def seconds_until_next(num_tries: int) -> float:
+    """Seconds until a run is tried again: 30, 60, 120, ..., with a random part, because runs fail together."""
+    return 30.0 * 2 ** (num_tries - 1) * random.uniform(1.0, 1.5)  # noqa: S311
 
 
 def overtaken(run: "FlowRun") -> str | None:
@@ -64,25 +76,33 @@ def overtaken(run: "FlowRun") -> str | None:
 
 @contextmanager
 def handing_back(run: "FlowRun") -> Iterator[None]:
-    """Make a run due again that SIGTERM ends, so that a worker resumes it; the store has what it did.
+    """Make a run due again that SIGTERM ends, or an outage, so that a worker resumes it; the store has what it did.
 
-    A run without a deployment, and one that a user cancels, end as they always did.
+    A run without a deployment, and one that a user cancels, end as they always did; so does the MOST_TRIES-th try.
     """
     try:
         yield
+    except OSError as error:
+        state = None
+        if is_outage(error) and run.run_count < MOST_TRIES:
+            state = _handed_back(run, f"tried again, because {error}", seconds_until_next(run.run_count))
+        if state is None:
+            raise
+        raise Pause(state=state) from error
     except TerminationSignal as ending:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a worker that stops sends it to its runs once more
-        state = _handed_back(run)
+        state = _handed_back(run, "stopped by SIGTERM; a worker resumes it")
         if state is None:
             raise
         raise Pause(state=state) from ending  # the engine's way to leave a run that is not over, with exit code 0
 
 
-def _handed_back(run: "FlowRun") -> "State | None":
+def _handed_back(run: "FlowRun", message: str, seconds: float = 0.0) -> "State | None":
     with get_client(sync_client=True) as client:
         current = client.read_flow_run(run.id)
         if current.deployment_id is None or current.state is None or not current.state.is_running():
             return None
-        client.set_flow_run_state(run.id, AwaitingRetry())
+        due = datetime.now(UTC) + timedelta(seconds=seconds)
+        client.set_flow_run_state(run.id, AwaitingRetry(message=message, scheduled_time=due))
         state = client.read_flow_run(run.id).state
     return state if state is not None and state.is_scheduled() else None

@@ -17,6 +17,7 @@ from prefect.states import Cancelling, Completed, Running
 
 from flows.service import managed as module
 from flows.service.managed import SKIPPED, managed, overtaken
+from storage.objects import StoreUnreachable
 
 calls: list[str] = []
 
@@ -27,6 +28,8 @@ def body(end: str = "") -> str:
     calls.append(end)
     if end == "sigterm":
         os.kill(os.getpid(), signal.SIGTERM)
+    if end == "away":
+        raise StoreUnreachable("s3://bucket/key", "connection refused")
     if end == "cancelled":
         with get_client(sync_client=True) as client:
             [run] = [run for run in client.read_flow_runs() if run.name == end]
@@ -81,6 +84,28 @@ def test_a_run_that_a_user_cancels_is_not_handed_back(
     state = client.read_flow_run(run.id).state
     assert state is not None
     assert not state.is_scheduled()
+
+
+def test_a_run_whose_store_is_away_is_due_again_later_and_fails_at_last(
+    client: SyncPrefectClient, new_run: Callable[..., FlowRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run("away")
+    with pytest.raises(Pause):
+        run_flow(body, flow_run=run, parameters={"end": "away"})
+    state = client.read_flow_run(run.id).state
+    assert state is not None
+    assert (state.is_scheduled(), state.name) == (True, "AwaitingRetry")
+    assert "s3://bucket/key" in str(state.message)
+    due = state.state_details.scheduled_time
+    assert due is not None
+    assert 20 < (due - datetime.now(UTC)).total_seconds() < 46
+    monkeypatch.setattr(module, "MOST_TRIES", 1)
+    last = new_run("away")
+    with pytest.raises(StoreUnreachable):
+        run_flow(body, flow_run=last, parameters={"end": "away"})
+    state = client.read_flow_run(last.id).state
+    assert state is not None
+    assert state.is_failed()
 
 
 def test_a_run_without_a_deployment_ends_as_it_always_did(client: SyncPrefectClient) -> None:
