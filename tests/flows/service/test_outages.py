@@ -54,7 +54,12 @@ def test_a_task_is_tried_again_after_an_outage_alone(server: str, error: Excepti
         return "done"
 
     one = stored_task(name="away")(away_twice).with_options(retry_delay_seconds=0)
-    state = flow(lambda: one(), name="outage")(return_state=True)
+
+    @flow(name="outage")
+    def outage() -> str:
+        return one()
+
+    state = outage(return_state=True)
     assert len(calls) == tries
     assert state.is_completed() is (tries == 3)
 
