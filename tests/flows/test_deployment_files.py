@@ -123,8 +123,8 @@ def test_every_worker_polls_a_pool_that_is_created_and_used(
 ) -> None:
     commands = {name: str(service.get("command")) for name, service in compose["services"].items()}
     polled = {pool for command in commands.values() for pool in re.findall(r"'--pool', '([\w-]+)'", command)}
-    created = set(re.findall(r"work-pool create ([\w-]+)", commands["deploy"]))
-    assert polled == created == {deployment.work_pool.name for deployment in deployments}
+    assert compose["services"]["deploy"]["command"] == ["dyformer", "deploy"]
+    assert polled == {deployment.work_pool.name for deployment in deployments}
 
 
 def test_image_carries_every_package_and_installs_torch_first() -> None:

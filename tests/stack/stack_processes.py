@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from prefect_server import free_port
@@ -22,6 +23,20 @@ from flows.service.running import RECORD
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
 SECONDS_TO_START = 180
 UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PREFECT_HOME", "DYFORMER_STATE")
+
+
+def called(url: str, body: object = None) -> Any:
+    """Call a server; as its clients do, again if it is busy."""
+    data = None if body is None else json.dumps(body).encode()
+    for _ in range(30):
+        try:
+            with urlopen(Request(url, data, {"content-type": "application/json"}), timeout=30) as response:
+                return json.loads(response.read() or b"null")
+        except HTTPError as error:
+            if error.code != 503:
+                raise AssertionError(f"{url}: {error.read().decode()}") from error
+            time.sleep(1)
+    raise AssertionError(f"{url} was busy for 30 s")
 
 
 @dataclass(kw_only=True)
@@ -35,10 +50,7 @@ class Up:
 
     def request(self, path: str, body: object = None) -> Any:
         """Call Prefect's API."""
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self.record["prefect"] + path, data, {"content-type": "application/json"})
-        with urlopen(request, timeout=30) as response:
-            return json.loads(response.read() or b"null")
+        return called(self.record["prefect"] + path, body)
 
     def stop(self, number: int = signal.SIGTERM) -> str:
         """Send a signal to all processes of its group, as a terminal does, and return its last lines."""

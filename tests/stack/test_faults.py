@@ -1,6 +1,5 @@
 """A killed or stopped worker, a schedule that fires: each ends with the work done once, and nothing that hangs."""
 
-import json
 import os
 import signal
 import time
@@ -8,11 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 from own_log import own_log
-from stack_processes import Up, command, running, wait_until
+from stack_processes import Up, called, command, running, wait_until
 
 from flows.service.processes import marked
 
@@ -36,11 +34,6 @@ def state(up: Up, run: str) -> str:
     return up.request(f"/flow_runs/{run}")["state_name"]
 
 
-def post(url: str, body: object) -> Any:
-    with urlopen(Request(url, json.dumps(body).encode(), {"content-type": "application/json"}), timeout=30) as response:
-        return json.loads(response.read())
-
-
 def process_of(up: Up, run: str) -> list[int]:
     """Processes that execute a run."""
     found = []
@@ -61,9 +54,9 @@ def checkpoints(store: Path) -> list[Path]:
 def runs_in_mlflow(up: Up) -> list[str]:
     """Statuses of the runs of trainings."""
     url = up.record["mlflow"] + "/api/2.0/mlflow/"
-    experiment = post(f"{url}experiments/search", {"max_results": 10, "filter": "name = 'dyformer-mylog'"})
+    experiment = called(f"{url}experiments/search", {"max_results": 10, "filter": "name = 'dyformer-mylog'"})
     ids = [each["experiment_id"] for each in experiment.get("experiments", [])]
-    found = post(f"{url}runs/search", {"experiment_ids": ids}).get("runs", []) if ids else []
+    found = called(f"{url}runs/search", {"experiment_ids": ids}).get("runs", []) if ids else []
     return [run["info"]["status"] for run in found]
 
 

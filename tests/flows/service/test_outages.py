@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
-from prefect import flow
+from prefect import Task, flow
 
 from flows.service import outages
 from flows.service.managed import seconds_until_next
@@ -71,7 +71,7 @@ def test_every_task_that_uses_the_store_is_one_of_these() -> None:
     import flows.stages
 
     modules = (flows.audit, flows.benchmark, flows.retrain, flows.stages)
-    tasks = {name: each for module in modules for name, each in vars(module).items() if name.endswith("_task")}
+    tasks = {name: each for module in modules for name, each in vars(module).items() if isinstance(each, Task)}
     assert len(tasks) > 20
     for name, each in tasks.items():
         assert each.retries == len(DELAYS), name
