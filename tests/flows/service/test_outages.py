@@ -8,7 +8,7 @@ from prefect import Task, flow
 
 from flows.service import outages
 from flows.service.managed import seconds_until_next
-from flows.service.outages import DELAYS, is_outage, stored_task
+from flows.service.outages import DELAYS, JITTER, is_outage, stored_task
 from storage.leases import LeaseBusy
 from storage.objects import StoreUnreachable
 
@@ -76,4 +76,4 @@ def test_every_task_that_uses_the_store_is_one_of_these() -> None:
     for name, each in tasks.items():
         assert each.retries == len(DELAYS), name
         assert each.retry_condition_fn is outages._passes, name
-        assert each.retry_jitter_factor > 0, name
+        assert each.retry_jitter_factor == JITTER, name
