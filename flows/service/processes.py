@@ -52,6 +52,11 @@ class Service:
                 start_new_session=True,
             )
 
+    def terminate(self) -> None:
+        """Send SIGTERM, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+
     def check(self) -> None:
         """Raise ServiceFailed if it has ended."""
         if self.process is None or self.process.poll() is not None:
@@ -68,9 +73,9 @@ class Service:
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def marked(mark: str) -> list[int]:
+def marked(mark: str, variable: str = MARK) -> list[int]:
     """Processes of this user whose mark begins with these characters; one that has ended but was not read is none."""
-    start, found = f"{MARK}={mark}".encode(), []
+    start, found = f"{variable}={mark}".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with suppress(OSError):

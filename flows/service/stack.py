@@ -2,23 +2,22 @@
 
 import json
 import os
-import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from filelock import FileLock, Timeout
 
-from flows.service.processes import MARK, Service, ServiceFailed, end_marked, marked
+from flows.service.processes import MARK, Service, ServiceFailed, end_marked, marked, wait_for_end
 from flows.service.running import ADDRESSES, LOCK, RECORD, last_stack
+from flows.service.stopping import Stopping
+from flows.service.worker import SECONDS_FOR_RUNS
 from storage.disk import make_folder
 from storage.layout import Layout
 
@@ -26,11 +25,9 @@ HOST = "127.0.0.1"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 POOL = "dyformer-cpu"
 SECONDS_TO_START = 180.0
-SECONDS_FOR_RUNS = 40.0  # a run that is stopped saves its checkpoint and hands itself back
 SECONDS_FOR_SERVERS = 10.0
 MOST_STARTS = 5  # of one service in QUIET_SECONDS, before the stack gives up
 QUIET_SECONDS = 600.0
-RUNS_OF_A_WORKER = 2  # one training, and something short beside it
 
 
 class StackRuns(ValueError):
@@ -53,44 +50,6 @@ class Ports:
         return {name: _port(name, getattr(self, name)) for name in USUAL_PORTS}
 
 
-class Stopping:
-    """Whether the stack shall stop: Ctrl-C, SIGTERM or the end of the terminal; a second signal hurries."""
-
-    def __init__(self) -> None:
-        self._event, self._num = threading.Event(), 0
-
-    def __call__(self) -> bool:
-        """Whether a signal has come."""
-        return self._event.is_set()
-
-    def is_hurried(self) -> bool:
-        """Whether two have come."""
-        return self._num > 1
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for a signal; returns whether one came."""
-        return self._event.wait(seconds)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._num += 1
-        self._event.set()
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take these signals during a `with` block.
-
-        Children then have the usual handlers, even where this process was started to ignore Ctrl-C.
-        """
-        before = {each: signal.signal(each, self._receive) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        descriptor = signal.set_wakeup_fd(-1)  # a command ends two seconds after Ctrl-C; this one stops its servers
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(descriptor)
-            for each, handler in before.items():
-                signal.signal(each, handler)
-
-
 def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[str], None]) -> None:
     """Start the servers, deploy, start the workers, say where they are, and stop them all at a signal.
 
@@ -111,9 +70,9 @@ def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[st
         os.environ.update({ADDRESSES[name]: address for name, address in addresses.items()})
         os.environ["PREFECT_HOME"] = str(folder / "prefect")
         _write(folder, {"mark": mark, "process": os.getpid()})
-        ending.callback(_stop, mark, stopping)
         servers = _servers(layout, folder, addresses, mark)
         workers = [_worker(folder, mark, number) for number in range(1, num_workers + 1)]
+        ending.callback(_stop, mark, workers, stopping)
         _start(layout, servers, workers, stopping, show)
         if not stopping():
             _write(folder, {"mark": mark, "process": os.getpid(), **addresses})
@@ -193,10 +152,9 @@ def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str)
 
 def _worker(folder: Path, mark: str, number: int) -> Service:
     name = f"worker-{number}"
-    pool = ["--pool", POOL, "--type", "process", "--name", name, "--limit", str(RUNS_OF_A_WORKER)]
     return Service(
         name=name,
-        arguments=["prefect", "worker", "start", *pool],
+        arguments=["flows.service.worker", "--name", name],
         environment={MARK: f"{mark}-worker"},
         folder=folder,
         is_ready=lambda: _is_online(name),
@@ -270,8 +228,11 @@ def _watch(services: list[Service], stopping: Stopping, show: Callable[[str], No
                 service.start()
 
 
-def _stop(mark: str, stopping: Stopping) -> None:
+def _stop(mark: str, workers: list[Service], stopping: Stopping) -> None:
     """End the workers and their runs first, because a run hands itself back to the server; then the servers."""
-    end_marked(f"{mark}-worker", SECONDS_FOR_RUNS, stopping.is_hurried)
-    end_marked(f"{mark}-server", SECONDS_FOR_SERVERS, stopping.is_hurried)
+    for worker in workers:
+        worker.terminate()
+    wait_for_end(f"{mark}-worker", SECONDS_FOR_RUNS + SECONDS_FOR_SERVERS, stopping.is_hurried)
+    for part in ("worker", "server"):
+        end_marked(f"{mark}-{part}", SECONDS_FOR_SERVERS, stopping.is_hurried)
     assert not marked(mark)

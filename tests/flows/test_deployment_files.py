@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dyformer.logs.datasets import DATASETS
-from flows.service.deployments import Deployment, read_deployments
+from flows.service.deployments import POOL, Deployment, read_deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = re.compile(r"password|secret|access_?key", re.IGNORECASE)
@@ -121,10 +121,11 @@ def test_mlflow_of_the_compose_file_allows_its_host_name(compose: dict[str, Any]
 def test_every_worker_polls_a_pool_that_is_created_and_used(
     compose: dict[str, Any], deployments: list[Deployment]
 ) -> None:
-    commands = {name: str(service.get("command")) for name, service in compose["services"].items()}
-    polled = {pool for command in commands.values() for pool in re.findall(r"'--pool', '([\w-]+)'", command)}
+    workers = [service["command"] for name, service in compose["services"].items() if name.startswith("worker-")]
+    assert workers
+    assert all(command[:3] == ["python", "-m", "flows.service.worker"] for command in workers)
     assert compose["services"]["deploy"]["command"] == ["dyformer", "deploy"]
-    assert polled == {deployment.work_pool.name for deployment in deployments}
+    assert {deployment.work_pool.name for deployment in deployments} == {POOL}
 
 
 def test_image_carries_every_package_and_installs_torch_first() -> None:

@@ -70,6 +70,11 @@ def worker_of(up: Up) -> int:
     return worker
 
 
+def wrapper_of(up: Up) -> int:
+    """Process that a service's manager knows as the worker."""
+    return int(Path(f"/proc/{worker_of(up)}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def in_training(up: Up, store: Path, run: str) -> list[int]:
     """Wait until a run trains; returns its processes."""
     wait_until(lambda: state(up, run) == "Running", 120, "the run did not begin")
@@ -102,7 +107,7 @@ def test_a_run_whose_worker_gets_sigterm_saves_is_handed_back_and_completes(up: 
     run = started(stack, log, LONG)
     in_training(stack, store, run)
     assert checkpoints(store) == []
-    os.kill(worker_of(stack), signal.SIGTERM)
+    os.kill(wrapper_of(stack), signal.SIGTERM)
     wait_until(lambda: checkpoints(store), 40, "no checkpoint was saved")
     wait_until(lambda: state(stack, run) == "Completed", 300, f"the run is {state(stack, run)}")
     found = stack.request(f"/flow_runs/{run}")

@@ -10,7 +10,8 @@ import pytest
 from filelock import FileLock
 
 from flows.service.running import ADDRESSES, LOCK, RECORD, running_stack, use_running_stack
-from flows.service.stack import HOST, Ports, PortTaken, StackRuns, Stopping, run_stack
+from flows.service.stack import HOST, Ports, PortTaken, StackRuns, run_stack
+from flows.service.stopping import Stopping
 from storage.layout import Layout
 
 

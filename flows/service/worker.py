@@ -1,0 +1,90 @@
+"""A process worker of Prefect, whose runs are stopped before it: each saves what it has and is due again.
+
+Prefect's own worker ends at SIGTERM without a word to its runs, which then stand as running until they are found dead.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+
+from flows.service.deployments import POOL
+from flows.service.processes import SECONDS_BETWEEN_LOOKS, marked
+from flows.service.stopping import Stopping
+
+RUNS = "DYFORMER_WORKER"  # in the environment of a worker and of its runs
+NUM_RUNS = 2  # one training, and something short beside it
+SECONDS_FOR_RUNS = 40.0  # a run that is stopped saves its checkpoint and hands itself back
+SECONDS_FOR_WORKER = 10.0
+
+
+def run_worker(arguments: list[str]) -> int:
+    """Run `prefect worker start` with these arguments until it ends or a signal comes; returns its exit code."""
+    stopping, mark = Stopping(), uuid.uuid4().hex
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "prefect",
+        "worker",
+        "start",
+        "--pool",
+        POOL,
+        "--type",
+        "process",
+        *arguments,
+    ]
+    with stopping.listening():
+        # In a session of its own, because a terminal sends Ctrl-C to all processes of one.
+        worker = subprocess.Popen(command, env={**os.environ, RUNS: mark}, start_new_session=True)  # noqa: S603
+        while worker.poll() is None and not stopping.wait(SECONDS_BETWEEN_LOOKS):
+            pass
+        if worker.poll() is None:
+            stop_worker(worker, mark, stopping.is_hurried)
+    return worker.wait()
+
+
+def stop_worker(worker: "subprocess.Popen[bytes]", mark: str, is_hurried: Callable[[], bool]) -> None:
+    """Stop the runs of a worker, and then the worker, which is frozen meanwhile: it would take them again."""
+    worker.send_signal(signal.SIGSTOP)
+    _end(lambda: [each for each in marked(mark, RUNS) if each != worker.pid], SECONDS_FOR_RUNS, is_hurried)
+    worker.terminate()
+    worker.send_signal(signal.SIGCONT)
+    with suppress(subprocess.TimeoutExpired):
+        worker.wait(SECONDS_FOR_WORKER)
+    if worker.poll() is None:
+        worker.kill()
+
+
+def _end(processes: Callable[[], list[int]], seconds: float, is_hurried: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    _signal(processes(), signal.SIGTERM)
+    while processes() and time.monotonic() < until and not is_hurried():
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    _signal(processes(), signal.SIGKILL)
+
+
+def _signal(processes: list[int], number: int) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def main() -> None:
+    """Run a worker with the options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m flows.service.worker")
+    parser.add_argument("--name", help="of the worker on Prefect's pages")
+    parser.add_argument("--queue", help="take runs of this queue alone, such as train or default")
+    parser.add_argument("--limit", type=int, default=NUM_RUNS, help="runs at a time")
+    given = parser.parse_args()
+    options = {"--name": given.name, "--work-queue": given.queue, "--limit": str(given.limit)}
+    sys.exit(run_worker([text for name, value in options.items() if value for text in (name, value)]))
+
+
+if __name__ == "__main__":
+    main()
