@@ -8,6 +8,7 @@
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
 # make ui     start MLflow's user interface on the runs of the local store
 # make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
+# make bench-soak   200 simulated daily retrainings: disk, memory and time stay bounded
 # make bench-scale  12 million interactions, raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
 
 PYTHON ?= python3
@@ -88,6 +89,9 @@ bench: $(VENV)/.bench
 
 bench-scale: $(VENV)/.bench
 	$(BIN)/python benchmarks/scale.py s10m
+
+bench-soak: $(VENV)/.bench
+	$(BIN)/python benchmarks/soak.py
 
 clean:
 	rm -rf $(VENV) .venv-wheel dist site .pytest_cache .ruff_cache .import_linter_cache

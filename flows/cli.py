@@ -35,6 +35,7 @@ from flows.options import (
     experiment_from,
     with_reading,
 )
+from flows.retention import prune
 from flows.runs import announce, finished_run, next_options, print_plan, print_run, retrained
 from flows.service.commands import register
 from flows.service.running import use_running_stack
@@ -422,6 +423,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
 register(app)
 published.register(app)
 app.command()(compare)
+app.command()(prune)
 
 
 def main(arguments: list[str] | None = None) -> None:

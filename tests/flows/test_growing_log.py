@@ -18,6 +18,7 @@ import flows.retrain as retraining
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows import published
+from flows.retention import pruned
 from flows.tasks import train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift
@@ -27,11 +28,14 @@ from flows.tasks.publishing.champions import rollback, track_rollback
 from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
+from storage import files
 from storage.artifacts.artifact import read_table
 from storage.champions import read_champion, replace_champion, succession
 from storage.layout import Layout
 from storage.published import ledger, publications
 from storage.queries import query
+from storage.retention import removable
+from storage.verification import faults
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -274,3 +278,42 @@ def test_an_alarm_that_cannot_be_sent_names_no_address(
     assert problem in snapshots["drift"]["alarm"]
     assert "token" not in str(snapshots)
     assert "passwd" not in str(snapshots)
+
+
+def test_old_versions_go_and_a_rollback_still_finds_its_weights(drop: Callable[..., Any], trainings: list[int]):
+    first = drop(*day(0), *day(1), *day(2), *day(3), at(4, 0))
+    champion = read_report(first)[1]["promotion"]["champion"]
+    later = [drop(*day(number), at(number + 1, 0)) for number in range(4, 8)]
+    layout = Layout.from_environment()
+    before = ledger(layout, "mylog")
+    assert removable(layout, "mylog", 5) == []  # there are five versions of snapshots
+    removed = removable(layout, "mylog", 2)
+    assert read_report(first)[1]["addresses"]["snapshots"] in removed
+    assert not {address for address in removed if "publications" in address or "outcomes" in address}
+    assert not {model for model in champion["models"] if model in removed}
+    client = mlflow.MlflowClient(layout.tracking_uri)
+    [experiment] = [each for each in client.search_experiments() if each.name == "dyformer-mylog"]
+    lines = pruned("mylog", 2)
+    assert lines[0].startswith(f"removed {len(removed)} artifacts of mylog")
+    assert pruned("mylog", 2) == [line.replace(str(len(removed)), "0") for line in lines[:1]] + [
+        "removed the files and model versions of 0 runs from MLflow; their metrics stay"
+    ]
+    assert not any(files.find(address) for address in removed)
+    assert ledger(layout, "mylog").equals(before)
+    assert list(faults(layout)) == []
+    runs = client.search_runs([experiment.experiment_id], "tags.stage = 'retrain'", order_by=["attributes.start_time"])
+    assert len(runs) == 5
+    assert all(run.data.metrics["finetune/link"] > 0 for run in runs)
+    are_empty = [not client.list_artifacts(run.info.run_id) for run in runs]
+    named = {client.get_model_version_by_alias("dyformer-mylog", alias).run_id for alias in ("champion", "challenger")}
+    expected = [run.info.run_id not in named for run in runs[:3]] + [False, False]
+    assert are_empty == expected
+    assert drop() == later[-1]  # nothing is made again
+    assert trainings == [2, 3, 4, 5, 6, 7]
+    drop(*day(8), at(9, 0))
+    assert trainings == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_fewer_than_two_versions_are_refused(drop: Callable[..., Any], trainings: list[int]):
+    with pytest.raises(ValueError, match="at least 2"):
+        removable(Layout.from_environment(), "mylog", 1)

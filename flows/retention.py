@@ -1,0 +1,36 @@
+"""The command `prune`: old versions of a dataset -> removed from the store and from MLflow."""
+
+from typing import Annotated
+
+import typer
+
+from flows.console import printable
+
+KEEP = 10
+
+
+def prune(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")],
+    keep: Annotated[int, typer.Option(help="number of newest versions that stay", min=2)] = KEEP,
+) -> None:
+    """Remove old versions: what neither the newest ones, nor a champion, nor the ledger needs."""
+    for line in pruned(dataset, keep):
+        print(printable(line))
+
+
+def pruned(dataset: str, keep: int = KEEP) -> list[str]:
+    """Remove old versions of a dataset from the store and from MLflow; return what was done, as sentences."""
+    from storage.layout import Layout
+    from storage.retention import prune as prune_store
+    from storage.tracking.mlflow_client import failures, reason
+    from storage.tracking.retention import prune_runs
+    from storage.tracking.runs import open_tracker
+
+    layout = Layout.from_environment()
+    lines = [f"removed {len(prune_store(layout, dataset, keep))} artifacts of {dataset} from {layout.root}"]
+    try:
+        num_runs = prune_runs(open_tracker(layout), dataset, keep)
+        lines.append(f"removed the files and model versions of {num_runs} runs from MLflow; their metrics stay")
+    except failures() as error:
+        lines.append(f"MLflow keeps all files until the next time, because it failed: {reason(error)}")
+    return lines

@@ -1,0 +1,66 @@
+"""Versions of a dataset -> only the newest ones, and those that its champions need."""
+
+from storage import files
+from storage.champions import read_champion
+from storage.drop import check_dataset
+from storage.layout import Layout
+from storage.locks import not_in_use
+from storage.published import OUTCOMES, PUBLICATIONS, PUBLISHED_KINDS
+
+PERMANENT = ("champion", PUBLICATIONS, OUTCOMES)  # kinds: the succession and the ledger, which are small
+FEWEST = 2
+
+
+def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
+    """Addresses of artifacts and checkpoints that neither the newest versions of the snapshots nor a champion need.
+
+    A champion needs its weights and what it published last; so do the last `keep` champions before it, for a rollback.
+    The events, the record of the champions and the ledger stay.
+
+    Raises ValueError for fewer than 2 versions, because a run may read the one before its own.
+    """
+    if keep < FEWEST:
+        raise ValueError(f"keep {keep} versions: expected at least {FEWEST}")
+    check_dataset(layout, dataset)
+    versions = sorted({_version(layout, address) for address in _addresses(layout.all_snapshots(dataset))})
+    if len(versions) <= keep:
+        return []
+    needed = {layout.absolute(address) for address in _needed(layout, dataset, keep)}
+    found = []
+    for folder in layout.artifact_folders:
+        for kind in sorted(set(files.children(folder)) - set(PERMANENT)):
+            addresses = _addresses(layout.of_dataset(f"{folder}/{kind}", dataset))
+            found += [each for each in addresses if each not in needed and _version(layout, each) < versions[-keep]]
+    return found
+
+
+def prune(layout: Layout, dataset: str, keep: int) -> list[str]:
+    """Remove what `removable` lists; return it. A killed removal can be repeated.
+
+    Raises DatasetInUse if a process of this machine ingests the dataset or trains on it.
+    """
+    with not_in_use(layout, dataset, "prune"):
+        addresses = removable(layout, dataset, keep)
+        for address in addresses:
+            files.remove_folder(address)
+    return addresses
+
+
+def _needed(layout: Layout, dataset: str, keep: int) -> list[str]:
+    """Addresses below the root that the records of the champion and of those before it name."""
+    record, _ = read_champion(layout, dataset)
+    records = [] if record is None else [*record.get("earlier", [])[-keep:], record]
+    models = [model for each in records for model in each.get("models", [])]
+    published = [each["published"] for each in records if each.get("published")]
+    return models + [each[kind] for each in published for kind in PUBLISHED_KINDS if each[kind]]
+
+
+def _addresses(folder: str) -> list[str]:
+    """Addresses of all artifacts and checkpoints below the folder of a dataset, also of unfinished ones."""
+    below = [location.removeprefix(f"{folder}/").split("/") for location in files.find(folder)]
+    keys = ["/".join(part for part in parts[:-1] if "=" in part) for parts in below]
+    return sorted({f"{folder}/{key}" for key in keys if key})
+
+
+def _version(layout: Layout, address: str) -> int:
+    return int(layout.describe(address)[1].get("version", 0))
