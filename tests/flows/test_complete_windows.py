@@ -1,6 +1,7 @@
 """Complete windows: a window that has begun changes nothing, and the same history has the same addresses."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from flows.tasks import train
 from flows.tasks.complete_windows import TooFewWindows, complete_snapshots, make_complete_snapshots, moment
 from flows.tasks.evaluation.evaluate import evaluate_baselines
 from flows.tasks.ingest import ingest_log
+from flows.tasks.models import run_keys
 from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import lineage_of, read_bytes
@@ -310,6 +312,17 @@ def test_digests_of_histories_differ_from_the_first_step_that_differs(store: Pat
     ingest_log("part", reading_of(store, changed), lambda text: None)
     second = open_snapshots(make_snapshots("part")).steps["history"].to_list()
     assert [one == other for one, other in zip(first, second, strict=True)] == [True, True, False, False]
+
+
+def test_the_lineage_and_the_address_of_a_model_hold_the_digest_of_its_history(store: Path):
+    """So that windows that other rows have moved or trimmed, under one version, are no history of before."""
+    dropped(store, "first", rows_of(1, 2, 3, 4))
+    opened = open_snapshots(make_snapshots("mylog"))
+    lineage = opened.lineage("model", until=3, settings={"seed": 0})
+    assert lineage.inputs == {"history": opened.steps["history"][2]}
+    other = replace(lineage, inputs={"history": opened.steps["history"][3]})
+    assert run_keys(other) != run_keys(lineage)
+    assert (opened.has_history(lineage), opened.has_history(other)) == (True, False)
 
 
 # The commands.
