@@ -24,7 +24,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale clean
+.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak clean
 
 run: install
 	$(BIN)/dyformer run generated
