@@ -48,7 +48,7 @@ def without_prefect() -> None:
     from dyformer.experiments.methods import METHODS
 
     for name, task in vars(retraining).copy().items():
-        if name.endswith("_task"):
+        if name.endswith("_task") and hasattr(task, "fn"):
             setattr(retraining, name, task.fn)
     for title in METHODS.keys() - set(METHODS_USED):
         del METHODS[title]

@@ -7,6 +7,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from flows.artifacts import show_page
+from flows.retention import KEEP, prune_published
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
 from flows.service.missing_runs import start_missing
 from flows.service.spool import replay
@@ -22,13 +23,17 @@ TITLES = {
     "tracked": "runs of MLflow whose flow is dead, ended",
     "sent": "tracked runs of the spool, sent to MLflow",
     "started": "retrainings that were missing, started",
+    "pruned": "old versions, removed",
     "problems": "to be looked at",
 }
 
 
 @flow(flow_run_name="reconcile")
-def reconcile() -> dict[str, Any]:
-    """End what is dead, start what is missing, and send what waits for MLflow.
+def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
+    """End what is dead, start what is missing, send what waits for MLflow, and remove old versions.
+
+    Args:
+        keep: number of versions that stay of each dataset that publishes forecasts; None: all.
 
     Returns:
         A list of lines for each key of TITLES.
@@ -48,6 +53,7 @@ def reconcile() -> dict[str, Any]:
             done["tracked"], done["problems"] = [], [f"MLflow: {reason(error)}"]
         done["sent"], problems = replay(layout)
         done["started"], missing = start_missing(client, layout)
+        done["pruned"] = [] if keep is None else prune_published(layout, keep)
         done["problems"] = [*done.get("problems", []), *problems, *missing]
     page = [
         f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in lines) for name, lines in done.items() if lines

@@ -1,10 +1,14 @@
-"""The command `prune`: old versions of a dataset -> removed from the store and from MLflow."""
+"""Old versions of datasets -> removed from the store and from MLflow, by the command `prune` and by `reconcile`."""
 
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.console import printable
+
+if TYPE_CHECKING:
+    from storage.layout import Layout
 
 KEEP = 10
 
@@ -33,4 +37,19 @@ def pruned(dataset: str, keep: int = KEEP) -> list[str]:
         lines.append(f"removed the files and model versions of {num_runs} runs from MLflow; their metrics stay")
     except failures() as error:
         lines.append(f"MLflow keeps all files until the next time, because it failed: {reason(error)}")
+    return lines
+
+
+def prune_published(layout: "Layout", keep: int) -> list[str]:
+    """Remove the old versions of each dataset that publishes forecasts; those of one in use wait for the next time."""
+    from storage import files
+    from storage.locks import DatasetInUse
+    from storage.published import publications
+    from storage.retention import removable
+
+    lines = []
+    for dataset in layout.dataset_names(files.children(layout.datasets)):
+        with suppress(DatasetInUse):
+            if not publications(layout, dataset).is_empty() and removable(layout, dataset, keep):
+                lines += pruned(dataset, keep)
     return lines
