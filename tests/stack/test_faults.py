@@ -17,7 +17,7 @@ from flows.service.processes import marked
 pytestmark = pytest.mark.stack
 
 # Long enough to be stopped in: the epochs are short, and there are many.
-LONG = {"pretrain": None, "finetune.epochs": 1500, "finetune.patience": None, "finetune.batches_per_epoch": 2}
+LONG = {"pretrain": None, "finetune.epochs": 900, "finetune.patience": None, "finetune.batches_per_epoch": 2}
 SHORT = {"pretrain": None, "finetune.epochs": 2, "finetune.batches_per_epoch": 2}
 SMALL = {"model.width": 16, "model.num_heads": 2, "model.num_layers": 1}
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
@@ -109,7 +109,7 @@ def test_a_run_whose_worker_gets_sigterm_saves_is_handed_back_and_completes(up: 
     assert checkpoints(store) == []
     os.kill(wrapper_of(stack), signal.SIGTERM)
     wait_until(lambda: checkpoints(store), 40, "no checkpoint was saved")
-    wait_until(lambda: state(stack, run) == "Completed", 300, f"the run is {state(stack, run)}")
+    wait_until(lambda: state(stack, run) == "Completed", 480, "the run did not complete")
     found = stack.request(f"/flow_runs/{run}")
     assert found["run_count"] == 2
     history = [each["name"] for each in stack.request(f"/flow_run_states/?flow_run_id={run}")]
