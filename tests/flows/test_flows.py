@@ -77,7 +77,7 @@ def test_counts_scores_addresses_and_seconds_are_reported(run: Run):
         "num_duplicates": 0,
         "num_comments": 0,
     }
-    assert set(run["seconds"]) == {"ingest", "train", "rank", "evaluate", "predict", "track"}
+    assert set(run["seconds"]) == {"ingest", "drift", "train", "rank", "evaluate", "predict", "track"}
     assert all(seconds >= 0 for seconds in run["seconds"].values())
     for protocol in ("prequential", "paper"):
         rows = [row for row in run["scores"] if (row["method"], row["protocol"]) == ("DyFormer", protocol)]
