@@ -36,7 +36,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     from mkdocs.structure.files import File
 
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
-    pages = {"settings.md": settings_page(), "architecture.md": architecture_page(), "results.md": results}
+    pages = {"settings.md": settings_page(), "architecture.md": architecture_page(), "measurements.md": results}
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
     return files
@@ -44,7 +44,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Point links to the page of measurements at its copy on the site."""
-    return markdown.replace("(../benchmarks/RESULTS.md", "(results.md")
+    return markdown.replace("(../benchmarks/RESULTS.md", "(measurements.md")
 
 
 def settings_page() -> str:

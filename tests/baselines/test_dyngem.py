@@ -38,7 +38,7 @@ def plain(model: RowAutoEncoder, rows_UN: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def test_the_loss_is_that_of_sdne_and_the_penalty_that_of_dyngem():
-    model, method = autoencoder(), replace(SMALL, first_order=0.3, edge_factor=2.0, l1=0.01, l2=0.02)
+    model, method = autoencoder(), replace(SMALL, first_order=300.0, edge_factor=2.0, l1=0.01, l2=0.02)
     node_U, source_E, target_E = np.array([0, 2, 5, 7]), np.array([0, 1, 0]), np.array([1, 2, 3])
     targets = row_targets(MATRIX[node_U], 12, np.random.default_rng(0))
     code_UD = model.encode(input_tensor(MATRIX[node_U]))
@@ -48,7 +48,7 @@ def test_the_loss_is_that_of_sdne_and_the_penalty_that_of_dyngem():
     code, output = plain(model, rows_UN)
     second = (((output - rows_UN) * np.where(rows_UN > 0, 2.0, 1.0)) ** 2).sum(axis=1)
     edges = zip(source_E, target_E, strict=True)
-    expected = np.mean([second[i] + second[j] + 0.3 * ((code[i] - code[j]) ** 2).sum() for i, j in edges])
+    expected = np.mean([second[i] + second[j] + 300 * ((code[i] - code[j]) ** 2).sum() for i, j in edges])
     assert found.item() == pytest.approx(expected, rel=1e-4)
     matrices = [value.numpy() for name, value in model.state_dict().items() if "bias" not in name and value.dim() == 2]
     assert len(matrices) == 6

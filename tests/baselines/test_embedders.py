@@ -96,3 +96,9 @@ def test_later_rows_change_no_byte_of_a_vector_and_earlier_ones_do(title: str):
         earlier = list(communities().snapshots)
         earlier[step - 1] = replace(earlier[0], step=step)
         assert vectors(title, with_snapshots(communities(), *earlier)).tobytes() != fitted(title).tobytes()
+
+
+@pytest.mark.parametrize("title", TINY)
+def test_permanent_numbers_change_no_byte_of_a_vector(title: str):
+    renumbered = replace(communities(), node_N=communities().node_N[::-1] + 1000)
+    assert vectors(title, renumbered).tobytes() == fitted(title).tobytes()

@@ -89,8 +89,10 @@ def test_neighbours_are_drawn_alike_and_a_lonely_node_stands_for_its_own():
 
 def test_pairs_are_a_walks_start_and_its_later_nodes():
     walk_SL = np.array([[0, 1, 0, 2], [3, 4, 5, 4]], dtype=np.int32)
-    pairs = zip(*(end.tolist() for end in pairs_with_starts(walk_SL, 500, np.random.default_rng(0))), strict=True)
-    assert set(pairs) == {(0, 1), (0, 2), (3, 4), (3, 5)}
+    source_P, target_P = pairs_with_starts(walk_SL, 6000, np.random.default_rng(0))
+    assert set(zip(source_P.tolist(), target_P.tolist(), strict=True)) == {(0, 1), (0, 2), (3, 4), (3, 5)}
+    # All three later nodes of the second walk are others, and two of the first one's.
+    assert [(source_P == node).sum() for node in (0, 3)] == pytest.approx([2000, 3000], abs=150)
 
 
 def test_a_window_without_edges_gives_untrained_vectors():
