@@ -269,7 +269,7 @@ def _end_features(
 def busier_end_first(
     degree_N: NDArray[np.float64], source_P: NDArray[np.int64], target_P: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order the ends of each pair: the one with more neighbours first, whatever the direction of the pair.
+    """Order the ends of each pair: the one with more neighbours first, of equal ones the one with the lower number.
 
     Busy ends are few, and their rows are expensive; the other ends have few neighbours to visit.
     """

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
@@ -22,6 +22,7 @@ import torch
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
+from storage import files
 from storage.artifacts.artifact import ArtifactMissing, Lineage, manifest, read_bytes, read_table, write_artifact
 from storage.artifacts.checkpoints import CheckpointMissing, from_bytes, load_checkpoint, save_checkpoint, to_bytes
 from storage.champions import replace_champion
@@ -39,10 +40,8 @@ MODEL = Lineage(kind="model", dataset="log", table_version=1, until=2)
 READINGS = {"log": {"window": "3 equal"}, "other": {"window": "2 equal"}}
 
 
-def prepared_store(folder: Path) -> Path:
-    """Make a small store with each kind of file, by the functions of a run, and return its folder."""
-    store = folder / "store"
-    layout = _use(store)
+def prepared_store(folder: Path, layout: Layout) -> None:
+    """Make a small store with each kind of file, by the functions of a run; logs and plots lie in the folder."""
     for number, (name, reading) in enumerate(READINGS.items()):
         rows = [f"u{i % 7},v{(i * 3 + number) % 5},{1000 + 10 * i}" for i in range(40)]
         for part in range(2):
@@ -73,13 +72,13 @@ def prepared_store(folder: Path) -> Path:
     run.append({"id": "2", "kind": "artifact", "time": 6, "path": "plots"}, folder / "plots")
     run.append({"id": "3", "kind": "finish", "status": "FINISHED", "time": 6})
     run.close()
-    shutil.rmtree(store / "locks", ignore_errors=True)
-    return store
+    shutil.rmtree(Path(layout.state) / "locks", ignore_errors=True)
 
 
-def _use(store: Path) -> Layout:
-    os.environ["DYFORMER_STORAGE"] = str(store)
-    return Layout(str(store))
+def opened(root: str, state: str = "") -> Layout:
+    """Open the store of this root, also for all that reads the environment."""
+    os.environ["DYFORMER_STORAGE"], os.environ["DYFORMER_STATE"] = root, state
+    return Layout.from_environment()
 
 
 def _spooled(layout: Layout) -> list[Any]:
@@ -131,9 +130,9 @@ def _missing(address: str) -> None:
     raise ArtifactMissing(address)
 
 
-def results(store: Path, *, with_sql: bool = True) -> dict[str, Any]:
+def results(layout: Layout, *, with_sql: bool = True) -> dict[str, Any]:
     """Read everything; a named error stands for a result."""
-    layout, found = _use(store), {}
+    found = {}
     for name, read in (READERS | ({"sql": _sql} if with_sql else {})).items():
         try:
             found[name] = read(layout)
@@ -150,30 +149,30 @@ class Trial:
     damage: str
     position: float  # of the byte that is changed, or the length that is left, as a fraction
 
-    def apply(self, store: Path) -> None:
+    def apply(self, layout: Layout) -> None:
         """Damage the file."""
-        path = store / self.path
-        content = path.read_bytes()
+        address = f"{layout.root}/{self.path}"
+        content = files.read_bytes(address)
         at = min(int(self.position * len(content)), max(len(content) - 1, 0))
         if self.damage == "delete":
-            path.unlink()
+            files.remove(address)
         elif self.damage == "empty":
-            path.write_bytes(b"")
+            files.write_bytes(address, b"")
         elif self.damage == "truncate":
-            path.write_bytes(content[:at])
+            files.write_bytes(address, content[:at])
         else:
             bit = 1 << int(self.position * 1e6) % 8
-            path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+            files.write_bytes(address, content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
 
 
-def trials(store: Path, num_tries: int, seed: int) -> list[Trial]:
+def trials(layout: Layout, num_tries: int, seed: int) -> list[Trial]:
     """Draw trials: the kinds of file in turn, so that each gets as many."""
     generator = random.Random(seed)
     kinds: dict[str, list[str]] = {}
-    for path in sorted(store.rglob("*")):
-        if path.is_file() and "locks" not in path.parts and path.name != "lock":
-            relative = path.relative_to(store)
-            kind = f"{'/'.join(part for part in relative.parts[:4] if '=' not in part)}{path.suffix}"
+    for address in files.find(layout.root, hidden=True):
+        relative = PurePosixPath(layout.relative(address))
+        if "locks" not in relative.parts and relative.name != "lock":
+            kind = f"{'/'.join(part for part in relative.parts[:4] if '=' not in part)}{relative.suffix}"
             kinds.setdefault(kind, []).append(str(relative))
     names = sorted(kinds)
     damages = ("flip", "flip", "truncate", "empty", "delete")
@@ -192,25 +191,30 @@ def failures(store: Path, expected: dict[str, Any], trial: Trial, folder: Path) 
     copy = folder / "store"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(store, copy)
-    trial.apply(copy)
+    layout = opened(str(copy))
+    trial.apply(layout)
+    return wrong_readings(layout, expected)
+
+
+def wrong_readings(layout: Layout, expected: dict[str, Any]) -> list[str]:
+    """Read and repair a damaged store; list the claims that do not hold."""
     wrong: list[str] = []
-    layout = _use(copy)
     try:
         named = list(faults(layout))  # before the readers, because they may make a part again
-        found = results(copy)
+        found = results(layout)
     except BaseException as error:  # noqa: BLE001, because a panic of a library is no Exception
         return [f"an error without a name: {error!r}"]
     for name, value in found.items():
         if isinstance(value, NAMED):
-            wrong += [f"{name}: {value!r} names no file"] * (str(copy) not in str(value) and name != "weights")
+            wrong += [f"{name}: {value!r} names no file"] * (layout.root not in str(value) and name != "weights")
         elif value != expected[name]:
             wrong.append(f"{name}: another result without a word")
     if any(isinstance(value, Damaged) for value in found.values()) and not named:
         wrong.append("verify does not name it")
-    return wrong + _failures_after_repair(layout, copy, expected)
+    return wrong + _failures_after_repair(layout, expected)
 
 
-def _failures_after_repair(layout: Layout, copy: Path, expected: dict[str, Any]) -> list[str]:
+def _failures_after_repair(layout: Layout, expected: dict[str, Any]) -> list[str]:
     """Repair all that can be; what is then still damaged cannot be made again, and nothing else is."""
     for fault in list(faults(layout)):
         repaired(layout, dataset_of(fault), fault)
@@ -218,7 +222,7 @@ def _failures_after_repair(layout: Layout, copy: Path, expected: dict[str, Any])
         make_snapshots(dataset)  # as the next command does
     left = list(faults(layout))
     wrong = [f"not repaired: {fault}" for fault in left if fault.repair is not None]
-    found = results(copy, with_sql=False)
+    found = results(layout, with_sql=False)
     return wrong + [
         f"after the repair, {name} has another result"
         for name, value in found.items()
@@ -237,11 +241,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, suppress(KeyboardInterrupt):
         folder = Path(name).resolve()
         (folder / "made").mkdir()
-        store = prepared_store(folder / "made")
-        expected = results(store)
-        for number, trial in enumerate(trials(store, options.tries, options.seed)):
+        made = opened(str(folder / "made" / "store"))
+        prepared_store(folder / "made", made)
+        expected = results(made)
+        for number, trial in enumerate(trials(made, options.tries, options.seed)):
             if options.only in (None, number):
-                wrong = failures(store, expected, trial, folder)
+                wrong = failures(Path(made.root), expected, trial, folder)
                 num_tried, num_held = num_tried + 1, num_held + (not wrong)
                 for line in wrong:
                     print(f"{number}: {trial.damage} {trial.path} at {trial.position:.4f}: {line}")

@@ -1,4 +1,4 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dyformer.graphs import windows
-from dyformer.graphs.windows import Windows, split_windows, time_order
+from dyformer.graphs.windows import TooFewRows, Windows, split_windows, time_order
 from dyformer.logs.datasets import Window, WindowError
 
 SECOND = 1_000_000
@@ -204,6 +204,23 @@ def test_the_last_row_is_always_inside():
 def test_a_window_that_does_not_fit_is_named(window, time_R, time_unit, message):
     with pytest.raises(WindowError, match=message):
         split_windows(np.array(time_R, dtype=np.int64), window, time_unit)
+
+
+def test_fewer_windows_are_recommended_if_they_can_be_evaluated():
+    window = Window(rule="equal_count", count=100)
+    with pytest.raises(TooFewRows, match=r'there are 100, or choose fewer windows, as in `window="3 equal"`$'):
+        split_windows(np.arange(6), window, "step")
+    with pytest.raises(TooFewRows, match=r"^5 interactions cannot fill 100 windows .* until there are 100$"):
+        split_windows(np.arange(5), window, "step")
+
+
+def test_clocks_have_the_years_2_to_9900():
+    for year, direction in ((2, -1), (9900, 1)):
+        first = (datetime(year, 1, 1, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        calendar = Window(rule="calendar", length="1d")
+        assert len(split_windows(np.array([first]), calendar, "us").first_row_T) == 1
+        with pytest.raises(WindowError, match="years 2 to 9900"):
+            split_windows(np.array([first + direction]), calendar, "us")
 
 
 def test_as_many_windows_as_allowed_are_made(monkeypatch):

@@ -13,6 +13,7 @@ from dyformer.sampling.pairs import (
     TooFewLinks,
     crossed,
     evaluated_steps,
+    node_batches,
     paper_examples,
     past_pair_keys,
     sample_negatives,
@@ -122,6 +123,26 @@ def test_a_step_with_too_few_links_is_named_and_not_among_the_evaluated():
         paper_examples(graph, 3, seed=0)
     assert evaluated_steps(graph, first_step=2) == [2, 5]
     assert evaluated_steps(graph) == [5]
+
+
+def test_negative_pairs_must_be_enough_too():
+    full = list(itertools.combinations(range(5), 2))
+    assert evaluated_steps(toy_graph(full, full[:5], full[:6]), first_step=2) == [2]
+
+
+def test_batches_have_at_most_an_eighth_of_the_nodes():
+    assert [batch.tolist() for batch in node_batches(17, 100)][:2] == [[0, 1, 2], [3, 4, 5]]
+    for num_nodes, num_targets, sizes in (
+        (0, 9, []),
+        (3, 9, [1] * 3),
+        (16, 9, [2] * 8),
+        (17, 9, [3] * 5 + [2]),
+        (17, 2, [2] * 8 + [1]),
+        (5, 0, [1] * 5),
+    ):
+        batches = node_batches(num_nodes, num_targets)
+        assert [len(batch) for batch in batches] == sizes
+        assert [node for batch in batches for node in batch] == list(range(num_nodes))
 
 
 def test_a_dense_graph_gives_all_its_negative_pairs():

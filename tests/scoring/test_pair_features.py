@@ -7,7 +7,13 @@ import pytest
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.scoring.pair_features import FEATURE_NAMES, pair_feature_table, path_scores, prepare_pair_features
+from dyformer.scoring.pair_features import (
+    FEATURE_NAMES,
+    busier_end_first,
+    pair_feature_table,
+    path_scores,
+    prepare_pair_features,
+)
 
 #  0-1-2-3-4 and 5 alone; 0-1 recurs, 3-4 is only in the first snapshot
 HISTORY = toy_graph([(0, 1), (3, 4), (2, 5)], [(1, 2)], [(0, 1), (2, 3)])
@@ -112,6 +118,12 @@ def test_direction_of_a_pair_does_not_matter():
     source_P, target_P = all_pairs(15)
     features = prepare_pair_features(history)
     np.testing.assert_array_equal(features.table(source_P, target_P), features.table(target_P, source_P))
+
+
+def test_the_end_with_more_neighbours_comes_first_and_of_equal_ends_the_lower_number():
+    source_P, target_P = np.array([0, 1, 2, 1, 0]), np.array([1, 0, 1, 2, 2])
+    busy_P, other_P = busier_end_first(np.array([2.0, 2.0, 3.0]), source_P, target_P)
+    assert (busy_P.tolist(), other_P.tolist()) == ([0, 0, 2, 2, 2], [1, 1, 1, 1, 0])
 
 
 def test_features_of_a_pair_do_not_depend_on_the_other_pairs():

@@ -1,4 +1,5 @@
 import itertools
+import shutil
 import subprocess
 import sys
 import time
@@ -10,8 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from dyformer.logs.events import ReadResult
-from storage.events import data_files, delta, rows
-from storage.events.commits import TableBusy, append
+from storage.events import commits, data_files, delta, rows
+from storage.events.commits import TableBusy, append, append_all
+from storage.events.delta_log import TableDamaged
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import (
     DatasetNotIngested,
@@ -227,6 +229,28 @@ def test_compaction_loses_no_version_and_makes_none(layout: Layout):
     assert ids(layout) == ["cy", "ann", "bob", "dan", "eve"]
 
 
+def test_a_lost_commit_is_named_by_what_was_made_of_it(layout: Layout):
+    append(layout, "other", FIRST, "sha-1")
+    shutil.rmtree(layout.interactions("other"))
+    with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing, though the node dictionary has its nodes"):
+        read_events(layout, "other")
+    append(layout, "chat", FIRST, "sha-1")
+    append(layout, "chat", SECOND, "sha-2")
+    log = Path(layout.interactions("chat"), "_delta_log")
+    (log / f"{2:020}.json").unlink()
+    lost = rf"{2:020}\.json is missing, though the node dictionary has its nodes"
+    with pytest.raises(TableDamaged, match=lost):
+        read_events(layout, "chat")
+    shutil.rmtree(layout.interactions("chat"))
+    with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing"):
+        read_events(layout, "chat")
+    shutil.rmtree(layout.nodes("chat"))
+    Path(layout.snapshots("chat", version=2, settings="ab")).mkdir(parents=True)
+    Path(layout.snapshots("chat", version=2, settings="ab"), "edges.parquet").touch()
+    with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing, though snapshots of version 2 exist"):
+        read_events(layout, "chat")
+
+
 @pytest.mark.parametrize("version", [0, -1, 3])
 def test_a_missing_version_is_refused(layout: Layout, version: int):
     append(layout, "chat", FIRST, "sha-1")
@@ -311,6 +335,17 @@ def test_a_writer_gives_up_when_others_always_commit_first(layout: Layout, monke
     monkeypatch.setattr(delta, "commit_if_unchanged", lambda *_, **__: False)
     with pytest.raises(TableBusy, match="committed first 3 times"):
         append(layout, "chat", FIRST, "sha-1", max_retries=2)
+
+
+def test_a_writer_waits_longer_before_each_new_try(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    pauses: list[float] = []
+    monkeypatch.setattr(commits.time, "sleep", pauses.append)
+    monkeypatch.setattr(commits, "_try_append", lambda *_: None)
+    for write in (lambda: append(layout, "chat", FIRST, "sha-1"), lambda: append_all(layout, "chat", {"sha-1": FIRST})):
+        pauses.clear()
+        with pytest.raises(TableBusy, match="committed first 101 times"):
+            write()
+        assert pauses == pytest.approx([min(0.01 * number, 0.5) for number in range(1, 102)])
 
 
 def test_a_writer_that_was_second_numbers_its_nodes_again(
