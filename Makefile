@@ -45,7 +45,7 @@ test: install
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-FAULTS := kills errors resume concurrency forgeries damage s3
+FAULTS := kills errors resume concurrency forgeries damage s3 s3_damage machines
 .PHONY: $(FAULTS:%=test-%)
 
 test-faults: install

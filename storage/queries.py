@@ -12,7 +12,8 @@ import duckdb
 import polars as pl
 
 from storage import files
-from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
+from storage.artifacts.artifact import MANIFEST, names, scan_table
+from storage.artifacts.unfinished import without_manifest
 from storage.checksums import Damaged, link_in
 from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout

@@ -11,6 +11,7 @@ import polars as pl
 from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_bytes
+from storage.artifacts.unfinished import without_manifest
 from storage.champions import MISSING, champion_problems, repair_champion
 from storage.checksums import Damaged, link_in, no_folder_at
 from storage.disk import ReadFailed
@@ -186,7 +187,7 @@ def _of_artifacts(folder: str) -> Iterator[Fault]:
                 yield from [_repairable(*each, _removal(address)) for each in artifact.faults(address)]
         elif name == FILE_NAME:
             yield from _of_checkpoint(location)
-    for address in artifact.without_manifest(found):
+    for address in without_manifest(found):
         yield _repairable(address, f"has files but no {artifact.MANIFEST}", _removal(address))
 
 
@@ -200,7 +201,7 @@ def _remove_artifact(address: str) -> None:
     try:
         is_sound = not artifact.faults(address)
     except artifact.ArtifactMissing:
-        is_sound = not artifact.without_manifest(files.find(address))
+        is_sound = not without_manifest(files.find(address))
     if not is_sound:
         files.remove_folder(address)
 

@@ -5,7 +5,6 @@ import dataclasses
 import errno
 import io
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,8 +20,6 @@ from storage.copies import readable
 from storage.kinds import is_below, wrong_kind
 
 MANIFEST = "manifest.json"
-CONTENT = (".parquet", "/weights.safetensors")
-LAST_KEY = re.compile("(settings|seed)=.+")
 MOST_LETTERS = 100  # of a name in a message
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
 
@@ -211,19 +208,6 @@ def faults(address: str) -> list[tuple[str, str]]:
         return [(error.address, error.problem)]
     found = [(f"{address}/{entry['path']}", _fault(address, entry)) for entry in record["files"].values()]
     return [(location, problem) for location, problem in found if problem is not None]
-
-
-def without_manifest(locations: list[str]) -> list[str]:
-    """Local folders of artifacts that have tables or weights but no manifest, which no writer leaves.
-
-    Only the last folder of an address is one: a file that a user put above belongs to no artifact. In an object store a
-    writer that is at work, or was killed, leaves the same.
-    """
-    folders = {location.rpartition("/")[0] for location in locations if location.endswith(CONTENT)}
-    whole = {location.rpartition("/")[0] for location in locations if location.endswith(f"/{MANIFEST}")}
-    lost = {folder for folder in folders - whole if LAST_KEY.fullmatch(folder.rpartition("/")[2])}
-    above = {folder for folder in lost if any(other.startswith(f"{folder}/") for other in whole)}
-    return sorted(folder for folder in lost - above if not files.is_remote(folder))
 
 
 def _record(address: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dyformer.graphs import windows
-from dyformer.graphs.windows import TooFewRows, Windows, split_windows, time_order
+from dyformer.graphs.windows import TooFewRows, Windows, WindowsMove, complete_ends, split_windows, time_order
 from dyformer.logs.datasets import Window, WindowError
 
 SECOND = 1_000_000
@@ -204,6 +204,37 @@ def test_the_last_row_is_always_inside():
 def test_a_window_that_does_not_fit_is_named(window, time_R, time_unit, message):
     with pytest.raises(WindowError, match=message):
         split_windows(np.array(time_R, dtype=np.int64), window, time_unit)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    first=st.integers(-50, 50),
+    span=st.integers(0, 60),
+    length=st.integers(1, 20),
+    trims=st.tuples(st.integers(0, 20), st.integers(0, 20)),
+    late=st.integers(0, 20),
+    wait=st.none() | st.integers(0, 40),
+)
+def test_complete_windows_follow_the_rule_as_it_is_written(first, span, length, trims, late, wait):
+    newest, (trim_start, trim_end) = first + span, trims
+    begin, last = first + trim_start, newest - trim_end
+    until = (newest if wait is None else newest + wait) - late
+    expected = [
+        start + length
+        for start in range(begin, last + 1, length)
+        if start + length <= until and not (trim_end and start + length - 1 > last)
+    ]
+    texts = {name: str(trim) for name, trim in zip(("trim_start", "trim_end"), trims, strict=True) if trim}
+    window = Window(rule="equal_time", length=str(length), **texts)
+    now = None if wait is None else newest + wait
+    assert complete_ends(first, newest, window, "step", now=now, lateness=str(late)).tolist() == expected
+
+
+def test_a_number_of_windows_has_no_complete_ones():
+    with pytest.raises(WindowsMove, match=r"^the window '3 equal' divides the whole log"):
+        complete_ends(0, 9, Window(rule="equal_count", count=3), "step")
+    with pytest.raises(WindowError, match="does not fit a log with clock times"):
+        complete_ends(0, 9, Window(rule="equal_time", length="1"), "us")
 
 
 def test_fewer_windows_are_recommended_if_they_can_be_evaluated():

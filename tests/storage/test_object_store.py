@@ -16,6 +16,7 @@ from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
 from storage import files, objects
+from storage.artifacts import unfinished
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
@@ -27,13 +28,14 @@ from storage.artifacts.artifact import (
     write_artifact,
 )
 from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, save_checkpoint
+from storage.checksums import Damaged
 from storage.events.commits import append
 from storage.events.declarations import declaration, declare
 from storage.events.delta_log import TableDamaged
 from storage.events.table import ingested_datasets, node_dictionary, read_events
 from storage.layout import Layout
 from storage.queries import query
-from storage.verification import faults
+from storage.verification import faults, repaired
 
 
 @pytest.fixture
@@ -237,6 +239,21 @@ def test_a_declaration_is_stored(layout: Layout):
     declare(layout, "chat", {"window": "7d", "columns": ["a", "b"]})
     assert declaration(layout, "chat") == {"window": "7d", "columns": ["a", "b"]}
     assert declaration(layout, "shop") is None
+
+
+def test_an_artifact_without_a_manifest_is_damage_once_its_writer_cannot_be_at_work(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    files.remove(f"{address}/manifest.json")
+    assert not list(faults(layout))
+    monkeypatch.setattr(unfinished, "WRITING_SECONDS", -60.0)
+    (fault,) = faults(layout)
+    assert fault.address == address
+    with pytest.raises(Damaged, match=r"has files but no manifest\.json"):
+        query(layout, "select 1")
+    repaired(layout, "uci", fault)
+    assert not files.find(address)
 
 
 def test_old_files_of_a_replaced_artifact_are_removed_after_a_day(layout: Layout, monkeypatch: pytest.MonkeyPatch):

@@ -27,15 +27,15 @@ from pathlib import Path
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
-root, state, go, epochs = sys.argv[1:]
+root, state, go, epochs, dataset = sys.argv[1:]
 tracker = open_tracker(Layout(root, state=state))
 
 def track(tracker, key):
-    with tracker.run(dataset="chat", name="DyFormer", key=key) as run:
+    with tracker.run(dataset=dataset, name="DyFormer", key=key) as run:
         for epoch in range(int(epochs)):
             run.metrics({"loss": 1.0 + epoch, "seconds": time.time() % 60}, step=epoch)
             run.flush()
-        version = run.register_model(model, name="dyformer-chat")
+        version = run.register_model(model, name=f"dyformer-{dataset}")
     return run, version
 
 model = Path(state) / "model"
@@ -66,16 +66,14 @@ print([tracker.problem, tracker.damage, run.problem], run.run_id, version)
 """
 
 
-def test_two_processes_at_once_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"  # which the first of them makes
-    go, states = tmp_path / "go", [tmp_path / name for name in ("one", "two")]
+def started(root: str, states: list[Path], go: Path, dataset: str, **environment: str) -> list[subprocess.Popen[str]]:
+    """Start a process for each state folder, and let all go on once each is ready."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(tmp_path / "store"), str(state), str(go), str(EPOCHS)],
+            [sys.executable, "-c", PROCESS, root, str(state), str(go), str(EPOCHS), dataset],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "MLFLOW_TRACKING_URI": uri},
+            env={**os.environ, **environment},
         )
         for state in states
     ]
@@ -83,20 +81,32 @@ def test_two_processes_at_once_double_nothing(tmp_path: Path, monkeypatch: pytes
         assert all(process.poll() is None for process in processes)
         time.sleep(0.05)
     go.touch()
+    return processes
+
+
+def assert_once(client: MlflowClient, processes: list[subprocess.Popen[str]], states: list[Path], dataset: str) -> None:
+    """Wait for the processes; each run, point of a curve and version of the model must be there once."""
     printed = [process.communicate(timeout=120)[0] for process in processes]
-    assert printed[0] == printed[1]
-    assert printed[0].startswith("[None, None, None] ")
-    client = MlflowClient(uri, uri)
-    (experiment,) = (each for each in client.search_experiments() if each.name == "dyformer-chat")
+    assert len(set(printed)) == 1, printed
+    assert printed[0].startswith("[None, None, None] "), printed
+    (experiment,) = (each for each in client.search_experiments() if each.name == f"dyformer-{dataset}")
     found = client.search_runs([experiment.experiment_id])
     assert sorted(run.data.tags["dyformer.run_key"] for run in found) == ["live", "spooled"]
     for run in found:
         for name in ("loss", "seconds"):
             points = client.get_metric_history(run.info.run_id, name)
             assert sorted(point.step for point in points) == list(range(EPOCHS))
-    versions = client.search_model_versions("name = 'dyformer-chat'")
+    versions = client.search_model_versions(f"name = 'dyformer-{dataset}'")
     assert sorted(str(version.run_id) for version in versions) == sorted(run.info.run_id for run in found)
     assert not [run for state in states for run in spooled_runs(state / "spool")]
+
+
+def test_two_processes_at_once_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"  # which the first of them makes
+    states = [tmp_path / name for name in ("one", "two")]
+    processes = started(str(tmp_path / "store"), states, tmp_path / "go", "chat", MLFLOW_TRACKING_URI=uri)
+    assert_once(MlflowClient(uri, uri), processes, states, "chat")
 
 
 def test_machines_with_one_object_store_take_turns_at_a_server(
