@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from ranked_logs import growing_log
+from toy_graphs import toy_graph
 
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
@@ -14,6 +15,7 @@ from dyformer.evaluation.prequential import (
     RankingTrial,
     evaluate_queries,
     from_table,
+    has_labelled_steps,
     labelled_steps,
     ranking_examples,
     sampled_steps,
@@ -287,6 +289,12 @@ def test_scores_of_another_shape_or_not_finite_are_refused():
 def test_a_graph_without_labelled_steps_is_refused_by_name():
     with pytest.raises(TooFewLinks, match="no step up to 1"):
         labelled_steps(trial_of(step=2).past, seed=0)
+
+
+@pytest.mark.parametrize(("links", "expected"), [([(0, 1), (1, 2)], [3, 4, 5, 6]), ([(0, 1)], [])])
+def test_a_step_can_be_forecast_if_one_of_the_four_before_has_two_links(links: list, expected: list[int]):
+    graph = toy_graph([(0, 1), (1, 2), (2, 3)], links, [], [], [], [], [])
+    assert [step for step in range(2, 8) if has_labelled_steps(graph, step)] == expected
 
 
 def test_scores_survive_their_table_and_those_of_other_queries_are_refused():
