@@ -153,7 +153,10 @@ def test_pairs_of_the_first_stage_are_drawn_by_the_seed_and_on_graphs_of_few_nod
     )
     assert again == first
     assert other != first
-    monkeypatch.setattr(module, "MAX_NODES", 5)
+    num_nodes = len(past.history.side_N)
+    monkeypatch.setattr(module, "MAX_NODES", num_nodes)
+    assert [zip_pairs(step.examples) for step in with_retrieved(past, sampled, seed=0)] == first
+    monkeypatch.setattr(module, "MAX_NODES", num_nodes - 1)
     assert with_retrieved(past, sampled, seed=0) == sampled
 
 

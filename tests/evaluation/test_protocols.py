@@ -10,7 +10,7 @@ from toy_graphs import random_graph, toy_graph, with_snapshots
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.metric_rows import log_metrics, metrics_of
-from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce, Trial, evaluate_method
+from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce, Trial, evaluate_method, model_steps, rotated
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
@@ -167,6 +167,18 @@ def test_scorers_get_the_steps_before_and_the_pairs_that_decoders_are_fitted_and
     for part, is_wanted_P in ((split.train, is_first_P), (split.validation, ~is_first_P)):
         for name, values_P in vars(part).items():
             np.testing.assert_array_equal(getattr(labelled[0].examples, name)[is_wanted_P], values_P)
+
+
+def test_rotated_vectors_have_the_axes_of_the_older_ones():
+    older_ND = np.random.default_rng(0).normal(size=(9, 3))
+    rotation_DD = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+    newer_ND = np.concatenate([older_ND, [[1.0, 2.0, 3.0]]]) @ rotation_DD
+    np.testing.assert_allclose(rotated(newer_ND, older_ND)[:9], older_ND)
+    np.testing.assert_allclose(rotated(newer_ND, older_ND)[9], [1.0, 2.0, 3.0])
+
+
+def test_models_are_trained_until_a_step_and_until_the_one_before_it():
+    assert [model_steps(until) for until in (2, 3, 9)] == [[2], [2, 3], [8, 9]]
 
 
 def test_older_steps_are_labelled_by_their_own_pairs_and_weigh_less():

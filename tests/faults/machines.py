@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "storage"))  # of t
 
 from mlflow import MlflowClient
 from object_store import BUCKET, object_store
-from test_tracking_at_once import assert_once, started
+from test_tracking_at_once import assert_once, started  # pyright: ignore[reportMissingImports]
 
 from storage.tracking.mlflow_client import set_environment
 

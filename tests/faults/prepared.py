@@ -9,18 +9,20 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from children import Ended, run
 from contents import age, contents, differences
 from ingests import DATASET, write_logs
-from remote_store import RemoteStore
 from side_effects import Act, Effects, ignore
 
 import storage.files
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
+
+if TYPE_CHECKING:
+    from remote_store import RemoteStore
 
 TWO_DAYS = 172_800.0
 END = "end"
@@ -32,7 +34,7 @@ class Prepared:
 
     folder: Path
     stages: Mapping[str, Callable[[], object]]
-    remote: RemoteStore | None = None
+    remote: "RemoteStore | None" = None
     after: dict[str, dict[str, Any]] = field(default_factory=dict)
     effects: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Prepared:
         return contents()
 
 
-def prepared(folder: Path, stages: Mapping[str, Callable[[], object]], remote: RemoteStore | None = None) -> Prepared:
+def prepared(folder: Path, stages: Mapping[str, Callable[[], object]], remote: "RemoteStore | None" = None) -> Prepared:
     """Run every command once, undisturbed, each after the earlier ones."""
     gc.collect()
     gc.freeze()  # so that the children share the memory

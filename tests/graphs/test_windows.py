@@ -224,8 +224,8 @@ def test_complete_windows_follow_the_rule_as_it_is_written(first, span, length, 
         for start in range(begin, last + 1, length)
         if start + length <= until and not (trim_end and start + length - 1 > last)
     ]
-    texts = {name: str(trim) for name, trim in zip(("trim_start", "trim_end"), trims, strict=True) if trim}
-    window = Window(rule="equal_time", length=str(length), **texts)
+    texts = [str(trim) if trim else None for trim in trims]
+    window = Window(rule="equal_time", length=str(length), trim_start=texts[0], trim_end=texts[1])
     now = None if wait is None else newest + wait
     assert complete_ends(first, newest, window, "step", now=now, lateness=str(late)).tolist() == expected
 

@@ -10,9 +10,11 @@ from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.pair_features import (
     FEATURE_NAMES,
     busier_end_first,
+    find_edges,
     pair_feature_table,
     path_scores,
     prepare_pair_features,
+    union_edges,
 )
 
 #  0-1-2-3-4 and 5 alone; 0-1 recurs, 3-4 is only in the first snapshot
@@ -118,6 +120,14 @@ def test_direction_of_a_pair_does_not_matter():
     source_P, target_P = all_pairs(15)
     features = prepare_pair_features(history)
     np.testing.assert_array_equal(features.table(source_P, target_P), features.table(target_P, source_P))
+
+
+def test_a_pair_that_was_never_linked_has_no_edge():
+    whole = toy_graph([(0, 1), (1, 2)], [])
+    empty = DynamicGraph(snapshots=whole.snapshots[1:], node_N=whole.node_N, side_N=whole.side_N)
+    pairs = np.array([0, 0]), np.array([1, 2])
+    assert find_edges(union_edges(whole), *pairs).tolist() == [0, -1]
+    assert find_edges(union_edges(empty), *pairs).tolist() == [-1, -1]
 
 
 def test_the_end_with_more_neighbours_comes_first_and_of_equal_ends_the_lower_number():

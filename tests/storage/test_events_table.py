@@ -207,6 +207,14 @@ def test_repeated_rows_are_interactions(layout: Layout):
     assert read_events(layout, "chat").height == 3
 
 
+def test_equal_events_of_two_sources_are_interactions_unless_they_are_to_be_dropped(layout: Layout):
+    for sha in ("sha-1", "sha-2"):
+        append_all(layout, "chat", {sha: FIRST})
+    assert read_events(layout, "chat").height == 2 * FIRST.events.height
+    (ingest,) = append_all(layout, "chat", {"sha-3": FIRST}, drop_known=True)
+    assert (ingest.changed, ingest.num_accepted) == (False, 0)
+
+
 def test_an_older_version_is_read_as_it_was(layout: Layout):
     append(layout, "chat", FIRST, "sha-1")
     before = read_events(layout, "chat")
