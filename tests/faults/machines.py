@@ -22,7 +22,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of the module with the S3 server
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "storage"))  # of the module with the processes
 
-from mlflow import MlflowClient
 from object_store import BUCKET, object_store
 from test_tracking_at_once import assert_once, started  # pyright: ignore[reportMissingImports]
 
@@ -66,7 +65,7 @@ def held(number: int, address: str, folder: Path) -> bool:
     dataset, go = f"round-{number}", folder / f"go-{number}"
     processes = started(f"s3://{BUCKET}/store", states, go, dataset, MLFLOW_TRACKING_URI=address)
     try:
-        assert_once(MlflowClient(address, address), processes, states, dataset)
+        assert_once(address, processes, states, dataset)
     except AssertionError:
         traceback.print_exc()
         return False

@@ -11,6 +11,7 @@ from typing import Any
 
 from ingests import DATASET, INGESTS
 from matplotlib.figure import Figure
+from prefect import Task
 
 import flows.retrain as retraining
 import flows.tasks.train
@@ -70,7 +71,7 @@ def _shrink() -> None:
     bootstrap.NUM_RESAMPLES, bootstrap.MIN_RESAMPLES, ranking_rows.NUM_PAIR_RESAMPLES = 200, 20, 20
     flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS = 0.0  # a checkpoint after every epoch
     for name, task in vars(retraining).items():
-        if name.endswith("_task"):
+        if isinstance(task, Task):
             setattr(retraining, name, task.fn)
 
 

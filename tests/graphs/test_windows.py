@@ -3,7 +3,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -215,6 +215,7 @@ def test_a_window_that_does_not_fit_is_named(window, time_R, time_unit, message)
     late=st.integers(0, 20),
     wait=st.none() | st.integers(0, 40),
 )
+@example(first=0, span=0, length=3, trims=(0, 0), late=0, wait=4)  # one moment is the first row and the newest
 def test_complete_windows_follow_the_rule_as_it_is_written(first, span, length, trims, late, wait):
     newest, (trim_start, trim_end) = first + span, trims
     begin, last = first + trim_start, newest - trim_end

@@ -84,11 +84,12 @@ def started(root: str, states: list[Path], go: Path, dataset: str, **environment
     return processes
 
 
-def assert_once(client: MlflowClient, processes: list[subprocess.Popen[str]], states: list[Path], dataset: str) -> None:
+def assert_once(uri: str, processes: list[subprocess.Popen[str]], states: list[Path], dataset: str) -> None:
     """Wait for the processes; each run, point of a curve and version of the model must be there once."""
     printed = [process.communicate(timeout=120)[0] for process in processes]
     assert len(set(printed)) == 1, printed
     assert printed[0].startswith("[None, None, None] "), printed
+    client = MlflowClient(uri, uri)  # not earlier, because it would make the database
     (experiment,) = (each for each in client.search_experiments() if each.name == f"dyformer-{dataset}")
     found = client.search_runs([experiment.experiment_id])
     assert sorted(run.data.tags["dyformer.run_key"] for run in found) == ["live", "spooled"]
@@ -106,7 +107,7 @@ def test_two_processes_at_once_double_nothing(tmp_path: Path, monkeypatch: pytes
     uri = f"sqlite:///{tmp_path}/mlflow.db"  # which the first of them makes
     states = [tmp_path / name for name in ("one", "two")]
     processes = started(str(tmp_path / "store"), states, tmp_path / "go", "chat", MLFLOW_TRACKING_URI=uri)
-    assert_once(MlflowClient(uri, uri), processes, states, "chat")
+    assert_once(uri, processes, states, "chat")
 
 
 def test_machines_with_one_object_store_take_turns_at_a_server(
