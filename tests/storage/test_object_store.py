@@ -241,7 +241,7 @@ def test_a_declaration_is_stored(layout: Layout):
     assert declaration(layout, "shop") is None
 
 
-def test_an_artifact_without_a_manifest_is_damage_once_its_writer_cannot_be_at_work(
+def test_an_artifact_without_a_manifest_is_damage_once_its_writer_must_have_ended(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ):
     address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
