@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -125,14 +126,19 @@ def _write(folder: Path, record: dict[str, object]) -> None:
 def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str) -> list[Service]:
     """Describe Prefect's server and MLflow's."""
     ports = {name: address.split(":")[2].partition("/")[0] for name, address in addresses.items()}
-    common = {MARK: f"{mark}-server", "DYFORMER_STORAGE": layout.root, "DYFORMER_STATE": layout.state}
+    common = {"DYFORMER_STORAGE": layout.root, "DYFORMER_STATE": layout.state}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     s3 = {"MLFLOW_S3_ENDPOINT_URL": endpoint} if endpoint else {}
     return [
         Service(
             name="prefect-server",
             arguments=["flows.temporary_server", ports["prefect"], str(os.getpid())],
-            environment={**common, "PREFECT_UI_API_URL": addresses["prefect"], "PREFECT_SERVER_UI_ENABLED": "true"},
+            environment={
+                **common,
+                MARK: f"{mark}-server-prefect",
+                "PREFECT_UI_API_URL": addresses["prefect"],
+                "PREFECT_SERVER_UI_ENABLED": "true",
+            },
             folder=folder,
             is_ready=lambda: _responds(f"{addresses['prefect']}/health"),
         ),
@@ -143,7 +149,7 @@ def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str)
                 f"--backend-store-uri=sqlite:///{layout.state}/mlflow.db",
                 f"--artifacts-destination={layout.tracking_artifacts}",
             ],
-            environment={**common, **s3, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            environment={**common, **s3, MARK: f"{mark}-server-mlflow", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             folder=folder,
             is_ready=lambda: _responds(f"{addresses['mlflow']}/health"),
         ),
@@ -151,13 +157,13 @@ def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str)
 
 
 def _worker(folder: Path, mark: str, number: int) -> Service:
-    name = f"worker-{number}"
+    name, since = f"worker-{number}", datetime.now(UTC)
     return Service(
         name=name,
         arguments=["flows.service.worker", "--name", name],
-        environment={MARK: f"{mark}-worker"},
+        environment={MARK: f"{mark}-worker-{number:02}"},
         folder=folder,
-        is_ready=lambda: _is_online(name),
+        is_ready=lambda: _is_online(name, since),
     )
 
 
@@ -169,11 +175,13 @@ def _responds(url: str) -> bool:
         return False
 
 
-def _is_online(name: str) -> bool:
+def _is_online(name: str, since: datetime) -> bool:
+    """Whether a worker has reported since a time; the last one of its name counts as online for a minute and a half."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        return any(each.name == name and each.status == "ONLINE" for each in client.read_workers_for_work_pool(POOL))
+        reports = [each.last_heartbeat_time for each in client.read_workers_for_work_pool(POOL) if each.name == name]
+    return any(each is not None and each > since for each in reports)
 
 
 def _start(
@@ -225,6 +233,7 @@ def _watch(services: list[Service], stopping: Stopping, show: Callable[[str], No
                     ) from error
                 starts[service.name] = [*recent, time.monotonic()]
                 show(f"{error}; it is started again")
+                end_marked(service.environment[MARK], SECONDS_FOR_RUNS, stopping.is_hurried)  # what it left behind
                 service.start()
 
 
