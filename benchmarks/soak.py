@@ -46,7 +46,9 @@ def without_prefect() -> None:
     """Call the tasks of a retraining as plain functions, with few methods, and draw nothing."""
     import flows.retrain as retraining
     from dyformer.experiments.methods import METHODS
+    from storage import retention
 
+    retention.YOUNG_SECONDS = 0.0  # a simulated day takes seconds
     for name, task in vars(retraining).copy().items():
         if name.endswith("_task") and hasattr(task, "fn"):
             setattr(retraining, name, task.fn)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from flows.console import print_frame, print_json, printable
-from flows.options import AsJson
+from flows.options import AsJson, Changes, experiment_from
 
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
 
@@ -69,11 +69,12 @@ def export(
         print(printable(f"wrote {written}"))
 
 
-def drift(dataset: Dataset, as_json: AsJson = False) -> None:
+def drift(dataset: Dataset, changes: Changes = None, as_json: AsJson = False) -> None:
     """Compare the newest complete step with the earlier ones: volume, new nodes, repeats, published forecasts."""
+    experiment = experiment_from(dataset, changes)
     from flows.tasks.drift import measured
 
-    rows, decision = measured(dataset)
+    rows, decision = measured(dataset, experiment)
     print_json({**decision, "rows": rows.to_dicts()}) if as_json else print_frame(rows, f"drift of {dataset}")
     if not as_json:
         print(printable(f"{'; '.join(decision['alarms']) or 'no alarm'}; {decision['action']}: {decision['reason']}"))

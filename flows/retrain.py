@@ -31,7 +31,7 @@ from flows.stages import (
     vectors_task,
 )
 from flows.tasks.complete_windows import complete_snapshots
-from flows.tasks.drift import champion_without_challenger, read_drift, write_drift
+from flows.tasks.drift import champion_without_challenger, read_drift, send_alarm, write_drift
 from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.evaluation.promote import promote_if_better, unranked
@@ -47,6 +47,7 @@ CURVE_STEPS = 5  # newest steps in the baselines' curve
 
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(complete_snapshots)
 drift_task = stored_task(name="measure drift")(write_drift)
+alarm_task = stored_task(name="send alarm")(send_alarm)
 promote_task = stored_task(name="promote if better")(promote_if_better)
 track_task = stored_task(name="track run")(track_run)
 published_task = stored_task(name="backtest published")(backtest_published)
@@ -94,6 +95,7 @@ def retrain(
     with _timed(seconds, "drift"):
         outcomes_task(snapshots)  # of earlier publications
         drift = drift_task(snapshots, experiment)
+        alarm = alarm_task(snapshots, drift)
         champion = champion_without_challenger(snapshots, drift)
     made = (
         _challenged(snapshots, experiment, seed, seconds)
@@ -109,7 +111,7 @@ def retrain(
         "counts": {**counts, "snapshots": snapshots},
         "addresses": {**addresses, **published, "drift": drift},
         "promotion": made.promotion,
-        "drift": read_drift(drift)[1],
+        "drift": {**read_drift(drift)[1], "alarm": alarm},
     }
     with _timed(seconds, "track"):
         page = report_page(rows, summary)

@@ -1,6 +1,9 @@
 """Versions of a dataset -> only the newest ones, and those that its champions need."""
 
+import time
+
 from storage import files
+from storage.artifacts.artifact import read_table
 from storage.champions import read_champion
 from storage.drop import check_dataset
 from storage.layout import Layout
@@ -9,29 +12,37 @@ from storage.published import OUTCOMES, PUBLICATIONS, PUBLISHED_KINDS
 
 PERMANENT = ("champion", PUBLICATIONS, OUTCOMES)  # kinds: the succession and the ledger, which are small
 FEWEST = 2
+READ_STEPS = 5  # steps before the newest ones whose models and evaluations a run reads
+YOUNG_SECONDS = 86_400.0  # what was written since is left, because a run or a benchmark may still read it
 
 
 def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
-    """Addresses of artifacts and checkpoints that neither the newest versions of the snapshots nor a champion need.
+    """Addresses of artifacts and checkpoints that neither the newest steps and snapshots nor a champion need.
 
-    A champion needs its weights and what it published last; so do the last `keep` champions before it, for a rollback.
-    The events, the record of the champions and the ledger stay.
+    An artifact has the version of its newest step, so that one of an old version may belong to the newest snapshots:
+    the versions of the last `keep` steps, and of a few before them, stay as those of the last `keep` snapshots do. A
+    champion needs its weights and what it published last; so do the last `keep` champions before it, for a rollback.
+    The events, the record of the champions, the ledger, and what was written within a day, stay.
 
     Raises ValueError for fewer than 2 versions, because a run may read the one before its own.
     """
     if keep < FEWEST:
         raise ValueError(f"keep {keep} versions: expected at least {FEWEST}")
     check_dataset(layout, dataset)
-    versions = sorted({_version(layout, address) for address in _addresses(layout.all_snapshots(dataset))})
+    snapshots = {address: _version(layout, address) for address in _addresses(layout.all_snapshots(dataset))}
+    versions = sorted(set(snapshots.values()))
     if len(versions) <= keep:
         return []
+    newest = max(snapshots, key=lambda address: snapshots[address])
+    of_steps = read_table(newest, "steps").sort("step")["version"].tail(keep + READ_STEPS).to_list()
+    oldest = min(versions[-keep], *of_steps)
     needed = {layout.absolute(address) for address in _needed(layout, dataset, keep)}
     found = []
     for folder in layout.artifact_folders:
         for kind in sorted(set(files.children(folder)) - set(PERMANENT)):
             addresses = _addresses(layout.of_dataset(f"{folder}/{kind}", dataset))
-            found += [each for each in addresses if each not in needed and _version(layout, each) < versions[-keep]]
-    return found
+            found += [each for each in addresses if each not in needed and _version(layout, each) < oldest]
+    return [address for address in found if not _is_young(address)]
 
 
 def prune(layout: Layout, dataset: str, keep: int) -> list[str]:
@@ -44,6 +55,11 @@ def prune(layout: Layout, dataset: str, keep: int) -> list[str]:
         for address in addresses:
             files.remove_folder(address)
     return addresses
+
+
+def _is_young(address: str) -> bool:
+    newest = max((files.modified(location) for location in files.find(address)), default=0.0)
+    return time.time() - newest < YOUNG_SECONDS
 
 
 def _needed(layout: Layout, dataset: str, keep: int) -> list[str]:

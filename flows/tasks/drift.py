@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from http.client import HTTPException
 from itertools import pairwise
 from typing import Any
 
@@ -15,22 +16,21 @@ import polars as pl
 
 from dyformer.evaluation.drift import (
     DRIFT_SCHEMA,
-    DriftDecision,
     decide_on_drift,
     probability_shift,
     step_values,
     vector_shift,
     with_deviations,
 )
-from dyformer.experiments.settings import Experiment, as_record, experiment_for
+from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.models import Contender
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import ArtifactMissing, is_current, read_bytes, read_table, write_artifact
+from storage.artifacts.artifact import ArtifactMissing, Lineage, is_current, read_bytes, read_table, write_artifact
 from storage.published import complete_rows, ledger, publications
 
-DRIFT, DECISION = "drift", "decision.json"
+DRIFT, DECISION, ALARM = "drift", "decision.json", "alarm.json"
 WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting
 SECONDS_TO_SEND = 5.0
 NUM_PUBLISHED = 8  # newest forecasts that are compared, each with the one before
@@ -38,35 +38,42 @@ ID = ["side", "id"]
 
 
 def write_drift(snapshots: str, experiment: Experiment) -> str:
-    """Compare the newest step with the earlier ones, apply the rule of the settings, and send an alarm.
-
-    Returns the address of the values and the decision. An alarm is sent once, before the artifact is written: if the
-    process ends between the two, it is sent again.
-    """
+    """Compare the newest step with the earlier ones, and apply the rule of the settings; return the address of both."""
     opened = open_snapshots(snapshots)
     rows = ledger(opened.layout, opened.dataset)
     known = {"publications": rows["number"].to_list(), "outcomes": rows.drop_nulls("num_pairs")["number"].to_list()}
-    settings = {**as_record(experiment, "drift"), **known}
-    lineage = opened.lineage(DRIFT, until=opened.num_steps, settings=settings)
-    keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": lineage.settings_hash}
-    address = opened.layout.drift(opened.dataset, **keys)
+    address, lineage = _planned(opened, {**as_record(experiment, "drift"), **known})
     if is_current(address, lineage):
         return address
     values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
     drift = with_deviations(values)
     decision = decide_on_drift(drift, opened.num_steps, experiment.drift)
-    record = {**asdict(decision), "alarm": _alarm(opened, decision)}
-    return write_artifact(address, {DRIFT: drift, DECISION: json.dumps(record, indent=1).encode()}, lineage)
+    return write_artifact(address, {DRIFT: drift, DECISION: json.dumps(asdict(decision), indent=1).encode()}, lineage)
+
+
+def send_alarm(snapshots: str, drift: str) -> str:
+    """Post the alarms to the address in DYFORMER_ALARM_WEBHOOK, and return what became of it; never raises.
+
+    The same metrics of the same step and history raise one alarm. What became of it is stored after the request: if the
+    process ends between the two, the alarm is sent again.
+    """
+    opened, (_, decision) = open_snapshots(snapshots), read_drift(drift)
+    if not decision["alarms"]:
+        return "none"
+    address, lineage = _planned(opened, {"alarms": sorted(text.split(" ")[0] for text in decision["alarms"])})
+    if not is_current(address, lineage):
+        write_artifact(address, {ALARM: json.dumps(_posted(opened, decision)).encode()}, lineage)
+    return json.loads(read_bytes(address, ALARM))
 
 
 def read_drift(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Read the rows of DRIFT_SCHEMA, and the decision: action, alarms, reason, alarm (whether it was delivered)."""
+    """Read the rows of DRIFT_SCHEMA, and the decision: action, alarms, reason."""
     return read_table(address, DRIFT), json.loads(read_bytes(address, DECISION))
 
 
-def measured(dataset: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Measure the drift of a dataset's newest complete step; return what `read_drift` does."""
-    return read_drift(write_drift(make_complete_snapshots(dataset), experiment_for(dataset)))
+def measured(dataset: str, experiment: Experiment) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Measure the drift of a dataset's newest complete step, without an alarm; return what `read_drift` does."""
+    return read_drift(write_drift(make_complete_snapshots(dataset), experiment))
 
 
 def champion_without_challenger(snapshots: str, drift: str) -> Contender | None:
@@ -78,17 +85,20 @@ def champion_without_challenger(snapshots: str, drift: str) -> Contender | None:
     return champion if champion is not None and champion.models else None
 
 
-def _alarm(opened: Snapshots, decision: DriftDecision) -> str:
-    """Post the alarms to the address in DYFORMER_ALARM_WEBHOOK; return what became of it, and never raise."""
+def _planned(opened: Snapshots, settings: dict[str, Any]) -> tuple[str, Lineage]:
+    lineage = opened.lineage(DRIFT, until=opened.num_steps, settings=settings)
+    keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": lineage.settings_hash}
+    return opened.layout.drift(opened.dataset, **keys), lineage
+
+
+def _posted(opened: Snapshots, decision: dict[str, Any]) -> str:
     address = os.environ.get(WEBHOOK, "")
-    if not decision.alarms:
-        return "none"
     if not address:
         return f"not sent, because {WEBHOOK} is not set"
     if not address.startswith(("http://", "https://")):
         return f"not sent, because {WEBHOOK} does not begin with http:// or https://"
-    text = f"{opened.dataset}, step {opened.num_steps}: {'; '.join(decision.alarms)}"
-    record = {"text": text, "dataset": opened.dataset, "step": opened.num_steps, **asdict(decision)}
+    text = f"{opened.dataset}, step {opened.num_steps}: {'; '.join(decision['alarms'])}"
+    record = {"text": text, "dataset": opened.dataset, "step": opened.num_steps, **decision}
     headers = {"Content-Type": "application/json"}
     try:
         request = urllib.request.Request(address, json.dumps(record).encode(), headers)  # noqa: S310, checked above
@@ -96,7 +106,7 @@ def _alarm(opened: Snapshots, decision: DriftDecision) -> str:
             return "sent"
     except urllib.error.HTTPError as error:
         return f"not sent, because the webhook returned the status {error.code}"
-    except (OSError, ValueError) as error:  # without the address, which may hold a secret
+    except (OSError, ValueError, HTTPException) as error:  # without its text, which may hold the secret of the address
         return f"not sent, because the webhook failed: {type(error).__name__}"
 
 
@@ -124,6 +134,9 @@ def _shifts(opened: Snapshots, published: list[dict[str, Any]]) -> Iterator[tupl
             if before["vectors"] and now["vectors"] and before["vectors"] != now["vectors"]:
                 earlier, later = (_read(opened, row["vectors"], "vectors") for row in (before, now))
                 both = earlier.join(later, on=ID, suffix="_later").select("vector", "vector_later")
+                both = both.filter(pl.col("vector").list.len() == pl.col("vector_later").list.len())  # of equal models
+                if both.is_empty():
+                    continue
                 yield now["step"], "vectors", vector_shift(*(np.array(both[name].to_list()) for name in both.columns))
 
 
