@@ -18,8 +18,9 @@ from flows.tasks.publishing.champions import NoSuchChampion, champions, rollback
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
 from flows.tasks.snapshots import make_snapshots, open_snapshots
+from flows.tasks.tracking.retraining import aliases_of
 from storage import files
-from storage.artifacts.artifact import read_table
+from storage.artifacts.artifact import read_table, write_artifact
 from storage.champions import champion_problems
 from storage.layout import Layout
 from storage.published import latest, ledger, outcomes, publications
@@ -211,7 +212,9 @@ def test_forecasts_of_windows_that_were_moved_have_no_outcome(snapshots: str, tm
     assert write_outcomes(moved) == []
 
 
-def test_a_rollback_publishes_the_earlier_forecasts_again(snapshots: str, tmp_path: Path, champion_skill: Callable):  # noqa: F811
+@pytest.fixture
+def two_published(snapshots: str, tmp_path: Path, champion_skill: Callable) -> list[str]:  # noqa: F811
+    """Two champions without weights, each with the forecasts that it has published."""
     champion_skill(1.0)
     first = published_by_l3(snapshots)
     second = grown(tmp_path, "second", rows_of(6))
@@ -219,6 +222,12 @@ def test_a_rollback_publishes_the_earlier_forecasts_again(snapshots: str, tmp_pa
     promoted(second, contender_of(second, 2.0), 1.0, {"L3": 1.0, "Contact recency": 9.0})
     newer = write_forecasts(second, recency)
     assert publish(second, recency, newer, None) is not None
+    return [first, newer]
+
+
+def test_a_rollback_publishes_the_earlier_forecasts_again(two_published: list[str]):
+    first, newer = two_published
+    second = make_snapshots("mylog")
     assert latest(layout(), "mylog") == {"forecasts": newer}
     rollback("mylog")
     assert latest(layout(), "mylog") == {"forecasts": first}
@@ -228,6 +237,82 @@ def test_a_rollback_publishes_the_earlier_forecasts_again(snapshots: str, tmp_pa
     assert publish(second, L3, made, None) is not None
     assert sql("select distinct step from latest_forecasts") == [(7,)]
     assert publications(layout(), "mylog")["champion"].to_list() == [1, 2, 3, 3]
+
+
+def test_a_rollback_that_ended_before_it_published_is_finished_and_not_undone(
+    two_published: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    def away(*_: object) -> None:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr("flows.tasks.publishing.champions.publish_again", away)
+        with pytest.raises(OSError, match="is away"):
+            rollback("mylog")
+    half = record_of()
+    assert (half["title"], latest(layout(), "mylog")) == ("L3", {"forecasts": two_published[1]})
+    assert rollback("mylog") == half == record_of()
+    assert latest(layout(), "mylog") == {"forecasts": two_published[0]}
+    assert rollback("mylog")["title"] == "Contact recency"  # a finished one is followed by another
+    with monkeypatch.context() as outage:
+        outage.setattr("flows.tasks.publishing.champions.publish_again", away)
+        with pytest.raises(OSError, match="is away"):
+            rollback("mylog", 1)
+    assert rollback("mylog", 2)["title"] == "Contact recency"  # another one is wanted than the unfinished one
+
+
+def test_a_rollback_after_a_killed_retraining_is_a_rollback(
+    two_published: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    third = grown(tmp_path, "third", rows_of(7))
+    recency = Contender(title="Contact recency")
+    with monkeypatch.context() as outage:
+        outage.setattr("flows.tasks.publishing.publications._written", lambda *_: None)
+        publish(third, recency, write_forecasts(third, recency), None)
+    assert record_of()["published"]["number"] not in publications(layout(), "mylog")["number"]
+    assert rollback("mylog")["title"] == "L3"
+    assert latest(layout(), "mylog") == {"forecasts": two_published[0]}
+
+
+def test_a_champion_whose_publication_is_missing_is_not_rolled_back_to(
+    snapshots: str,  # noqa: F811
+    two_published: list[str],
+):
+    opened = open_snapshots(snapshots)
+    model = contender_of(snapshots, 5.0).models[-1]
+    lineage = opened.lineage("vectors", until=5, settings={}, inputs=(model,))
+    address = opened.layout.vectors("mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
+    write_artifact(address, {"vectors": pl.DataFrame({"id": [1]})}, lineage)
+    rollback("mylog")
+    assert publish(snapshots, L3, two_published[0], address) is not None
+    rollback("mylog", 2)
+    before = record_of()
+    for missing, reason in (
+        (model, "weights of the vectors"),
+        (address, "the vectors that were published last"),
+        (two_published[0], "the forecasts that were published last"),
+    ):
+        files.remove_folder(missing)
+        with pytest.raises(NoSuchChampion, match=f"{reason}.* missing, those of champion 3"):
+            rollback("mylog", 3)
+        assert record_of() == before
+
+
+def test_the_alias_goes_to_what_the_present_champion_published_alone(
+    snapshots: str,  # noqa: F811
+    two_published: list[str],
+):
+    recency = {"title": "Contact recency", "models": []}
+
+    def aliases(title: str, forecasts: str) -> tuple[str, ...]:
+        opened, promotion = open_snapshots(snapshots), {"champion": recency}
+        return aliases_of(opened, Contender(title=title), promotion, forecasts)
+
+    assert aliases("Contact recency", two_published[1]) == ("challenger", "champion")
+    assert aliases("DyFormer", two_published[1]) == ("champion",)
+    rollback("mylog")  # while a retraining goes on
+    assert aliases("DyFormer", two_published[1]) == ()
+    assert aliases("DyFormer", two_published[0]) == ("champion",)
 
 
 def test_commands_list_and_roll_back(three: list[str], capsys: pytest.CaptureFixture[str]):

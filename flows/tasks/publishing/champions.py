@@ -16,12 +16,12 @@ from flows.tasks.evaluation.promote import (
 from flows.tasks.publishing.publications import publish_again
 from flows.tasks.snapshots import HISTORY, make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
-from storage.artifacts.artifact import lineage_of
+from storage.artifacts.artifact import lineage_of, manifest
 from storage.champions import champion_lock, next_publication, replace_champion, succession, tenure, update_copy
 from storage.checksums import sha256
 from storage.drop import check_dataset
 from storage.layout import Layout
-from storage.published import latest
+from storage.published import PUBLISHED_KINDS, latest, publications
 from storage.tracking.runs import open_tracker
 
 COLUMNS = {
@@ -42,7 +42,7 @@ COLUMNS = {
 
 
 class NoSuchChampion(ValueError):
-    """A number that no earlier champion has, or one whose weights are missing."""
+    """A number that no earlier champion has, or one whose weights or last publication are missing."""
 
 
 def champions(dataset: str) -> pl.DataFrame:
@@ -64,14 +64,15 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
 
     The outcomes of the tests against it are those of before, and a test that the present champion won is recorded as
     one that it does not win: neither is compared again. The next comparison, on a later step or of other weights, may
-    replace it again.
+    replace it again. A rollback that ended before it had published is finished by the next one, unless that names
+    another champion.
 
     Args:
         dataset: name of the log.
         number: of `champions`; by default that of the champion before.
 
     Raises:
-        NoSuchChampion: there is no such earlier champion, or its weights are missing.
+        NoSuchChampion: there is no such earlier champion, or its weights or what it published last are missing.
         ChampionChanged: other machines replaced the record on every try.
     """
     layout = Layout.from_environment()
@@ -80,6 +81,9 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
         update_copy(layout, dataset)
         for _ in range(MOST_TRIES):
             record, stamp = record_and_stamp(layout, dataset)
+            if record is not None and _is_unfinished(layout, dataset, record, number):
+                publish_again(layout, dataset)
+                return record
             restored = _restored(layout, dataset, record, number)
             if replace_champion(layout, dataset, restored, stamp):
                 publish_again(layout, dataset)
@@ -106,6 +110,38 @@ def track_rollback(dataset: str) -> str | None:
         return register(run, opened, layout.absolute(model), made, ("champion",), record["reason"])
 
 
+def _is_unfinished(layout: Layout, dataset: str, record: dict[str, Any], number: int | None) -> bool:
+    """Whether a rollback to this champion was recorded, and its publication was not written.
+
+    A retraining that was killed there records forecasts that no earlier champion has published.
+    """
+    published = record.get("published")
+    if published is None or published["number"] in publications(layout, dataset)["number"]:
+        return False
+    restored = [each["number"] for each in record.get("earlier", []) if _publishes_the_same(each, record)]
+    return (bool(restored) if number is None else number in restored) and _missing(layout, record) is None
+
+
+def _publishes_the_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    kinds = [[(each.get("published") or {}).get(kind) for kind in PUBLISHED_KINDS] for each in (one, other)]
+    return one["identity"] == other["identity"] and kinds[0] == kinds[1]
+
+
+def _missing(layout: Layout, record: dict[str, Any]) -> str | None:
+    """Name the first thing missing that a rollback to this champion needs; None if all is there."""
+    if not is_usable(layout, record):
+        return MISSING
+    published = record.get("published") or {}
+    made = {kind: layout.absolute(published[kind]) for kind in PUBLISHED_KINDS if published.get(kind)}
+    for kind, address in made.items():
+        if not manifest(address):
+            return f"the {kind} that were published last are missing"
+    models = set(lineage_of(made["vectors"]).inputs) - {HISTORY} if "vectors" in made else set()
+    if not all(manifest(layout.absolute(model)) for model in models):  # a baseline publishes a challenger's vectors
+        return "the weights of the vectors that were published last are missing"
+    return None
+
+
 def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, number: int | None) -> dict[str, Any]:
     """Give the record of an earlier champion as that of the present one."""
     earlier = [] if record is None else record.get("earlier", [])
@@ -117,9 +153,10 @@ def _restored(layout: Layout, dataset: str, record: dict[str, Any] | None, numbe
         numbers = ", ".join(str(each["number"]) for each in earlier)
         raise NoSuchChampion(f"{dataset} has no earlier champion {wanted}: expected one of {numbers}")
     target = found[0]
-    if not is_usable(layout, target):
+    missing = _missing(layout, target)
+    if missing is not None:
         raise NoSuchChampion(
-            f"{dataset}: {MISSING}, those of champion {wanted} ({target['title']}): choose another one"
+            f"{dataset}: {missing}, those of champion {wanted} ({target['title']}): choose another one"
         )
     reason = f"champion {tenure(record)['number']} ({record['title']}) was rolled back to champion {wanted}"
     named = {"title": target["title"], "models": target["models"]}

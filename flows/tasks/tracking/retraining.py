@@ -22,6 +22,7 @@ from dyformer.experiments.service_plots import drift_curve
 from flows.console import promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import metrics
+from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.tracking.content import (
@@ -120,9 +121,8 @@ def track_run(
         published = made["model"]
         made = {kind: made[kind] for kind in ("vectors", "forecasts")}
         _attach(run, made)
-        is_challenger = promotion["champion"] in (None, {"title": contender.title, "models": list(contender.models)})
-        aliases = ["challenger"] * is_challenger + ["champion"] * (promotion["champion"] is not None)
-        version = register(run, opened, published, made, tuple(aliases), _description(opened, promotion, table))
+        aliases = aliases_of(opened, contender, promotion, made["forecasts"])
+        version = register(run, opened, published, made, aliases, _description(opened, promotion, table))
     return outcome(tracker, run, version)
 
 
@@ -193,6 +193,17 @@ def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
     for kind, address in artifacts.items():
         for name in names(address):
             run.artifact(f"{kind}/{name}", read_bytes(address, name))
+
+
+def aliases_of(opened: Snapshots, contender: Contender, promotion: dict[str, Any], forecasts: str) -> tuple[str, ...]:
+    """Give the aliases of a registered forecast: `champion` only for what the present champion published last.
+
+    Another machine, or a rollback, may have chosen another champion since the promotion.
+    """
+    is_challenger = promotion["champion"] in (None, {"title": contender.title, "models": list(contender.models)})
+    published = (champion_of(opened.layout, opened.dataset) or {}).get("published") or {}
+    is_champion = published.get("forecasts") == opened.layout.relative(forecasts)
+    return ("challenger",) * is_challenger + ("champion",) * is_champion
 
 
 def register(
