@@ -224,6 +224,7 @@ class Metrics(BaseModel):
 
     metrics: list[tuple[str, Annotated[float, Field(strict=True)], Whole, Whole]]
     once: bool
+    replaces: bool = False
 
 
 class Artifact(BaseModel, strict=True):

@@ -219,19 +219,32 @@ def _tags(client: "MlflowClient", run_id: str, record: Record, files: Path | Non
 def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
     from mlflow.entities import Metric
 
-    known = _known_points(client, run_id, record["metrics"]) if record["once"] else set()
-    points = [point for point in record["metrics"] if (point[0], point[3]) not in known]
+    known = _known_points(client, run_id, record["metrics"]) if record["once"] else {}
+    replaces = record.get("replaces", False)  # records of earlier versions do not say it
+    points = [point for point in record["metrics"] if _is_wanted(point, known.get((point[0], point[3])), replaces)]
     metrics = [Metric(name, value, moment, step) for name, value, moment, step in points]
     for first in range(0, len(metrics), 1000):  # MLflow accepts no more in one call
         client.log_batch(run_id, metrics=metrics[first : first + 1000])
 
 
-def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> set[tuple[str, int]]:
-    """Points (name, step) that the run already has; an interrupted training may have sent other values for them."""
+def _is_wanted(point: Any, known: tuple[int, float] | None, replaces: bool) -> bool:
+    """Whether the run lacks a point, or has another and older value of one that replaces it.
+
+    MLflow removes no point: of one name and step it shows the newest.
+    """
+    return known is None or (replaces and known[0] < point[2] and known[1] != point[1])
+
+
+def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> dict[tuple[str, int], tuple[int, float]]:
+    """Newest time and value of each name and step that the run already has.
+
+    An interrupted training may have sent other values for them.
+    """
     # Each history is a request; a new run has no names, and needs none.
     names = sorted({point[0] for point in points} & client.get_run(run_id).data.metrics.keys())
     histories = [client.get_metric_history(run_id, name) for name in names]
-    return {(metric.key, metric.step) for history in histories for metric in history}
+    metrics = sorted((metric for history in histories for metric in history), key=lambda each: each.timestamp)
+    return {(each.key, each.step): (each.timestamp, each.value) for each in metrics}
 
 
 def _artifact(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
@@ -257,6 +270,8 @@ def _register(client: "MlflowClient", run_id: str, record: Record, files: Path |
     known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL_PATH}"
     version = known[0] if known else client.create_model_version(name, source, run_id, tags=record["tags"])
+    for tag, value in record["tags"].items() if known else ():
+        client.set_model_version_tag(name, version.version, tag, value)
     if record.get("description"):  # records of earlier versions have none
         client.update_model_version(name, version.version, record["description"])
     for alias in record["aliases"]:

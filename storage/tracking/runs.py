@@ -159,6 +159,7 @@ class TrackedRun:
     run_id: str | None = None  # MLflow's id; None while only the spool has the run
     problem: str | None = None
     _spool: SpoolWriter | None = field(default=None, repr=False)
+    _replaces: bool = field(default=False, repr=False)  # of all that is in the buffer
     _buffer: list[tuple[str, float, int, int]] = field(default_factory=list, repr=False)
     _next_flush: float = field(default_factory=lambda: time.monotonic() + FLUSH_SECONDS, repr=False)
 
@@ -170,11 +171,14 @@ class TrackedRun:
         """Set tags of the run; the newest value of each is kept."""
         self.send({**_record("tags"), "tags": _texts(tags)})
 
-    def metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
+    def metrics(self, metrics: Mapping[str, float], *, step: int = 0, replace: bool = False) -> None:
         """Track metrics of one step or epoch; they are sent together, every few seconds and at the end of the run.
 
-        In a run with a key, the first value of each name and step is kept.
+        In a run with a key, the first value of each name and step is kept, or with `replace` the newest.
         """
+        if replace != self._replaces:
+            self.flush()
+            self._replaces = replace
         moment = _now()
         self._buffer += [(_legal(name), float(value), moment, step) for name, value in metrics.items()]
         if time.monotonic() > self._next_flush or len(self._buffer) >= FLUSH_METRICS:
@@ -185,7 +189,8 @@ class TrackedRun:
         waiting, self._buffer = self._buffer, []
         started = time.monotonic()
         if waiting:
-            self._deliver({**_record("metrics"), "metrics": waiting, "once": self.start["keyed"]}, None)
+            record = {**_record("metrics"), "metrics": waiting, "once": self.start["keyed"]}
+            self._deliver({**record, "replaces": self._replaces}, None)
         now = time.monotonic()
         self._next_flush = now + max(FLUSH_SECONDS, FLUSH_PAUSE * (now - started))
 

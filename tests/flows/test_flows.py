@@ -24,6 +24,9 @@ from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.methods import METHODS
 from flows.console import promotion_line
+from flows.tasks.models import DYFORMER, Contender
+from flows.tasks.report import newest_report, read_report, report_page
+from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
 
@@ -204,6 +207,37 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
     assert rows[0].keys() == {"kind", "name", f"mylog v1 step 12 ({tracked['run'][:8]})"}
     assert command("compare", "nothing") == 1
     assert "mylog v1 step 12" in capsys.readouterr().err
+
+
+def test_another_evaluation_of_the_same_training_replaces_the_one_before(run: Run, store: Path):
+    """As after late rows of the newest step, or by another rule of promotion."""
+    import mlflow
+
+    rows, summary = read_report(newest_report("mylog"))
+    addresses, tracked = summary["addresses"], run["tracking"]
+    contender = Contender(title=DYFORMER, models=(addresses["model"],))
+    made = {kind: addresses[kind] for kind in ("model", "vectors", "forecasts", "drift")}
+    client = mlflow.MlflowClient(tracked["tracker"])
+
+    def track(rows: pl.DataFrame, promotion: dict[str, Any]) -> dict[str, float]:
+        page = report_page(rows, summary)
+        outcome = track_run(addresses["snapshots"], contender, rows, [], made, promotion, page)
+        assert (outcome["run"], outcome["model_version"]) == (tracked["run"], tracked["model_version"])
+        return client.get_run(tracked["run"]).data.metrics
+
+    before = client.get_run(tracked["run"]).data.metrics
+    changed = track(
+        rows.with_columns(pl.col("value") / 2), {**summary["promotion"], "difference": [0.1, 0.2, 0.3], "level": 0.75}
+    )
+    halved = {
+        name: value / 2
+        for name, value in before.items()
+        if name in ("test/auc", "test/mrr", "baseline/L3/mrr", "published/calibration_error")
+    }
+    assert len(halved) == 4
+    assert {name: changed[name] for name in halved} == pytest.approx(halved)
+    assert (changed["promotion/difference"], changed["promotion/level"]) == (0.2, 0.75)
+    assert track(rows, summary["promotion"]) == before
 
 
 def test_reliability_of_the_published_method_is_that_of_a_forecast_of_the_newest_step(run: Run, store: Path):

@@ -86,7 +86,9 @@ def track_everything(run: TrackedRun) -> None:
     curve.subplots().plot([1, 2])
     run.params({"graph": {"max_distance": 5}, "pretrain": None})
     for epoch in range(1, 4):
-        run.metrics({"pretrain/loss": 1 / epoch, "test/hits@10": 0.5}, step=epoch)
+        run.metrics({"pretrain/loss": 1 / epoch}, step=epoch)
+    for step in range(1, 4):
+        run.metrics({"test/hits@10": 0.5}, step=step, replace=True)
     run.plot("plots/curve.png", curve)
     run.table("scores.csv", pl.DataFrame({"method": ["L3"], "macro": [91.9]}))
     run.artifact("vectors/part.bin", b"abc")
@@ -101,7 +103,8 @@ def assert_everything_once(tracker: Tracker, run_id: str, status: str = "FINISHE
     assert run.data.params == {"graph.max_distance": "5", "pretrain": "None"}
     history = client.get_metric_history(run_id, "pretrain/loss")
     assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
-    assert run.data.metrics["test/hits_at_10"] == 0.5
+    history = client.get_metric_history(run_id, "test/hits_at_10")
+    assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.5), (3, 0.5)]
     assert {file.path for file in client.list_artifacts(run_id)} == {"plots", "scores.csv", "vectors", "raw"}
     assert client.list_artifacts(run_id, "vectors")[0].file_size == 3
     assert run.inputs is not None
@@ -337,6 +340,35 @@ def test_run_of_a_known_key_continues_and_is_not_doubled(tracker: Tracker, tmp_p
     assert run.run_id is not None
     assert_everything_once(tracker, run.run_id)
     assert num_runs(tracker, "keyed") == 1
+
+
+def test_a_newer_evaluation_replaces_the_one_before_and_a_repeated_one_adds_nothing(tracker: Tracker) -> None:
+    for value in (0.5, 0.25, 0.25):
+        with tracker.run(dataset="replaced", name="a", key="abc") as run:
+            run.metrics({"loss": value}, step=1)
+            run.metrics({"test/auc": value}, step=1, replace=True)
+    assert run.run_id is not None
+    client = tracker.client()
+    history = client.get_metric_history(run.run_id, "test/auc")
+    assert [point.value for point in history] == [0.5, 0.25]
+    assert client.get_run(run.run_id).data.metrics == {"loss": 0.5, "test/auc": 0.25}
+    first = ("test/auc", 0.5, history[0].timestamp, 1)  # sent from the spool, later than the newer one
+    record = {"kind": "metrics", "metrics": [first], "once": True, "replaces": True}
+    tracker.apply(run.start, run.run_id, record, None)
+    assert len(client.get_metric_history(run.run_id, "test/auc")) == 2
+
+
+def test_a_model_that_is_registered_again_has_the_newest_tags(tracker: Tracker, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "MLmodel").write_text("flavors: {}")
+    versions = []
+    for forecasts in ("old", "new"):
+        with tracker.run(dataset="again", name="a", key="abc") as run:
+            tags = {"forecasts": forecasts}
+            versions.append(run.register_model(tmp_path / "model", name="again", tags=tags, description=forecasts))
+    assert versions == ["1", "1"]
+    found = tracker.client().get_model_version("again", "1")
+    assert (found.tags["forecasts"], found.description) == ("new", "new")
 
 
 def test_lost_response_does_not_double_the_run(tracker: Tracker) -> None:

@@ -53,7 +53,7 @@ def track_metrics(run: TrackedRun, rows: pl.DataFrame) -> None:
         name = f"test/{name}" if is_step else f"test/{row['step']}_{name}"
         keys = BESIDE[:2] if is_step else BESIDE
         beside = {f"{name}_{key}": row[key] for key in keys if row[key] is not None}
-        run.metrics({name: row["value"], **beside}, step=int(row["step"]) if is_step else 0)
+        run.metrics({name: row["value"], **beside}, step=int(row["step"]) if is_step else 0, replace=True)
 
 
 def main_metrics(rows: pl.DataFrame) -> pl.DataFrame:

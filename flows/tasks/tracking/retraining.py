@@ -80,6 +80,7 @@ def track_run(
     """Track a retraining as one run, which begins with the training of its newest model.
 
     Its own metrics are test/...; the main ones of the other methods are baseline/METHOD/mrr and baseline/METHOD/auc.
+    Where the same training is evaluated again, as after late rows, the newest evaluation replaces the one before.
 
     Args:
         snapshots: address of the snapshots of the training.
@@ -102,12 +103,13 @@ def track_run(
     pairs, ranked = table.filter(protocol=PROTOCOL), table.filter(protocol=RANKING_PROTOCOL)
     with _training_run(tracker, opened, trained, is_old=trained.until != newest_until(snapshots)) as run:
         run.params(trained.settings)
+        run.tags(run.start["tags"])  # a continued run has those of the evaluation before
         track_data(run, opened)
         for table_of_epochs in (model_losses(model), model_times(opened, model)):
             for stage, epoch, name, value in table_of_epochs.iter_rows():
                 run.metrics({f"{stage}/{name}": value}, step=epoch)
         track_metrics(run, pl.concat([pairs.filter(method="DyFormer"), ranked.filter(method=contender.title)]))
-        run.metrics(_of_others(table, {"DyFormer", contender.title}), step=opened.num_steps)
+        run.metrics(_of_others(table, {"DyFormer", contender.title}), step=opened.num_steps, replace=True)
         _track_published(run, table.filter(protocol=FORECASTS_PROTOCOL, slice="all"))
         if not pairs.is_empty():
             draw(run, pairs, pl.concat([pairs, *(metrics([address], snapshots) for address in earlier)]))
@@ -168,14 +170,15 @@ def _track_promotion(run: TrackedRun, promotion: dict[str, Any]) -> None:
         names = ("difference_low", "difference", "difference_high")
         values = dict(zip(names, promotion["difference"], strict=True))
         values |= {name: promotion[name] for name in ("num_queries", "level")}
-        run.metrics({f"promotion/{name}": value for name, value in values.items()})
+        run.metrics({f"promotion/{name}": value for name, value in values.items()}, replace=True)
 
 
 def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
     """Track the distances of the newest step from the earlier ones as drift/interactions, ..., and all as a plot."""
     rows, decision = read_drift(drift)
     newest = rows.filter(pl.col("step") == opened.num_steps, pl.col("deviation").is_not_null())
-    run.metrics({f"drift/{row['metric']}": row["deviation"] for row in newest.to_dicts()}, step=opened.num_steps)
+    values = {f"drift/{row['metric']}": row["deviation"] for row in newest.to_dicts()}
+    run.metrics(values, step=opened.num_steps, replace=True)
     run.tags({"alarms": "; ".join(decision["alarms"]) or "none"})
     run.table("drift.csv", rows)
     run.plot("plots/drift.png", drift_curve(rows))
@@ -186,7 +189,7 @@ def _track_published(run: TrackedRun, rows: pl.DataFrame) -> None:
     for row in rows.filter(pl.col("value").is_not_null()).iter_rows(named=True):
         name, keys = f"published/{row['metric']}", ("low", "high", "num_pairs")
         beside = {f"{name}_{key}": row[key] for key in keys if row[key] is not None}
-        run.metrics({name: row["value"], **beside}, step=int(row["step"]))
+        run.metrics({name: row["value"], **beside}, step=int(row["step"]), replace=True)
 
 
 def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
