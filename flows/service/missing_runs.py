@@ -1,13 +1,13 @@
 """Committed rows of a scheduled dataset that no retraining has seen -> a retraining.
 
 An event that starts one is lost while the server is away, and a run that was to start one may have died. The newest
-commit to the event table is compared with the runs that began after it.
+commit to the event table is compared with the runs that ended after it or go on.
 """
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from flows.service.dead_runs import runs_where
+from flows.service.dead_runs import FINAL, runs_where
 from flows.service.schedules import scheduled
 from storage.checksums import Damaged
 from storage.disk import ReadFailed
@@ -16,10 +16,11 @@ from storage.layout import Layout
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
 MOST_TRIES = 3  # of one commit, before a person has to look
-WAITING = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED")
+ACTIVE = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
 
 
 def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
@@ -47,14 +48,33 @@ class TooManyTries(ValueError):
 
 def _started(client: "SyncPrefectClient", layout: Layout, deployment: "DeploymentResponse", dataset: str) -> str | None:
     version, arrival = history(layout, dataset).select("version", "arrival").row(-1)
-    committed = datetime.fromtimestamp(arrival / 1e6, UTC)
-    runs = runs_where(client, deployment_id={"any_": [deployment.id]}, expected_start_time={"after_": committed})
-    due = datetime.now(UTC)
-    states = [run.state for run in runs if run.state is not None and (run.expected_start_time or due) <= due]
-    if any(state.type.value == "COMPLETED" or state.type.value in WAITING for state in states):
+    of_this = {"deployment_id": {"any_": [deployment.id]}}
+    due = {"before_": datetime.now(UTC)}  # the server makes the runs of the next days long before
+    if runs_where(client, **of_this, state={"type": {"any_": ACTIVE}}, expected_start_time=due):
         return None
-    tries = sum(state.type.value in ("FAILED", "CRASHED") for state in states)
+    # A scheduled run commits after it was due and after it began, so that its end alone is later than its commit.
+    committed = datetime.fromtimestamp(arrival / 1e6, UTC)
+    ended = runs_where(client, **of_this, state={"type": {"any_": FINAL}}, end_time={"after_": committed})
+    if any(run.state_type == "COMPLETED" for run in ended):
+        return None
+    # A scheduled run that is cancelled was skipped; one that this module started was cancelled by a person.
+    tries = sum(run.state_type in ("FAILED", "CRASHED") or not run.auto_scheduled for run in ended)
     if tries >= MOST_TRIES:
-        raise TooManyTries(f"{tries} retrainings after version {version} of the event table failed: see their logs")
-    client.create_flow_run_from_deployment(deployment.id, idempotency_key=f"reconcile-{version}-{tries}")
-    return f"{dataset}, version {version} of the event table"
+        failed = "failed or were cancelled: see their logs"
+        raise TooManyTries(f"{tries} retrainings after version {version} of the event table {failed}")
+    return f"{dataset}, version {version} of the event table" if _is_new(client, deployment, arrival, ended) else None
+
+
+def _is_new(
+    client: "SyncPrefectClient", deployment: "DeploymentResponse", arrival: int, ended: "list[FlowRun]"
+) -> bool:
+    """Start a run, and return whether there was none of its name.
+
+    A name counts for all deployments of a flow, also after a removal; Prefect returns the old run of a used name.
+    """
+    last = max(ended, key=lambda run: (run.end_time or run.created, run.id)).id if ended else "first"
+    name = f"reconcile-{deployment.id}-{arrival}-{last}"
+    if runs_where(client, idempotency_key={"any_": [name]}):
+        return False
+    client.create_flow_run_from_deployment(deployment.id, idempotency_key=name)
+    return True

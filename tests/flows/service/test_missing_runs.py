@@ -7,23 +7,26 @@ import pytest
 from own_log import own_log
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Completed, Failed, Running
+from prefect.states import Cancelled, Completed, Failed, Running
 
 from flows.service.dead_runs import runs_where
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
+from flows.service.managed import SKIPPED
 from flows.service.missing_runs import MOST_TRIES, start_missing
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, set_active
 from flows.tasks.ingest import ingest_log
+from storage.drop import drop_dataset
 from storage.layout import Layout
 
 
 @pytest.fixture
 def client(server: str) -> Iterator[SyncPrefectClient]:
     deploy(read_deployments(file_of_deployments()))
-    make_schedule("mylog", schedule_of("0 3 1 1 *", None), {}, {}, 0)
+    schedule("mylog")
     with get_client(sync_client=True) as client:
         yield client
-    remove_schedule("mylog")
+        for deployment in scheduled(client):
+            client.delete_deployment(deployment.id)
 
 
 @pytest.fixture
@@ -33,15 +36,19 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     return Layout.from_environment()
 
 
-def commit(path: Path, num_rows: int) -> None:
+def schedule(dataset: str) -> None:
+    make_schedule(dataset, schedule_of("0 3 1 1 *", None), {}, {}, 0)
+
+
+def commit(path: Path, num_rows: int, dataset: str = "mylog") -> None:
     reading = {"log": [str(own_log(path, num_rows))], "max_bad": "20%"}
     columns = {"source": "user", "target": "item", "time": "created_at"}
-    ingest_log("mylog", reading | columns, show=lambda text: None)
+    ingest_log(dataset, reading | columns, show=lambda text: None)
 
 
-def due_runs(client: SyncPrefectClient) -> list[FlowRun]:
-    """Runs of the schedule that were started, not those of next year."""
-    [deployment] = scheduled(client)
+def due_runs(client: SyncPrefectClient, dataset: str = "mylog") -> list[FlowRun]:
+    """Runs of the schedule of a dataset that were started, not those of next year."""
+    [deployment] = [each for each in scheduled(client) if each.parameters["dataset"] == dataset]
     runs = runs_where(client, deployment_id={"any_": [deployment.id]})
     return [run for run in runs if not run.auto_scheduled]
 
@@ -72,3 +79,64 @@ def test_a_commit_is_followed_by_one_run_until_one_completes(
     assert start_missing(client, layout) == ([], [])
     commit(tmp_path / "second.csv", 600)  # a new commit needs a new run
     assert start_missing(client, layout) == (["mylog, version 2 of the event table"], [])
+
+
+def test_each_dataset_and_each_history_of_one_has_a_run_of_its_own(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    schedule("other")
+    commit(tmp_path / "log.csv", 300)
+    commit(tmp_path / "log.csv", 300, "other")
+    lines = [f"{name}, version 1 of the event table" for name in ("mylog", "other")]
+    assert start_missing(client, layout) == (lines, [])
+    for deployment in scheduled(client):
+        [run] = due_runs(client, str(deployment.parameters["dataset"]))
+        client.set_flow_run_state(run.id, Completed(), force=True)
+    assert start_missing(client, layout) == ([], [])
+    drop_dataset(layout, "other")
+    commit(tmp_path / "log.csv", 300, "other")
+    remove_schedule("mylog")  # its run goes with it
+    schedule("mylog")
+    assert start_missing(client, layout) == (lines, [])
+    assert len(due_runs(client, "other")) == 2
+    assert len(due_runs(client, "mylog")) == 1
+
+
+def test_the_run_that_made_the_commit_is_not_followed_by_another(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    [deployment] = scheduled(client)
+    run = client.create_flow_run_from_deployment(deployment.id)
+    client.set_flow_run_state(run.id, Running(), force=True)
+    commit(tmp_path / "log.csv", 300)
+    assert start_missing(client, layout) == ([], [])
+    client.set_flow_run_state(run.id, Completed(), force=True)
+    assert start_missing(client, layout) == ([], [])
+    commit(tmp_path / "later.csv", 600)
+    assert start_missing(client, layout)[0] == ["mylog, version 2 of the event table"]
+
+
+def test_a_cancelled_run_is_followed_by_a_new_one_and_not_without_end(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    for number in range(1, MOST_TRIES + 1):
+        assert start_missing(client, layout) == (["mylog, version 1 of the event table"], [])
+        assert len(due_runs(client)) == number
+        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+        client.set_flow_run_state(run.id, Cancelled(), force=True)
+    started, [problem] = start_missing(client, layout)
+    assert (started, problem.startswith(f"mylog: {MOST_TRIES} retrainings")) == ([], True)
+
+
+def test_a_scheduled_run_that_was_skipped_is_no_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
+    commit(tmp_path / "log.csv", 300)
+    [deployment] = scheduled(client)
+    client.request(
+        "POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json={"min_runs": MOST_TRIES}
+    )
+    skipped = runs_where(client, deployment_id={"any_": [deployment.id]})
+    assert len(skipped) >= MOST_TRIES
+    for run in skipped:
+        client.set_flow_run_state(run.id, Cancelled(name=SKIPPED), force=True)
+    assert start_missing(client, layout) == (["mylog, version 1 of the event table"], [])
