@@ -53,8 +53,8 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             done["tracked"], done["problems"] = [], [f"MLflow: {reason(error)}"]
         done["sent"], problems = replay(layout)
         done["started"], missing = start_missing(client, layout)
-        done["pruned"] = [] if keep is None else prune_published(layout, keep)
-        done["problems"] = [*done.get("problems", []), *problems, *missing]
+        done["pruned"], damaged = ([], []) if keep is None else prune_published(layout, keep)
+        done["problems"] = [*done.get("problems", []), *problems, *missing, *damaged]
     page = [
         f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in lines) for name, lines in done.items() if lines
     ]

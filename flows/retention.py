@@ -1,6 +1,5 @@
 """Old versions of datasets -> removed from the store and from MLflow, by the command `prune` and by `reconcile`."""
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,16 +39,27 @@ def pruned(dataset: str, keep: int = KEEP) -> list[str]:
     return lines
 
 
-def prune_published(layout: "Layout", keep: int) -> list[str]:
-    """Remove the old versions of each dataset that publishes forecasts; those of one in use wait for the next time."""
+def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
+    """Remove the old versions of each dataset that publishes forecasts; those of one in use wait for the next time.
+
+    Returns:
+        What was done, as sentences, and one for each damaged dataset, which stays as it is.
+    """
     from storage import files
+    from storage.artifacts.artifact import ArtifactMissing
+    from storage.checksums import Damaged
+    from storage.disk import ReadFailed
     from storage.locks import DatasetInUse
     from storage.published import publications
     from storage.retention import removable
 
-    lines = []
+    lines, problems = [], []
     for dataset in layout.dataset_names(files.children(layout.datasets)):
-        with suppress(DatasetInUse):
+        try:
             if not publications(layout, dataset).is_empty() and removable(layout, dataset, keep):
                 lines += pruned(dataset, keep)
-    return lines
+        except DatasetInUse:
+            continue
+        except (Damaged, ReadFailed, ArtifactMissing) as error:
+            problems.append(f"{dataset}: {error}")
+    return lines, problems

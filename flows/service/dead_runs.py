@@ -5,7 +5,7 @@ at it again, because a server that was away has missed the reports of all runs.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SECOND_LOOK_SECONDS = 45.0
 PENDING_SECONDS = 180.0  # a run begins seconds after a worker has taken it
 RECENT = timedelta(days=7)  # older runs were ended by an earlier look
+LONGEST_UNKNOWN = timedelta(days=1)
 TAGGED = {"all_": [TAG]}
 ACTIVE = ("RUNNING", "PENDING")
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -49,25 +50,31 @@ def end_dead_runs(
 
 def end_orphans(client: "SyncPrefectClient") -> list[str]:
     """Mark the task runs and the subflows of ended runs as Crashed; returns their names."""
+    return _end_below(client, state=_states(*FINAL), end_time={"after_": datetime.now(UTC) - RECENT}, tags=TAGGED)
+
+
+def _end_below(client: "SyncPrefectClient", **parents: Any) -> list[str]:
+    """End the task runs of these runs, and their subflows, which have no tag of their own.
+
+    The deepest end first, so that the next look finds the others if this one is cut off.
+    """
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
     from prefect.states import Crashed
 
-    ended: list[str] = []
-    final = {"state": _states(*FINAL), "end_time": {"after_": datetime.now(UTC) - RECENT}}
-    while True:
-        tasks = client.read_task_runs(
-            task_run_filter=TaskRunFilter.model_validate({"state": _states(*ACTIVE)}),
-            flow_run_filter=FlowRunFilter.model_validate(final),
-        )
-        for task in tasks:
-            client.set_task_run_state(task.id, Crashed(message=PARENT_ENDED), force=True)
-        parents = {"any_": [task.id for task in tasks]}
-        flows = runs_where(client, state=_states(*ACTIVE), parent_task_run_id=parents) if tasks else []
-        for run in flows:
-            _crash(client, run, PARENT_ENDED)
-        ended += [each.name for each in (*tasks, *flows)]
-        if not flows:  # each may have tasks and subflows of its own
-            return ended
+    tasks = client.read_task_runs(
+        task_run_filter=TaskRunFilter.model_validate({"state": _states(*ACTIVE)}),
+        flow_run_filter=FlowRunFilter.model_validate(parents),
+    )
+    if not tasks:
+        return []
+    subflows = runs_where(client, parent_task_run_id={"any_": [task.id for task in tasks]})
+    below = _end_below(client, id={"any_": [run.id for run in subflows]}) if subflows else []
+    active = [run for run in subflows if run.state is not None and run.state.type.value in ACTIVE]
+    for run in active:
+        _crash(client, run, PARENT_ENDED)
+    for task in tasks:
+        client.set_task_run_state(task.id, Crashed(message=PARENT_ENDED), force=True)
+    return [*below, *(each.name for each in (*active, *tasks))]
 
 
 def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECONDS) -> list[str]:
@@ -85,14 +92,22 @@ def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECON
     return [run.name for run in found]
 
 
-def ended_among(client: "SyncPrefectClient", ids: Collection[str]) -> set[str]:
-    """Return which of these runs have ended, or are not known to the server."""
-    known: list[str] = []
-    for each in ids:
+def ended_among(client: "SyncPrefectClient", since: Mapping[str, datetime]) -> set[str]:
+    """Return which of these runs have ended. One that the server does not know may go on for a day.
+
+    A program with a Prefect server of its own may track at the same MLflow.
+
+    Args:
+        client: of the server.
+        since: when the tracking of each run began, by the run's id.
+    """
+    ids: list[str] = []
+    for each in since:
         with suppress(ValueError):
-            known.append(str(UUID(each)))
-    found = runs_where(client, id={"any_": known}) if known else []
-    return set(ids) - {str(run.id) for run in found if run.state is not None and not run.state.is_final()}
+            ids.append(str(UUID(each)))
+    found = {str(run.id): run for run in runs_where(client, id={"any_": ids})} if ids else {}
+    unknown = {each for each in since if each not in found and since[each] < datetime.now(UTC) - LONGEST_UNKNOWN}
+    return unknown | {each for each, run in found.items() if run.state is not None and run.state.is_final()}
 
 
 def runs_where(client: "SyncPrefectClient", **conditions: Any) -> "list[FlowRun]":

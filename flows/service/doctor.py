@@ -176,7 +176,7 @@ def _tracked(client: "SyncPrefectClient") -> Finding:
         running = running_flows(open_tracker(Layout.from_environment()))
     except failures():
         return _ok("MLflow's runs", "not looked at")
-    dead = ended_among(client, set(running.values()))
+    dead = ended_among(client, dict(running.values()))
     if dead:
         remedy = "`prefect deployment run reconcile/any` ends them"
         return Finding("MLflow's runs", "wrong", f"{len(dead)} are running, whose flow has ended", remedy)

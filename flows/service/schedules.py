@@ -10,19 +10,22 @@ from pydantic import ValidationError
 from flows.options import DEFAULTS
 from flows.service import TAG
 from flows.service.deployments import POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
+from storage.layout import SAFE_NAME
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
 SCHEDULED = "dyformer-schedule"  # the tag of these deployments
 SLUG = "own"
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 SHORTEST = timedelta(seconds=60)
+LONGEST = timedelta(weeks=520)
 
 
 class BadSchedule(ValueError):
-    """A cron line, an interval or a timezone that is none, or a schedule that does not exist."""
+    """A dataset's name, a cron line, an interval or a timezone that is none, or a schedule that does not exist."""
 
 
 def schedule_of(cron: str | None, interval: str | None, timezone: str | None = None) -> Schedule:
@@ -37,10 +40,10 @@ def schedule_of(cron: str | None, interval: str | None, timezone: str | None = N
 def _duration(text: str | None) -> timedelta | None:
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(\d+)\s*([smhdw])\s*", text)
+    found = re.fullmatch(r"\s*(\d{1,8})\s*([smhdw])\s*", text)  # more digits overflow
     length = timedelta(**{UNITS[found[2]]: int(found[1])}) if found else timedelta()
-    if length < SHORTEST:
-        raise BadSchedule(f"interval {text!r}: write a number of m, h, d or w, such as 6h; the shortest is 1m")
+    if not SHORTEST <= length <= LONGEST:
+        raise BadSchedule(f"interval {text!r}: write a number of m, h, d or w, such as 6h, from 1m to 520w")
     return length
 
 
@@ -55,9 +58,13 @@ def make_schedule(dataset: str, schedule: Schedule, reading: dict[str, Any], cha
     """Make or replace the schedule of a dataset; returns the name of its deployment.
 
     Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
+    Raises BadSchedule if the store cannot have a dataset of this name.
     """
     from prefect.client.orchestration import get_client
 
+    if not SAFE_NAME.fullmatch(dataset):
+        allowed = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
+        raise BadSchedule(f"dataset {dataset!r} cannot have a schedule: use {allowed}")
     given = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
     parameters = {"dataset": dataset, "reading": absolute_logs(given), "changes": changes, "seed": seed}
     deployment = Deployment(
@@ -77,11 +84,14 @@ def make_schedule(dataset: str, schedule: Schedule, reading: dict[str, Any], cha
 
 
 def schedules() -> list[dict[str, Any]]:
-    """List the schedules: dataset, when, whether it is active, the next and the last run, the parameters."""
+    """List the schedules: dataset, when, whether it is active, the next and the last run, the parameters.
+
+    A deployment to which schedules were added on Prefect's page has a row for each; one without any has a row as well.
+    """
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        return [_row(client, each) for each in scheduled(client)]
+        return [row for each in scheduled(client) for row in _rows(client, each)]
 
 
 def scheduled(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
@@ -117,15 +127,20 @@ def _of_dataset(client: "SyncPrefectClient", dataset: str) -> "DeploymentRespons
     return found[0]
 
 
-def _row(client: "SyncPrefectClient", deployment: "DeploymentResponse") -> dict[str, Any]:
+def _rows(client: "SyncPrefectClient", deployment: "DeploymentResponse") -> list[dict[str, Any]]:
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
     from prefect.client.schemas.sorting import FlowRunSort
 
     of_this = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]))
     runs = client.read_flow_runs(flow_run_filter=of_this, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=200)
-    due = [run for run in runs if run.state is not None and run.state.is_scheduled()]
+    return [_row(deployment, each, runs) for each in deployment.schedules or [None]]
+
+
+def _row(
+    deployment: "DeploymentResponse", schedule: "DeploymentSchedule | None", runs: "list[FlowRun]"
+) -> dict[str, Any]:
+    due = [run for run in runs if run.state is not None and run.state.is_scheduled() and _is_of(run, schedule)]
     begun = [run for run in runs if run.start_time is not None]
-    [schedule] = deployment.schedules or [None]
     return {
         "dataset": deployment.parameters["dataset"],
         "schedule": None if schedule is None else _when(schedule.schedule),
@@ -134,6 +149,13 @@ def _row(client: "SyncPrefectClient", deployment: "DeploymentResponse") -> dict[
         "last run": f"{begun[0].state_name} {str(begun[0].start_time)[:16]}" if begun else None,
         "parameters": str({name: value for name, value in deployment.parameters.items() if name != "dataset"}),
     }
+
+
+def _is_of(run: "FlowRun", schedule: "DeploymentSchedule | None") -> bool:
+    """Return whether a run was not made by another schedule of the deployment."""
+    return not run.auto_scheduled or (
+        schedule is not None and run.created_by is not None and run.created_by.id == schedule.id
+    )
 
 
 def _when(schedule: Any) -> str:

@@ -302,8 +302,9 @@ def test_old_versions_go_and_a_rollback_still_finds_its_weights(
     assert read_report(first)[1]["addresses"]["snapshots"] in removed
     assert not {address for address in removed if "publications" in address or "outcomes" in address}
     assert not {model for model in champion["models"] if model in removed}
-    assert prune_published(layout, 5) == []
-    lines = prune_published(layout, 2)
+    assert prune_published(layout, 5) == ([], [])
+    lines, problems = prune_published(layout, 2)
+    assert problems == []
     assert lines[0].startswith(f"removed {len(removed)} artifacts of mylog")
     assert pruned("mylog", 2) == [line.replace(str(len(removed)), "0") for line in lines[:1]] + [
         "removed the files and model versions of 0 runs from MLflow; their metrics stay"

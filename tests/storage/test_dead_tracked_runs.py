@@ -1,6 +1,7 @@
 """MLflow's runs whose flow run has ended are marked as killed; others go on."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,15 @@ def test_runs_of_dead_flows_are_killed_and_others_go_on(layout: Layout) -> None:
     }
     done = tracker.start_run(dataset="uci", name="done", tags={FLOW_RUN: "a"})
     done.finish()
-    looked: list[Collection[str]] = []
+    looked: list[Mapping[str, datetime]] = []
 
-    def ended(ids: Collection[str]) -> Collection[str]:
-        looked.append(ids)
+    def ended(since: Mapping[str, datetime]) -> Collection[str]:
+        looked.append(since)
         return {"a"}
 
     assert end_dead_runs(tracker, ended) == ["dead"]
-    assert looked == [{"a", "b"}]
+    assert [set(since) for since in looked] == [{"a", "b"}]
+    assert all(abs(datetime.now(UTC) - began) < timedelta(minutes=5) for began in looked[0].values())
     client = tracker.client()
     states = {name: client.get_run(str(run.run_id)).info.status for name, run in {**runs, "done": done}.items()}
     assert states == {"dead": "KILLED", "live": "RUNNING", "of no flow": "RUNNING", "done": "FINISHED"}

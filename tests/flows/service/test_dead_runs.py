@@ -102,16 +102,18 @@ def test_a_run_that_reports_at_the_second_look_is_alive(
 
 
 def test_tasks_and_subflows_of_an_ended_run_end_with_it(client: SyncPrefectClient) -> None:
-    outer, live = begun(client, "outer"), begun(client, "live")
+    outer, live, foreign = begun(client, "outer", TAG), begun(client, "live", TAG), begun(client, "foreign", "others")
     tasks = [
-        client.create_task_run(part, flow_run_id=run.id, dynamic_key="0", state=Running()) for run in (outer, live)
+        client.create_task_run(part, flow_run_id=run.id, dynamic_key="0", state=Running())
+        for run in (outer, live, foreign)
     ]
     inner = begun(client, "inner", parent_task_run_id=tasks[0].id)
     deepest = client.create_task_run(part, flow_run_id=inner.id, dynamic_key="0", state=Running())
-    client.set_flow_run_state(outer.id, Completed(), force=True)
+    for run in (outer, foreign):
+        client.set_flow_run_state(run.id, Completed(), force=True)
     assert len(end_orphans(client)) == 3
     states = [client.read_task_run(each.id).state for each in (*tasks, deepest)]
-    assert [state is not None and state.is_crashed() for state in states] == [True, False, True]
+    assert [state is not None and state.is_crashed() for state in states] == [True, False, False, True]
     assert state_of(client, inner).is_crashed()
     assert state_of(client, live).is_running()
     assert end_orphans(client) == []
@@ -135,9 +137,12 @@ def test_a_run_that_was_taken_and_never_begun_is_due_again(client: SyncPrefectCl
     client.set_flow_run_state(lost.id, Completed(), force=True)
 
 
-def test_a_run_that_the_server_does_not_know_has_ended(client: SyncPrefectClient) -> None:
+def test_a_run_that_the_server_does_not_know_has_ended_after_a_day(client: SyncPrefectClient) -> None:
     live, done = begun(client, "live"), begun(client, "done")
     client.set_flow_run_state(done.id, Completed(), force=True)
     unknown = "00000000-0000-4000-8000-000000000000"
-    assert ended_among(client, {str(live.id), str(done.id), unknown, "no id"}) == {str(done.id), unknown, "no id"}
+    ids = (str(live.id), str(done.id), unknown, "no id")
+    now = datetime.now(UTC)
+    assert ended_among(client, dict.fromkeys(ids, now - timedelta(hours=23))) == {str(done.id)}
+    assert ended_among(client, dict.fromkeys(ids, now - timedelta(hours=25))) == {str(done.id), unknown, "no id"}
     client.set_flow_run_state(live.id, Completed(), force=True)

@@ -13,6 +13,7 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelled
 
 import flows.cli
 from flows.service import doctor
@@ -96,11 +97,12 @@ def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(
     look: Callable[[], tuple[int, Found]], layout: Layout, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(read_deployments(file_of_deployments()))
-    with open_tracker(layout).run(dataset="uci", name="dead", tags={FLOW_RUN: "no such run"}, key="k") as run:
+    deployment = client.read_deployment_by_name("retrain/generated")
+    ended = client.create_flow_run_from_deployment(deployment.id, state=Cancelled())
+    with open_tracker(layout).run(dataset="uci", name="dead", tags={FLOW_RUN: str(ended.id)}, key="k") as run:
         monkeypatch.setattr(doctor, "silent_runs", lambda client: [SimpleNamespace(name="a-zombie")])
         [automation] = client.read_automations_by_name(AUTOMATION)
         client.pause_automation(automation.id)
-        deployment = client.read_deployment_by_name("retrain/generated")
         limit = deployment.global_concurrency_limit
         assert limit is not None
         client.increment_concurrency_slots([limit.name], 1, "concurrency")

@@ -130,6 +130,7 @@ def test_a_cancelled_run_is_followed_by_a_new_one_and_not_without_end(
 
 
 def test_a_scheduled_run_that_was_skipped_is_no_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
+    make_schedule("mylog", schedule_of("0 3 1 * *", None), {}, {}, 0)
     commit(tmp_path / "log.csv", 300)
     [deployment] = scheduled(client)
     client.request(

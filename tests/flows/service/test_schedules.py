@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.schedules import CronSchedule
 
 import flows.cli
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
-from flows.service.schedules import BadSchedule, absolute_logs, schedule_of
+from flows.service.schedules import BadSchedule, absolute_logs, make_schedule, schedule_of
 
 Run = Callable[..., tuple[int, str]]
 
@@ -90,12 +91,42 @@ def test_a_misspelt_setting_is_refused_before_anything_is_sent(run: Run) -> None
         (None, "6", None),
         (None, "0h", None),
         (None, "30s", None),
+        (None, "521w", None),
+        (None, "999999999999w", None),
+        (None, "9" * 5000 + "w", None),
         ("0 3 * * *", None, "Mars"),
     ],
 )
 def test_a_time_that_is_none_is_refused(cron: str | None, interval: str | None, zone: str | None) -> None:
     with pytest.raises(BadSchedule):
         schedule_of(cron, interval, zone)
+
+
+@pytest.mark.parametrize("name", ["my data", "a/b", "-a", ""])
+def test_a_name_that_the_store_cannot_have_is_refused(run: Run, name: str) -> None:
+    with pytest.raises(BadSchedule, match="beginning with a letter or a digit"):
+        make_schedule(name, schedule_of(None, "6h"), {}, {}, 0)
+    code, printed = run("--interval", "6h", "--", name)
+    assert code == 1
+    assert f"dataset {name!r} cannot have a schedule" in printed
+
+
+def test_each_schedule_of_a_deployment_has_a_row(run: Run) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    make_schedule("twice", schedule_of("0 3 1 * *", None), {}, {}, 0)
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("retrain/twice-schedule")
+        client.create_deployment_schedules(deployment.id, [(CronSchedule(cron="0 5 2 * *"), True)])
+        client.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json={"min_runs": 2})
+        code, printed = run("--list", "--json")
+        client.delete_deployment(deployment.id)
+    assert code == 0
+    rows = {row["schedule"]: row for row in json.loads(printed)}
+    assert {row["dataset"] for row in rows.values()} == {"twice"}
+    ends = {when.removesuffix(" (UTC)"): row["next run"][7:] for when, row in rows.items()}
+    assert ends == {"0 3 1 * *": "-01 03:00", "0 5 2 * *": "-02 05:00"}
+    remaining = run("--list", "--json")
+    assert remaining == (0, "[]\n")
 
 
 def test_both_kinds_of_time_at_once_are_refused() -> None:
