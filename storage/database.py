@@ -1,8 +1,8 @@
 """Frames -> tables of a database, Postgres or SQLite: a row with the key of a stored one replaces it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -25,11 +25,15 @@ class DatabaseFailed(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Rows that replace those of the same scope in a table: the ones with their key, and those they leave over."""
+    """Rows that replace those of the same scope in a table: the ones with their key, and those they leave over.
+
+    Without rows the scope is emptied; a missing table is not created then.
+    """
 
     table: str
     key: Sequence[str]
-    scope: Sequence[str]  # columns whose values all rows have in common
+    scope: Mapping[str, str | int]  # columns with the value that all rows have
+    since: Mapping[str, int] = field(default_factory=dict)  # columns with the least value that the scope has
     rows: pl.DataFrame
 
 
@@ -56,14 +60,19 @@ def replace_rows(address: str, targets: Sequence[Target]) -> None:
     check_address(address)
     with _connected(address) as connection:
         for target in targets:
-            table = _table(target)
-            table.create(connection, checkfirst=True)
-            if target.rows.is_empty():
-                continue
-            if target.scope:
-                same = (table.c[name] == target.rows[name][0] for name in target.scope)
-                connection.execute(table.delete().where(*same))
-            _insert(connection, table, target)
+            if target.scope and sa.inspect(connection).has_table(target.table):
+                _empty(connection, target)
+            if not target.rows.is_empty():
+                table = _table(target)
+                table.create(connection, checkfirst=True)
+                _insert(connection, table, target)
+
+
+def _empty(connection: sa.Connection, target: Target) -> None:
+    table = sa.table(target.table, *map(sa.column, [*target.scope, *target.since]))
+    same = [table.c[name] == value for name, value in target.scope.items()]
+    later = [table.c[name] >= value for name, value in target.since.items()]
+    connection.execute(table.delete().where(*same, *later))
 
 
 def _insert(connection: sa.Connection, table: sa.Table, target: Target) -> None:

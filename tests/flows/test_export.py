@@ -6,15 +6,18 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from test_promote import contender_of, grown, promoted, rows_of, snapshots  # noqa: F401
-from test_publishing import L3, published_by_l3
+from test_promote import champion_skill, contender_of, grown, promoted, rows_of, snapshots  # noqa: F401
+from test_publishing import L3, published_by_l3, two_published  # noqa: F401
 
 from flows.cli import main
 from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts
+from flows.tasks.publishing.champions import rollback
 from flows.tasks.publishing.export import NothingPublished, export
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.publishing.publications import publish
+from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import read_table, write_artifact
 from storage.database import DatabaseFailed
 from storage.files import read_bytes
@@ -27,17 +30,20 @@ def forecasts(snapshots: str) -> str:  # noqa: F811
     return published_by_l3(snapshots)
 
 
-def with_vectors(snapshots: str) -> pl.DataFrame:  # noqa: F811
-    """Publish the same forecasts beside vectors; return these."""
-    from flows.tasks.snapshots import open_snapshots
-
+def vectors_of(snapshots: str) -> tuple[str, pl.DataFrame]:  # noqa: F811
+    """Write vectors of two nodes; return their address and the table."""
     opened = open_snapshots(snapshots)
     lineage = opened.lineage("vectors", until=opened.num_steps, settings={})
     table = pl.DataFrame(
         {"side": [0, 0], "id": [1, 2], "step": 5, "space_id": "ab", "vector": [[0.5, 1.0], [0.0, -1.0]]}
     )
     address = opened.layout.vectors("mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
-    write_artifact(address, {"vectors": table}, lineage)
+    return write_artifact(address, {"vectors": table}, lineage), table
+
+
+def with_vectors(snapshots: str) -> pl.DataFrame:  # noqa: F811
+    """Publish the same forecasts beside vectors; return these."""
+    address, table = vectors_of(snapshots)
     assert publish(snapshots, L3, write_forecasts(snapshots, L3), address) is not None
     return table
 
@@ -80,6 +86,44 @@ def test_a_database_has_the_newest_forecasts_of_each_step(forecasts: str, tmp_pa
         [kind] = database.execute("select distinct typeof(id) from dyformer_forecasts").fetchone()
         assert kind == "text"
     database.close()
+
+
+def test_what_a_rollback_takes_back_goes_from_a_database_and_a_folder(
+    snapshots: str,  # noqa: F811
+    two_published: list[str],  # noqa: F811
+    tmp_path: Path,
+):
+    recency = Contender(title="Contact recency")
+    assert publish(snapshots, recency, two_published[1], vectors_of(snapshots)[0]) is not None
+    address, folder = f"sqlite:///{tmp_path / 'out.db'}", tmp_path / "out" / "dataset=mylog"
+    assert "dyformer_vectors" in export("mylog", address)
+    for kind in ("parquet", "csv"):
+        export("mylog", str(tmp_path / "out"), kind)
+        assert (folder / f"vectors.{kind}").exists()
+    rollback("mylog")  # to forecasts of the step before, without vectors
+    assert export("mylog", address) == ["dyformer_forecasts", "dyformer_ledger"]
+    with sqlite3.connect(tmp_path / "out.db") as database:
+        assert database.execute("select distinct step from dyformer_forecasts").fetchall() == [(6,)]
+        assert database.execute("select count(*) from dyformer_vectors").fetchall() == [(0,)]
+    database.close()
+    for kind in ("parquet", "csv"):
+        export("mylog", str(tmp_path / "out"), kind)
+        assert not (folder / f"vectors.{kind}").exists()
+        assert (folder / f"forecasts.{kind}").exists()
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "mysql", "gs", "POSTGRESQL", "s3a"])
+def test_an_address_of_another_kind_is_refused_and_not_repeated(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ending:
+        main(["export", "mylog", "--to", f"{scheme}://user:canary@host/x"])
+    printed = capsys.readouterr()
+    assert ending.value.code == 1
+    assert "expected a folder, s3://bucket/prefix" in " ".join(printed.err.split())
+    assert "canary" not in printed.err + printed.out
+    assert not list(tmp_path.rglob("*canary*"))
 
 
 def test_nothing_to_export_is_named(snapshots: str, tmp_path: Path):  # noqa: F811

@@ -11,6 +11,7 @@ from postgres_server import PASSWORD, postgres_server, programs
 
 from storage.database import DatabaseFailed, Target, check_address, is_database, replace_rows
 
+TABLES = ("links", "others")
 ROWS = pl.DataFrame(
     {
         "dataset": ["chat", "chat"],
@@ -24,7 +25,8 @@ ROWS = pl.DataFrame(
 
 
 def target(rows: pl.DataFrame = ROWS, table: str = "links") -> Target:
-    return Target(table=table, key=("dataset", "step", "id"), scope=("dataset", "step"), rows=rows)
+    scope = {name: rows[name][0] for name in ("dataset", "step")}
+    return Target(table=table, key=("dataset", "step", "id"), scope=scope, rows=rows)
 
 
 def rows_in(address: str, table: str = "links") -> list[tuple]:
@@ -81,11 +83,25 @@ def test_an_export_replaces_the_rows_of_its_scope_and_no_others(address: str):
         assert found[2][2:4] == ("a", 0.75)
 
 
+def test_rows_since_a_value_go_and_without_rows_the_whole_scope(address: str):
+    replace_rows(address, [target(ROWS.with_columns(step=pl.lit(step, pl.Int64))) for step in (6, 7, 8)])
+    replace_rows(address, [target(ROWS.with_columns(dataset=pl.lit("mail"), step=pl.lit(9, pl.Int64)))])
+    older = ROWS.head(1)
+    since = Target(
+        table="links", key=("dataset", "step", "id"), scope={"dataset": "chat"}, since={"step": 7}, rows=older
+    )
+    replace_rows(address, [since])
+    assert [row[:2] for row in rows_in(address)] == [("chat", 6)] * 2 + [("chat", 7)] + [("mail", 9)] * 2
+    nothing = pl.DataFrame()
+    replace_rows(address, [Target(table=name, key=(), scope={"dataset": "chat"}, rows=nothing) for name in TABLES])
+    assert [row[:2] for row in rows_in(address)] == [("mail", 9)] * 2
+
+
 def test_rows_of_another_writer_with_the_same_key_are_replaced(address: str):
     """Without the removal of the scope, as for a writer that began before the other one had ended."""
     replace_rows(address, [target()])
     other = Target(
-        table="links", key=("dataset", "step", "id"), scope=(), rows=ROWS.with_columns(probability=pl.lit(0.9))
+        table="links", key=("dataset", "step", "id"), scope={}, rows=ROWS.with_columns(probability=pl.lit(0.9))
     )
     replace_rows(address, [other])
     assert [row[3] for row in rows_in(address)] == [0.9, 0.9]

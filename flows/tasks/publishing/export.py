@@ -9,10 +9,10 @@ import polars as pl
 
 from storage import files
 from storage.artifacts.artifact import read_table
-from storage.database import Target, is_database, replace_rows
+from storage.database import DatabaseFailed, Target, is_database, replace_rows
 from storage.drop import check_dataset
 from storage.layout import Layout
-from storage.published import latest, ledger
+from storage.published import PUBLISHED_KINDS, latest, ledger
 
 Format = Literal["parquet", "csv"]
 
@@ -22,9 +22,6 @@ KEYS = {
     "ledger": ("dataset", "number"),
 }
 """Tables of an export, and the columns that identify a row in a database."""
-
-SCOPES = {"forecasts": ("dataset", "step"), "vectors": ("dataset",), "ledger": ("dataset",)}
-"""Columns within which the rows of an export replace all earlier ones."""
 
 
 class NothingPublished(ValueError):
@@ -36,8 +33,8 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
 
     In a folder or under an `s3://` prefix these are `dataset=NAME/forecasts.parquet`, `vectors.parquet` and
     `ledger.parquet`, or CSV, in which a list is JSON. In a database they are the tables `dyformer_forecasts`,
-    `dyformer_vectors` and `dyformer_ledger`, which hold all datasets: rows of the same key are replaced, forecasts of
-    other steps stay, and all tables change in one transaction.
+    `dyformer_vectors` and `dyformer_ledger`, which hold all datasets, and all change in one transaction. Forecasts of
+    earlier steps stay there. What the newest publication lacks goes: vectors, and after a rollback later forecasts.
 
     Args:
         dataset: name of the log.
@@ -46,8 +43,9 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
 
     Raises:
         NothingPublished: there is no publication.
-        DatabaseFailed: the database cannot be reached or refuses, or its address has a password.
+        DatabaseFailed: the database cannot be reached or refuses, or its address has a password or is of another kind.
     """
+    _check(to)
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
     tables = {name: read_table(address, name) for name, address in latest(layout, dataset).items()}
@@ -55,19 +53,32 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
         raise NothingPublished(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
     tables["ledger"] = ledger(layout, dataset)
     if is_database(to):
-        rows = {name: _for_database(table, dataset) for name, table in tables.items()}
-        targets = [
-            Target(table=f"dyformer_{name}", key=KEYS[name], scope=SCOPES[name], rows=table)
-            for name, table in rows.items()
-        ]
-        replace_rows(to, targets)
-        return [target.table for target in targets]
+        replace_rows(to, [_target(name, tables.get(name, pl.DataFrame()), dataset, tables["ledger"]) for name in KEYS])
+        return [f"dyformer_{name}" for name in tables]
     folder = to.rstrip("/") if files.is_remote(to) else str(Path(to).absolute())
     written = []
     for name, table in tables.items():
         written.append(f"{folder}/dataset={dataset}/{name}.{kind}")
         files.write_bytes(written[-1], _encoded(table, kind))
+    for name in set(PUBLISHED_KINDS) - set(tables):  # of an earlier publication
+        files.remove(f"{folder}/dataset={dataset}/{name}.{kind}")
     return written
+
+
+def _check(to: str) -> None:
+    """Refuse an address of another kind, which would be taken for a folder and printed, with any password in it."""
+    if "://" in to and not files.is_remote(to) and not is_database(to):
+        raise DatabaseFailed(
+            "--to is an address of another kind: expected a folder, s3://bucket/prefix, postgresql://USER@HOST/DATABASE"
+            " or sqlite:///FILE; if it has a password that others may have seen, change that"
+        )
+
+
+def _target(name: str, table: pl.DataFrame, dataset: str, published: pl.DataFrame) -> Target:
+    """Rows of one table, which replace all of the dataset; forecasts only those since the step published last."""
+    since = {"step": published["step"][-1]} if name == "forecasts" else {}
+    rows = table if table.is_empty() else _for_database(table, dataset)
+    return Target(table=f"dyformer_{name}", key=KEYS[name], scope={"dataset": dataset}, since=since, rows=rows)
 
 
 def _for_database(table: pl.DataFrame, dataset: str) -> pl.DataFrame:
