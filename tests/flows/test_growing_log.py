@@ -335,16 +335,3 @@ def check_files_of_runs(layout: Layout) -> None:
 def test_fewer_than_two_versions_are_refused(drop: Callable[..., Any], trainings: list[int]):
     with pytest.raises(ValueError, match="at least 2"):
         removable(Layout.from_environment(), "mylog", 1)
-
-
-def test_vectors_of_another_width_are_not_compared(drop: Callable[..., Any], trainings: list[int]):
-    days = [row for number in range(4) for row in day(number)]
-    drop(*days, at(4, 0))
-    drop(*day(4), at(5, 0), changes={"model.width": 16})
-    third = drop(*day(5), at(6, 0), changes={"model.width": 16})
-    drift, _ = read_drift(read_report(third)[1]["addresses"]["drift"])
-    assert "probabilities" in drift["metric"].to_list()
-    layout = Layout.from_environment()
-    stored = [layout.absolute(address) for address in publications(layout, "mylog")["vectors"].to_list()[:2]]
-    widths = [read_table(address, "vectors")["vector"].list.len()[0] for address in stored]
-    assert drift.filter(metric="vectors").height == (widths[0] == widths[1])
