@@ -28,7 +28,7 @@ from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.models import Contender
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, Lineage, is_current, read_bytes, read_table, write_artifact
-from storage.published import complete_rows, ledger, publications
+from storage.published import complete_rows, ledger
 
 DRIFT, DECISION, ALARM = "drift", "decision.json", "alarm.json"
 WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting
@@ -40,7 +40,7 @@ ID = ["side", "id"]
 def write_drift(snapshots: str, experiment: Experiment) -> str:
     """Compare the newest step with the earlier ones, and apply the rule of the settings; return the address of both."""
     opened = open_snapshots(snapshots)
-    rows = ledger(opened.layout, opened.dataset)
+    rows = _known(opened)
     known = {"publications": rows["number"].to_list(), "outcomes": rows.drop_nulls("num_pairs")["number"].to_list()}
     address, lineage = _planned(opened, {**as_record(experiment, "drift"), **known})
     if is_current(address, lineage):
@@ -112,13 +112,20 @@ def _posted(opened: Snapshots, decision: dict[str, Any]) -> str:
 
 def _published_values(opened: Snapshots) -> pl.DataFrame:
     """Give the values of the metrics of published forecasts and vectors, at the step that they forecast."""
-    newest = publications(opened.layout, opened.dataset).unique("start_time", keep="last", maintain_order=True)
-    rows = list(_shifts(opened, newest.sort("start_time").tail(NUM_PUBLISHED).to_dicts()))
-    for row in complete_rows(ledger(opened.layout, opened.dataset)).to_dicts():
+    known = _known(opened)
+    newest = known.unique("start_time", keep="last", maintain_order=True).sort("start_time")
+    rows = list(_shifts(opened, newest.tail(NUM_PUBLISHED).to_dicts()))
+    for row in complete_rows(known).to_dicts():
         if row["num_came"]:
             ratio = row["probability"] * row["num_pairs"] / row["num_came"]
             rows.append((row["step"], "calibration", float(np.log(max(ratio, 1e-6)))))
     return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")
+
+
+def _known(opened: Snapshots) -> pl.DataFrame:
+    """Read the ledger of the steps up to the newest one: what this step publishes is no part of its drift."""
+    start = opened.time("start_time", opened.num_steps)
+    return ledger(opened.layout, opened.dataset).filter(pl.col("start_time") <= start)
 
 
 def _shifts(opened: Snapshots, published: list[dict[str, Any]]) -> Iterator[tuple[int, str, float]]:

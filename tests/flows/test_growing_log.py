@@ -21,7 +21,7 @@ from flows import published
 from flows.retention import prune_published, pruned
 from flows.tasks import train
 from flows.tasks.complete_windows import make_complete_snapshots
-from flows.tasks.drift import read_drift
+from flows.tasks.drift import read_drift, write_drift
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, track_rollback
@@ -235,6 +235,7 @@ def test_a_quiet_day_raises_an_alarm_once_and_leaves_the_champion_without_a_chal
     published.drift("mylog", as_json=False)
     assert "no alarm" not in capsys.readouterr().out
     assert drop(changes=rule) == second
+    assert write_drift(*measured_of(second, rule)) == read_report(second)[1]["addresses"]["drift"]  # though published
     drop(changes={**rule, "drift.alarm_at": 5.0})
     assert len(webhook) == 1  # the step has one alarm, whatever is published, and the command sends none
     third = drop(*day(7), at(8, 0), changes=rule)
@@ -244,6 +245,11 @@ def test_a_quiet_day_raises_an_alarm_once_and_leaves_the_champion_without_a_chal
     assert {"probabilities", "vectors"} <= of_step[8]
     assert "calibration" in of_step[8]
     assert "probabilities" not in of_step[7]  # nothing was published before
+
+
+def measured_of(report: str, rule: dict[str, Any]) -> tuple[str, Experiment]:
+    """The snapshots and the settings of a run, of which its drift was measured."""
+    return read_report(report)[1]["addresses"]["snapshots"], EXPERIMENT.changed(rule)
 
 
 def check_without_challenger(report: str, webhook: list[dict[str, Any]]) -> None:
