@@ -78,7 +78,7 @@ def test_an_audit_is_tracked_beside_the_runs_of_the_log(audited: dict[str, Any],
     experiment = client.get_experiment_by_name("dyformer-mylog")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id], "tags.stage = 'audit'")
-    assert run.info.run_name == "audit"
+    assert run.info.run_name == f"audit, mylog v1 step {audited['step']}"
     assert run.data.tags["passed"] == "True"
     assert run.data.metrics["audit/num_failed"] == 0
     assert run.data.metrics["audit/num_checks"] == len(audited["checks"])
