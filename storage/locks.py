@@ -6,6 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock, ReadWriteLock, Timeout
 
+from storage.disk import named_write
 from storage.layout import Layout
 
 
@@ -38,5 +39,6 @@ def not_in_use(layout: Layout, dataset: str, action: str) -> Iterator[None]:
 
 def _path(layout: Layout, name: str) -> Path:
     path = Path(layout.lock(name))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with named_write(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -100,7 +100,7 @@ def deployed() -> dict[str, Any]:
 
 def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str) -> None:
     wanted = read_deployments(file_of_deployments())
-    assert all(line.endswith(("made", "at a time")) for line in deploy(wanted) if "deployment" not in line)
+    deploy(wanted)  # the first of this server, or not: other tests deploy, too
     before = deployed()
     assert before["queue"][1] == 1
     [automation] = before["automations"]
