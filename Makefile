@@ -8,7 +8,7 @@
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
 # make ui     start MLflow's user interface on the runs of the local store
 # make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
-# make bench-soak   200 simulated daily retrainings: disk, memory and time stay bounded
+# make bench-soak   200 simulated daily retrainings: whether disk, memory and time stay bounded
 # make bench-scale  12 million interactions, raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
 
 PYTHON ?= python3

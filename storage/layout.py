@@ -176,7 +176,12 @@ class Layout:
     @property
     def tracking_uri(self) -> str:
         """MLFLOW_TRACKING_URI, else a SQLite file in the state folder."""
-        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.state}/mlflow.db"
+        return os.environ.get("MLFLOW_TRACKING_URI") or self.tracking_database
+
+    @property
+    def tracking_database(self) -> str:
+        """Address of the SQLite file of this machine for MLflow."""
+        return f"sqlite:///{self.state}/mlflow.db"
 
     @property
     def tracking_artifacts(self) -> str:

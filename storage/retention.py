@@ -3,7 +3,7 @@
 import time
 
 from storage import files
-from storage.artifacts.artifact import read_table
+from storage.artifacts.artifact import manifest, read_table
 from storage.champions import read_champion
 from storage.drop import check_dataset
 from storage.layout import Layout
@@ -63,20 +63,28 @@ def _is_young(address: str) -> bool:
 
 
 def _needed(layout: Layout, dataset: str, keep: int) -> list[str]:
-    """Addresses below the root that the records of the champion and of those before it name."""
+    """Addresses below the root that the records of the champion and of those before it name, and their inputs.
+
+    The vectors beside the forecasts of a baseline are those of a model that its record does not name.
+    """
     record, _ = read_champion(layout, dataset)
     records = [] if record is None else [*record.get("earlier", [])[-keep:], record]
     models = [model for each in records for model in each.get("models", [])]
     published = [each["published"] for each in records if each.get("published")]
-    return models + [each[kind] for each in published for kind in PUBLISHED_KINDS if each[kind]]
+    made = [each[kind] for each in published for kind in PUBLISHED_KINDS if each[kind]]
+    found = [manifest(layout.absolute(address)) for address in made]
+    return [*models, *made, *(name for lineage in found if lineage is not None for name in lineage.inputs)]
 
 
 def _addresses(folder: str) -> list[str]:
-    """Addresses of all artifacts and checkpoints below the folder of a dataset, also of unfinished ones."""
+    """Addresses of all artifacts and checkpoints below the folder of a dataset, also of unfinished ones.
+
+    What has no version in its address is none of them.
+    """
     below = [location.removeprefix(f"{folder}/").split("/") for location in files.find(folder)]
     keys = ["/".join(part for part in parts[:-1] if "=" in part) for parts in below]
-    return sorted({f"{folder}/{key}" for key in keys if key})
+    return sorted({f"{folder}/{key}" for key in keys if "version=" in key})
 
 
 def _version(layout: Layout, address: str) -> int:
-    return int(layout.describe(address)[1].get("version", 0))
+    return int(layout.describe(address)[1]["version"])

@@ -1,6 +1,17 @@
 """Steps of a history, and what was published at them -> how far the newest step lies from the earlier ones.
 
 T steps    L links of a step, source < target    N nodes    D width of a vector    P forecasts
+
+| metric | value at a step |
+|---|---|
+| interactions | logarithm of the number of interactions |
+| active_nodes | logarithm of the number of nodes with an interaction |
+| new_nodes | fraction of the active nodes that no earlier step has |
+| repeats | fraction of the links that repeat an earlier one |
+| busiest_nodes | fraction of the links' ends at the busiest hundredth of the active nodes |
+| probabilities | distance of the published probabilities from those published before (Kolmogorov-Smirnov) |
+| vectors | mean cosine distance of the nodes' vectors from those published before, after a rotation |
+| calibration | logarithm of the sum of the published probabilities over the links that came |
 """
 
 from dataclasses import dataclass
@@ -17,22 +28,12 @@ from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 
 NUM_EARLIER = 20  # steps before a step that it is compared with
 MIN_EARLIER = 4
-SMALLEST_SPREAD = {
-    True: 0.1,
-    False: 0.03,
-}  # of a logarithm: a tenth of a volume; of a fraction or a distance: three points
+LOGARITHMS = ("interactions", "active_nodes", "calibration")  # the other metrics are fractions or distances, 0 to 1
+SMALLEST_OF_LOGARITHM = 0.1  # smallest spread: a tenth of a volume
+SMALLEST_SPREAD = 0.03  # of the other metrics: three points
+LEAST_RATIO = 1e-6  # of the sum of probabilities to the links that came, where the sum is 0
 NORMAL = 1.4826  # times the median absolute deviation: the standard deviation, where values are normal
 
-METRICS = {
-    "interactions": "logarithm of the number of interactions",
-    "active_nodes": "logarithm of the number of nodes with an interaction",
-    "new_nodes": "fraction of the active nodes that no earlier step has",
-    "repeats": "fraction of the links that repeat an earlier one",
-    "busiest_nodes": "fraction of the links' ends at the busiest hundredth of the active nodes",
-    "probabilities": "distance of the published probabilities from those published before (Kolmogorov-Smirnov)",
-    "vectors": "mean cosine distance of the nodes' vectors from those published before, after a rotation",
-    "calibration": "logarithm of the sum of the published probabilities over the links that came",
-}
 DRIFT_SCHEMA = pl.Schema(
     {
         "step": pl.Int64(),
@@ -83,6 +84,11 @@ def vector_shift(earlier_ND: NDArray[np.floating], later_ND: NDArray[np.floating
     return float(1 - cosine_N.mean()) if len(cosine_N) else 0.0
 
 
+def calibration(num_pairs: int, mean_probability: float, num_came: int) -> float:
+    """Give the logarithm of the sum of published probabilities over the links that came, at least one: 0 if equal."""
+    return float(np.log(max(num_pairs * mean_probability / num_came, LEAST_RATIO)))
+
+
 def with_deviations(values: pl.DataFrame) -> pl.DataFrame:
     """Compare each value with those of the same metric at up to 20 earlier steps; rows of DRIFT_SCHEMA.
 
@@ -93,7 +99,7 @@ def with_deviations(values: pl.DataFrame) -> pl.DataFrame:
     parts = []
     for (metric,), group in values.sort("step").group_by("metric", maintain_order=True):
         value_T = group["value"].to_numpy()
-        smallest = SMALLEST_SPREAD[METRICS[str(metric)].startswith("logarithm")]
+        smallest = SMALLEST_OF_LOGARITHM if metric in LOGARITHMS else SMALLEST_SPREAD
         usual = [_usual(value_T[max(0, index - NUM_EARLIER) : index], smallest) for index in range(len(value_T))]
         medians = [None if found is None else found[0] for found in usual]
         deviations = [

@@ -146,7 +146,7 @@ def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str)
             name="mlflow-server",
             arguments=[
                 *("mlflow", "server", f"--host={HOST}", f"--port={ports['mlflow']}", "--workers=1"),
-                f"--backend-store-uri=sqlite:///{layout.state}/mlflow.db",
+                f"--backend-store-uri={layout.tracking_database}",
                 f"--artifacts-destination={layout.tracking_artifacts}",
             ],
             environment={**common, **s3, MARK: f"{mark}-server-mlflow", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},

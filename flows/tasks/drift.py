@@ -16,6 +16,7 @@ import polars as pl
 
 from dyformer.evaluation.drift import (
     DRIFT_SCHEMA,
+    calibration,
     decide_on_drift,
     probability_shift,
     step_values,
@@ -117,8 +118,8 @@ def _published_values(opened: Snapshots) -> pl.DataFrame:
     rows = list(_shifts(opened, newest.tail(NUM_PUBLISHED).to_dicts()))
     for row in complete_rows(known).to_dicts():
         if row["num_came"]:
-            ratio = row["probability"] * row["num_pairs"] / row["num_came"]
-            rows.append((row["step"], "calibration", float(np.log(max(ratio, 1e-6)))))
+            value = calibration(row["num_pairs"], row["probability"], row["num_came"])
+            rows.append((row["step"], "calibration", value))
     return pl.DataFrame(rows, {name: DRIFT_SCHEMA[name] for name in ("step", "metric", "value")}, orient="row")
 
 

@@ -11,9 +11,8 @@ PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 
 def make_database(layout: Layout) -> None:
     """Make the database of the store's runs if there is none; a server that is killed would leave a part of it."""
-    uri = f"sqlite:///{layout.state}/mlflow.db"
-    with turn(uri, Path(layout.spool).with_name("locks"), "all"):
-        connect(uri)
+    with turn(layout.tracking_database, Path(layout.spool).with_name("locks"), "all"):
+        connect(layout.tracking_database)
 
 
 def runs_page(uri: str) -> str:

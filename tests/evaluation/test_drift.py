@@ -8,6 +8,7 @@ from scipy.stats import median_abs_deviation
 from dyformer.evaluation.config import DriftConfig
 from dyformer.evaluation.drift import (
     DRIFT_SCHEMA,
+    calibration,
     decide_on_drift,
     probability_shift,
     step_values,
@@ -144,3 +145,10 @@ def test_shift_of_probabilities_is_the_largest_distance_of_their_distributions()
     at = np.concatenate([earlier_P, later_P])
     distance = max(abs((earlier_P <= x).mean() - (later_P <= x).mean()) for x in at)
     assert probability_shift(earlier_P, later_P) == pytest.approx(distance)
+
+
+def test_calibration_is_the_logarithm_of_forecast_links_over_links_that_came():
+    probability_P, came_P = np.array([0.5, 0.2, 0.1, 0.0]), np.array([1, 0, 1, 0])
+    expected = np.log(probability_P.sum() / came_P.sum())
+    assert calibration(4, float(probability_P.mean()), 2) == pytest.approx(expected)
+    assert np.isfinite(calibration(4, 0.0, 2))

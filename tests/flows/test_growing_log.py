@@ -336,8 +336,3 @@ def check_files_of_runs(layout: Layout) -> None:
     named = {client.get_model_version_by_alias("dyformer-mylog", alias).run_id for alias in ("champion", "challenger")}
     expected = [run.info.run_id not in named for run in runs[:3]] + [False, False]
     assert are_empty == expected
-
-
-def test_fewer_than_two_versions_are_refused(drop: Callable[..., Any], trainings: list[int]):
-    with pytest.raises(ValueError, match="at least 2"):
-        removable(Layout.from_environment(), "mylog", 1)

@@ -3,6 +3,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from storage.disk import WriteFailed
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -53,3 +56,9 @@ def test_a_killed_process_releases_its_lock(tmp_path: Path):
     started = time.monotonic()
     with alone(layout, "train"):
         assert time.monotonic() - started < 5
+
+
+def test_a_folder_of_locks_that_cannot_be_made_is_named(tmp_path: Path):
+    (tmp_path / "state").write_text("a file in place of the folder")
+    with pytest.raises(WriteFailed, match="locks"):
+        alone(Layout(str(tmp_path / "store"), state=str(tmp_path / "state")), "chat")

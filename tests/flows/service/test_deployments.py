@@ -1,12 +1,14 @@
 """prefect.yaml is validated before anything is sent, and deploying it twice changes nothing."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
 
 from flows.service.deployments import (
     AUTOMATION,
@@ -98,9 +100,22 @@ def deployed() -> dict[str, Any]:
     }
 
 
+def remove_deployed() -> None:
+    """Remove what other tests have deployed to the server that they share."""
+    with get_client(sync_client=True) as client:
+        for deployment in client.read_deployments(limit=200):
+            if deployment.work_pool_name == "dyformer-cpu":
+                client.delete_deployment(deployment.id)
+        for automation in client.read_automations_by_name(AUTOMATION):
+            client.delete_automation(automation.id)
+        with suppress(ObjectNotFound):
+            client.delete_work_pool("dyformer-cpu")
+
+
 def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str) -> None:
     wanted = read_deployments(file_of_deployments())
-    deploy(wanted)  # the first of this server, or not: other tests deploy, too
+    remove_deployed()
+    assert all(line.endswith(("made", "at a time")) for line in deploy(wanted))
     before = deployed()
     assert before["queue"][1] == 1
     [automation] = before["automations"]

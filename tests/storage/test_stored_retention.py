@@ -1,0 +1,87 @@
+"""What is removed of a synthetic store: nothing young, nothing that a champion needs, no file of a user."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from storage import files, retention
+from storage.artifacts.artifact import Lineage, digest, write_artifact
+from storage.champions import replace_champion
+from storage.layout import Layout
+from storage.retention import prune, removable
+
+KEYS = {"settings": "abc", "seed": 0}
+
+
+def written(layout: Layout, kind: str, version: int, inputs: tuple[str, ...] = ()) -> str:
+    """Write an artifact of a version, whose newest step is the version."""
+    lineage = Lineage(
+        kind=kind,
+        dataset="chat",
+        table_version=version,
+        until=version,
+        inputs={layout.relative(address): digest(address) for address in inputs},
+    )
+    if kind == "snapshots":
+        steps = pl.DataFrame({"step": range(1, version + 1), "version": range(1, version + 1)})
+        return write_artifact(layout.snapshots("chat", version=version, settings="abc"), {"steps": steps}, lineage)
+    address: Callable[..., str] = getattr(layout, kind)
+    return write_artifact(address("chat", version=version, until=version, **KEYS), {"content": b"bytes"}, lineage)
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """Ten versions of snapshots, models, vectors and forecasts; a baseline is champion and published at version 1."""
+    layout = Layout(str(tmp_path / "store"))
+    files.write_bytes(f"{layout.interactions('chat')}/part", b"rows")
+    published = {}
+    for version in range(1, 11):
+        written(layout, "snapshots", version)
+        model = written(layout, "model", version)
+        made = {
+            "vectors": written(layout, "vectors", version, (model,)),
+            "forecasts": written(layout, "forecasts", version),
+        }
+        published = published or {kind: layout.relative(address) for kind, address in made.items()}
+    record = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
+    record |= {"number": 1, "published": {"number": 1, "step": 2, **published}}
+    assert replace_champion(layout, "chat", record, None)
+    monkeypatch.setattr(retention, "YOUNG_SECONDS", 0.0)
+    return layout
+
+
+def versions(layout: Layout, addresses: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for address in addresses:
+        kind, keys = layout.describe(address)
+        found.setdefault(kind, []).append(int(keys["version"]))
+    return {kind: sorted(numbers) for kind, numbers in found.items()}
+
+
+def test_old_versions_go_but_for_what_a_champion_published_and_the_model_behind_its_vectors(layout: Layout):
+    old = [1, 2, 3]  # of ten, the newest two and five steps before them stay
+    needed = old[1:]
+    expected = {"snapshots": old, "model": needed, "vectors": needed, "forecasts": needed}
+    assert versions(layout, removable(layout, "chat", 2)) == expected
+    removed = prune(layout, "chat", 2)
+    assert not any(files.find(address) for address in removed)
+    assert removable(layout, "chat", 2) == []
+
+
+def test_what_was_written_within_a_day_stays(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(retention, "YOUNG_SECONDS", 3_600.0)
+    assert removable(layout, "chat", 2) == []
+
+
+def test_a_file_without_a_version_in_its_address_stays(layout: Layout):
+    folder = layout.of_dataset(f"{layout.artifact_folders[0]}/notes", "chat")
+    files.write_bytes(f"{folder}/author=anna/note.txt", b"mine")
+    prune(layout, "chat", 2)
+    assert files.read_bytes(f"{folder}/author=anna/note.txt") == b"mine"
+
+
+def test_fewer_than_two_versions_are_refused(layout: Layout):
+    with pytest.raises(ValueError, match="at least 2"):
+        removable(layout, "chat", 1)
