@@ -8,7 +8,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
 from dyformer.experiments.ranking_tables import run_tables
-from dyformer.experiments.tables import PrintedTable, printed_tables
+from dyformer.experiments.tables import PrintedTable, markdown_rows, printed_tables
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.report import read_report
@@ -70,9 +70,8 @@ def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict
 
 
 def _table_lines(table: PrintedTable) -> list[str]:
-    rows = ["| " + " | ".join(value or "" for value in row) + " |" for row in table.frame.rows()]
-    header = ["| " + " | ".join(table.frame.columns) + " |", "|" + " --- |" * table.frame.width]
-    return ["", table.title, "", *header, *rows, "", *(f"- {sentence}" for sentence in table.sentences)]
+    rows = markdown_rows(table.frame)
+    return ["", table.title, "", *rows, "", *(f"- {sentence}" for sentence in table.sentences)]
 
 
 def _key(kind: str, dataset: str) -> str:

@@ -76,6 +76,12 @@ class PrintedTable(NamedTuple):
     sentences: list[str]
 
 
+def markdown_rows(frame: pl.DataFrame) -> list[str]:
+    """Give the lines of a table of texts in Markdown."""
+    rows = ["| " + " | ".join(value or "" for value in row) + " |" for row in frame.rows()]
+    return ["| " + " | ".join(frame.columns) + " |", "|" + " --- |" * frame.width, *rows]
+
+
 def score_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     """Give one row per method with its AUC in percent, two decimals, averaged over seeds.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from contents import contents
 from prepared import Prepared
 from side_effects import Act, ShortWrite, fail_at
-from sweep import main
+from sweep import error_line, main
 
 from flows.ending import exit_code
 
@@ -97,14 +97,9 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
 
 def wrong_end(code: int, output: str, disk: str) -> list[str]:
     """Check that a command did its work, or failed with one line that names a file and has a remedy."""
-    lines = [line for line in output.splitlines() if line.startswith("dyformer: ")]
-    if code == 0 and not lines and "Traceback" not in output:
-        return []
-    if code != 1 or len(lines) != 1 or "Traceback" in output:
-        return [f"it ended with {code}: {output[-1500:]}"]
-    (line,) = lines
-    if "unexpected error" in line:
-        return [f"an error without a name: {line}"]
+    line, wrong = error_line(code, output)
+    if line is None or wrong:
+        return wrong
     if disk not in line and "memory" not in line:
         return [f"no file is named: {line}"]
     return []

@@ -20,7 +20,7 @@ from contents import contents
 from flaky_store import KINDS, Fault
 from prepared import Prepared, prepared
 from remote_store import remote_store
-from sweep import swept
+from sweep import error_line, swept
 
 from flows.ending import exit_code
 from storage import objects
@@ -118,15 +118,9 @@ def _shrink() -> None:
 
 def _wrong_end(fault: Fault, code: int, output: str) -> list[str]:
     """Check that a command did its work, or failed with one line that names an object and has a remedy."""
-    lines = [line for line in output.splitlines() if line.startswith("dyformer: ")]
-    if code == 0 and not lines and "Traceback" not in output:
-        return []
-    if code != 1 or len(lines) != 1 or "Traceback" in output:
-        return [f"it ended with {code}: {output[-1500:]}"]
-    (line,) = lines
-    wrong = []
-    if "unexpected error" in line:
-        wrong.append(f"an error without a name: {line}")
+    line, wrong = error_line(code, output)
+    if line is None:
+        return wrong
     if "s3://" not in line or not any(remedy in line for remedy in REMEDIES):
         wrong.append(f"no object is named, or no remedy: {line}")
     if not fault.seconds and fault.num_requests == 1:

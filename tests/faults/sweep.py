@@ -33,6 +33,20 @@ def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Name
     return num_tried - num_held
 
 
+def error_line(code: int, output: str) -> tuple[str | None, list[str]]:
+    """Give the line with which a command failed, None if it did its work, and what is wrong with its end.
+
+    A command that fails ends with 1 and prints one line, which names the error.
+    """
+    lines = [line for line in output.splitlines() if line.startswith("dyformer: ")]
+    if code == 0 and not lines and "Traceback" not in output:
+        return None, []
+    if code != 1 or len(lines) != 1 or "Traceback" in output:
+        return None, [f"it ended with {code}: {output[-1500:]}"]
+    (line,) = lines
+    return line, [f"an error without a name: {line}"] if "unexpected error" in line else []
+
+
 def main(
     file: str,
     about: str | None,

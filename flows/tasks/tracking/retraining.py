@@ -19,6 +19,7 @@ from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.experiments.plots import loss_curve
 from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.service_plots import drift_curve
+from dyformer.experiments.tables import markdown_rows
 from flows.console import promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import metrics
@@ -154,10 +155,8 @@ def _description(opened: Snapshots, promotion: dict[str, Any], table: pl.DataFra
     """Write as Markdown what a reader of the run's page looks for first: the outcome, the reason, the best methods."""
     lines = [f"**{promotion_line(promotion)}**", reliability_line(table)]
     for printed in run_tables(table, opened.dataset)[:1]:
-        best = printed.frame.head(NUM_DESCRIBED)
-        cells = [printed.frame.columns, ["---"] * best.width, *best.rows()]
-        lines += [printed.title, "\n".join("| " + " | ".join(str(cell or "") for cell in row) + " |" for row in cells)]
-        lines += printed.sentences
+        rows = markdown_rows(printed.frame.head(NUM_DESCRIBED))
+        lines += [printed.title, "\n".join(rows), *printed.sentences]
     return "\n\n".join([*lines, "All metrics are in `metrics.csv`, and the whole report is `report.html`."])
 
 
