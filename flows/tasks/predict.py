@@ -120,11 +120,12 @@ def write_forecasts(
         method = StoredVectors(method=method, until=past.until, vector_ND=read_vectors(vectors))
     forecast = fit_forecast(contender.title, method, past, seed=seed, candidates_of=candidate_pairs)
     query_A = None if num_nodes is None else last_active(past.history, num_nodes)
-    tables = {"forecasts": forecast.top(k, links=links, query_A=query_A)}
-    if links == "all":
-        tables["new"] = forecast.top(k, links="new", query_A=query_A)
+    kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
+    tables = forecast.tables(k, kinds, query_A=query_A)
     nodes = user_ids(opened, past.history)
-    contents = {kind: _named(table, nodes, past.until + 1) for kind, table in tables.items()}
+    contents = {
+        "forecasts" if kind == links else kind: _named(table, nodes, past.until + 1) for kind, table in tables.items()
+    }
     if isinstance(forecast.score, ForecasterScore):
         gains = forecast.score.fitted.gains()
         contents["inputs"] = pl.DataFrame({"inputs": list(gains), "gain": list(gains.values())})

@@ -6,6 +6,7 @@ method, exactly as the prequential protocol evaluates it: fitted on the labelled
 P pairs    R retrieved pairs    A query nodes    B levels of a calibration
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -75,16 +76,23 @@ class Forecast:
         scores are ranked by node number. A node without an admissible partner has no row. Raises ValueError for k < 1,
         for other `links`, and for unknown nodes.
         """
+        return self.tables(k, (links,), query_A=query_A)[links]
+
+    def tables(
+        self, k: int, kinds: Sequence[Links], *, query_A: NDArray[np.int64] | None = None
+    ) -> dict[Links, pl.DataFrame]:
+        """Give the table of `top` for each kind of links; a pair is scored once for all of them."""
         if k < 1:
             raise ValueError(f"k = {k}: expected at least one partner per node")
-        if links not in get_args(Links):
-            raise ValueError(f"links = {links!r}: expected one of {', '.join(get_args(Links))}")
+        if unknown := [kind for kind in kinds if kind not in get_args(Links)]:
+            raise ValueError(f"links = {unknown[0]!r}: expected one of {', '.join(get_args(Links))}")
         retrieved = self.retrieved(query_A)
-        wanted_R = np.full(len(retrieved.node_R), fill_value=True)
-        if links != "all":
-            wanted_R = retrieved.linked_R == (links == "repeat")
-        retrieved = retrieved.rows(wanted_R)
+        retrieved = retrieved.rows(np.logical_or.reduce([_of_kind(retrieved, kind) for kind in kinds]))
         score_R = self.score(*ordered(self.past.history, retrieved))
+        wanted = {kind: _of_kind(retrieved, kind) for kind in kinds}
+        return {kind: self._best(retrieved.rows(own_R), score_R[own_R], k) for kind, own_R in wanted.items()}
+
+    def _best(self, retrieved: Retrieved, score_R: NDArray[np.float64], k: int) -> pl.DataFrame:
         best_R, rank_R = best_of_nodes(retrieved.node_R, retrieved.partner_R, score_R, k)
         best = retrieved.rows(best_R)
         columns = {
@@ -106,6 +114,12 @@ class Forecast:
         if not isinstance(self.score, ForecasterScore):
             return [[] for _ in source_P]
         return self.score.reasons(source_P, target_P)
+
+
+def _of_kind(retrieved: Retrieved, kind: Links) -> NDArray[np.bool_]:
+    if kind == "all":
+        return np.full(len(retrieved.node_R), fill_value=True)
+    return retrieved.linked_R == (kind == "repeat")
 
 
 def fit_forecast(
