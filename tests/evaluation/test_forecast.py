@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import NDArray
 from ranked_logs import growing_log
 
 import dyformer.evaluation.forecasts.forecast as module
 from dyformer.embedder import Embed, LabelledStep, NoVectors, Score
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, fit_calibration, fit_forecast
+from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, Links, fit_calibration, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_from, forecast_record
 from dyformer.evaluation.prequential import RankingTrial, evaluate_queries, sampled_steps
 from dyformer.experiments.methods import METHODS
@@ -86,6 +87,20 @@ def test_links_leave_only_new_or_only_past_pairs(forecast: Forecast):
     assert not new["linked_before"].any()
     assert repeat["linked_before"].all()
     assert 0 < both["linked_before"].sum() < len(both)
+
+
+def test_tables_of_several_kinds_are_those_of_each_and_score_a_pair_once(forecast: Forecast):
+    num_scored = []
+
+    def score(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+        num_scored.append(len(source_P))
+        return forecast.score(source_P, target_P)
+
+    kinds: tuple[Links, ...] = ("all", "new")
+    tables = replace(forecast, score=score).tables(3, kinds)
+    assert num_scored == [len(forecast.retrieved().node_R)]
+    for kind in kinds:
+        assert tables[kind].drop("reasons").equals(forecast.top(3, links=kind).drop("reasons"))
 
 
 def test_query_nodes_get_the_forecasts_that_they_get_among_all(forecast: Forecast):

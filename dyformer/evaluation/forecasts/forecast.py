@@ -89,7 +89,7 @@ class Forecast:
         retrieved = self.retrieved(query_A)
         retrieved = retrieved.rows(np.logical_or.reduce([_of_kind(retrieved, kind) for kind in kinds]))
         score_R = self.score(*ordered(self.past.history, retrieved))
-        wanted = {kind: _of_kind(retrieved, kind) for kind in kinds}
+        wanted: dict[Links, NDArray[np.bool_]] = {kind: _of_kind(retrieved, kind) for kind in kinds}
         return {kind: self._best(retrieved.rows(own_R), score_R[own_R], k) for kind, own_R in wanted.items()}
 
     def _best(self, retrieved: Retrieved, score_R: NDArray[np.float64], k: int) -> pl.DataFrame:
