@@ -68,6 +68,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
     remove: Annotated[bool, typer.Option("--remove", help="remove the schedule")] = False,
     pause: Annotated[bool, typer.Option("--pause", help="pause the schedule")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="resume a paused schedule")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="train where a worker has a GPU")] = False,
     changes: Changes = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -99,7 +100,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         when = schedules.schedule_of(cron, interval, timezone)
         experiment_from(dataset, changes)  # a misspelt setting is refused here, not at night
         values = dict(change.split("=", 1) for change in changes or [])
-        name = schedules.make_schedule(dataset, when, reading, values, seed)
+        name = schedules.make_schedule(dataset, when, reading, values, seed, gpu=gpu)
         _print(f"{dataset} is retrained by itself: deployment {name} on {server}")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flows.service import TAG
-from flows.service.deployments import HEARTBEAT, SILENT_SECONDS
+from flows.service.automations import HEARTBEAT, SILENT_SECONDS
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

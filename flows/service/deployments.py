@@ -1,4 +1,4 @@
-"""prefect.yaml -> work pools, queues, an automation and deployments on the configured Prefect server.
+"""prefect.yaml -> work pools, queues, automations and deployments on the configured Prefect server.
 
 Prefect ignores unknown keys of the file silently and stops half-way at a wrong deployment. The whole file is therefore
 validated before anything is sent.
@@ -15,22 +15,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import flows
-from flows.service import TAG
+from flows.service.automations import ensure_automations
 
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-HEARTBEAT = "prefect.flow-run.heartbeat"
-SILENT_SECONDS = 90  # a live run reports every 30 s
-AUTOMATION = "dyformer: end runs without a heartbeat"
-SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed or its machine is gone"
-# The events by which a run stops reporting without being dead.
-NOT_RUNNING = ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Paused", "Suspended", "Scheduled")
-POOL = "dyformer-cpu"
+POOL, GPU_POOL = "dyformer-cpu", "dyformer-gpu"
 ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)  # of intervals; without one each deployment would move its runs
-CONCURRENT_TRAININGS = 1  # of all datasets
+CONCURRENT_TRAININGS = 1  # of all datasets, in each pool
 
 
 class BadDeployment(ValueError):
@@ -46,7 +40,7 @@ class Strict(BaseModel):
 class WorkPool(Strict):
     """The pool, and its queue, whose workers run a deployment."""
 
-    name: Literal["dyformer-cpu"]
+    name: Literal["dyformer-cpu", "dyformer-gpu"]
     work_queue_name: Literal["train"] | None = None
 
 
@@ -163,7 +157,7 @@ def _first_fault(error: ValidationError, content: Any) -> str:
 
 
 def deploy(deployments: Iterable[Deployment]) -> list[str]:
-    """Make pools, queues, the automation and the deployments that are missing, and update the others.
+    """Make pools, queues, the automations and the deployments that are missing, and update the others.
 
     A second call changes nothing. A limit or a pause that a user set on the server stays.
 
@@ -177,7 +171,7 @@ def deploy(deployments: Iterable[Deployment]) -> list[str]:
         done = [_ensure_pool(client, name) for name in sorted({each.work_pool.name for each in wanted})]
         queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in wanted}
         done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
-        done.append(_ensure_automation(client))
+        done += ensure_automations(client)
         done += [_deployed(client, each) for each in wanted]
     return done
 
@@ -221,44 +215,6 @@ def _ensure_queue(client: "SyncPrefectClient", pool: str, name: str) -> str:
     except ObjectAlreadyExists:
         return f"queue {pool}/{name}: as it was"
     return f"queue {pool}/{name}: made, {CONCURRENT_TRAININGS} run at a time"
-
-
-def _ensure_automation(client: "SyncPrefectClient") -> str:
-    from prefect.client.schemas.objects import StateType
-    from prefect.events.actions import ActionTypes, ChangeFlowRunState
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-
-    states = {f"prefect.flow-run.{name}" for name in NOT_RUNNING}
-    trigger = EventTrigger(
-        after={HEARTBEAT},
-        expect={HEARTBEAT, *states},
-        match={"prefect.resource.id": "prefect.flow-run.*"},  # pyright: ignore[reportArgumentType], coerced
-        match_related={  # pyright: ignore[reportArgumentType]
-            "prefect.resource.role": "tag",
-            "prefect.resource.id": f"prefect.tag.{TAG}",
-        },
-        for_each={"prefect.resource.id"},
-        posture=Posture.Proactive,
-        threshold=1,
-        within=timedelta(seconds=SILENT_SECONDS),
-    )
-    actions: list[ActionTypes] = [
-        ChangeFlowRunState(name=None, state=StateType.CRASHED, message=SILENT_MESSAGE, force=False)
-    ]
-    wanted = AutomationCore(
-        name=AUTOMATION,
-        description="Ends runs whose process was killed, so that their slots are free within two minutes.",
-        trigger=trigger,
-        actions=actions,
-    )
-    known = client.read_automations_by_name(AUTOMATION)
-    for each in known[1:]:  # two deployments at once made it twice
-        client.delete_automation(each.id)
-    if not known:
-        client.create_automation(wanted)
-        return f"automation {AUTOMATION!r}: made"
-    client.update_automation(known[0].id, wanted.model_copy(update={"enabled": known[0].enabled}))
-    return f"automation {AUTOMATION!r}: as it was"
 
 
 def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> None:

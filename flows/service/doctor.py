@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from packaging.requirements import Requirement
 
 from flows.environment import ServerUnreachable, server_in_use
+from flows.service.automations import ENDING, RETURNING
 from flows.service.dead_runs import ended_among, silent_runs
-from flows.service.deployments import AUTOMATION, POOL
+from flows.service.deployments import POOL
 from flows.service.schedules import scheduled
 from flows.service.spool import waiting
 from storage import files
@@ -138,7 +139,7 @@ def _prefect() -> Iterator[Finding]:
         yield Finding("Prefect", "wrong", str(error).partition(": ")[0], "start it, or unset PREFECT_API_URL")
         return
     with get_client(sync_client=True) as client:
-        for look in (_workers, _automation, _dead, _tracked, _slots, _late):
+        for look in (_workers, _automations, _dead, _tracked, _slots, _late):
             yield look(client)
 
 
@@ -150,17 +151,19 @@ def _workers(client: "SyncPrefectClient") -> Finding:
     except ObjectNotFound:
         return Finding("workers", "wrong", f"there is no work pool {POOL}", "`dyformer deploy` makes it")
     if not online:
-        remedy = f"prefect worker start --pool {POOL} --type process"
+        remedy = "python -m flows.service.worker"
         return Finding("workers", "wrong", f"none is online in {POOL}: nothing runs by itself", remedy)
     return _ok("workers", f"{', '.join(online)} online in {POOL}")
 
 
-def _automation(client: "SyncPrefectClient") -> Finding:
-    found = client.read_automations_by_name(AUTOMATION)
-    if not any(each.enabled for each in found):
-        detail = "the automation that ends runs without a heartbeat is missing or off"
-        return Finding("automation", "wrong", detail, "`dyformer deploy` makes it; switch it on on Prefect's page")
-    return _ok("automation", "runs without a heartbeat are ended")
+def _automations(client: "SyncPrefectClient") -> Finding:
+    missing = [
+        name for name in (ENDING, RETURNING) if not any(each.enabled for each in client.read_automations_by_name(name))
+    ]
+    if missing:
+        detail = f"missing or off: {', '.join(missing)}"
+        return Finding("automations", "wrong", detail, "`dyformer deploy` makes them; switch them on on Prefect's page")
+    return _ok("automations", "runs without a heartbeat are ended, and those that never began are due again")
 
 
 def _dead(client: "SyncPrefectClient") -> Finding:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flows.options import DEFAULTS
 from flows.service import TAG
-from flows.service.deployments import POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
+from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
 from storage.layout import SAFE_NAME
 
 if TYPE_CHECKING:
@@ -54,11 +54,20 @@ def absolute_logs(reading: dict[str, Any]) -> dict[str, Any]:
     return {**reading, "log": [each if "://" in each else str(Path.cwd() / each) for each in reading["log"]]}
 
 
-def make_schedule(dataset: str, schedule: Schedule, reading: dict[str, Any], changes: dict[str, Any], seed: int) -> str:
+def make_schedule(
+    dataset: str,
+    schedule: Schedule,
+    reading: dict[str, Any],
+    changes: dict[str, Any],
+    seed: int,
+    *,
+    gpu: bool = False,
+) -> str:
     """Make or replace the schedule of a dataset; returns the name of its deployment.
 
     Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
-    Raises BadSchedule if the store cannot have a dataset of this name.
+    With `gpu` its runs wait for a worker of the GPU pool. Raises BadSchedule if the store cannot have a dataset of this
+    name.
     """
     from prefect.client.orchestration import get_client
 
@@ -72,8 +81,8 @@ def make_schedule(dataset: str, schedule: Schedule, reading: dict[str, Any], cha
         description=f"{dataset}, from new interactions to evaluated forecasts, by itself.",
         entrypoint="flows.retrain.retrain",
         parameters={name: value for name, value in parameters.items() if value},
-        tags=[TAG, SCHEDULED],
-        work_pool=WorkPool(name=POOL, work_queue_name="train"),
+        tags=[TAG, SCHEDULED, *(["gpu"] if gpu else [])],
+        work_pool=WorkPool(name=GPU_POOL if gpu else POOL, work_queue_name="train"),
         concurrency_limit=Concurrency(limit=1, collision_strategy="CANCEL_NEW"),
         schedules=[schedule],
         pull=[],

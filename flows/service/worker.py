@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
-from flows.service.deployments import POOL
+from flows.service.deployments import GPU_POOL, POOL
 from flows.service.processes import SECONDS_BETWEEN_LOOKS, marked
 from flows.service.stopping import Stopping
 
 RUNS = "DYFORMER_WORKER"  # in the environment of a worker and of its runs
-NUM_RUNS = 2  # one training, and something short beside it
+NUM_RUNS = {POOL: 2, GPU_POOL: 1}  # one training, and something short beside it where no GPU is its own
 SECONDS_FOR_RUNS = 40.0  # a run that is stopped saves its checkpoint and hands itself back
 SECONDS_FOR_WORKER = 10.0
 
@@ -33,15 +33,14 @@ def run_worker(arguments: list[str]) -> int:
         "prefect",
         "worker",
         "start",
-        "--pool",
-        POOL,
         "--type",
         "process",
         *arguments,
     ]
     with stopping.listening():
         # In a session of its own, because a terminal sends Ctrl-C to all processes of one.
-        worker = subprocess.Popen(command, env={**os.environ, RUNS: mark}, start_new_session=True)  # noqa: S603
+        environment = {"PREFECT_LOGGING_LOG_PRINTS": "true", **os.environ, RUNS: mark}  # the epochs of a training, too
+        worker = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
         while worker.poll() is None and not stopping.wait(SECONDS_BETWEEN_LOOKS):
             pass
         if worker.poll() is None:
@@ -80,10 +79,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flows.service.worker")
     parser.add_argument("--name", help="of the worker on Prefect's pages")
     parser.add_argument("--queue", help="take runs of this queue alone, such as train or default")
-    parser.add_argument("--limit", type=int, default=NUM_RUNS, help="runs at a time")
+    parser.add_argument("--limit", type=int, help="runs at a time")
+    parser.add_argument("--pool", choices=(POOL, GPU_POOL), default=POOL, help="whose runs it takes")
+    parser.add_argument("--health-port", help="on which this machine is given the worker's health, at /health")
     given = parser.parse_args()
-    options = {"--name": given.name, "--work-queue": given.queue, "--limit": str(given.limit)}
-    sys.exit(run_worker([text for name, value in options.items() if value for text in (name, value)]))
+    options = {
+        "--pool": given.pool,
+        "--name": given.name,
+        "--work-queue": given.queue,
+        "--limit": str(given.limit or NUM_RUNS[given.pool]),
+    }
+    health = []
+    if given.health_port:
+        os.environ |= {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1", "PREFECT_WORKER_WEBSERVER_PORT": given.health_port}
+        health = ["--with-healthcheck"]
+    sys.exit(run_worker([*health, *(text for name, value in options.items() if value for text in (name, value))]))
 
 
 if __name__ == "__main__":

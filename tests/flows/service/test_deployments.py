@@ -10,14 +10,10 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
-from flows.service.deployments import (
-    AUTOMATION,
-    NOT_RUNNING,
-    BadDeployment,
-    deploy,
-    file_of_deployments,
-    read_deployments,
-)
+from flows.service.automations import BEGUN, ENDING, NOT_RUNNING, RETURNING, TAKEN
+from flows.service.deployments import BadDeployment, deploy, file_of_deployments, read_deployments
+
+POOLS = ("dyformer-cpu", "dyformer-gpu")
 
 SENT = ("description", "entrypoint", "parameters", "tags", "work_pool_name", "work_queue_name", "pull_steps", "path")
 
@@ -79,8 +75,9 @@ def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
 def deployed() -> dict[str, Any]:
     """Give what the server has, without its own counters and times."""
     with get_client(sync_client=True) as client:
-        pool, queue = client.read_work_pool("dyformer-cpu"), client.read_work_queue_by_name("train", "dyformer-cpu")
-        automations = client.read_automations_by_name(AUTOMATION)
+        pools = [client.read_work_pool(name) for name in POOLS]
+        queues = [client.read_work_queue_by_name("train", name) for name in POOLS]
+        automations = [one for name in (ENDING, RETURNING) for one in client.read_automations_by_name(name)]
         found = {
             f"{deployment.entrypoint}/{deployment.name}": (
                 {name: getattr(deployment, name) for name in SENT},
@@ -90,12 +87,12 @@ def deployed() -> dict[str, Any]:
                 [(schedule.slug, schedule.schedule, schedule.active) for schedule in deployment.schedules],
             )
             for deployment in client.read_deployments(limit=200)
-            if deployment.work_pool_name == "dyformer-cpu"
+            if deployment.work_pool_name in POOLS
         }
     return {
         **found,
-        "pool": (pool.id, pool.type, pool.concurrency_limit, pool.is_paused),
-        "queue": (queue.id, queue.concurrency_limit, queue.is_paused),
+        "pools": [(pool.id, pool.type, pool.concurrency_limit, pool.is_paused) for pool in pools],
+        "queues": [(queue.id, queue.concurrency_limit, queue.is_paused) for queue in queues],
         "automations": [each.model_dump(exclude={"created", "updated"}) for each in automations],
     }
 
@@ -104,12 +101,14 @@ def remove_deployed() -> None:
     """Remove what other tests have deployed to the server that they share."""
     with get_client(sync_client=True) as client:
         for deployment in client.read_deployments(limit=200):
-            if deployment.work_pool_name == "dyformer-cpu":
+            if deployment.work_pool_name in POOLS:
                 client.delete_deployment(deployment.id)
-        for automation in client.read_automations_by_name(AUTOMATION):
-            client.delete_automation(automation.id)
-        with suppress(ObjectNotFound):
-            client.delete_work_pool("dyformer-cpu")
+        for name in (ENDING, RETURNING):
+            for automation in client.read_automations_by_name(name):
+                client.delete_automation(automation.id)
+        for name in POOLS:
+            with suppress(ObjectNotFound):
+                client.delete_work_pool(name)
 
 
 def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str) -> None:
@@ -117,17 +116,20 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
     remove_deployed()
     assert all(line.endswith(("made", "at a time")) for line in deploy(wanted))
     before = deployed()
-    assert before["queue"][1] == 1
-    [automation] = before["automations"]
-    assert automation["trigger"]["within"].total_seconds() == 90
-    assert {f"prefect.flow-run.{name}" for name in NOT_RUNNING} < automation["trigger"]["expect"]
-    assert [action["state"].name for action in automation["actions"]] == ["CRASHED"]
+    assert [limit for _, limit, _ in before["queues"]] == [1, 1]
+    for automation, follows, state in zip(
+        before["automations"], (NOT_RUNNING, (*BEGUN, *NOT_RUNNING)), ("CRASHED", "SCHEDULED"), strict=True
+    ):
+        assert automation["trigger"]["within"].total_seconds() == 90
+        assert {f"prefect.flow-run.{name}" for name in follows} <= automation["trigger"]["expect"]
+        assert [action["state"].name for action in automation["actions"]] == [state]
+    assert before["automations"][1]["trigger"]["after"] == {f"prefect.flow-run.{name}" for name in TAKEN}
     again = deploy(wanted)
     assert all(line.endswith(("as it was", "up to date")) for line in again)
     assert deployed() == before
     sent = {deployment.full_name for deployment in wanted}
     assert len(sent) == len(before) - 3 == len(wanted)
     with get_client(sync_client=True) as client:
-        client.update_work_queue(before["queue"][0], concurrency_limit=2)
+        client.update_work_queue(before["queues"][1][0], concurrency_limit=2)
     deploy(wanted)
-    assert deployed()["queue"][1] == 2
+    assert [limit for _, limit, _ in deployed()["queues"]] == [1, 2]

@@ -17,7 +17,8 @@ from prefect.states import Cancelled
 
 import flows.cli
 from flows.service import doctor
-from flows.service.deployments import AUTOMATION, POOL, deploy, file_of_deployments, read_deployments
+from flows.service.automations import ENDING
+from flows.service.deployments import POOL, deploy, file_of_deployments, read_deployments
 from storage.layout import Layout
 from storage.tracking.dead_runs import FLOW_RUN
 from storage.tracking.runs import open_tracker
@@ -101,14 +102,14 @@ def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(
     ended = client.create_flow_run_from_deployment(deployment.id, state=Cancelled())
     with open_tracker(layout).run(dataset="uci", name="dead", tags={FLOW_RUN: str(ended.id)}, key="k") as run:
         monkeypatch.setattr(doctor, "silent_runs", lambda client: [SimpleNamespace(name="a-zombie")])
-        [automation] = client.read_automations_by_name(AUTOMATION)
+        [automation] = client.read_automations_by_name(ENDING)
         client.pause_automation(automation.id)
         limit = deployment.global_concurrency_limit
         assert limit is not None
         client.increment_concurrency_slots([limit.name], 1, "concurrency")
         code, found = look()
         assert code == 1
-        assert wrong(found) == {"workers", "automation", "zombies", "MLflow's runs", "slots"}
+        assert wrong(found) == {"workers", "automations", "zombies", "MLflow's runs", "slots"}
         assert "a-zombie" in found["zombies"]["detail"]
         assert "generated" in found["slots"]["detail"]
         client.release_concurrency_slots([limit.name], 1, 0.1)
