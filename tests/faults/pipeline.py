@@ -20,9 +20,10 @@ from dyformer.evaluation import bootstrap, prequential, ranking_rows
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.scoring import heads
+from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.models import Contender
 from flows.tasks.prepare import prepare_tables
-from flows.tasks.snapshots import make_snapshots, newest_until
+from flows.tasks.snapshots import newest_until
 from storage.layout import Layout
 from storage.tracking.mlflow_client import set_environment
 from storage.tracking.runs import open_tracker
@@ -85,8 +86,13 @@ def _save_no_plot(self: Figure, file: Any, **options: Any) -> None:
 _shrink()
 
 
+def snapshots() -> str:
+    """Give the snapshots of the complete windows, of which a retraining learns."""
+    return make_complete_snapshots(DATASET)
+
+
 def prepare() -> None:
-    address = make_snapshots(DATASET)
+    address = snapshots()
     prepare_tables(address, newest_until(address), EXPERIMENT)
 
 
@@ -98,12 +104,12 @@ def connect() -> None:
 
 def train() -> Contender:
     storage.tracking.runs.FLUSH_METRICS = 12  # so that some are sent during the training
-    return retraining._trained(make_snapshots(DATASET), EXPERIMENT, SEED)
+    return retraining._trained(snapshots(), EXPERIMENT, SEED)
 
 
 def evaluate() -> None:
     """Evaluate in both protocols, without a promotion."""
-    address = make_snapshots(DATASET)
+    address = snapshots()
     contender, step = train(), newest_until(address) + 1
     queries = retraining.queries_task(address, step, SEED)
     retraining.rank_model_task(address, queries, contender.models[-1], "DyFormer", SEED, contender.models[:-1])
@@ -111,11 +117,11 @@ def evaluate() -> None:
 
 
 def promote() -> dict[str, Any]:
-    return retraining._promoted(make_snapshots(DATASET), train(), EXPERIMENT, SEED)[1]
+    return retraining._promoted(snapshots(), train(), EXPERIMENT, SEED)[1]
 
 
 def predict() -> None:
-    retraining._published(make_snapshots(DATASET), train(), promote(), SEED)
+    retraining._published(snapshots(), train(), promote(), SEED)
 
 
 def track() -> None:

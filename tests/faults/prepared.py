@@ -89,20 +89,26 @@ class Prepared:
         own = {"DYFORMER_STORAGE": str(self.store), "TMPDIR": str(self.folder / "tmp")}
         return own if self.remote is None else own | {"DYFORMER_STATE": str(self.store)} | self.remote.environment
 
-    def wrong_after(self, stage: str) -> list[str]:
-        """Do a command, let the next ingest remove what killed ones left, and list what an undisturbed run has not."""
+    def wrong_after(self, stage: str, last: str | None = None) -> list[str]:
+        """Do a command and those up to `last`, and list what an undisturbed run has not.
+
+        The next ingest removes what killed ones left.
+        """
+        names = list(self.stages)
+        last = stage if last is None else last
 
         def again() -> dict[str, Any]:
-            self.stages[stage]()
+            for name in names[names.index(stage) : names.index(last) + 1]:
+                self.stages[name]()
             open_tracker(Layout.from_environment()).replay_spool()  # as the next run does
             return self.cleaned()
 
         end = self.read(again)
         if end.code:
             return [f"the same command again ended with {end.code}: {end.output[-1500:]}"]
-        wrong = differences(end.value, self.after[stage])
-        if stage == "train" and wrong and all(line.startswith("run ") for line in wrong):
-            return self.wrong_after("track")  # it sends to MLflow what a training could not send in its last instant
+        wrong = differences(end.value, self.after[last])
+        if last == "train" and wrong and all(line.startswith("run ") for line in wrong):
+            return self.wrong_after(stage, "track")  # it sends to MLflow what a training could not in its last instant
         return wrong
 
     def cleaned(self) -> dict[str, Any]:

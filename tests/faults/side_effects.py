@@ -10,7 +10,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,7 +99,8 @@ class Effects:
             if not self._is_ours(target, options.get("dir_fd")):
                 return function(path, *arguments, **options)
             label = f"{name} {Path(os.fsdecode(target)).name}"
-            return self.perform(label, lambda: function(path, *arguments, **options))
+            with _named(path):
+                return self.perform(label, lambda: function(path, *arguments, **options))
 
         return changed
 
@@ -130,7 +132,8 @@ class Effects:
             names = ("buffering", "encoding", "errors", "newline")
             given = dict(zip(names, arguments, strict=False)) | options
             plain = mode.replace("b", "").replace("t", "")
-            raw = effects.perform(f"create {Path(os.fsdecode(file)).name}", lambda: Raw(os.fspath(file), plain))
+            with _named(file):
+                raw = effects.perform(f"create {Path(os.fsdecode(file)).name}", lambda: Raw(os.fspath(file), plain))
             if given.get("buffering") == 0:
                 return raw
             buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
@@ -138,6 +141,17 @@ class Effects:
             return buffered if "b" in mode else io.TextIOWrapper(buffered, **texts)
 
         return opened
+
+
+@contextmanager
+def _named(path: Any) -> Iterator[None]:
+    """Give an error the name of the file, as a system's call of a path does."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fsdecode(path)
+        raise
 
 
 def kill_at(number: int, when: When) -> Act:
