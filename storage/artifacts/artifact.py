@@ -132,6 +132,8 @@ def scan_table(address: str, name: str) -> pl.LazyFrame:
 
 
 def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
+    if (problem := link_in(address)) is not None:
+        raise ArtifactDamaged(address, problem, REMEDY)
     final = Path(address)
     temporary = final.with_name(disk.temporary_name(final.name))
     try:

@@ -20,14 +20,13 @@ import polars as pl
 import torch
 from children import Ended
 from errors import wrong_end
-from ingests import DATASET, ingested
-from pipeline import SEED, promote, train
+from ingests import ingested
+from pipeline import SEED, promote, snapshots, train
 from prepared import END, Prepared
 from sweep import main
 
 import flows.retrain as retraining
 from flows.ending import exit_code
-from flows.tasks.snapshots import make_snapshots
 from storage.artifacts.artifact import MANIFEST, _digest, read_table
 from storage.artifacts.checkpoints import from_bytes, to_bytes
 from storage.checksums import sealed
@@ -219,17 +218,19 @@ FORGERIES: dict[str, Callable[[Store], object]] = {
 
 def _vectors_again() -> str:
     """Write the vectors of the stored weights again."""
-    shutil.rmtree(Path(os.environ["DYFORMER_STORAGE"], "6_vectors", "vectors"))
-    address = retraining.vectors_task(make_snapshots(DATASET), train().models[-1], seed=SEED)
+    store = Path(os.environ["DYFORMER_STORAGE"])
+    if not (store / "6_vectors").is_symlink():  # or this would remove what lies outside
+        shutil.rmtree(store / "6_vectors" / "vectors")
+    address = retraining.vectors_task(snapshots(), train().models[-1], seed=SEED)
     return _digest_of(read_table(address, "vectors"))
 
 
 def _forecasts_again() -> str:
     """Write the forecasts of the stored weights and vectors again."""
     shutil.rmtree(Path(os.environ["DYFORMER_STORAGE"], "7_forecasts", "forecasts"))
-    snapshots, contender = make_snapshots(DATASET), train()
-    vectors = retraining.vectors_task(snapshots, contender.models[-1], seed=SEED)
-    return _digest_of(read_table(retraining.forecasts_task(snapshots, contender, vectors, seed=SEED), "forecasts"))
+    address, contender = snapshots(), train()
+    vectors = retraining.vectors_task(address, contender.models[-1], seed=SEED)
+    return _digest_of(read_table(retraining.forecasts_task(address, contender, vectors, seed=SEED), "forecasts"))
 
 
 def _query() -> list[Any]:

@@ -274,6 +274,15 @@ def test_a_link_instead_of_a_file_is_not_followed(tmp_path: Path):
             read(address, "edges")
 
 
+def test_nothing_is_written_over_a_link_to_a_folder(tmp_path: Path):
+    outside, store = tmp_path / "outside", tmp_path / "store"
+    outside.mkdir()
+    store.symlink_to(outside)
+    with pytest.raises(ArtifactDamaged, match="symbolic link to"):
+        write_artifact(str(store / "mine"), CONTENTS, LINEAGE)
+    assert not list(outside.iterdir())
+
+
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"[]", b'{"lineage": 1}', b'{"digest": "x", "files": {}, "lineage": {}}', b"\xff\xfe"]
 )
