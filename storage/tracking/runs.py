@@ -280,8 +280,7 @@ class TrackedRun:
         self.problem = self.problem or self.tracker.problem
         try:
             if self._spool is None:
-                self._spool = open_spool(self.tracker.spool, self.start["run_key"])
-                self._spool.append(self.start)
+                self._spool = open_spool(self.tracker.spool, self.start)
             if record["kind"] != "start":
                 self._spool.append(record, files)
         except OSError as error:

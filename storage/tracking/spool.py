@@ -4,6 +4,7 @@ A record is a plain dictionary with an `id` and a `kind`; it may carry a folder 
 folder until its process ends, so a replay never reads a run that is still being written.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -56,13 +57,20 @@ class SpoolWriter:
         self.lock.release()
 
 
-def open_spool(spool: Path, run_key: str) -> SpoolWriter:
-    """Make and lock a folder for the run; a run that is spooled twice has two folders."""
-    folder = spool / f"{run_key}-{uuid.uuid4().hex[:8]}"
+def open_spool(spool: Path, start: Record) -> SpoolWriter:
+    """Make and lock a folder for the run of a start record; a run that is spooled twice has two folders."""
+    folder = spool / f"{start['run_key']}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     lock = FileLock(folder / LOCK, thread_local=False)  # another thread may close the run
     lock.acquire()
-    return SpoolWriter(folder=folder, lock=lock)
+    writer = SpoolWriter(folder=folder, lock=lock)
+    try:
+        writer.append(start)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+        raise
+    return writer
 
 
 def _copied(source: Path, target: Path) -> dict[str, str]:
@@ -76,10 +84,17 @@ def _copied(source: Path, target: Path) -> dict[str, str]:
 
 
 def _append_line(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Append a line, or leave the file as it was."""
+    with path.open("ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        content = f"{line}\n".encode()
+        try:
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def spooled_runs(spool: Path) -> list[Path]:
@@ -178,8 +193,12 @@ def replay_run(folder: Path, begin: Callable[[Record], Apply]) -> None:
     the next replay continues after the last applied record.
     """
     with suppress(Timeout), FileLock(folder / LOCK, blocking=False):
-        if (folder / RECORDS).exists() and (records := read_records(folder)):  # none: it died while writing the first
+        if not (folder / RECORDS).exists():
+            return
+        if records := read_records(folder):
             _replay(folder, records, begin(records[0]))
+        else:  # its process ended while writing the first
+            shutil.rmtree(folder)
 
 
 def _replay(folder: Path, records: list[dict[str, Any]], apply: Apply) -> None:

@@ -66,9 +66,8 @@ def prepared_store(folder: Path, layout: Layout) -> None:
     (folder / "plot.png").write_bytes(b"picture" * 20)
     (folder / "plots").mkdir()
     shutil.move(folder / "plot.png", folder / "plots")
-    run = open_spool(Path(layout.spool), "run")
     start = {"run_key": "run", "experiment": "log", "artifact_root": None, "name": "DyFormer", "tags": {}}
-    run.append({"id": "1", "kind": "start", "time": 5, **start})
+    run = open_spool(Path(layout.spool), {"id": "1", "kind": "start", "time": 5, **start})
     run.append({"id": "2", "kind": "artifact", "time": 6, "path": "plots"}, folder / "plots")
     run.append({"id": "3", "kind": "finish", "status": "FINISHED", "time": 6})
     run.close()

@@ -1,5 +1,6 @@
 """Tracking loses no record, duplicates none and never stops a training."""
 
+import errno
 import json
 import os
 import socket
@@ -17,9 +18,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from storage.layout import Layout
+from storage.tracking import spool
 from storage.tracking.mlflow_client import RUN_KEY, connect, ensure_run
 from storage.tracking.runs import TrackedRun, Tracker, open_tracker
-from storage.tracking.spool import DONE, RECORDS, REFUSED, spooled_runs
+from storage.tracking.spool import DONE, RECORDS, REFUSED, WRITTEN, spooled_runs
 
 TAGS = {"seed": 0, "method": "DyFormer"}
 
@@ -305,6 +307,41 @@ def test_last_line_of_a_process_that_died_is_left_out_and_its_run_ends_as_killed
     assert spooled_runs(tracker.spool) == []
     found = tracker.client().get_run(only_run(tracker, "died"))
     assert (found.info.status, found.data.params) == ("KILLED", {"a": "1"})
+
+
+def test_folder_of_a_process_that_died_in_its_first_record_is_removed(away: Tracker, tracker: Tracker) -> None:
+    run = away.start_run(dataset="died", name="a", tags=TAGS)
+    [folder] = spooled_runs(away.spool)
+    (folder / RECORDS).write_text('{"id": "half", "kind": "sta')
+    (folder / WRITTEN).unlink()
+    assert run._spool is not None
+    run._spool.close()
+    tracker.replay_spool()
+    assert (list(tracker.spool.iterdir()), tracker.problem) == ([], None)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 4])
+def test_what_a_full_disk_refuses_leaves_nothing_in_the_spool(
+    away: Tracker, tracker: Tracker, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spool.os, "fsync", fsync)
+        with away.run(dataset=f"full-{failing}", name="a", tags=TAGS) as run:
+            run.params({"a": 1})
+            run.params({"b": 2})
+    assert "No space left" in str(run.problem)
+    tracker.replay_spool()
+    assert (list(tracker.spool.iterdir()), tracker.damage) == ([], None)
+    params = tracker.client().get_run(only_run(tracker, f"full-{failing}")).data.params
+    # The first two calls are of the start record, which the next record brings again; the third is of the record of a.
+    assert params == ({"b": "2"} if failing == 3 else {"a": "1", "b": "2"})
 
 
 def test_record_that_is_refused_for_good_does_not_hold_up_the_others(away: Tracker, tracker: Tracker) -> None:

@@ -57,8 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_checkpoint(layout.checkpoint("pretrain", dataset, **KEYS), {}, {"epoch": 1})
     (tmp_path / "plot").mkdir()
     (tmp_path / "plot" / "loss.png").write_bytes(b"picture")
-    run = open_spool(Path(layout.spool), "run")
-    run.append(START)
+    run = open_spool(Path(layout.spool), START)
     run.append({"id": "2", "kind": "artifact", "time": 6, "path": "plots"}, tmp_path / "plot")
     run.close()
     return tmp_path / "store"
@@ -337,8 +336,7 @@ def test_a_repair_deletes_nothing_behind_a_link_above_artifacts(layout: Layout, 
 
 
 def test_a_run_that_is_being_written_is_not_verified_nor_set_aside(layout: Layout):
-    run = open_spool(Path(layout.spool), "live")
-    run.append(START)
+    run = open_spool(Path(layout.spool), START)
     (run.folder / "records.jsonl").write_text("")  # as if read between the two lines of a record
     assert found(layout) == []
     run.close()
