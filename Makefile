@@ -3,12 +3,14 @@
 # make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, about half an hour on two cores
 # make test-stack   servers, workers, schedules and faults of the service, as real processes, under 20 minutes on two cores
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
+# make screenshots  the pictures of docs/ui.md, made by the tests of the pages in Chromium
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
 # make ui     start MLflow's user interface on the runs of the local store
 # make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
 # make bench-soak   200 simulated daily retrainings: whether disk, memory and time stay bounded
+# make bench-orchestration  what Prefect and MLflow add to a retraining, and a run without new rows -> the same page
 # make bench-scale  12 million interactions, raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
 
 PYTHON ?= python3
@@ -24,7 +26,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak clean
+.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak bench-orchestration screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -58,6 +60,9 @@ $(FAULTS:%=test-%): test-%:
 test-stack: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack tests/stack
 
+screenshots: install
+	DYFORMER_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m stack tests/stack/test_pages.py
+
 test-mutants: install
 	$(BIN)/python tests/faults/mutants.py --tries 200
 
@@ -89,6 +94,9 @@ bench: $(VENV)/.bench
 
 bench-scale: $(VENV)/.bench
 	$(BIN)/python benchmarks/scale.py s10m
+
+bench-orchestration: $(VENV)/.bench
+	$(BIN)/python benchmarks/orchestration.py
 
 bench-soak: $(VENV)/.bench
 	$(BIN)/python benchmarks/soak.py

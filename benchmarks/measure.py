@@ -68,17 +68,20 @@ def ratios(samples: list[float], others: list[float]) -> list[float]:
 
 def verdict(
     name: str, values: float | list[float], target: float, *, at_most: bool = False, unit: str = "ratio"
-) -> None:
-    """Print median, range and verdict: the median must reach the target or, with `at_most`, not exceed it.
+) -> str:
+    """Print median, range and verdict, and return that line.
 
-    Values are those of all rounds, or a single one. A range that crosses the target is unsteady.
+    The median must reach the target or, with `at_most`, not exceed it. Values are those of all rounds, or a single one.
+    A range that crosses the target is unsteady.
     """
     rounds = values if isinstance(values, list) else [values]
     is_met = [value <= target if at_most else value >= target for value in (statistics.median(rounds), *rounds)]
     spread = f" ({min(rounds):.4g} to {max(rounds):.4g}, {len(rounds)} rounds)" if len(rounds) > 1 else ""
     outcome = ("met" if is_met[0] else "missed") + ("" if len(set(is_met)) == 1 else ", unsteady")
     bound = f"at {'most' if at_most else 'least'} {target:g}"
-    print(f"{name} {unit} {statistics.median(rounds):.4g}{spread} target {bound} {outcome}", flush=True)
+    line = f"{name} {unit} {statistics.median(rounds):.4g}{spread} target {bound} {outcome}"
+    print(line, flush=True)
+    return line
 
 
 def peak_mib(script: str, *arguments: str) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "RESULTS.md"
-TITLE = "# Results\n\n`make bench` and `make bench-scale` each rewrite their own sections; others are by hand.\n"
+TITLE = "# Results\n\nEach make target `bench...` rewrites its own sections; others are by hand.\n"
 PACKAGES = ("numpy", "scipy", "polars", "duckdb", "torch", "numba", "pyarrow", "igraph", "networkit", "pandas")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from results_page import FOLDER, surroundings, write_section
 
-NO_BENCHMARKS = ("measure", "graphs", "results_page", "run_all", "scale", "soak")
+NO_BENCHMARKS = ("measure", "graphs", "results_page", "run_all", "scale", "soak", "orchestration")
 SECONDS_EACH = 300.0
 SECONDS_IN_ALL = 24 * 60.0
 VERDICT = re.compile(

@@ -8,6 +8,7 @@ import argparse
 import os
 import random
 import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import measure
 from matplotlib.figure import Figure
+from results_page import surroundings, write_section
 
 NUM_DAYS, KEEP, PERIOD = 200, 10, 20  # a period is a number of days that is summarised in a line
 ROWS_A_DAY, DAY = 80, 86_400
+MOST_MINUTES = 30
 GROWTH = 2.0  # of a day at the end, to one after the first 40
 METHODS_USED = ("EdgeBank (last)", "L3", "Forecaster without vectors", "DyFormer")
 SMALL = {"epochs": 1, "batches_per_epoch": 2, "validation_batches": 1, "num_targets": 32, "num_positives": 16}
@@ -65,10 +68,11 @@ def size_of(folder: Path) -> int:
 
 
 def main() -> None:
-    """Retrain every day; print a line each period, and the growth of a day's disk, seconds and memory at the end."""
+    """Retrain every day; write the periods, and the growth of a day's disk, seconds and memory, to RESULTS.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=NUM_DAYS)
     days = parser.parse_args().days
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         store, incoming = Path(folder) / "store", Path(folder) / "in"
         incoming.mkdir()
@@ -76,11 +80,25 @@ def main() -> None:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         without_prefect()
         found = [measured_day(day, store, incoming) for day in range(days)]
+    minutes = (time.monotonic() - started) / 60
     middle = [each for each in found[: 3 * PERIOD][2 * PERIOD :] if each]
     last = [each for each in found[-PERIOD:] if each]
+    lines = [measure.verdict("soak-minutes", minutes, MOST_MINUTES, at_most=True, unit="minutes")]
     for index, name in enumerate(("disk", "seconds", "memory")):
         growth = [late[index] / early[index] for early, late in zip(middle, last, strict=False)]
-        measure.verdict(f"soak-{name}-growth", growth, GROWTH, at_most=True, unit="x")
+        lines.append(measure.verdict(f"soak-{name}-growth", growth, GROWTH, at_most=True, unit="x"))
+    if days == NUM_DAYS:
+        write_section("Soak", "\n\n".join([surroundings(), table(found), "\n".join(["```", *lines, "```"])]))
+
+
+def table(found: list[tuple[int, float, int] | None]) -> str:
+    """Give the last day of each period: the store's size, the median seconds of the period's days, the peak memory."""
+    rows = ["| days | store (MiB) | seconds a day | peak memory (MiB) |", "|---:|---:|---:|---:|"]
+    for end in range(PERIOD, len(found) + 1, PERIOD):
+        period = [each for each in found[end - PERIOD : end] if each]
+        seconds = statistics.median(each[1] for each in period)
+        rows.append(f"| {end} | {period[-1][0] / 2**20:.1f} | {seconds:.2f} | {period[-1][2]} |")
+    return "\n".join(rows)
 
 
 def measured_day(day: int, store: Path, incoming: Path) -> tuple[int, float, int] | None:

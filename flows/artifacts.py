@@ -12,6 +12,7 @@ from dyformer.experiments.tables import PrintedTable, markdown_rows, printed_tab
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.report import read_report
+from storage.tracking.pages import run_page
 
 
 def show_table(dataset: str, metrics: pl.DataFrame) -> None:
@@ -49,20 +50,22 @@ def show_page(kind: str, dataset: str, page: str) -> None:
 
 
 def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict) -> str:
-    """Format the counts, scores and seconds of a report as Markdown."""
-    counts = summary["counts"]
+    """Format a report as Markdown: first the outcome, then the scores, the counts and the seconds."""
+    counts, tracking = summary["counts"], summary["tracking"]
+    page = None if tracking["problem"] else run_page(tracking["tracker"], tracking["run"])
     became = "{num_accepted:,} of {num_read:,} rows accepted, {num_quarantined:,} quarantined, {num_dropped:,} dropped."
     return "\n".join(
         [
             f"## {summary['dataset']}, event table version {counts['version']}",
-            became.format(**counts),
-            *(line for table in tables for line in _table_lines(table)),
-            "",
-            promotion_line(summary["promotion"]),
+            f"**{promotion_line(summary['promotion'])}**",
             "",
             reliability_line(metrics),
             "",
             drift_line(summary["drift"]),
+            *(["", f"[The run in MLflow]({page})"] if page else []),
+            *(line for table in tables for line in _table_lines(table)),
+            "",
+            became.format(**counts),
             "",
             *(f"- {stage}: {seconds:.1f} s" for stage, seconds in summary["seconds"].items()),
         ]

@@ -68,6 +68,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     dataset: str,
     *,
     counts: Mapping[str, str],
+    title: str | None = None,
     sentences: Sequence[str] = (),
     links: Mapping[str, pl.DataFrame] | None = None,
     inputs: pl.DataFrame | None = None,
@@ -80,8 +81,9 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     Args:
         metrics: rows of METRICS_SCHEMA, of the prequential protocol, of the paper's, or of both.
         dataset: its name.
-        counts: the texts at the top, by their name.
-        sentences: the outcome of the run.
+        counts: the texts below the outcome, by their name.
+        title: name of the page, by default that of the dataset.
+        sentences: the outcome of the run, which stands first.
         links: tables of forecasts, by title.
         inputs: what each group of inputs gives to the published method.
         earlier: rows of the paper's protocol of more steps, for the curves.
@@ -94,8 +96,8 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     numbers = PrintedTable("", pl.DataFrame({"": list(counts), "value": list(counts.values())}), [])
     forecasts = [PrintedTable(title, frame, []) for title, frame in (links or {}).items()]
     parts = [
-        *_table(numbers),
         *(f"<p>{escape(sentence)}</p>" for sentence in sentences),
+        *_table(numbers),
         *_section("Ranking of the next links", run_tables(ranked, dataset), _ranking_plots(ranked)),
         *_section("The paper's protocol", run_tables(pairs, dataset), _pair_plots(pairs, course)),
         *_section("Most probable links", forecasts),
@@ -103,7 +105,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
         *_section("Drift of the log", *_drift(drift)),
         *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
     ]
-    return PAGE.format(title=escape(f"{dataset}: report"), body="\n".join(parts))
+    return PAGE.format(title=escape(f"{title or dataset}: report"), body="\n".join(parts))
 
 
 def _ranking_plots(rows: pl.DataFrame) -> Iterator[tuple[str, Figure]]:

@@ -114,6 +114,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         rows,
         opened.dataset,
         counts=texts,
+        title=opened.title,
         sentences=[promotion_line(summary["promotion"]), reliability_line(rows), drift_line(summary["drift"])],
         links={
             f"Forecasts for step {step}, {title}": most_probable(opened, read_table(forecasts, table))

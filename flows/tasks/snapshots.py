@@ -60,6 +60,11 @@ class Snapshots:
         """Number of snapshots."""
         return self.steps.height
 
+    @property
+    def title(self) -> str:
+        """Name of the data of a run: "mylog v3 step 12", the version of the event table and the newest step."""
+        return f"{self.dataset} v{self.version} step {self.num_steps}"
+
     def time(self, name: Literal["start_time", "end_time"], step: int) -> int:
         """Return the time at which a step starts or ends; raises StepOutOfRange."""
         self.check(step)

@@ -18,6 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 from storage import objects
 from storage.disk import temporary_name
 from storage.tracking.spool import Record, Refused
+from storage.tracking.view import view_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -174,7 +175,8 @@ def _ensure_experiment(client: "MlflowClient", name: str, artifact_root: str | N
     if known is not None:
         return known.experiment_id
     try:
-        return client.create_experiment(name, artifact_location=artifact_root and f"{artifact_root}/{name}")
+        location = artifact_root and f"{artifact_root}/{name}"
+        return client.create_experiment(name, artifact_location=location, tags=view_tags())
     except MlflowException:
         known = client.get_experiment_by_name(name)  # another process may have made it
         if known is None:

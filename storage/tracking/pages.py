@@ -1,10 +1,13 @@
 """MLflow's address -> its database, made before its server starts, and the page that shows the runs."""
 
+import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from storage.layout import Layout
 from storage.tracking.mlflow_client import connect
 from storage.tracking.turns import turn
+from storage.tracking.view import VIEW, view_tags
 
 PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 
@@ -18,11 +21,28 @@ def make_database(layout: Layout) -> None:
 def runs_page(uri: str) -> str:
     """Address of the page with the runs of the experiment that changed last; the list of experiments if there is none.
 
-    Without the parameter MLflow opens an experiment on its traces, of which there are none.
+    The page has the columns and charts of `view_tags`, which experiments of earlier versions get here. Without the
+    first parameter MLflow opens an experiment on its traces, of which there are none.
     """
-    found = connect(uri).search_experiments(
+    client = connect(uri)
+    found = client.search_experiments(
         filter_string=f"name LIKE '{PREFIX}%'", order_by=["last_update_time DESC"], max_results=1
     )
     if not found:
         return f"{uri}/#/experiments"
-    return f"{uri}/#/experiments/{found[0].experiment_id}/runs?workflowType=machine_learning"
+    for name, value in view_tags().items():
+        if found[0].tags.get(name) != value:
+            client.set_experiment_tag(found[0].experiment_id, name, value)
+    return f"{uri}/#/experiments/{found[0].experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
+
+
+def run_page(uri: str, run: str) -> str | None:
+    """Address of the page of a run, without a password; None if MLflow is not a server.
+
+    Where browsers reach the server by another address than its clients, that is in the variable DYFORMER_MLFLOW_PAGES.
+    """
+    parts = urlsplit(os.environ.get("DYFORMER_MLFLOW_PAGES") or uri)
+    if parts.scheme not in ("http", "https"):
+        return None
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/runs/{run}"

@@ -29,6 +29,7 @@ from flows.tasks.report import newest_report, read_report, report_page
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
+from storage.tracking.view import COLUMNS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -198,6 +199,11 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
     description = found.data.tags["mlflow.note.content"]
     assert promotion_line(run["promotion"]) in description
     assert "| method | MRR" in description
+    has = {"tags": found.data.tags, "metrics": found.data.metrics}
+    for kind, name in (column.split(".", 1) for column in COLUMNS):
+        assert name.strip("`") in has[kind], f"the list of runs has an empty column {name}"
+    assert re.fullmatch(r"[+-]\d\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]", found.data.tags["difference"])
+    assert f"{found.data.metrics['test/macro_mrr_difference']:+.3f} " in found.data.tags["difference"]
     version = client.get_model_version("dyformer-mylog", tracked["model_version"])
     assert version.description == description
     assert version.tags["forecasts"] == run["addresses"]["forecasts"]

@@ -9,7 +9,7 @@ from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.tracking.content import (
-    best_baseline,
+    difference_tags,
     draw,
     draw_families,
     outcome,
@@ -96,9 +96,18 @@ def track_audit(report: str) -> dict[str, Any]:
 
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:
     evaluated = table.filter(pl.col("seed").is_not_null())
+    # MLflow shows the newest runs first, and charts of ten: those of our methods.
+    evaluated = evaluated.sort("is_baseline", descending=True, maintain_order=True)
     for (method, seed), rows in evaluated.group_by("method", "seed", maintain_order=True):
         protocols = ", ".join(rows["protocol"].unique(maintain_order=True))
-        own = {**tags, "protocol": protocols, "method": method, "seed": seed, "sweep": key[:12], **best_baseline(rows)}
+        own = {
+            **tags,
+            "protocol": protocols,
+            "method": method,
+            "seed": seed,
+            "sweep": key[:12],
+            **difference_tags(rows),
+        }
         with tracker.run(
             dataset=opened.dataset,
             name=_run_name(opened, str(method), rows, seed),

@@ -72,10 +72,20 @@ def metric_name(row: dict[str, Any]) -> str:
     return "_".join(parts + ([row["slice"]] if row["slice"] != "all" else []))
 
 
-def best_baseline(rows: pl.DataFrame) -> dict[str, str]:
-    """Name the baseline of the differences: in AUC over all pairs, or in MRR over all queries."""
-    best = main_metrics(rows)["best_baseline"].drop_nulls()
-    return {} if best.is_empty() else {"best_baseline": best[0]}
+def difference_tags(rows: pl.DataFrame) -> dict[str, str]:
+    """Give the tags best_baseline and difference, of the AUC over all pairs or of the MRR over all queries.
+
+    The difference is the mean over steps with its interval: "+0.012 [+0.003, +0.021]".
+    """
+    best = main_metrics(rows).filter(pl.col("best_baseline").is_not_null(), step="macro").to_dicts()
+    if not best:
+        return {}
+    low, high = best[0]["difference_low"], best[0]["difference_high"]
+    difference = "" if best[0]["difference"] is None else f"{best[0]['difference']:+.3f}"
+    return {
+        "best_baseline": best[0]["best_baseline"],
+        "difference": difference if low is None else f"{difference} [{low:+.3f}, {high:+.3f}]",
+    }
 
 
 def track_tables(run: TrackedRun, table: pl.DataFrame, dataset: str) -> None:

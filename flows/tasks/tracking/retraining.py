@@ -27,6 +27,7 @@ from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.tracking.content import (
+    difference_tags,
     draw,
     draw_families,
     flow_run_tag,
@@ -111,6 +112,9 @@ def track_run(
                 run.metrics({f"{stage}/{name}": value}, step=epoch)
         track_metrics(run, pl.concat([pairs.filter(method="DyFormer"), ranked.filter(method=contender.title)]))
         run.metrics(_of_others(table, {"DyFormer", contender.title}), step=opened.num_steps, replace=True)
+        run.tags(
+            {"best_baseline": "none", "difference": "none", **difference_tags(ranked.filter(method=contender.title))}
+        )
         _track_published(run, table.filter(protocol=FORECASTS_PROTOCOL, slice="all"))
         if not pairs.is_empty():
             draw(run, pairs, pl.concat([pairs, *(metrics([address], snapshots) for address in earlier)]))
@@ -136,8 +140,7 @@ def _training_run(
     tags = {"stage": "publish" if is_old else "retrain", "until": trained.until, "method": "DyFormer"}
     tags |= {"settings": trained.settings_hash[:12], **tags_of(opened, trained.settings["seed"])}
     parts = ["training", json.dumps(asdict(trained), sort_keys=True), *([digest(opened.address)] if is_old else [])]
-    name = f"{opened.dataset} v{opened.version} step {opened.num_steps}"
-    return tracker.run(dataset=opened.dataset, name=name, tags=tags, key=run_key(*parts))
+    return tracker.run(dataset=opened.dataset, name=opened.title, tags=tags, key=run_key(*parts))
 
 
 def _of_others(table: pl.DataFrame, own: set[str]) -> dict[str, float]:

@@ -1,0 +1,47 @@
+"""The view and the description with which MLflow's page of an experiment opens."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from storage.tracking.pages import run_page, runs_page
+from storage.tracking.runs import Tracker
+from storage.tracking.view import SECTIONS, VIEW, view_tags
+
+
+@pytest.fixture
+def tracker(tmp_path: Path, empty_database) -> Tracker:
+    return Tracker(uri=f"sqlite:///{empty_database(tmp_path / 'mlflow.db')}", spool=tmp_path / "spool")
+
+
+def tags_of(tracker: Tracker, name: str) -> dict[str, str]:
+    experiment = tracker.client().get_experiment_by_name(name)
+    assert experiment is not None
+    return experiment.tags
+
+
+def test_an_experiment_is_made_with_its_view_and_description(tracker: Tracker) -> None:
+    with tracker.run(dataset="uci", name="one"):
+        pass
+    tags = tags_of(tracker, "dyformer-uci")
+    assert "`promoted`" in tags["mlflow.note.content"]
+    state = json.loads(tags[f"mlflow.sharedViewState.{VIEW}"])
+    assert state["selectedColumns"][:2] == ["tags.`promoted`", "metrics.`test/macro_mrr`"]
+    assert [section["name"] for section in state["compareRunSections"]] == list(SECTIONS)
+
+
+def test_address_names_the_view_that_an_older_experiment_gets(tracker: Tracker) -> None:
+    client = tracker.client()
+    experiment = client.create_experiment("dyformer-old", tags={"mlflow.note.content": "of an earlier version"})
+    other = client.create_experiment("of-another-program")
+    assert runs_page(tracker.uri).endswith(f"{experiment}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}")
+    assert view_tags().items() <= tags_of(tracker, "dyformer-old").items()
+    assert not view_tags().keys() & client.get_experiment(other).tags.keys()
+
+
+def test_page_of_a_run_is_that_of_a_server_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_page("sqlite:////data/mlflow.db", "abc") is None
+    assert run_page("http://me:secret@mlflow:5000/", "abc") == "http://mlflow:5000/#/runs/abc"
+    monkeypatch.setenv("DYFORMER_MLFLOW_PAGES", "https://ml.example/mlflow")
+    assert run_page("http://mlflow:5000", "abc") == "https://ml.example/mlflow/#/runs/abc"
