@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 import polars as pl
+from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
@@ -29,9 +30,10 @@ def show_tables(dataset: str, tables: Mapping[str, PrintedTable]) -> None:
 
 
 def show_report(report: str) -> None:
-    """Show the counts, the scores and the seconds of a report."""
+    """Show the outcome, the counts, the scores and the seconds of a report; the outcome is in the run's log as well."""
     if FlowRunContext.get() is not None:
         metrics, summary = read_report(report)
+        get_run_logger().info(promotion_line(summary["promotion"]))
         tables = run_tables(metrics, summary["dataset"])
         drift, _ = read_drift(summary["addresses"]["drift"])
         newest = drift.filter(pl.col("step") == drift["step"].max())

@@ -7,17 +7,29 @@ metric at all, and its charts begin with the first metric of the alphabet.
 import json
 
 VIEW = "dyformer"  # the key of the view, in the address
-COLUMNS = (
-    "tags.`promoted`",
-    "metrics.`test/macro_mrr`",
-    "tags.`difference`",
-    "tags.`best_baseline`",
-    "tags.`champion`",
-    "metrics.`test/macro_auc`",
-)
-"""What is looked for first: was it promoted, how good is it, how far from the best baseline, and who is champion."""
+COLUMNS = {
+    "tags.`promoted`": 95,
+    "metrics.`test/macro_mrr`": 130,
+    "tags.`difference`": 190,
+    "tags.`best_baseline`": 230,
+    "tags.`champion`": 200,
+    "metrics.`test/macro_auc`": 130,
+}
+"""What is looked for first, with the widths in pixels: was it promoted, how good is it, and who is champion."""
 
-SECTIONS = ("promotion", "test", "published", "ledger", "finetune", "pretrain", "drift", "ours", "baseline")
+SECTIONS = (
+    "promotion",
+    "test",
+    "published",
+    "ledger",
+    "finetune",
+    "pretrain",
+    "drift",
+    "ours/mrr",
+    "ours/auc",
+    "baseline/mrr",
+    "baseline/auc",
+)
 """Groups of charts, those of our methods first."""
 
 DESCRIPTION = """A run for each retraining, named by dataset, version and step, and one for each method of a benchmark.
@@ -32,11 +44,19 @@ Open a run for its description, and its artifact `report.html` for the whole rep
 def view_tags() -> dict[str, str]:
     """Give the tags of an experiment: its view and its description."""
     sections = [
-        {"uuid": name, "name": name, "display": name != "baseline", "isReordered": False, "isGenerated": True}
+        {
+            "uuid": name,
+            "name": name,
+            "display": not name.startswith("baseline/"),
+            "isReordered": False,
+            "isGenerated": True,
+        }
         for name in SECTIONS
     ]
     state = {
-        "selectedColumns": COLUMNS,
+        "selectedColumns": list(COLUMNS),
+        "columnOrder": list(COLUMNS),
+        "columnWidths": COLUMNS,
         "compareRunSections": sections,
         "compareRunCharts": [],  # MLflow adds one for each metric, in its section
         "isAccordionReordered": True,  # the sections stay in this order

@@ -21,7 +21,7 @@ def tracker(empty_database: Callable[[Path], Path], tmp_path_factory: pytest.Tem
     ):
         with tracker.run(dataset="mylog", name=name) as run:
             run.params({"model": {"num_layers": layers, "width": 8}})
-            run.metrics({"baseline/L3/mrr": 0.1, "test/mrr": 0.0}, step=1)
+            run.metrics({"baseline/mrr/L3": 0.1, "test/mrr": 0.0}, step=1)
             run.metrics({"test/mrr": mrr, "test/mrr_low": 0.2}, step=2)
     return tracker
 
@@ -31,7 +31,7 @@ def test_settings_that_differ_and_the_newest_metrics_are_side_by_side(tracker: T
     assert [row[:2] for row in table.rows()] == [
         ("setting", "model.num_layers"),
         ("metric", "test/mrr"),
-        ("metric", "baseline/L3/mrr"),
+        ("metric", "baseline/mrr/L3"),
     ]
     assert [row[2:] for row in table.rows()] == [("2", "4"), ("0.2500", "0.5000"), ("0.1000", "0.1000")]
     assert [name.rpartition(" (")[0] for name in table.columns[2:]] == ["mylog v1 step 5", "mylog v2 step 6"]

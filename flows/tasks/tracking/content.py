@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import PUBLISHED
 from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
 from dyformer.evaluation.protocols import PROTOCOL
 from dyformer.evaluation.query_slices import KNOWN
@@ -25,9 +25,6 @@ METRIC_NAMES = {
     "hits_at_1": "hits_at_1",
     "hits_at_10": "hits_at_10",
     "ndcg_at_10": "ndcg_at_10",
-    "precision_at_1": "precision_at_1",
-    "precision_at_2": "precision_at_2",
-    "precision_at_5": "precision_at_5",
     "precision_at_10": "precision_at_10",
     "recall_at_10": "recall_at_10",
     "brier": "brier",
@@ -35,25 +32,43 @@ METRIC_NAMES = {
     "probability_sum": "probability_sum",
     "confident": "confident",
 }
-SLICES = ("all", "known", "new", "repeat", BUSIEST)
+SLICES = ("all", "known", "new", "repeat")
 BESIDE = ("low", "high", "num_pairs", "difference", "difference_low", "difference_high")
 
 
 def track_metrics(run: TrackedRun, rows: pl.DataFrame) -> None:
     """Track the steps' metrics as curves, micro and macro as numbers: test/auc, test/auc_new, test/macro_auc, ...
 
-    Beside each are the ends of its interval (test/auc_low, test/auc_high); beside micro and macro also the number of
-    pairs (test/macro_auc_num_pairs) and the difference to the best baseline with its interval (..._difference,
-    ..._difference_low, ..._difference_high). A value that does not exist, such as a ratio to no link, is left out.
+    Beside the main metrics are the ends of their interval (test/auc_low, test/auc_high); beside their micro and macro
+    values also the number of pairs (test/macro_auc_num_pairs) and the difference to the best baseline with its interval
+    (..._difference, ..._difference_low, ..._difference_high). A value that does not exist, such as a ratio to no link,
+    is left out. All that is left out is in metrics.csv, because MLflow draws a chart for each name.
     """
-    wanted = pl.col("metric").is_in(list(METRIC_NAMES)) & pl.col("slice").is_in(SLICES)
-    for row in rows.filter(wanted & pl.col("value").is_not_null()).iter_rows(named=True):
-        name = metric_name(row)
-        is_step = row["step"].isdecimal()
+    is_single = rows.filter(pl.col("step").str.contains(r"^\d+$"))["step"].n_unique() == 1
+    rows = rows.filter(pl.col("value").is_not_null(), _is_tracked())
+    main = {_cell_of(row) for row in main_metrics(rows).iter_rows(named=True)}
+    for row in rows.iter_rows(named=True):
+        name, is_step = metric_name(row), row["step"].isdecimal()
+        if is_single and row["step"] == "micro":  # the same as macro
+            continue
         name = f"test/{name}" if is_step else f"test/{row['step']}_{name}"
         keys = BESIDE[:2] if is_step else BESIDE
-        beside = {f"{name}_{key}": row[key] for key in keys if row[key] is not None}
+        has_interval = _cell_of(row) in main or row["protocol"] not in (PROTOCOL, RANKING_PROTOCOL)
+        beside = {f"{name}_{key}": row[key] for key in keys if has_interval and row[key] is not None}
         run.metrics({name: row["value"], **beside}, step=int(row["step"]) if is_step else 0, replace=True)
+
+
+def _is_tracked() -> pl.Expr:
+    """Whether a row is tracked: of a ranking, the slices of the MRR alone, and of each family of negatives the AUC."""
+    is_usual = pl.col("family").is_in([MIXED, PUBLISHED])
+    is_whole = is_usual & ((pl.col("slice") == KNOWN) | (pl.col("metric") == "mrr"))
+    of_family = ~is_usual & (pl.col("slice") == KNOWN) & (pl.col("metric") == "auc")
+    is_known = pl.col("metric").is_in(list(METRIC_NAMES)) & pl.col("slice").is_in(SLICES)
+    return is_known & ((pl.col("protocol") != RANKING_PROTOCOL) | is_whole | of_family)
+
+
+def _cell_of(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("protocol", "metric", "family", "slice"))
 
 
 def main_metrics(rows: pl.DataFrame) -> pl.DataFrame:

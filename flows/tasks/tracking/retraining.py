@@ -81,7 +81,7 @@ def track_run(
 ) -> dict[str, Any]:
     """Track a retraining as one run, which begins with the training of its newest model.
 
-    Its own metrics are test/...; the main ones of the other methods are baseline/METHOD/mrr and baseline/METHOD/auc.
+    Its own metrics are test/...; the main ones of the other methods are baseline/mrr/METHOD and baseline/auc/METHOD.
     Where the same training is evaluated again, as after late rows, the newest evaluation replaces the one before.
 
     Args:
@@ -147,7 +147,7 @@ def _of_others(table: pl.DataFrame, own: set[str]) -> dict[str, float]:
     """Name the main metrics of the methods that the run's own is compared with."""
     others = main_metrics(table).filter(~pl.col("method").is_in(list(own)), pl.col("step").str.contains(r"^\d+$"))
     return {
-        f"{'baseline' if row['is_baseline'] else 'ours'}/{re.sub('[()]', '', row['method'])}/{row['metric']}": row[
+        f"{'baseline' if row['is_baseline'] else 'ours'}/{row['metric']}/{re.sub('[()]', '', row['method'])}": row[
             "value"
         ]
         for row in others.iter_rows(named=True)
