@@ -61,6 +61,8 @@ def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict
             f"## {summary['dataset']}, event table version {counts['version']}",
             f"**{promotion_line(summary['promotion'])}**",
             "",
+            f"challenger: {summary['training']}",
+            "",
             reliability_line(metrics),
             "",
             drift_line(summary["drift"]),

@@ -265,7 +265,7 @@ def run(
     experiment = experiment_from(dataset, changes)
     report, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=False)
     if report is None:
-        report = retrained(dataset, reading, experiment, seed, as_of)
+        report = retrained(dataset, reading, experiment, seed, as_of, from_scratch=True)
     else:
         print("no new rows or settings: this is the report of the earlier run")
         seconds = 0.0
@@ -283,7 +283,7 @@ def retrain(
     as_of: AsOf = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Do the same as `run`, for schedulers: the exit code is 3 if there are no new rows or settings."""
+    """Do the same as `run` for schedulers, from the champion's weights: exit code 3 without new rows or settings."""
     experiment = experiment_from(dataset, changes)
     finished, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=True)
     if finished is not None:

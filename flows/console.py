@@ -80,6 +80,7 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     dataset, tracking = summary["dataset"], summary["tracking"]
     print_tables(run_tables(metrics, dataset))
     print(promotion_line(summary["promotion"]))
+    print(f"challenger: {summary['training']}")
     print(reliability_line(metrics))
     print(drift_line(summary["drift"]))
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""

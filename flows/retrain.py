@@ -40,11 +40,13 @@ from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import track_ledger, write_outcomes
 from flows.tasks.report import finished_report, report_page, run_metrics, send_spooled, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
+from flows.tasks.start import Start, start_of, warm
 from flows.tasks.tracking.retraining import track_run
 
 METHOD = "DyFormer"
 CURVE_STEPS = 5  # newest steps in the baselines' curve
 
+start_task = stored_task(name="choose start")(start_of)
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(complete_snapshots)
 drift_task = stored_task(name="measure drift")(write_drift)
 alarm_task = stored_task(name="send alarm")(send_alarm)
@@ -64,6 +66,7 @@ class _Evaluated(NamedTuple):
     promotion: dict[str, Any]
     scores: list[str]
     earlier: list[str]
+    training: str  # from which weights, and why, or why there was none
 
 
 @flow(flow_run_name="retrain {dataset}")
@@ -74,11 +77,13 @@ def retrain(
     changes: Changes = None,
     seed: int = 0,
     as_of: str | None = None,
+    from_scratch: bool = False,
 ) -> str | None:
     """Bring a dataset from new interactions to a champion and its forecasts; returns the address of the report.
 
     Only windows that are complete count, as of the newest row or the time `as_of`. Nothing is published before the
-    promotion. Without a newly completed window, rows of a complete one or other settings, it returns the report of the
+    promotion. The challenger's training starts from the champion's weights, by the rule of the settings `retrain`, or,
+    with `from_scratch`, never. Without a newly completed window, rows of a complete one or other settings, it returns the report of the
     earlier run, and None as long as there are too few complete windows.
     """
     experiment = experiment_of(dataset, changes)
@@ -98,7 +103,7 @@ def retrain(
         alarm = alarm_task(snapshots, drift)
         champion = champion_without_challenger(snapshots, drift)
     made = (
-        _challenged(snapshots, experiment, seed, seconds)
+        _challenged(snapshots, experiment, seed, seconds, from_scratch=from_scratch)
         if champion is None
         else _unchallenged(snapshots, drift, champion)
     )
@@ -111,6 +116,7 @@ def retrain(
         "counts": {**counts, "snapshots": snapshots},
         "addresses": {**addresses, **published, "drift": drift},
         "promotion": made.promotion,
+        "training": made.training,
         "drift": {**read_drift(drift)[1], "alarm": alarm},
     }
     with _timed(seconds, "track"):
@@ -125,10 +131,14 @@ def retrain(
     return report
 
 
-def _challenged(snapshots: str, experiment: Experiment, seed: int, seconds: dict[str, float]) -> _Evaluated:
+def _challenged(
+    snapshots: str, experiment: Experiment, seed: int, seconds: dict[str, float], *, from_scratch: bool
+) -> _Evaluated:
     """Train a challenger, compare it with the champion and the baselines, and evaluate it."""
     with _timed(seconds, "train"):
-        contender = _trained(snapshots, experiment, seed)
+        check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
+        start = Start(reason="trained from scratch, as requested") if from_scratch else start_task(snapshots, experiment)
+        contender = _trained(snapshots, experiment, seed, start)
     with _timed(seconds, "rank"):
         rankings, promotion = _promoted(snapshots, contender, experiment, seed)
     with _timed(seconds, "evaluate"):
@@ -136,24 +146,27 @@ def _challenged(snapshots: str, experiment: Experiment, seed: int, seconds: dict
         rows, dataset = run_metrics(snapshots, rankings, scores), open_snapshots(snapshots).dataset
         names = ("rankings", "scores", "new-scores")
         show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
-    return _Evaluated(contender, rankings, promotion, scores, earlier)
+    return _Evaluated(contender, rankings, promotion, scores, earlier, start.reason)
 
 
 def _unchallenged(snapshots: str, drift: str, champion: Contender) -> _Evaluated:
     """Keep the champion, because the drift rule leaves the step without a challenger."""
-    promotion = unranked(snapshots, f"no challenger was trained: {read_drift(drift)[1]['reason']}")
-    return _Evaluated(champion, [], promotion, [], [])
+    reason = f"no challenger was trained: {read_drift(drift)[1]['reason']}"
+    return _Evaluated(champion, [], unranked(snapshots, reason), [], [], reason)
 
 
-def _trained(snapshots: str, experiment: Experiment, seed: int) -> Contender:
-    """Train the challenger's models; the newest one is tracked.
+def _trained(snapshots: str, experiment: Experiment, seed: int, start: Start) -> Contender:
+    """Train the challenger's models, all from the champion's weights or all from scratch; the newest one is tracked.
 
-    Raises StepOutOfRange before the training if its forecasts could not be calibrated.
+    Where the champion has a model of the older step, that is the older one of the challenger, too.
     """
-    check_forecast(snapshots)
     *older, until = model_steps(newest_until(snapshots))
-    models = [train_task(snapshots, step, experiment, seed) for step in older]
-    return Contender(title=DYFORMER, models=(*models, tracked_train_task(snapshots, until, experiment, seed)))
+    own = warm(experiment) if start.models else experiment
+    models = [
+        start.models.get(step) or train_task(snapshots, step, own, seed, start=start.before(step)) for step in older
+    ]
+    newest = tracked_train_task(snapshots, until, own, seed, start.before(until))
+    return Contender(title=DYFORMER, models=(*models, newest))
 
 
 def _promoted(

@@ -70,12 +70,20 @@ def announce() -> None:
         command.with_resource(tags(TAG))
 
 
-def retrained(dataset: str, reading: dict[str, Any], experiment: "Experiment", seed: int, as_of: str | None) -> str:
+def retrained(
+    dataset: str,
+    reading: dict[str, Any],
+    experiment: "Experiment",
+    seed: int,
+    as_of: str | None,
+    *,
+    from_scratch: bool = False,
+) -> str:
     """Run the flow and return the address of the report."""
     announce()
     from flows.retrain import retrain as flow
 
-    report = flow(dataset, reading, experiment, seed, as_of)
+    report = flow(dataset, reading, experiment, seed, as_of, from_scratch)
     assert report is not None, "the windows were counted before"
     return report
 

@@ -44,10 +44,12 @@ train_task = training(train_model)
 
 
 @training
-def tracked_train_task(snapshots: str, until: int, experiment: Experiment, seed: int = 0) -> str:
+def tracked_train_task(
+    snapshots: str, until: int, experiment: Experiment, seed: int = 0, start: str | None = None
+) -> str:
     """Train, and track every epoch as it ends; returns the model's address."""
     with tracked_epochs(snapshots) as on_epoch:
-        return train_model(snapshots, until, experiment, seed, on_epoch)
+        return train_model(snapshots, until, experiment, seed, on_epoch, start)
 
 
 def trained(snapshots: str, untils: list[int], experiment: Experiment, seed: int, models: dict[int, str]) -> list[str]:

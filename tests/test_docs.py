@@ -54,6 +54,7 @@ def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> N
         "finetune",
         "promotion",
         "drift",
+        "retrain",
         "warm_start",
     ]
 

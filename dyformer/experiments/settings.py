@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from dyformer.evaluation.config import DriftConfig, PromotionConfig
 from dyformer.graphs.config import GraphConfig
 from dyformer.model.config import STRICT, ModelConfig
-from dyformer.training.config import FinetuneConfig, PretrainConfig
+from dyformer.training.config import FinetuneConfig, PretrainConfig, RetrainConfig
 
 PARTS: dict[str, type] = {
     "graph": GraphConfig,
@@ -24,6 +24,7 @@ PARTS: dict[str, type] = {
     "finetune": FinetuneConfig,
     "promotion": PromotionConfig,
     "drift": DriftConfig,
+    "retrain": RetrainConfig,
 }
 
 RENAMED_SETTINGS = {
@@ -75,6 +76,7 @@ class Experiment:
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
     promotion: PromotionConfig = Field(default_factory=PromotionConfig)
     drift: DriftConfig = Field(default_factory=DriftConfig)
+    retrain: RetrainConfig = Field(default_factory=RetrainConfig)
     warm_start: Annotated[float, Field(ge=0.01, le=1)] | None = Field(
         default=None,
         description="fraction of the epochs of a model that starts from the weights of the step before, as do all but "

@@ -1,4 +1,4 @@
-"""Settings of the two stages of training (paper, section 4)."""
+"""Settings of the two stages of training (paper, section 4), and of a retraining."""
 
 from typing import Annotated, Literal
 
@@ -119,6 +119,25 @@ class FinetuneConfig:
         le=1,
         description="weight of a softmax loss that ranks both ends of a link among the targets of the batch; the link "
         "loss has the rest",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RetrainConfig:
+    """The weights from which the challenger of a retraining starts (not in the paper)."""
+
+    scratch_every: int = Field(
+        default=8,
+        ge=1,
+        le=1000,
+        description="number of retrainings of which one starts from random weights, the others from those of the "
+        "champion where it is a DyFormer of the same settings; 1: all from random weights",
+    )
+    warm_epochs: float = Field(
+        default=0.3,
+        ge=0.01,
+        le=1,
+        description="fraction of the epochs of a training that starts from the champion's weights",
     )
 
 

@@ -64,7 +64,7 @@ def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the metrics and the summary of a report. Raises ArtifactMissing for one of an earlier version."""
     rows = read_table(address, "metrics") if "metrics.parquet" in names(address) else pl.DataFrame()
     summary = json.loads(read_bytes(address, SUMMARY)) if SUMMARY in names(address) else {}
-    if rows.columns != METRICS_SCHEMA.names() or "drift" not in summary:
+    if rows.columns != METRICS_SCHEMA.names() or "training" not in summary:
         raise ArtifactMissing(
             f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
         )
@@ -115,7 +115,12 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         opened.dataset,
         counts=texts,
         title=opened.title,
-        sentences=[promotion_line(summary["promotion"]), reliability_line(rows), drift_line(summary["drift"])],
+        sentences=[
+            promotion_line(summary["promotion"]),
+            f"challenger: {summary['training']}",
+            reliability_line(rows),
+            drift_line(summary["drift"]),
+        ],
         links={
             f"Forecasts for step {step}, {title}": most_probable(opened, read_table(forecasts, table))
             for table, title in LINK_TITLES.items()

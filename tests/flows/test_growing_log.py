@@ -22,14 +22,14 @@ from flows.retention import prune_published, pruned
 from flows.tasks import train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
-from flows.tasks.models import Contender
+from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, track_rollback
 from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from storage import files, retention
-from storage.artifacts.artifact import read_table
+from storage.artifacts.artifact import lineage_of, read_table
 from storage.champions import read_champion, replace_champion, succession
 from storage.layout import Layout
 from storage.published import ledger, publications
@@ -187,6 +187,48 @@ def ledger_runs(layout: Layout) -> tuple[mlflow.MlflowClient, list[Any]]:
     experiment = client.get_experiment_by_name("dyformer-mylog")
     assert experiment is not None
     return client, client.search_runs([experiment.experiment_id], "tags.stage = 'ledger'")
+
+
+def test_a_challenger_starts_from_the_champion_and_one_of_three_from_scratch(
+    drop: Callable[..., Any], trainings: list[int]
+):
+    rule = {"retrain.scratch_every": 3, "promotion.level": 0.9999}  # so that the first champion stays
+    reports = [drop(*day(0), *day(1), *day(2), *day(3), at(4, 0), changes=rule)]
+    reports += [drop(*day(number), at(number + 1, 0), changes=rule) for number in range(4, 8)]
+    champion = read_report(reports[0])[1]["promotion"]["champion"]
+    assert champion["title"] == "Forecaster with DyFormer"
+    assert [read_report(each)[1]["promotion"]["champion"] for each in reports] == [champion] * 5
+    assert [read_report(each)[1]["training"].partition(",")[0] for each in reports] == [
+        "trained from scratch",
+        "trained from the champion's weights of step 3",
+        "trained from the champion's weights of step 3",
+        "trained from scratch",
+        "trained from the champion's weights of step 3",
+    ]
+    # The champion is the older model where it has the step; after the one from scratch the older is trained warm.
+    assert trainings == [2, 3, 4, 5, 5, 6, 6, 7]
+    check_starts(reports, champion)
+    files.remove_folder(reports[-1])  # as after a kill between the promotion and the report
+    trainings.clear()
+    assert drop(changes=rule) == reports[-1]
+    assert trainings == []
+
+
+def check_starts(reports: list[str], champion: dict[str, Any]) -> None:
+    """The lineage of each challenger's newest model names the weights that it started from."""
+    layout = Layout.from_environment()
+    rankings = [read_report(report)[1]["addresses"]["rankings"][0] for report in reports]
+    challengers = [layout.absolute(newest_model(address)) for address in rankings]
+    starts = [lineage_of(model).settings.get("start") for model in challengers]
+    assert starts == [space_of(champion["models"][-1]) if number in (1, 2, 4) else None for number in range(5)]
+    assert layout.relative(champion["models"][-1]) in lineage_of(challengers[1]).inputs
+
+
+def newest_model(ranking: str) -> str:
+    """The model of a ranking that was trained on most steps."""
+    models = [name for name in lineage_of(ranking).inputs if "/model/" in name]
+    layout = Layout.from_environment()
+    return max(models, key=lambda name: lineage_of(layout.absolute(name)).until or 0)
 
 
 def test_windows_too_small_to_calibrate_a_forecast_are_named_before_a_training(

@@ -28,6 +28,7 @@ CHAMPION = "champion"
 MISSING = "the champion's weights are missing"
 REPEATED = "another machine recorded a test of its own meanwhile, so this contender was compared again"
 MOST_TRIES = 5
+STEP_IN_TEST = " on the step that ends at "  # between contender and time, in the key of a test
 
 
 class NotEvaluated(ValueError):
@@ -94,7 +95,7 @@ def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: s
     """Return the recorded outcome or that of a comparison; None if another machine recorded one meanwhile."""
     opened = given.opened
     record, stamp = record_and_stamp(opened.layout, opened.dataset)
-    key = f"{identity(contender)} on the step that ends at {opened.time('end_time', given.drawn.step)}"
+    key = f"{identity(contender)}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
     known = record if record is not None and is_usable(opened.layout, record) else None
     if known is not None and key in known["tests"]:
         return known["tests"][key]

@@ -1,0 +1,89 @@
+"""The champion before a step, and the settings -> the weights from which a challenger's training starts, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dyformer.experiments.settings import Experiment
+from flows.tasks.evaluation.promote import MISSING, STEP_IN_TEST, champion_of, is_usable
+from flows.tasks.models import open_model, trained_until
+from flows.tasks.snapshots import open_snapshots
+from storage.artifacts.artifact import Lineage, lineage_of
+from storage.artifacts.code import code_version
+
+FRESH = "trained from scratch, because"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Models of a champion by the last step of their training, none for a training from scratch, and the reason."""
+
+    models: Mapping[int, str] = field(default_factory=dict)
+    reason: str
+
+    def before(self, until: int) -> str | None:
+        """Return the newest model that was trained on no step from `until` on; None without one: from scratch."""
+        steps = [step for step in self.models if step < until]
+        return self.models[max(steps)] if steps else None
+
+
+def start_of(snapshots: str, experiment: Experiment) -> Start:
+    """Choose the weights from which the trainings for the newest step start.
+
+    They are those of the champion before the newest step was compared, so that a run which is repeated after its own
+    promotion starts where it did before. One of `retrain.scratch_every` retrainings is from scratch, and it is not
+    trained beside a warm one: the champion that it is compared with is the newest good one of the warm trainings, and
+    two challengers on one step would cost two trainings and make two tests where one decides. Retrainings are counted
+    by the steps on which a champion was chosen.
+    """
+    opened = open_snapshots(snapshots)
+    end_time = opened.time("end_time", opened.num_steps)
+    newest = champion_of(opened.layout, opened.dataset)
+    record = _before(newest, end_time)
+    if newest is None or record is None:
+        return Start(reason=f"{FRESH} there was no champion")
+    if not record["models"]:
+        return Start(reason=f"{FRESH} the champion, {record['title']}, has no weights")
+    if not is_usable(opened.layout, record):
+        return Start(reason=f"{FRESH} {MISSING}")
+    number, every = _num_tested(newest, end_time), experiment.retrain.scratch_every
+    if number % every == 0:
+        return Start(reason=f"{FRESH} one of {every} retrainings is (retrain.scratch_every), and {number} were before")
+    models = [opened.layout.absolute(model) for model in record["models"]]
+    lineages = {model: lineage_of(model) for model in models}
+    problems = [_unlike(model, lineage, experiment) for model, lineage in lineages.items()]
+    if problems[-1] is not None:
+        return Start(reason=f"{FRESH} the champion {problems[-1]}")
+    fitting = [model for model, problem in zip(models, problems, strict=True) if problem is None]
+    by_step = {trained_until(lineages[model], opened): model for model in fitting}
+    return Start(models=by_step, reason=f"trained from the champion's weights of step {max(by_step)}")
+
+
+def warm(experiment: Experiment) -> Experiment:
+    """Give the settings of a training that starts from the champion's weights: it takes a fraction of the epochs."""
+    return replace(experiment, warm_start=experiment.retrain.warm_epochs)
+
+
+def _before(record: dict[str, Any] | None, end_time: int) -> dict[str, Any] | None:
+    """Return the record of the champion that was chosen on the last step before one that ends at a time."""
+    held = [] if record is None else [*record.get("earlier", []), record]
+    before = [each for each in held if each.get("end_time", end_time) < end_time]
+    return before[-1] if before else None
+
+
+def _num_tested(record: dict[str, Any], end_time: int) -> int:
+    """Count the steps that end before a time and on which a challenger was compared."""
+    keys = [key for each in (*record.get("earlier", []), record) for key in each["tests"]]
+    return len({end for end in (int(key.rpartition(STEP_IN_TEST)[2]) for key in keys) if end < end_time})
+
+
+def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:
+    """Say why weights cannot be those that a training starts from."""
+    if trained.code_version != code_version():  # whose weights may have other names and shapes
+        return f"is of another version of the code ({trained.code_version})"
+    _, own, _ = open_model(model)
+    if experiment.graph.history_window is None:
+        return "has weights for fewer steps: with graph.history_window=none each step adds some"
+    if (own.graph, own.model) != (experiment.graph, experiment.model):
+        return "has other settings of the graph or of the model"
+    return None
