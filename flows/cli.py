@@ -168,14 +168,14 @@ def predict(
     experiment = experiment_from(dataset, changes)
     from flows.tasks.complete_windows import make_complete_snapshots
     from flows.tasks.evaluation.promote import champion_contender
-    from flows.tasks.predict import write_forecasts, write_vectors
-    from flows.tasks.publishing.publications import publish
+    from flows.tasks.predict import write_forecasts
+    from flows.tasks.publishing.publications import publish, published_vectors
     from flows.tasks.train import train_contender
 
     address = make_complete_snapshots(dataset, as_of, show=print_plan)
     champion = None if changes else champion_contender(address)
     contender = train_contender(address, experiment, seed) if champion is None else champion
-    vectors = write_vectors(address, contender.models[-1], seed=seed) if contender.models else None
+    vectors = published_vectors(address, contender.models[-1], seed=seed) if contender.models else None
     print(f"method: {contender.title}")
     print(f"vectors: {vectors or 'none, because this method has none'}")
     forecasts = write_forecasts(address, contender, vectors, seed, k=top, links=links)

@@ -82,9 +82,9 @@ def retrain(
     """Bring a dataset from new interactions to a champion and its forecasts; returns the address of the report.
 
     Only windows that are complete count, as of the newest row or the time `as_of`. Nothing is published before the
-    promotion. The challenger's training starts from the champion's weights, by the rule of the settings `retrain`, or,
-    with `from_scratch`, never. Without a newly completed window, rows of a complete one or other settings, it returns the report of the
-    earlier run, and None as long as there are too few complete windows.
+    promotion. The challenger's training starts from the champion's weights by the rule of the settings `retrain`, or,
+    with `from_scratch`, never. Without a newly completed window, rows of a complete one or other settings, it returns
+    the report of the earlier run, and None as long as there are too few complete windows.
     """
     experiment = experiment_of(dataset, changes)
     seconds: dict[str, float] = {}
@@ -137,7 +137,9 @@ def _challenged(
     """Train a challenger, compare it with the champion and the baselines, and evaluate it."""
     with _timed(seconds, "train"):
         check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
-        start = Start(reason="trained from scratch, as requested") if from_scratch else start_task(snapshots, experiment)
+        start = (
+            Start(reason="trained from scratch, as requested") if from_scratch else start_task(snapshots, experiment)
+        )
         contender = _trained(snapshots, experiment, seed, start)
     with _timed(seconds, "rank"):
         rankings, promotion = _promoted(snapshots, contender, experiment, seed)

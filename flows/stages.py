@@ -15,9 +15,9 @@ from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.evaluation.rank import rank_methods, rank_model, write_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
-from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.predict import write_forecasts
 from flows.tasks.prepare import prepare_tables
-from flows.tasks.publishing.publications import publish
+from flows.tasks.publishing.publications import publish, published_vectors
 from flows.tasks.snapshots import make_snapshots, newest_until
 from flows.tasks.tracking.retraining import tracked_epochs
 from flows.tasks.train import train_model
@@ -35,7 +35,7 @@ baselines_task = stored_task(name="evaluate baselines", task_run_name="baselines
 queries_task = stored_task(name="draw queries", task_run_name="queries of step {step}")(write_queries)
 rank_methods_task = stored_task(name="rank by methods", task_run_name="{names}")(rank_methods)
 rank_model_task = stored_task(name="rank by model", task_run_name="{method}")(rank_model)
-vectors_task = stored_task(name="write vectors", task_run_name="vectors")(write_vectors)
+vectors_task = stored_task(name="write vectors", task_run_name="vectors")(published_vectors)
 forecasts_task = stored_task(name="write forecasts", task_run_name="forecasts")(write_forecasts)
 publish_task = stored_task(name="publish")(publish)
 # A try after an outage continues from the training's own checkpoint.

@@ -17,6 +17,9 @@ PUBLICATION_SCHEMA = {
     "start_time": pl.Int64,  # at which this step begins
     "forecasts": pl.String,  # addresses below the root of the store
     "vectors": pl.String,
+    "space_id": pl.String,  # of the vectors
+    "agreement_before": pl.Float64,  # mean cosine of a node with itself in the publication before
+    "agreement": pl.Float64,  # the same of vectors that were rotated into one space
 }
 OUTCOME_SCHEMA = {
     "number": pl.Int64,  # of the publication
@@ -33,6 +36,21 @@ OUTCOME_SCHEMA = {
     "calibration_error": pl.Float64,
     "brier": pl.Float64,
 }
+
+
+class MixedSpaces(ValueError):
+    """Vectors of several spaces, whose products and cosines mean nothing."""
+
+
+def check_one_space(vectors: pl.DataFrame, origin: str) -> str:
+    """Return the id of the space of a table of vectors; raises MixedSpaces if they are of several, or of none."""
+    ids = vectors["space_id"].unique().to_list() if "space_id" in vectors.columns else []
+    if len(ids) != 1 or ids[0] is None:
+        found = ", ".join(sorted(map(str, ids))) or "none"
+        raise MixedSpaces(
+            f"{origin}: expected vectors of one space, found {found}: compare those of one space_id alone"
+        )
+    return ids[0]
 
 
 def publications(layout: Layout, dataset: str) -> pl.DataFrame:
@@ -65,4 +83,5 @@ def latest(layout: Layout, dataset: str) -> dict[str, str]:
 def _read(folder: str, name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
     addresses = [location.removesuffix(f"/{MANIFEST}") for location in files.find(folder, MANIFEST)]
     tables = [read_table(address, name) for address in addresses]
-    return pl.concat([pl.DataFrame(schema=schema), *tables]).sort("number", maintain_order=True)
+    # Of an earlier version some columns are missing.
+    return pl.concat([pl.DataFrame(schema=schema), *tables], how="diagonal").sort("number", maintain_order=True)

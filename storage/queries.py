@@ -17,7 +17,7 @@ from storage.artifacts.unfinished import without_manifest
 from storage.checksums import Damaged, link_in
 from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
-from storage.published import PUBLISHED_KINDS, latest, ledger
+from storage.published import PUBLISHED_KINDS, check_one_space, latest, ledger
 
 KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}
 
@@ -159,6 +159,9 @@ def _add_published(
     for kind in PUBLISHED_KINDS:
         if wanted(f"latest_{kind}"):
             addresses = [address for name, address in latest(layout, dataset).items() if name == kind]
+            if kind == "vectors":
+                for address in addresses:
+                    check_one_space(scan_table(address, kind).select("space_id").collect(), address)
             parts[f"latest_{kind}"] += [_with_keys(layout, address, kind) for address in addresses]
 
 

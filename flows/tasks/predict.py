@@ -23,7 +23,8 @@ from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
 from flows.tasks.models import Contender, device, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import is_current, lineage_of, read_table, write_artifact
+from flows.tasks.spaces import own_vectors, placed
+from storage.artifacts.artifact import is_current, lineage_of, write_artifact
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
 from storage.layout import FORECAST
@@ -51,16 +52,19 @@ class StoredVectors:
         return lambda node_N: self.vector_ND[node_N]
 
 
-def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int = 0) -> str:
-    """Return every node known at `step` (the newest by default) its vector: side, id, step, space_id, vector.
+def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int = 0, onto: str | None = None) -> str:
+    """Write for every node known at `step` (the newest by default) its vector; return the address.
 
-    Only vectors of the same `space_id` may be compared.
+    The columns are side, id, step, space_id, vector. Only vectors of the same `space_id` may be compared. With `onto`,
+    the address of other vectors of no later step, these are placed in their space where the two agree.
     """
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
     weights, experiment, _ = open_model(model)
-    settings = {"model": space_of(model)}
-    lineage = opened.lineage("vectors", until=step, settings=settings, inputs=(model,))
+    settings, inputs = {"model": space_of(model)}, (model,)
+    if onto is not None:
+        settings, inputs = {**settings, "onto": opened.layout.relative(onto)}, (model, onto)
+    lineage = opened.lineage("vectors", until=step, settings=settings, inputs=inputs)
     keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.vectors(opened.dataset, **keys)
     if is_current(address, lineage):
@@ -75,7 +79,9 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
         vector=pl.Series(vectors, dtype=pl.List(pl.Float32)),
     )
     check_vectors(table["vector"], model)
-    return write_artifact(address, {"vectors": table}, lineage)
+    return write_artifact(
+        address, {"vectors": table} if onto is None else placed(table, space_of(model), onto), lineage
+    )
 
 
 def write_forecasts(
@@ -134,9 +140,8 @@ def write_forecasts(
 
 
 def read_vectors(address: str) -> NDArray[np.float32]:
-    """Return the vectors `[N, D]` of an artifact of write_vectors."""
-    table = read_table(address, "vectors")
-    vectors = table["vector"] if "vector" in table.columns else pl.Series([None])
+    """Return the vectors `[N, D]` of an artifact of write_vectors, in the model's own space."""
+    vectors = own_vectors(address)
     check_vectors(vectors, address)
     return vectors.explode().to_numpy().reshape(len(vectors), -1)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 import dyformer
 from storage.tracking.mlflow_client import set_environment
@@ -40,6 +42,7 @@ def packed_model(
     history: Mapping[str, pl.DataFrame],
     ids: pl.DataFrame,
     vectors: pl.DataFrame | None = None,
+    rotation: NDArray[np.float64] | None = None,
     weights: bytes | None = None,
 ) -> Iterator[Path]:
     """Make a temporary model folder, which exists during the `with` block, for `TrackedRun.register_model`.
@@ -49,6 +52,7 @@ def packed_model(
         history: the tables of history_tables, from which the features of any pair are computed.
         ids: side and id (integer or string) of the nodes, in their order.
         vectors: the column vector (list of floats), in the same order; None for a forecast without vectors.
+        rotation: `[D, D]`, by which these become the vectors that the model gives; None: they are those.
         weights: a safetensors file, stored with the model so that a training can continue from it.
 
     Raises:
@@ -63,6 +67,8 @@ def packed_model(
         tables = {**history, "ids": ids.select("side", "id")}
         for name, table in (tables if vectors is None else {**tables, "vectors": vectors.select("vector")}).items():
             table.write_parquet(files / f"{name}.parquet")
+        if rotation is not None:
+            np.save(files / "rotation.npy", rotation)
         (files / "forecast.json").write_bytes(record)
         if weights is not None:
             (files / "weights.safetensors").write_bytes(weights)

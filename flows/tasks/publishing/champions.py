@@ -100,7 +100,8 @@ def track_rollback(dataset: str) -> str | None:
     record, made = champion_of(layout, dataset), latest(layout, dataset)
     if record is None or not record.get("published") or "vectors" not in made:
         return None
-    forecast, [model] = lineage_of(made["forecasts"]), set(lineage_of(made["vectors"]).inputs) - {HISTORY}
+    forecast, vectors = lineage_of(made["forecasts"]), lineage_of(made["vectors"])
+    [model] = set(vectors.inputs) - {HISTORY, vectors.settings.get("onto")}
     assert forecast.max_event_time is not None
     opened = open_snapshots(make_snapshots(dataset, forecast.table_version, forecast.max_event_time + 1))
     number = tenure(record)["number"]

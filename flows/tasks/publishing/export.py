@@ -12,7 +12,7 @@ from storage.artifacts.artifact import read_table
 from storage.database import DatabaseFailed, Target, is_database, replace_rows
 from storage.drop import check_dataset
 from storage.layout import Layout
-from storage.published import PUBLISHED_KINDS, latest, ledger
+from storage.published import PUBLISHED_KINDS, check_one_space, latest, ledger
 
 Format = Literal["parquet", "csv"]
 
@@ -43,6 +43,7 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
 
     Raises:
         NothingPublished: there is no publication.
+        MixedSpaces: the vectors are of several spaces.
         DatabaseFailed: the database cannot be reached or refuses, or its address has a password or is of another kind.
     """
     _check(to)
@@ -51,6 +52,8 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
     tables = {name: read_table(address, name) for name, address in latest(layout, dataset).items()}
     if not tables:
         raise NothingPublished(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
+    if "vectors" in tables:
+        check_one_space(tables["vectors"], f"vectors of {dataset}")
     tables["ledger"] = ledger(layout, dataset)
     if is_database(to):
         replace_rows(to, [_target(name, tables.get(name, pl.DataFrame()), dataset, tables["ledger"]) for name in KEYS])

@@ -5,12 +5,14 @@ from typing import Any
 import polars as pl
 
 from flows.tasks.evaluation.promote import MOST_TRIES, ChampionChanged, champion_of, identity, record_and_stamp
-from flows.tasks.models import Contender
+from flows.tasks.models import Contender, space_of
+from flows.tasks.predict import write_vectors
 from flows.tasks.snapshots import open_snapshots
-from storage.artifacts.artifact import Lineage, digest, lineage_of, write_artifact
+from flows.tasks.spaces import space_record
+from storage.artifacts.artifact import Lineage, digest, lineage_of, manifest, write_artifact
 from storage.champions import champion_lock, next_publication, replace_champion, tenure
 from storage.layout import Layout
-from storage.published import PUBLICATION_SCHEMA, PUBLICATIONS
+from storage.published import PUBLICATION_SCHEMA, PUBLICATIONS, publications
 
 
 def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str | None) -> str | None:
@@ -39,6 +41,24 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
     raise ChampionChanged(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
 
 
+def published_vectors(snapshots: str, model: str, seed: int = 0) -> str:
+    """Write a model's vectors as of the newest step, in the space of those published last; return the address.
+
+    What was published of this model and step is returned as it is. Vectors of a later step are not read.
+    """
+    opened = open_snapshots(snapshots)
+    step, own = opened.num_steps, space_of(model)
+    found = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().reverse().to_list()
+    lineages = {address: manifest(opened.layout.absolute(address)) for address in dict.fromkeys(found)}
+    known = {opened.layout.absolute(name): made for name, made in lineages.items() if made is not None}
+    for address, made in known.items():
+        if made.until == step and made.settings["model"] == own and opened.has_history(made):
+            return address
+    end_time = opened.time("end_time", step)
+    earlier = [address for address, made in known.items() if (made.max_event_time or 0) < end_time]
+    return write_vectors(snapshots, model, seed=seed, onto=earlier[0] if earlier else None)
+
+
 def publish_again(layout: Layout, dataset: str) -> None:
     """Write the publication that the champion's record names, after a rollback."""
     record = champion_of(layout, dataset)
@@ -56,6 +76,10 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
     made = lineage_of(layout.absolute(published["forecasts"]))
     assert made.until is not None
     assert made.max_event_time is not None
+    space = {"space_id": None, "agreement_before": None, "agreement": None}
+    if published["vectors"]:
+        own = space_record(layout.absolute(published["vectors"]))
+        space = {name: own[name] for name in space}
     row = {
         "number": published["number"],
         "champion": tenure(record)["number"],
@@ -76,5 +100,7 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
     )
     keys = {"version": made.table_version, "until": made.until, "settings": lineage.settings_hash}
     return write_artifact(
-        layout.publication(dataset, **keys), {PUBLICATIONS: pl.DataFrame([row], schema=PUBLICATION_SCHEMA)}, lineage
+        layout.publication(dataset, **keys),
+        {PUBLICATIONS: pl.DataFrame([row | space], schema=PUBLICATION_SCHEMA)},
+        lineage,
     )

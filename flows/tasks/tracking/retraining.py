@@ -26,6 +26,7 @@ from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
+from flows.tasks.spaces import OWN, own_vectors, read_rotation, space_record
 from flows.tasks.tracking.content import (
     difference_tags,
     draw,
@@ -127,6 +128,7 @@ def track_run(
         _track_drift(run, opened, made["drift"])
         published = made["model"]
         made = {kind: made[kind] for kind in ("vectors", "forecasts")}
+        _track_space(run, opened, made["vectors"])
         _attach(run, made)
         aliases = aliases_of(opened, contender, promotion, made["forecasts"])
         version = register(run, opened, published, made, aliases, _description(opened, promotion, table))
@@ -194,9 +196,18 @@ def _track_published(run: TrackedRun, rows: pl.DataFrame) -> None:
         run.metrics({name: row["value"], **beside}, step=int(row["step"]), replace=True)
 
 
+def _track_space(run: TrackedRun, opened: Snapshots, vectors: str) -> None:
+    """Track the space of the vectors as a tag, and how far they agree with those before as published/agreement, ..."""
+    record = space_record(vectors)
+    run.tags({"space_id": record["space_id"], "space": record["reason"]})
+    keys = ("agreement_before", "agreement")
+    values = {f"published/vector_{key}": record[key] for key in keys if record[key] is not None}
+    run.metrics(values, step=opened.num_steps, replace=True)
+
+
 def _attach(run: TrackedRun, artifacts: dict[str, str]) -> None:
     for kind, address in artifacts.items():
-        for name in names(address):
+        for name in sorted({*names(address)} - {f"{OWN}.parquet"}):  # which the registered model has
             run.artifact(f"{kind}/{name}", read_bytes(address, name))
 
 
@@ -221,7 +232,8 @@ def register(
         record=read_bytes(made["forecasts"], FORECAST),
         history=history_tables(opened.graph(opened.num_steps, interactions=True)),
         ids=vectors,
-        vectors=vectors,
+        vectors=own_vectors(made["vectors"]).to_frame(),
+        rotation=read_rotation(made["vectors"]),
         weights=read_bytes(model, WEIGHTS),
     ) as folder:
         tags = {"forecasts": made["forecasts"], "vectors": made["vectors"]}

@@ -1,0 +1,70 @@
+"""Vectors of two trainings, or of two weeks -> the rotation of one onto the other that changes no score of a pair.
+
+N nodes    D width of a vector    B columns of a block
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import orthogonal_procrustes
+
+from dyformer.scoring.vector_scores import signs
+
+MIN_AGREEMENT = 0.5
+"""Below this mean cosine the vectors of a node in two weeks have too little in common to be compared."""
+
+
+class Rotation(NamedTuple):
+    """A rotation, and the mean cosine of a node's vector with its own in the other space."""
+
+    rotation_DD: NDArray[np.float64]
+    before: float  # of vectors as they are
+    agreement: float  # of rotated ones; each half of the nodes is rotated as fits the other half
+
+
+def rotation_onto(vector_ND: NDArray[np.floating], reference_ND: NDArray[np.floating]) -> Rotation:
+    """Give the rotation of vectors onto those of the same nodes in another space (orthogonal Procrustes).
+
+    Scores of pairs are signed products, products and cosines of vectors, of their id parts, and of their partners'
+    means. A rotation keeps all of them where it mixes only columns of one sign in one part. So there is one rotation
+    for each of these four blocks (Schoenemann, 1966), and together they are block-diagonal.
+
+    The agreement is that of nodes that the rotation was not fitted on, because a rotation of D columns fits few nodes
+    whatever their vectors are. It is 0 with fewer than four nodes. Vectors of length 0 are left out.
+    """
+    own_ND, other_ND = vector_ND.astype(np.float64), reference_ND.astype(np.float64)
+    used_N = (np.linalg.norm(own_ND, axis=1) > 0) & (np.linalg.norm(other_ND, axis=1) > 0)
+    own_ND, other_ND = own_ND[used_N], other_ND[used_N]
+    if len(own_ND) < 4:
+        return Rotation(np.eye(vector_ND.shape[1]), 0.0, 0.0)
+    even_N = np.arange(len(own_ND)) % 2 == 0
+    held_out_ND = np.empty_like(own_ND)
+    for fitted_N in (even_N, ~even_N):
+        held_out_ND[~fitted_N] = own_ND[~fitted_N] @ _fitted(own_ND[fitted_N], other_ND[fitted_N])
+    return Rotation(_fitted(own_ND, other_ND), mean_cosine(own_ND, other_ND), mean_cosine(held_out_ND, other_ND))
+
+
+def rotated(vector_ND: NDArray[np.float32], rotation_DD: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Rotate vectors."""
+    return (vector_ND.astype(np.float64) @ rotation_DD).astype(np.float32)
+
+
+def mean_cosine(first_ND: NDArray[np.floating], second_ND: NDArray[np.floating]) -> float:
+    """Give the mean cosine of the rows of two tables, none of which has length 0."""
+    length_N = np.linalg.norm(first_ND, axis=1) * np.linalg.norm(second_ND, axis=1)
+    return float((np.einsum("nd,nd->n", first_ND, second_ND) / length_N).mean())
+
+
+def blocks(width: int) -> list[NDArray[np.intp]]:
+    """List the columns of each block: of one sign in a product, and in one of the two parts of a vector."""
+    is_id_D, is_minus_D = np.arange(width) >= width - width // 4, signs(width) < 0
+    number_D = 2 * is_id_D + is_minus_D
+    return [np.flatnonzero(number_D == number) for number in np.unique(number_D)]
+
+
+def _fitted(own_ND: NDArray[np.float64], other_ND: NDArray[np.float64]) -> NDArray[np.float64]:
+    rotation_DD = np.zeros((own_ND.shape[1], own_ND.shape[1]))
+    for column_B in blocks(own_ND.shape[1]):
+        rotation_DD[np.ix_(column_B, column_B)] = orthogonal_procrustes(own_ND[:, column_B], other_ND[:, column_B])[0]
+    return rotation_DD

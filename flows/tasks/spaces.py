@@ -1,0 +1,115 @@
+"""Vectors of a model, and those published before -> the same vectors in the space of these, where they agree enough.
+
+Scores are computed from the model's own vectors, so that publishing changes none.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.scoring.vector_spaces import MIN_AGREEMENT, mean_cosine, rotated, rotation_onto
+from storage.artifacts.artifact import lineage_of, names, read_bytes, read_table
+from storage.published import check_one_space
+
+OWN, ROTATION, SPACE = "own", "rotation", "space.json"
+IDS = ["side", "id"]
+
+
+def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame | bytes]:
+    """Give the contents of a vectors artifact in the space of `onto`, or in their own if the two do not agree.
+
+    The table `vectors` has the vectors that a user reads, `own` those of the model, from which scores are computed, and
+    `rotation` the matrix between the two; the last two exist only where there is one. The file space.json is the
+    record of `space_record`. Vectors of one model keep one rotation, so that only the graph moves them.
+
+    Args:
+        table: side, id, space_id, vector: the model's own vectors, whose space is `space_id`.
+        model: id of the model's own space.
+        onto: address of vectors as of an earlier step, or of this one.
+
+    Raises MixedSpaces where those of `onto` are of several spaces.
+    """
+    reference = read_table(onto, "vectors")
+    space_id = check_one_space(reference, onto)
+    record: dict[str, Any] = {"space_id": model, "agreement_before": None, "agreement": None, "num_nodes": 0}
+    widths = reference["vector"].list.len()[0], table["vector"].list.len()[0]
+    if widths[0] != widths[1]:
+        return _kept(table, record, f"the width changed from {widths[0]} to {widths[1]}")
+    own_ND, row_N, other_ND = _shared(table, reference)
+    record["num_nodes"] = len(row_N)
+    if lineage_of(onto).settings["model"] == model:
+        rotation_DD = read_rotation(onto)
+        moved_ND = own_ND if rotation_DD is None else rotated(own_ND, rotation_DD)
+        record |= {"agreement_before": _agreement(own_ND[row_N], other_ND)}
+        record |= {"agreement": _agreement(moved_ND[row_N], other_ND)}
+        reason = "of the same weights"
+    else:
+        rotation_DD, before, agreement = rotation_onto(own_ND[row_N], other_ND)
+        record |= {"agreement_before": before, "agreement": agreement}
+        if agreement < MIN_AGREEMENT:
+            return _kept(table, record, f"the mean cosine of {len(row_N)} nodes is below {MIN_AGREEMENT}")
+        reason = "rotated onto those published before"
+    record |= {"space_id": space_id, "reason": reason}
+    if rotation_DD is None:
+        return {"vectors": table.with_columns(space_id=pl.lit(space_id)), SPACE: _encoded(record)}
+    vector = pl.Series("vector", rotated(own_ND, rotation_DD), dtype=pl.List(pl.Float32))
+    return {
+        "vectors": table.with_columns(vector, space_id=pl.lit(space_id)),
+        OWN: table.select("vector"),
+        ROTATION: pl.DataFrame({"row": rotation_DD.tolist()}, schema={"row": pl.List(pl.Float64)}),
+        SPACE: _encoded(record),
+    }
+
+
+def own_vectors(address: str) -> pl.Series:
+    """Read the vectors of an artifact in the model's own space."""
+    table = read_table(address, OWN if f"{OWN}.parquet" in names(address) else "vectors")
+    return table["vector"] if "vector" in table.columns else pl.Series([None])
+
+
+def read_rotation(address: str) -> NDArray[np.float64] | None:
+    """Read the matrix `[D, D]` by which own vectors became those of the table; None where they are the same."""
+    if f"{ROTATION}.parquet" not in names(address):
+        return None
+    return np.array(read_table(address, ROTATION)["row"].to_list())
+
+
+def space_record(address: str) -> dict[str, Any]:
+    """Read the space of an artifact of vectors, and how far a node agrees with itself in the publication before.
+
+    space_id; agreement, agreement_before: mean cosine of `num_nodes` nodes with and without the rotation, None where
+    nothing was published before; reason.
+    """
+    if SPACE in names(address):
+        return json.loads(read_bytes(address, SPACE))
+    space_id = check_one_space(read_table(address, "vectors"), address)
+    reason = "nothing was published before"
+    return {"space_id": space_id, "agreement_before": None, "agreement": None, "num_nodes": 0, "reason": reason}
+
+
+def _kept(table: pl.DataFrame, record: dict[str, Any], reason: str) -> dict[str, pl.DataFrame | bytes]:
+    return {"vectors": table, SPACE: _encoded({**record, "reason": f"a new space, because {reason}"})}
+
+
+def _encoded(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, indent=1).encode()
+
+
+def _shared(
+    table: pl.DataFrame, reference: pl.DataFrame
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
+    """Give all own vectors, the rows of the nodes that both tables have, and their vectors in the reference."""
+    text = pl.col("id").cast(pl.String)  # numbers become texts where a log gets its first id of letters
+    own = table.select("side", text).with_row_index("row")
+    both = own.join(reference.select("side", text, "vector"), on=IDS, how="inner", maintain_order="left")
+    width = table["vector"].list.len()[0]
+    own_ND, other_ND = (vectors.explode().to_numpy() for vectors in (table["vector"], both["vector"]))
+    return own_ND.reshape(-1, width), both["row"].cast(pl.Int64).to_numpy(), other_ND.reshape(-1, width)
+
+
+def _agreement(own_ND: NDArray[np.float32], other_ND: NDArray[np.float32]) -> float | None:
+    used_N = (np.linalg.norm(own_ND, axis=1) > 0) & (np.linalg.norm(other_ND, axis=1) > 0)
+    return mean_cosine(own_ND[used_N], other_ND[used_N]) if used_N.any() else None

@@ -1,0 +1,206 @@
+"""Published vectors stay in one space from week to week where they agree, and mixed spaces are refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dyformer.experiments.settings import Experiment, as_record
+from dyformer.scoring.vector_scores import prepare_vectors
+from dyformer.scoring.vector_spaces import MIN_AGREEMENT, blocks, mean_cosine, rotated
+from flows.tasks import predict
+from flows.tasks.ingest import ingest_log
+from flows.tasks.models import PARTS, Contender, space_of
+from flows.tasks.predict import read_vectors, write_vectors
+from flows.tasks.publishing.export import export
+from flows.tasks.publishing.publications import publish, published_vectors
+from flows.tasks.snapshots import make_snapshots, open_snapshots
+from flows.tasks.spaces import read_rotation, space_record
+from storage.artifacts.artifact import names, read_table, write_artifact
+from storage.artifacts.checkpoints import to_bytes
+from storage.champions import read_champion, replace_champion, succession
+from storage.layout import Layout
+from storage.published import MixedSpaces, publications
+from storage.queries import query
+
+NUM_NODES, WIDTH = 40, 8
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[float, int], NDArray[np.float32]]:
+    """Vectors of each model, by the number that is its weights, and each step; nothing is trained or embedded."""
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    made: dict[tuple[float, int], NDArray[np.float32]] = {}
+    monkeypatch.setattr(
+        predict, "_vectors", lambda graph, weights, experiment: made[float(weights["weight"]), graph.num_steps]
+    )
+    return made
+
+
+def grown(folder: Path, first: int, num: int) -> str:
+    """Commit steps of ten units of time, in each of which all nodes are linked."""
+    rows = [f"{n % NUM_NODES},{(n + 1) % NUM_NODES},{n / 4}" for n in range(40 * first, 40 * (first + num))]
+    path = folder / f"{first}.csv"
+    path.write_text("\n".join(["source,target,time", *rows]))
+    reading = {"log": [str(path)], "time_unit": "s", "window": "10s", "bipartite": False}
+    ingest_log("mylog", reading, lambda text: None)
+    return make_snapshots("mylog")
+
+
+def model(snapshots: str, number: float) -> str:
+    opened = open_snapshots(snapshots)
+    lineage = opened.lineage("model", until=2, settings={**as_record(Experiment(), PARTS), "seed": 0, "number": number})
+    keys = {"version": 1, "until": 2, "settings": lineage.settings_hash, "seed": 0}
+    weights = {"weights.safetensors": to_bytes({"weight": torch.tensor(number)}, {})}
+    return write_artifact(opened.layout.model("mylog", **keys), weights, lineage)
+
+
+def champion(snapshots: str, *models: str) -> Contender:
+    layout = open_snapshots(snapshots).layout
+    contender = Contender(title="Forecaster with DyFormer", models=models)
+    before, stamp = read_champion(layout, "mylog")
+    identity = " ".join([contender.title, *map(space_of, models)])
+    record = {
+        "title": contender.title,
+        "models": [layout.relative(each) for each in models],
+        "identity": identity,
+        "num_tests": 0,
+        "tests": {},
+        **succession(before),
+    }
+    assert replace_champion(layout, "mylog", record, stamp)
+    return contender
+
+
+def published(snapshots: str, address: str, vectors: str | None = None) -> str:
+    """Publish a model's vectors, with forecasts of no row, as the champion's."""
+    opened = open_snapshots(snapshots)
+    contender = champion(snapshots, address)
+    vectors = published_vectors(snapshots, address) if vectors is None else vectors
+    lineage = opened.lineage("forecasts", until=opened.num_steps, settings={"model": address}, inputs=(vectors,))
+    keys = {"version": 1, "until": opened.num_steps, "settings": lineage.settings_hash, "seed": 0}
+    table = pl.DataFrame({"side": [0], "id": [1], "rank": [1], "step": [opened.num_steps + 1]})
+    forecasts = write_artifact(opened.layout.forecasts("mylog", **keys), {"forecasts": table}, lineage)
+    assert publish(snapshots, contender, forecasts, vectors) is not None
+    return vectors
+
+
+def drawn(seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(NUM_NODES, WIDTH)).astype(np.float32)
+
+
+def turned(vector_ND: NDArray[np.float32], seed: int, noise: float = 0.1) -> NDArray[np.float32]:
+    """The same vectors in the axes of another training, a little moved."""
+    rotation_DD = np.zeros((WIDTH, WIDTH))
+    for column_B in blocks(WIDTH):
+        square_BB = np.random.default_rng([seed, *column_B]).normal(size=(len(column_B), len(column_B)))
+        rotation_DD[np.ix_(column_B, column_B)] = np.linalg.qr(square_BB)[0]
+    return rotated(vector_ND, rotation_DD) + noise * drawn(seed)
+
+
+def table_of(address: str) -> NDArray[np.float32]:
+    return np.array(read_table(address, "vectors")["vector"].to_list(), dtype=np.float32)
+
+
+def test_vectors_of_the_next_week_are_rotated_into_the_space_of_the_last_and_scores_stay(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path
+) -> None:
+    week = grown(tmp_path, 0, 4)
+    first, second = model(week, 1.0), model(week, 2.0)
+    given[1.0, 4] = drawn(0)
+    one = published(week, first)
+    assert space_record(one)["reason"] == "nothing was published before"
+    later = grown(tmp_path, 4, 1)
+    given[2.0, 5] = turned(drawn(0), 1)
+    two = published(later, second)
+    record, earlier = space_record(two), table_of(one)
+    assert record["space_id"] == space_record(one)["space_id"] == space_of(first)
+    assert set(read_table(two, "vectors")["space_id"]) == {space_of(first)}
+    assert record["agreement"] > 0.95 > 0.5 > record["agreement_before"]
+    assert mean_cosine(table_of(two), earlier) > 0.95
+    np.testing.assert_array_equal(read_vectors(two), given[2.0, 5])  # of which the scores are made: to the last bit
+    history = open_snapshots(later).graph(5)
+    pairs = np.repeat(np.arange(NUM_NODES), NUM_NODES), np.tile(np.arange(NUM_NODES), NUM_NODES)
+    own, public = (
+        prepare_vectors(each, history).table(*pairs, directed=True) for each in (given[2.0, 5], table_of(two))
+    )
+    np.testing.assert_allclose(public, own, atol=3e-6)
+    row = publications(Layout.from_environment(), "mylog").row(-1, named=True)
+    assert {name: row[name] for name in ("space_id", "agreement", "agreement_before")} == {
+        name: record[name] for name in ("space_id", "agreement", "agreement_before")
+    }
+    assert published_vectors(later, second) == two  # though they were published since
+
+
+def test_the_same_weights_keep_their_rotation(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path
+) -> None:
+    week = grown(tmp_path, 0, 4)
+    first, second = model(week, 1.0), model(week, 2.0)
+    given |= {(1.0, 4): drawn(0), (2.0, 5): turned(drawn(0), 1), (2.0, 6): turned(drawn(5), 1)}
+    published(week, first)
+    two = published(grown(tmp_path, 4, 1), second)
+    three = published(grown(tmp_path, 5, 1), second)
+    rotation_DD = read_rotation(two)
+    assert rotation_DD is not None
+    np.testing.assert_array_equal(read_rotation(three), rotation_DD)
+    np.testing.assert_array_equal(table_of(three), rotated(given[2.0, 6], rotation_DD))
+    assert space_record(three)["space_id"] == space_of(first)  # one model is one space, however its vectors move
+
+
+@pytest.mark.parametrize("case", ["unrelated", "other width"])
+def test_a_new_space_begins_where_the_vectors_do_not_agree(
+    case: str, given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path
+) -> None:
+    week = grown(tmp_path, 0, 4)
+    first, second = model(week, 1.0), model(week, 2.0)
+    given[1.0, 4] = drawn(0)
+    published(week, first)
+    given[2.0, 5] = drawn(1) if case == "unrelated" else np.hstack([drawn(0), drawn(0)])
+    two = published(grown(tmp_path, 4, 1), second)
+    record = space_record(two)
+    assert record["space_id"] == space_of(second)
+    assert record["reason"].startswith("a new space, because ")
+    assert record["agreement"] is None if case == "other width" else record["agreement"] < MIN_AGREEMENT
+    np.testing.assert_array_equal(table_of(two), given[2.0, 5])
+    assert [name for name in names(two) if name.endswith(".parquet")] == ["vectors.parquet"]
+
+
+def test_vectors_of_a_later_step_are_no_reference(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path
+) -> None:
+    grown(tmp_path, 0, 4)
+    later = grown(tmp_path, 4, 1)
+    first, second = model(later, 1.0), model(later, 2.0)
+    given |= {(1.0, 5): drawn(0), (2.0, 4): turned(drawn(0), 1)}
+    published(later, first)
+    earlier = make_snapshots("mylog", end_time=40_000_000)
+    assert open_snapshots(earlier).num_steps == 4
+    assert published_vectors(earlier, second) == write_vectors(earlier, second)
+
+
+def test_mixed_spaces_are_refused_by_name(given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path) -> None:
+    week = grown(tmp_path, 0, 4)
+    given[1.0, 4] = drawn(0)
+    address = model(week, 1.0)
+    sound = write_vectors(week, address)
+    table = read_table(sound, "vectors")
+    mixed = table.with_columns(space_id=pl.when(pl.col("id") == 1).then(pl.lit("other")).otherwise("space_id"))
+    opened = open_snapshots(week)
+    lineage = opened.lineage("vectors", until=4, settings={"model": space_of(address), "made": "by hand"})
+    keys = {"version": 1, "until": 4, "settings": lineage.settings_hash, "seed": 0}
+    broken = write_artifact(opened.layout.vectors("mylog", **keys), {"vectors": mixed}, lineage)
+    with pytest.raises(MixedSpaces, match=f"expected vectors of one space, found .*{space_of(address)}"):
+        write_vectors(week, address, onto=broken)
+    record = {"vectors": mixed, "space.json": json.dumps({**space_record(sound), "space_id": "other"}).encode()}
+    lineage = opened.lineage("vectors", until=4, settings={"model": space_of(address), "made": "with a record"})
+    keys["settings"] = lineage.settings_hash
+    published(week, address, write_artifact(opened.layout.vectors("mylog", **keys), record, lineage))
+    with pytest.raises(MixedSpaces, match="vectors of mylog"):
+        export("mylog", str(tmp_path / "out"))
+    with pytest.raises(MixedSpaces):
+        query(Layout.from_environment(), "select * from latest_vectors")
