@@ -114,6 +114,10 @@ def ingest(dataset: Name, reading: dict[str, Any]) -> None:
     from flows.tasks.ingest import ingest_log
 
     print(counts_line(ingest_log(dataset, reading, print_plan)))
+    if os.environ.get("PREFECT_API_URL"):
+        from flows.service.commit_events import announce
+
+        announce(dataset)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from prefect import flow
 from dyformer.evaluation.protocols import model_steps
 from dyformer.experiments.settings import Experiment, experiment_for
 from flows.artifacts import show_table
+from flows.service.commit_events import announce
 from flows.service.managed import managed
 from flows.service.outages import stored_task
 from flows.tasks.complete_windows import make_complete_snapshots
@@ -38,6 +39,7 @@ rank_model_task = stored_task(name="rank by model", task_run_name="{method}")(ra
 vectors_task = stored_task(name="write vectors", task_run_name="vectors")(published_vectors)
 forecasts_task = stored_task(name="write forecasts", task_run_name="forecasts")(write_forecasts)
 publish_task = stored_task(name="publish")(publish)
+announce_task = stored_task(name="announce snapshot")(announce)
 # A try after an outage continues from the training's own checkpoint.
 training = stored_task(name="train model", task_run_name="train until step {until}")
 train_task = training(train_model)
@@ -72,8 +74,12 @@ def experiment_of(dataset: str, changes: Changes) -> Experiment:
 
 @flow(flow_run_name="ingest {dataset}")
 def ingest(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Commit the new rows of a log and make its snapshots; returns the counts and the snapshots' address."""
+    """Commit the new rows of a log and make its snapshots; returns the counts and the snapshots' address.
+
+    A complete snapshot that no run has reported on starts the retraining of a scheduled dataset.
+    """
     counts = ingest_task(dataset, reading)
+    announce_task(dataset)
     return {**counts, "snapshots": snapshots_task(dataset, counts["version"])}
 
 

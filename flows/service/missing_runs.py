@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.service.dead_runs import FINAL, runs_where
 from flows.service.schedules import scheduled
+from flows.tasks.complete_windows import complete_snapshots, has_report
 from storage.checksums import Damaged
 from storage.disk import ReadFailed
 from storage.events.table import history, ingested_datasets
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
+NAME = "reconcile-"  # at the beginning of the names of these runs
 MOST_TRIES = 3  # of one commit, before a person has to look
 ACTIVE = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
 
@@ -52,17 +54,31 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     due = {"before_": datetime.now(UTC)}  # the server makes the runs of the next days long before
     if runs_where(client, **of_this, state={"type": {"any_": ACTIVE}}, expected_start_time=due):
         return None
-    # A scheduled run commits after it was due and after it began, so that its end alone is later than its commit.
     committed = datetime.fromtimestamp(arrival / 1e6, UTC)
     ended = runs_where(client, **of_this, state={"type": {"any_": FINAL}}, end_time={"after_": committed})
-    if any(run.state_type == "COMPLETED" for run in ended):
+    completed = [run for run in ended if run.state_type == "COMPLETED"]
+    if any(run.start_time is not None and run.start_time >= committed for run in completed):
         return None
-    # A scheduled run that is cancelled was skipped; one that this module started was cancelled by a person.
-    tries = sum(run.state_type in ("FAILED", "CRASHED") or not run.auto_scheduled for run in ended)
+    # A run makes its commit after it began. If another run made this one meanwhile, it has not seen it.
+    if completed and _is_reported(dataset):
+        return None
+    # A run that the schedule or an event starts while another one goes on is cancelled: that is no try.
+    tries = sum(run.state_type in ("FAILED", "CRASHED") or _is_own(run) for run in ended if run not in completed)
     if tries >= MOST_TRIES:
         failed = "failed or were cancelled: see their logs"
         raise TooManyTries(f"{tries} retrainings after version {version} of the event table {failed}")
     return f"{dataset}, version {version} of the event table" if _is_new(client, deployment, arrival, ended) else None
+
+
+def _is_reported(dataset: str) -> bool:
+    """Whether the newest complete windows have a report, or are too few for one."""
+    snapshots = complete_snapshots(dataset)
+    return snapshots is None or has_report(snapshots)
+
+
+def _is_own(run: "FlowRun") -> bool:
+    """Whether this module started a run, which then was cancelled by a person."""
+    return (run.idempotency_key or "").startswith(NAME)
 
 
 def _is_new(
@@ -73,7 +89,7 @@ def _is_new(
     A name counts for all deployments of a flow, also after a removal; Prefect returns the old run of a used name.
     """
     last = max(ended, key=lambda run: (run.end_time or run.created, run.id)).id if ended else "first"
-    name = f"reconcile-{deployment.id}-{arrival}-{last}"
+    name = f"{NAME}{deployment.id}-{arrival}-{last}"
     if runs_where(client, idempotency_key={"any_": [name]}):
         return False
     client.create_flow_run_from_deployment(deployment.id, idempotency_key=name)

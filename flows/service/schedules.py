@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from flows.options import DEFAULTS
 from flows.service import TAG
+from flows.service.commit_events import ensure_start, remove_start
 from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
 from storage.layout import SAFE_NAME
 
@@ -63,7 +64,7 @@ def make_schedule(
     *,
     gpu: bool = False,
 ) -> str:
-    """Make or replace the schedule of a dataset; returns the name of its deployment.
+    """Make or replace the schedule of a dataset, which every complete snapshot starts too; returns its deployment.
 
     Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
     With `gpu` its runs wait for a worker of the GPU pool. Raises BadSchedule if the store cannot have a dataset of this
@@ -89,6 +90,7 @@ def make_schedule(
     )
     with get_client(sync_client=True) as client:
         send_deployment(client, deployment)
+        ensure_start(client, dataset, client.read_deployment_by_name(deployment.full_name).id)
     return deployment.full_name
 
 
@@ -116,7 +118,9 @@ def remove_schedule(dataset: str) -> None:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        client.delete_deployment(_of_dataset(client, dataset).id)
+        deployment = _of_dataset(client, dataset)
+        remove_start(client, dataset)
+        client.delete_deployment(deployment.id)
 
 
 def set_active(dataset: str, *, is_active: bool) -> None:
@@ -127,6 +131,7 @@ def set_active(dataset: str, *, is_active: bool) -> None:
         deployment = _of_dataset(client, dataset)
         for each in deployment.schedules:
             client.update_deployment_schedule(deployment.id, each.id, active=is_active)
+        ensure_start(client, dataset, deployment.id, is_active=is_active)
 
 
 def _of_dataset(client: "SyncPrefectClient", dataset: str) -> "DeploymentResponse":

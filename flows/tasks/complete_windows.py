@@ -9,6 +9,8 @@ import polars as pl
 from dyformer.graphs.windows import EPOCH, MICROSECOND, WindowsMove, complete_ends
 from dyformer.logs.datasets import DATASETS, TimeUnit, Window, WindowError
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, make_snapshots, open_snapshots
+from storage import files
+from storage.artifacts.artifact import MANIFEST
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
 from storage.layout import Layout
@@ -77,6 +79,15 @@ def complete_snapshots(
     except TooFewWindows as error:
         show(str(error))
         return None
+
+
+def has_report(snapshots: str) -> bool:
+    """Whether a run has reported on snapshots with the newest step of these, of the same commits."""
+    opened = open_snapshots(snapshots)
+    wanted = {"version": str(opened.steps["version"][-1]), "until": str(opened.num_steps)}
+    found = files.find(opened.layout.reports(opened.dataset), MANIFEST)
+    keys = (opened.layout.describe(address.removesuffix(f"/{MANIFEST}"))[1] for address in found)
+    return any(wanted.items() <= each.items() for each in keys)
 
 
 def moment(text: str, time_unit: TimeUnit) -> int:

@@ -40,14 +40,13 @@ class ServedModel(PythonModel):
         self.row_of = {key: row for row, key in enumerate(zip(ids["side"].to_list(), self.ids, strict=True))}
         self.is_bipartite = any(side == 1 for side, _ in self.row_of)
         self.id_type = pd.Int64Dtype() if ids["id"].dtype.is_integer() else object
-        self.own_ND = _vectors(folder / "vectors.parquet")
-        rotation = folder / "rotation.npy"
-        is_rotated = self.own_ND is not None and rotation.exists()
-        self.vectors_ND = rotated(self.own_ND, np.load(rotation)) if is_rotated else self.own_ND
+        own_ND, rotation = _vectors(folder / "vectors.parquet"), folder / "rotation.npy"
+        is_rotated = own_ND is not None and rotation.exists()
+        self.vectors_ND = rotated(own_ND, np.load(rotation)) if is_rotated else own_ND
         history = history_from(
             {name: pl.read_parquet(folder / f"{name}.parquet") for name in HISTORY_TABLES}, directed=record["directed"]
         )
-        self.forecast = forecast_from(record, history, self.own_ND)
+        self.forecast = forecast_from(record, history, own_ND)
 
     def predict(  # pyright: ignore[reportIncompatibleMethodOverride]  # MLflow's method has no return type
         self, context: PythonModelContext | None, model_input: pd.DataFrame, params: dict[str, Any] | None = None

@@ -98,6 +98,20 @@ def test_vectors_come_in_the_order_of_the_nodes(forecast: tuple[Forecast, bytes]
     np.testing.assert_array_equal(np.stack(found["vector"].to_list()), VECTORS_ND[[2, 0, 2]])
 
 
+def test_rotated_vectors_are_given_and_the_models_own_are_scored(
+    forecast: tuple[Forecast, bytes], tmp_path: Path
+) -> None:
+    rotation_DD = np.diag([-1.0, 1.0, -1.0, 1.0])[[2, 1, 0, 3]]
+    np.save(tmp_path / "rotation.npy", rotation_DD)
+    model = opened(forecast, names(), tmp_path)
+    found = model.predict(None, pd.DataFrame({"node": ["n2", "n0"]}))
+    np.testing.assert_array_equal(np.stack(found["vector"].to_list()), VECTORS_ND[[2, 0]] @ rotation_DD)
+    source_P, target_P = np.triu_indices(NUM_NODES, 1)
+    pairs = pd.DataFrame({"source": np.array(names())[source_P], "target": np.array(names())[target_P]})
+    expected = forecast[0].probability(source_P, target_P)
+    np.testing.assert_allclose(model.predict(None, pairs)["probability"], expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["Given", "Forecaster without vectors", "Contact recency", "Boosted trees"])
 @pytest.mark.parametrize("directed", [True, False])
 def test_one_pair_has_one_number(name: str, directed: bool, tmp_path: Path) -> None:
