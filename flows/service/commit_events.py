@@ -17,6 +17,7 @@ from flows.environment import ServerUnreachable, server_in_use
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import digest
+from storage.events.table import history
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -29,15 +30,16 @@ COMMITTED = "dyformer.snapshot.committed"
 def announce(dataset: str) -> str | None:
     """Send the event of the newest complete snapshot; return its id, None if there is nothing to retrain on.
 
-    The id is that of the snapshot, so that the server takes an event that is sent again soon for the same one. A
+    The id is that of the snapshot and of the commit that completed it, so that the server takes an event that is sent again soon for the same one. A
     snapshot that a run has reported on has no event. Without a server, or while it is away, nothing is sent.
     """
     snapshots = _complete(dataset) if PREFECT_API_URL.value() else None
     if snapshots is None or has_report(snapshots):
         return None
     opened = open_snapshots(snapshots)
+    [arrival] = history(opened.layout, dataset).filter(version=opened.version)["arrival"].unique()
     event = {
-        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{COMMITTED} {dataset} {digest(snapshots)}")),
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{COMMITTED} {dataset} {arrival} {digest(snapshots)}")),
         "event": COMMITTED,
         "occurred": datetime.now(UTC).isoformat(),
         "resource": {"prefect.resource.id": _resource(dataset), "prefect.resource.name": dataset},
