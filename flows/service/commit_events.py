@@ -30,8 +30,9 @@ COMMITTED = "dyformer.snapshot.committed"
 def announce(dataset: str) -> str | None:
     """Send the event of the newest complete snapshot; return its id, None if there is nothing to retrain on.
 
-    The id is that of the snapshot and of the commit that completed it, so that the server takes an event that is sent again soon for the same one. A
-    snapshot that a run has reported on has no event. Without a server, or while it is away, nothing is sent.
+    The id is that of the snapshot and of the commit that completed it, so that the server takes an event that is sent
+    again soon for the same one. A snapshot that a run has reported on has no event. Without a server, or while it is
+    away, nothing is sent.
     """
     snapshots = _complete(dataset) if PREFECT_API_URL.value() else None
     if snapshots is None or has_report(snapshots):

@@ -144,7 +144,7 @@ def test_forecasts_of_the_champion_alone_are_published_and_once(snapshots: str):
     forecasts = published_by_l3(snapshots)
     assert published_by_l3(snapshots) == forecasts
     assert publications(layout(), "mylog").rows() == [
-        (1, 1, "L3", 6, 60, layout().relative(forecasts), None),
+        (1, 1, "L3", 6, 60, layout().relative(forecasts), None, None, None, None),
     ]
     assert publish(snapshots, Contender(title="EdgeBank (last)"), forecasts, None) is None
     assert latest(layout(), "mylog") == {"forecasts": forecasts}
@@ -282,7 +282,7 @@ def test_a_champion_whose_publication_is_missing_is_not_rolled_back_to(
     model = contender_of(snapshots, 5.0).models[-1]
     lineage = opened.lineage("vectors", until=5, settings={}, inputs=(model,))
     address = opened.layout.vectors("mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
-    write_artifact(address, {"vectors": pl.DataFrame({"id": [1]})}, lineage)
+    write_artifact(address, {"vectors": pl.DataFrame({"id": [1], "space_id": ["any"]})}, lineage)
     rollback("mylog")
     assert publish(snapshots, L3, two_published[0], address) is not None
     rollback("mylog", 2)

@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import polars as pl
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Running
+from test_missing_runs import write_report
 
 from flows.service.commit_events import announce
 from flows.service.dead_runs import runs_where
@@ -17,10 +17,7 @@ from flows.service.deployments import deploy, file_of_deployments, read_deployme
 from flows.service.missing_runs import start_missing
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, set_active
 from flows.stages import ingest
-from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.ingest import ingest_log
-from flows.tasks.snapshots import open_snapshots
-from storage.artifacts.artifact import write_artifact
 from storage.layout import Layout
 
 DAY = 86_400
@@ -60,14 +57,6 @@ def wait_for_runs(client: SyncPrefectClient, num: int) -> list[FlowRun]:
     return started(client)
 
 
-def report(dataset: str) -> None:
-    """Write what a run leaves at its end."""
-    opened = open_snapshots(make_complete_snapshots(dataset))
-    lineage = opened.lineage("report", until=opened.num_steps, settings={})
-    keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": "any", "seed": 0}
-    write_artifact(opened.layout.report(dataset, **keys), {"metrics": pl.DataFrame()}, lineage)
-
-
 def test_a_complete_snapshot_starts_one_retraining_and_a_paused_schedule_none(
     client: SyncPrefectClient, tmp_path: Path
 ) -> None:
@@ -79,7 +68,7 @@ def test_a_complete_snapshot_starts_one_retraining_and_a_paused_schedule_none(
     assert first == announce("eventlog")
     client.set_flow_run_state(run.id, Running(), force=True)
     client.set_flow_run_state(run.id, Completed(), force=True)
-    report("eventlog")
+    write_report("eventlog")
     assert announce("eventlog") is None  # a run has reported on it
     set_active("eventlog", is_active=False)
     ingest("eventlog", reading(tmp_path, 5, 7))
@@ -117,5 +106,5 @@ def test_a_commit_during_a_run_that_did_not_see_it_is_retrained_by_reconcile(
     assert start_missing(client, layout) == (["eventlog, version 1 of the event table"], [])
     [own] = [run for run in started(client) if run.id not in (running.id, late.id)]
     client.set_flow_run_state(own.id, Cancelled(), force=True)
-    report("eventlog")
+    write_report("eventlog")
     assert start_missing(client, layout) == ([], [])  # the store has what was missing
