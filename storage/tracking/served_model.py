@@ -41,8 +41,9 @@ class ServedModel(PythonModel):
         self.is_bipartite = any(side == 1 for side, _ in self.row_of)
         self.id_type = pd.Int64Dtype() if ids["id"].dtype.is_integer() else object
         own_ND, rotation = _vectors(folder / "vectors.parquet"), folder / "rotation.npy"
-        is_rotated = own_ND is not None and rotation.exists()
-        self.vectors_ND = rotated(own_ND, np.load(rotation)) if is_rotated else own_ND
+        self.vectors_ND = own_ND
+        if own_ND is not None and rotation.exists():
+            self.vectors_ND = rotated(own_ND, np.load(rotation))
         history = history_from(
             {name: pl.read_parquet(folder / f"{name}.parquet") for name in HISTORY_TABLES}, directed=record["directed"]
         )

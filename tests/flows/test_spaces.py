@@ -99,7 +99,7 @@ def turned(vector_ND: NDArray[np.float32], seed: int, noise: float = 0.1) -> NDA
     for column_B in blocks(WIDTH):
         square_BB = np.random.default_rng([seed, *column_B]).normal(size=(len(column_B), len(column_B)))
         rotation_DD[np.ix_(column_B, column_B)] = np.linalg.qr(square_BB)[0]
-    return rotated(vector_ND, rotation_DD) + noise * drawn(seed)
+    return rotated(vector_ND, rotation_DD) + np.float32(noise) * drawn(seed)
 
 
 def table_of(address: str) -> NDArray[np.float32]:
