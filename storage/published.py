@@ -20,6 +20,7 @@ PUBLICATION_SCHEMA = {
     "space_id": pl.String,  # of the vectors
     "agreement_before": pl.Float64,  # mean cosine of a node with itself in the publication before
     "agreement": pl.Float64,  # the same of vectors that were rotated into one space
+    "agreement_of_others": pl.Float64,  # mean cosine of these with the other nodes
 }
 OUTCOME_SCHEMA = {
     "number": pl.Int64,  # of the publication

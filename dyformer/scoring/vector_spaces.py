@@ -11,16 +11,28 @@ from scipy.linalg import orthogonal_procrustes
 
 from dyformer.scoring.vector_scores import signs
 
-MIN_AGREEMENT = 0.5
-"""Below this mean cosine the vectors of a node in two weeks have too little in common to be compared."""
+MIN_LIFT = 0.3
+"""Below it a node's vectors of two weeks have too little in common to be compared. Measured: docs/experiments.md."""
+
+
+class Agreement(NamedTuple):
+    """Mean cosines of the vectors of one week with those of another."""
+
+    itself: float  # of each node with itself
+    others: float  # of each node with every other one, because all vectors may share a direction
+
+    @property
+    def lift(self) -> float:
+        """The part of what `others` leaves to 1: 0 for unrelated vectors, 1 for the same ones."""
+        return (self.itself - self.others) / max(1 - self.others, 1e-12)
 
 
 class Rotation(NamedTuple):
-    """A rotation, and the mean cosine of a node's vector with its own in the other space."""
+    """A rotation, and the agreement of the vectors with those in the other space."""
 
     rotation_DD: NDArray[np.float64]
-    before: float  # of vectors as they are
-    agreement: float  # of rotated ones; each half of the nodes is rotated as fits the other half
+    before: Agreement  # of vectors as they are
+    after: Agreement  # of rotated ones; each half of the nodes is rotated as fits the other half
 
 
 def rotation_onto(vector_ND: NDArray[np.floating], reference_ND: NDArray[np.floating]) -> Rotation:
@@ -31,18 +43,16 @@ def rotation_onto(vector_ND: NDArray[np.floating], reference_ND: NDArray[np.floa
     for each of these four blocks (Schoenemann, 1966), and together they are block-diagonal.
 
     The agreement is that of nodes that the rotation was not fitted on, because a rotation of D columns fits few nodes
-    whatever their vectors are. It is 0 with fewer than four nodes. Vectors of length 0 are left out.
+    whatever their vectors are. With fewer than four nodes nothing is fitted. Vectors of length 0 are left out.
     """
-    own_ND, other_ND = vector_ND.astype(np.float64), reference_ND.astype(np.float64)
-    used_N = (np.linalg.norm(own_ND, axis=1) > 0) & (np.linalg.norm(other_ND, axis=1) > 0)
-    own_ND, other_ND = own_ND[used_N], other_ND[used_N]
+    own_ND, other_ND = _without_zeros(vector_ND, reference_ND)
     if len(own_ND) < 4:
-        return Rotation(np.eye(vector_ND.shape[1]), 0.0, 0.0)
+        return Rotation(np.eye(vector_ND.shape[1]), Agreement(0.0, 0.0), Agreement(0.0, 0.0))
     even_N = np.arange(len(own_ND)) % 2 == 0
     held_out_ND = np.empty_like(own_ND)
     for fitted_N in (even_N, ~even_N):
         held_out_ND[~fitted_N] = own_ND[~fitted_N] @ _fitted(own_ND[fitted_N], other_ND[fitted_N])
-    return Rotation(_fitted(own_ND, other_ND), mean_cosine(own_ND, other_ND), mean_cosine(held_out_ND, other_ND))
+    return Rotation(_fitted(own_ND, other_ND), agreement(own_ND, other_ND), agreement(held_out_ND, other_ND))
 
 
 def rotated(vector_ND: NDArray[np.float32], rotation_DD: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -50,10 +60,17 @@ def rotated(vector_ND: NDArray[np.float32], rotation_DD: NDArray[np.float64]) ->
     return (vector_ND.astype(np.float64) @ rotation_DD).astype(np.float32)
 
 
-def mean_cosine(first_ND: NDArray[np.floating], second_ND: NDArray[np.floating]) -> float:
-    """Give the mean cosine of the rows of two tables, none of which has length 0."""
-    length_N = np.linalg.norm(first_ND, axis=1) * np.linalg.norm(second_ND, axis=1)
-    return float((np.einsum("nd,nd->n", first_ND, second_ND) / length_N).mean())
+def agreement(first_ND: NDArray[np.floating], second_ND: NDArray[np.floating]) -> Agreement:
+    """Give the mean cosines of the rows of two tables, without nodes of length 0; of fewer than two nodes 0."""
+    first_ND, second_ND = (
+        each_ND / np.linalg.norm(each_ND, axis=1, keepdims=True) for each_ND in _without_zeros(first_ND, second_ND)
+    )
+    num = len(first_ND)
+    if num < 2:
+        return Agreement(0.0, 0.0)
+    total = float(np.einsum("nd,nd->", first_ND, second_ND))
+    of_all = float(first_ND.sum(axis=0) @ second_ND.sum(axis=0))  # over all pairs of nodes, without forming them
+    return Agreement(total / num, (of_all - total) / (num * (num - 1)))
 
 
 def blocks(width: int) -> list[NDArray[np.intp]]:
@@ -68,3 +85,10 @@ def _fitted(own_ND: NDArray[np.float64], other_ND: NDArray[np.float64]) -> NDArr
     for column_B in blocks(own_ND.shape[1]):
         rotation_DD[np.ix_(column_B, column_B)] = orthogonal_procrustes(own_ND[:, column_B], other_ND[:, column_B])[0]
     return rotation_DD
+
+
+def _without_zeros(
+    first_ND: NDArray[np.floating], second_ND: NDArray[np.floating]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    used_N = (np.linalg.norm(first_ND, axis=1) > 0) & (np.linalg.norm(second_ND, axis=1) > 0)
+    return first_ND[used_N].astype(np.float64), second_ND[used_N].astype(np.float64)

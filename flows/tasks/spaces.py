@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.scoring.vector_spaces import MIN_AGREEMENT, mean_cosine, rotated, rotation_onto
+from dyformer.scoring.vector_spaces import MIN_LIFT, agreement, rotated, rotation_onto
 from storage.artifacts.artifact import lineage_of, names, read_bytes, read_table
 from storage.published import check_one_space
 
 OWN, ROTATION, SPACE = "own", "rotation", "space.json"
 IDS = ["side", "id"]
+NOT_COMPARED = {"num_nodes": 0, "agreement_before": None, "agreement": None, "agreement_of_others": None}
 
 
 def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame | bytes]:
@@ -34,24 +35,24 @@ def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame
     """
     reference = read_table(onto, "vectors")
     space_id = check_one_space(reference, onto)
-    record: dict[str, Any] = {"space_id": model, "agreement_before": None, "agreement": None, "num_nodes": 0}
+    record: dict[str, Any] = {"space_id": model, **NOT_COMPARED}
     widths = reference["vector"].list.len()[0], table["vector"].list.len()[0]
     if widths[0] != widths[1]:
         return _kept(table, record, f"the width changed from {widths[0]} to {widths[1]}")
     own_ND, row_N, other_ND = _shared(table, reference)
-    record["num_nodes"] = len(row_N)
-    if lineage_of(onto).settings["model"] == model:
+    is_same = lineage_of(onto).settings["model"] == model
+    if is_same:
         rotation_DD = read_rotation(onto)
         moved_ND = own_ND if rotation_DD is None else rotated(own_ND, rotation_DD)
-        record |= {"agreement_before": _agreement(own_ND[row_N], other_ND)}
-        record |= {"agreement": _agreement(moved_ND[row_N], other_ND)}
-        reason = "of the same weights"
+        before, after = agreement(own_ND[row_N], other_ND), agreement(moved_ND[row_N], other_ND)
     else:
-        rotation_DD, before, agreement = rotation_onto(own_ND[row_N], other_ND)
-        record |= {"agreement_before": before, "agreement": agreement}
-        if agreement < MIN_AGREEMENT:
-            return _kept(table, record, f"the mean cosine of {len(row_N)} nodes is below {MIN_AGREEMENT}")
-        reason = "rotated onto those published before"
+        rotation_DD, before, after = rotation_onto(own_ND[row_N], other_ND)
+    record |= {"num_nodes": len(row_N), "agreement_before": before.itself}
+    record |= {"agreement": after.itself, "agreement_of_others": after.others}
+    if not is_same and after.lift < MIN_LIFT:
+        cosines = f"{after.itself:.2f} with itself and {after.others:.2f} with others"
+        return _kept(table, record, f"a node's mean cosine with the vectors before is {cosines}")
+    reason = "of the same weights" if is_same else "rotated onto those published before"
     record |= {"space_id": space_id, "reason": reason}
     if rotation_DD is None:
         return {"vectors": table.with_columns(space_id=pl.lit(space_id)), SPACE: _encoded(record)}
@@ -80,14 +81,14 @@ def read_rotation(address: str) -> NDArray[np.float64] | None:
 def space_record(address: str) -> dict[str, Any]:
     """Read the space of an artifact of vectors, and how far a node agrees with itself in the publication before.
 
-    space_id; agreement, agreement_before: mean cosine of `num_nodes` nodes with and without the rotation, None where
-    nothing was published before; reason.
+    space_id; agreement, agreement_before: mean cosine of `num_nodes` nodes with themselves, with and without the
+    rotation; agreement_of_others: with the other nodes; None where nothing was published before; reason.
     """
     if SPACE in names(address):
         return json.loads(read_bytes(address, SPACE))
     space_id = check_one_space(read_table(address, "vectors"), address)
     reason = "nothing was published before"
-    return {"space_id": space_id, "agreement_before": None, "agreement": None, "num_nodes": 0, "reason": reason}
+    return {"space_id": space_id, **NOT_COMPARED, "reason": reason}
 
 
 def _kept(table: pl.DataFrame, record: dict[str, Any], reason: str) -> dict[str, pl.DataFrame | bytes]:
@@ -108,8 +109,3 @@ def _shared(
     width = table["vector"].list.len()[0]
     own_ND, other_ND = (vectors.explode().to_numpy() for vectors in (table["vector"], both["vector"]))
     return own_ND.reshape(-1, width), both["row"].cast(pl.Int64).to_numpy(), other_ND.reshape(-1, width)
-
-
-def _agreement(own_ND: NDArray[np.float32], other_ND: NDArray[np.float32]) -> float | None:
-    used_N = (np.linalg.norm(own_ND, axis=1) > 0) & (np.linalg.norm(other_ND, axis=1) > 0)
-    return mean_cosine(own_ND[used_N], other_ND[used_N]) if used_N.any() else None

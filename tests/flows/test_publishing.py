@@ -144,7 +144,7 @@ def test_forecasts_of_the_champion_alone_are_published_and_once(snapshots: str):
     forecasts = published_by_l3(snapshots)
     assert published_by_l3(snapshots) == forecasts
     assert publications(layout(), "mylog").rows() == [
-        (1, 1, "L3", 6, 60, layout().relative(forecasts), None, None, None, None),
+        (1, 1, "L3", 6, 60, layout().relative(forecasts), None, None, None, None, None),
     ]
     assert publish(snapshots, Contender(title="EdgeBank (last)"), forecasts, None) is None
     assert latest(layout(), "mylog") == {"forecasts": forecasts}

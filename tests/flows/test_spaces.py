@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.scoring.vector_scores import prepare_vectors
-from dyformer.scoring.vector_spaces import MIN_AGREEMENT, blocks, mean_cosine, rotated
+from dyformer.scoring.vector_spaces import MIN_LIFT, agreement, blocks, rotated
 from flows.tasks import predict
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import PARTS, Contender, space_of
@@ -28,6 +28,7 @@ from storage.published import MixedSpaces, publications
 from storage.queries import query
 
 NUM_NODES, WIDTH = 40, 8
+COLUMNS = ("space_id", "agreement", "agreement_before", "agreement_of_others")
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def turned(vector_ND: NDArray[np.float32], seed: int, noise: float = 0.1) -> NDA
     for column_B in blocks(WIDTH):
         square_BB = np.random.default_rng([seed, *column_B]).normal(size=(len(column_B), len(column_B)))
         rotation_DD[np.ix_(column_B, column_B)] = np.linalg.qr(square_BB)[0]
-    return rotated(vector_ND, rotation_DD) + np.float32(noise) * drawn(seed)
+    return (rotated(vector_ND, rotation_DD) + noise * drawn(seed)).astype(np.float32)
 
 
 def table_of(address: str) -> NDArray[np.float32]:
@@ -121,7 +122,7 @@ def test_vectors_of_the_next_week_are_rotated_into_the_space_of_the_last_and_sco
     assert record["space_id"] == space_record(one)["space_id"] == space_of(first)
     assert set(read_table(two, "vectors")["space_id"]) == {space_of(first)}
     assert record["agreement"] > 0.95 > 0.5 > record["agreement_before"]
-    assert mean_cosine(table_of(two), earlier) > 0.95
+    assert agreement(table_of(two), earlier).itself > 0.95
     np.testing.assert_array_equal(read_vectors(two), given[2.0, 5])  # of which the scores are made: to the last bit
     history = open_snapshots(later).graph(5)
     pairs = np.repeat(np.arange(NUM_NODES), NUM_NODES), np.tile(np.arange(NUM_NODES), NUM_NODES)
@@ -130,9 +131,7 @@ def test_vectors_of_the_next_week_are_rotated_into_the_space_of_the_last_and_sco
     )
     np.testing.assert_allclose(public, own, atol=3e-6)
     row = publications(Layout.from_environment(), "mylog").row(-1, named=True)
-    assert {name: row[name] for name in ("space_id", "agreement", "agreement_before")} == {
-        name: record[name] for name in ("space_id", "agreement", "agreement_before")
-    }
+    assert {name: row[name] for name in COLUMNS} == {name: record[name] for name in COLUMNS}
     assert published_vectors(later, second) == two  # though they were published since
 
 
@@ -165,7 +164,7 @@ def test_a_new_space_begins_where_the_vectors_do_not_agree(
     record = space_record(two)
     assert record["space_id"] == space_of(second)
     assert record["reason"].startswith("a new space, because ")
-    assert record["agreement"] is None if case == "other width" else record["agreement"] < MIN_AGREEMENT
+    assert record["agreement"] is None if case == "other width" else record["agreement"] < MIN_LIFT
     np.testing.assert_array_equal(table_of(two), given[2.0, 5])
     assert [name for name in names(two) if name.endswith(".parquet")] == ["vectors.parquet"]
 

@@ -6,7 +6,7 @@ from scipy.linalg import orthogonal_procrustes
 from toy_graphs import random_graph
 
 from dyformer.scoring.vector_scores import prepare_vectors, signs
-from dyformer.scoring.vector_spaces import blocks, mean_cosine, rotated, rotation_onto
+from dyformer.scoring.vector_spaces import agreement, blocks, rotated, rotation_onto
 
 WIDTH = 16
 
@@ -29,8 +29,9 @@ def test_a_rotated_space_is_found_again() -> None:
     found = rotation_onto(vector_ND, rotated(vector_ND, rotation_DD))
     np.testing.assert_allclose(found.rotation_DD, rotation_DD, atol=1e-6)
     np.testing.assert_allclose(found.rotation_DD @ found.rotation_DD.T, np.eye(WIDTH), atol=1e-12)
-    assert found.agreement == pytest.approx(1, abs=1e-6)
-    assert found.before < 0.5
+    assert found.after.itself == pytest.approx(1, abs=1e-6)
+    assert found.after.lift == pytest.approx(1, abs=1e-6)
+    assert found.before.itself < 0.5
 
 
 def test_each_block_is_rotated_as_scipy_does() -> None:
@@ -72,8 +73,19 @@ def test_the_forms_behind_the_scores_are_kept_to_the_last_digits() -> None:
 def test_unrelated_vectors_agree_on_nothing_though_a_rotation_fits_the_few_that_it_knows() -> None:
     first_ND, second_ND = vectors(0, 12), vectors(1, 12)
     found = rotation_onto(first_ND, second_ND)
-    assert mean_cosine(first_ND @ found.rotation_DD, second_ND) > 0.4
-    assert found.agreement < 0.1
+    assert agreement(first_ND @ found.rotation_DD, second_ND).itself > 0.4
+    assert found.after.itself < 0.1
+
+
+def test_a_direction_that_all_nodes_share_is_no_agreement() -> None:
+    first_ND, second_ND = vectors(0) + np.float32(2), vectors(1) + np.float32(2)
+    found = rotation_onto(first_ND, second_ND)
+    assert found.after.itself > 0.5
+    assert abs(found.after.lift) < 0.1
+    cosine_NN = (first_ND @ second_ND.T) / np.outer(*(np.linalg.norm(each, axis=1) for each in (first_ND, second_ND)))
+    is_other_NN = ~np.eye(len(first_ND), dtype=bool)
+    expected = cosine_NN.diagonal().mean(), cosine_NN[is_other_NN].mean()
+    np.testing.assert_allclose(agreement(first_ND, second_ND), expected, atol=1e-6)
 
 
 def test_vectors_of_length_zero_have_no_part() -> None:
@@ -82,7 +94,7 @@ def test_vectors_of_length_zero_have_no_part() -> None:
     first_ND[:2], second_ND[2] = 0, 0
     found = rotation_onto(first_ND, second_ND)
     np.testing.assert_allclose(found.rotation_DD, expected.rotation_DD)
-    assert found.agreement == pytest.approx(expected.agreement)
+    assert found.after == pytest.approx(expected.after)
     few = rotation_onto(first_ND[:5], second_ND[:5])
     np.testing.assert_array_equal(few.rotation_DD, np.eye(WIDTH))
-    assert few.agreement == 0
+    assert few.after.lift == 0

@@ -76,7 +76,7 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
     made = lineage_of(layout.absolute(published["forecasts"]))
     assert made.until is not None
     assert made.max_event_time is not None
-    space = {"space_id": None, "agreement_before": None, "agreement": None}
+    space = dict.fromkeys(("space_id", "agreement_before", "agreement", "agreement_of_others"))
     if published["vectors"]:
         own = space_record(layout.absolute(published["vectors"]))
         space = {name: own[name] for name in space}

@@ -200,7 +200,7 @@ def _track_space(run: TrackedRun, opened: Snapshots, vectors: str) -> None:
     """Track the space of the vectors as a tag, and how far they agree with those before as published/agreement, ..."""
     record = space_record(vectors)
     run.tags({"space_id": record["space_id"], "space": record["reason"]})
-    keys = ("agreement_before", "agreement")
+    keys = ("agreement_before", "agreement", "agreement_of_others")
     values = {f"published/vector_{key}": record[key] for key in keys if record[key] is not None}
     run.metrics(values, step=opened.num_steps, replace=True)
 
