@@ -23,7 +23,7 @@ from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
 from flows.tasks.models import Contender, device, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from flows.tasks.spaces import own_vectors, placed
+from flows.tasks.spaces import placed, unrotated_vectors
 from storage.artifacts.artifact import is_current, lineage_of, write_artifact
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
@@ -141,7 +141,7 @@ def write_forecasts(
 
 def read_vectors(address: str) -> NDArray[np.float32]:
     """Return the vectors `[N, D]` of an artifact of write_vectors, in the model's own space."""
-    vectors = own_vectors(address)
+    vectors = unrotated_vectors(address)
     check_vectors(vectors, address)
     return vectors.explode().to_numpy().reshape(len(vectors), -1)
 

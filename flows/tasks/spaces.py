@@ -1,6 +1,6 @@
 """Vectors of a model, and those published before -> the same vectors in the space of these, where they agree enough.
 
-Scores are computed from the model's own vectors, so that publishing changes none.
+Scores are computed from the model's vectors as they are, so that publishing changes none.
 """
 
 import json
@@ -27,7 +27,7 @@ def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame
     record of `space_record`. Vectors of one model keep one rotation, so that only the graph moves them.
 
     Args:
-        table: side, id, space_id, vector: the model's own vectors, whose space is `space_id`.
+        table: side, id, space_id, vector: the model's vectors unrotated, whose space is `space_id`.
         model: id of the model's own space.
         onto: address of vectors as of an earlier step, or of this one.
 
@@ -38,7 +38,7 @@ def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame
     record: dict[str, Any] = {"space_id": model, **NOT_COMPARED}
     widths = reference["vector"].list.len()[0], table["vector"].list.len()[0]
     if widths[0] != widths[1]:
-        return _kept(table, record, f"the width changed from {widths[0]} to {widths[1]}")
+        return _unplaced(table, record, f"the width changed from {widths[0]} to {widths[1]}")
     own_ND, row_N, other_ND = _shared(table, reference)
     is_same = lineage_of(onto).settings["model"] == model
     if is_same:
@@ -51,7 +51,7 @@ def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame
     record |= {"agreement": after.itself, "agreement_of_others": after.others}
     if not is_same and after.lift < MIN_LIFT:
         cosines = f"{after.itself:.2f} with itself and {after.others:.2f} with others"
-        return _kept(table, record, f"a node's mean cosine with the vectors before is {cosines}")
+        return _unplaced(table, record, f"a node's mean cosine with the vectors before is {cosines}")
     reason = "of the same weights" if is_same else "rotated onto those published before"
     record |= {"space_id": space_id, "reason": reason}
     if rotation_DD is None:
@@ -65,14 +65,14 @@ def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame
     }
 
 
-def own_vectors(address: str) -> pl.Series:
+def unrotated_vectors(address: str) -> pl.Series:
     """Read the vectors of an artifact in the model's own space."""
     table = read_table(address, OWN if f"{OWN}.parquet" in names(address) else "vectors")
     return table["vector"] if "vector" in table.columns else pl.Series([None])
 
 
 def read_rotation(address: str) -> NDArray[np.float64] | None:
-    """Read the matrix `[D, D]` by which own vectors became those of the table; None where they are the same."""
+    """Read the matrix `[D, D]` by which the model's vectors became those of the table; None where they are the same."""
     if f"{ROTATION}.parquet" not in names(address):
         return None
     return np.array(read_table(address, ROTATION)["row"].to_list())
@@ -91,7 +91,7 @@ def space_record(address: str) -> dict[str, Any]:
     return {"space_id": space_id, **NOT_COMPARED, "reason": reason}
 
 
-def _kept(table: pl.DataFrame, record: dict[str, Any], reason: str) -> dict[str, pl.DataFrame | bytes]:
+def _unplaced(table: pl.DataFrame, record: dict[str, Any], reason: str) -> dict[str, pl.DataFrame | bytes]:
     return {"vectors": table, SPACE: _encoded({**record, "reason": f"a new space, because {reason}"})}
 
 
@@ -102,7 +102,7 @@ def _encoded(record: dict[str, Any]) -> bytes:
 def _shared(
     table: pl.DataFrame, reference: pl.DataFrame
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-    """Give all own vectors, the rows of the nodes that both tables have, and their vectors in the reference."""
+    """Give all vectors, the rows of the nodes that both tables have, and their vectors in the reference."""
     text = pl.col("id").cast(pl.String)  # numbers become texts where a log gets its first id of letters
     own = table.select("side", text).with_row_index("row")
     both = own.join(reference.select("side", text, "vector"), on=IDS, how="inner", maintain_order="left")

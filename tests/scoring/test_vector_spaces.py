@@ -62,7 +62,7 @@ def test_no_score_of_a_pair_changes(directed: bool) -> None:
     assert np.abs(mixed - before).max() > 0.1  # a rotation over all columns changes scores
 
 
-def test_the_forms_behind_the_scores_are_kept_to_the_last_digits() -> None:
+def test_the_forms_behind_the_scores_stay_to_the_last_digits() -> None:
     """Signed and plain products of the two parts, written as matrices, in double precision."""
     rotation_DD = rotation_onto(vectors(0), vectors(1)).rotation_DD
     is_id_D = np.arange(WIDTH) >= WIDTH - WIDTH // 4
@@ -77,7 +77,7 @@ def test_unrelated_vectors_agree_on_nothing_though_a_rotation_fits_the_few_that_
     assert found.after.itself < 0.1
 
 
-def test_a_direction_that_all_nodes_share_is_no_agreement() -> None:
+def test_one_direction_of_all_nodes_is_no_agreement() -> None:
     first_ND, second_ND = vectors(0) + np.float32(2), vectors(1) + np.float32(2)
     found = rotation_onto(first_ND, second_ND)
     assert found.after.itself > 0.5

@@ -26,7 +26,7 @@ from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
-from flows.tasks.spaces import OWN, own_vectors, read_rotation, space_record
+from flows.tasks.spaces import OWN, read_rotation, space_record, unrotated_vectors
 from flows.tasks.tracking.content import (
     difference_tags,
     draw,
@@ -232,7 +232,7 @@ def register(
         record=read_bytes(made["forecasts"], FORECAST),
         history=history_tables(opened.graph(opened.num_steps, interactions=True)),
         ids=vectors,
-        vectors=own_vectors(made["vectors"]).to_frame(),
+        vectors=unrotated_vectors(made["vectors"]).to_frame(),
         rotation=read_rotation(made["vectors"]),
         weights=read_bytes(model, WEIGHTS),
     ) as folder:
