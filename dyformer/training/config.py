@@ -127,7 +127,7 @@ class RetrainConfig:
     """The weights from which the challenger of a retraining starts (not in the paper)."""
 
     scratch_every: int = Field(
-        default=8,
+        default=4,
         ge=1,
         le=1000,
         description="number of retrainings of which one starts from random weights, the others from those of the "

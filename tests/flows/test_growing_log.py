@@ -19,7 +19,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows import published
 from flows.retention import prune_published, pruned
-from flows.tasks import train
+from flows.tasks import spaces, train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
 from flows.tasks.models import Contender, space_of
@@ -28,6 +28,7 @@ from flows.tasks.publishing.champions import rollback, track_rollback
 from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
+from flows.tasks.spaces import read_rotation
 from storage import files, retention
 from storage.artifacts.artifact import lineage_of, read_table
 from storage.champions import read_champion, replace_champion, succession
@@ -150,7 +151,8 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     snapshots = make_complete_snapshots("mylog")
     record, stamp = read_champion(layout, "mylog")
     assert record is not None
-    addresses = {name: layout.relative(summary["addresses"][name]) for name in ("forecasts", "vectors")}
+    placed = rotated_vectors(summary)
+    addresses = {"forecasts": layout.relative(summary["addresses"]["forecasts"]), "vectors": layout.relative(placed)}
     record = {**record, "published": {**record["published"], **addresses, "step": 6}}  # those of the second run
     other = {"title": "L3", "models": [], "identity": "L3", "tests": {}, "published": None}
     assert replace_champion(layout, "mylog", {**record, **other, **succession(record)}, stamp)
@@ -166,6 +168,22 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     forecasts = read_table(summary["addresses"]["forecasts"], "forecasts").head(20)
     pairs = pd.DataFrame({"source": forecasts["id"].to_list(), "target": forecasts["partner_id"].to_list()})
     np.testing.assert_allclose(served.predict(pairs)["probability"], forecasts["probability"], rtol=0, atol=1e-9)
+    table = read_table(placed, "vectors")
+    given = served.predict(pd.DataFrame({"node": table["id"].to_list()}))["vector"]
+    np.testing.assert_array_equal(np.stack(given.to_list()), np.array(table["vector"].to_list(), dtype=np.float32))
+
+
+def rotated_vectors(summary: dict[str, Any]) -> str:
+    """The published vectors of a run, rotated onto those of another model, though such small ones hardly agree."""
+    layout, snapshots = Layout.from_environment(), summary["addresses"]["snapshots"]
+    champion, others = summary["addresses"]["model"], summary["addresses"]["rankings"][0]
+    names = [layout.absolute(name) for name in lineage_of(others).inputs if "/model/" in name]
+    other = next(name for name in names if space_of(name) != space_of(champion))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spaces, "MIN_LIFT", -1.0)
+        placed = write_vectors(snapshots, champion, onto=write_vectors(snapshots, other))
+    assert read_rotation(placed) is not None
+    return placed
 
 
 def check_ledger(report: str) -> None:
