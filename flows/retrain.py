@@ -36,9 +36,10 @@ from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
 from flows.tasks.evaluation.promote import promote_if_better, unranked
 from flows.tasks.evaluation.rank import check_forecast, rankable_steps
+from flows.tasks.finished import finished_report, send_spooled
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import track_ledger, write_outcomes
-from flows.tasks.report import finished_report, report_page, run_metrics, send_spooled, write_report
+from flows.tasks.report import report_page, run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
 from flows.tasks.start import Start, start_of, warm
 from flows.tasks.tracking.retraining import track_run

@@ -50,7 +50,7 @@ def finished_run(
         raise typer.Exit(NOTHING_TO_DO)
     seconds = round(time.monotonic() - started, 2)
     # after the rows, because it loads what trains and evaluates
-    from flows.tasks.report import finished_report, send_spooled
+    from flows.tasks.finished import finished_report, send_spooled
 
     report = finished_report(address, experiment, seed)
     if report is not None:

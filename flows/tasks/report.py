@@ -7,19 +7,18 @@ import polars as pl
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
-from dyformer.experiments.settings import Experiment, as_record
+from dyformer.experiments.settings import Experiment
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.backtest import backtest_metrics
 from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.evaluation.rank import ranking_metrics
+from flows.tasks.finished import planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import (
     MANIFEST,
     ArtifactMissing,
-    Lineage,
-    is_current,
     names,
     read_bytes,
     read_table,
@@ -29,7 +28,6 @@ from storage.artifacts.code import code_version
 from storage.drop import check_dataset
 from storage.layout import Layout
 from storage.published import complete_rows, ledger
-from storage.tracking.runs import open_tracker
 
 SUMMARY = "summary.json"
 PROBABILITIES = ("calibration_error", "probability_sum", "brier", "confident")
@@ -42,7 +40,7 @@ def write_report(
     snapshots: str, rows: pl.DataFrame, summary: dict[str, Any], experiment: Experiment, seed: int = 0
 ) -> str:
     """Write the metrics and the summary of a run and return the report's address."""
-    address, lineage = _planned(snapshots, experiment, seed)
+    address, lineage = planned_report(snapshots, experiment, seed)
     return write_artifact(address, {"metrics": rows, SUMMARY: json.dumps(summary, indent=1).encode()}, lineage)
 
 
@@ -69,17 +67,6 @@ def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
             f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
         )
     return rows, summary
-
-
-def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> str | None:
-    """Return the address of the report that a run on these snapshots would write, if it exists."""
-    address, lineage = _planned(snapshots, experiment, seed)
-    return address if is_current(address, lineage) else None
-
-
-def send_spooled() -> None:
-    """Send the records of earlier runs that wait for MLflow; they wait on if it is still unreachable."""
-    open_tracker(Layout.from_environment()).replay_spool()
 
 
 def newest_report(dataset: str) -> str:
@@ -147,16 +134,3 @@ def most_probable(opened: Snapshots, forecasts: pl.DataFrame) -> pl.DataFrame:
     pairs = forecasts.select(**ends, **{name: pl.col(name) for name in ("probability", "linked_before", "reasons")})
     pairs = pairs.unique(["source", "target"], maintain_order=True)
     return pairs.sort("probability", descending=True, maintain_order=True).head(NUM_LINKS)
-
-
-def _planned(snapshots: str, experiment: Experiment, seed: int) -> tuple[str, Lineage]:
-    opened = open_snapshots(snapshots)
-    settings = {**as_record(experiment), "seed": seed}
-    lineage = opened.lineage("report", until=opened.num_steps, settings=settings)
-    keys = {
-        "version": lineage.table_version,
-        "until": opened.num_steps,
-        "settings": lineage.settings_hash,
-        "seed": seed,
-    }
-    return opened.layout.report(opened.dataset, **keys), lineage

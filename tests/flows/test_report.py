@@ -6,18 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from dyformer.experiments.settings import Experiment
-from flows.runs import finished_run
-from flows.tasks import complete_windows, ingest, report
 from flows.tasks.report import NUM_LINKS, most_probable, newest_report
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
 from storage.events.table import DatasetNotIngested
 from storage.files import write_bytes
 from storage.layout import Layout
-from storage.tracking.runs import Tracker
-
-COUNTS = {"dataset": "mylog", "version": 1, "changed": False, "num_comments": 0} | dict.fromkeys(ingest.COUNTS, 0)
 
 
 def opened(*, directed: bool) -> Snapshots:
@@ -71,14 +65,3 @@ def test_newest_report_is_the_last_one_on_the_newest_rows(tmp_path: Path, monkey
     last = report(10, "b", 300)
     report(10, "c", 200)
     assert newest_report("mylog") == last
-
-
-def test_records_that_wait_for_mlflow_are_sent_by_a_run_without_new_rows(monkeypatch: pytest.MonkeyPatch):
-    sent: list[Tracker] = []
-    monkeypatch.setattr(ingest, "ingest_log", lambda *arguments: COUNTS)
-    monkeypatch.setattr(complete_windows, "make_complete_snapshots", lambda *arguments, show: "snapshots")
-    monkeypatch.setattr(Tracker, "replay_spool", lambda tracker: sent.append(tracker))
-    for found in (None, "address"):
-        monkeypatch.setattr(report, "finished_report", lambda *arguments, found=found: found)
-        assert finished_run("mylog", {}, Experiment(), 0, None, few=False) == (found, pytest.approx(0, abs=1))
-    assert len(sent) == 1  # without a report the run itself sends them
