@@ -77,6 +77,7 @@ class Tenure(BaseModel, strict=True):
     num_tests: Count
     tests: dict[str, dict[str, Any]]
     number: Count = 1
+    end_time: Whole | None = None
     published: Published | None = None
 
 

@@ -1,5 +1,6 @@
 """The champion before a step, and the settings -> the weights from which a challenger's training starts, and why."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -67,14 +68,15 @@ def warm(experiment: Experiment) -> Experiment:
 def _before(record: dict[str, Any] | None, end_time: int) -> dict[str, Any] | None:
     """Return the record of the champion that was chosen on the last step before one that ends at a time."""
     held = [] if record is None else [*record.get("earlier", []), record]
-    before = [each for each in held if each.get("end_time", end_time) < end_time]
+    before = [each for each in held if each.get("end_time") is not None and each["end_time"] < end_time]
     return before[-1] if before else None
 
 
 def _num_tested(record: dict[str, Any], end_time: int) -> int:
     """Count the steps that end before a time and on which a challenger was compared."""
     keys = [key for each in (*record.get("earlier", []), record) for key in each["tests"]]
-    return len({end for end in (int(key.rpartition(STEP_IN_TEST)[2]) for key in keys) if end < end_time})
+    ends = {key.rpartition(STEP_IN_TEST)[2] for key in keys}
+    return sum(int(end) < end_time for end in ends if re.fullmatch(r"-?\d+", end))
 
 
 def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:
