@@ -1,4 +1,4 @@
-"""The services of docker-compose.yml as processes of this machine, each by its own command, environment and health check.
+"""The services of docker-compose.yml as processes, each by its own command, environment and health check.
 
 What a container gives is replaced: names of hosts and ports by free ports of this machine, folders by others below
 one folder, and the entrypoint of Postgres' image by what it does. The file is read at each run, so that the tests
@@ -33,6 +33,7 @@ from flows.service.processes import MARK, end_marked, marked
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_TO_START = 180.0
+PORTS = {8333: "s3", 5432: "postgres", 4200: "prefect-server", 5000: "mlflow", 8080: None}  # None: of each worker
 VARIABLE = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")
 # Ports of the object store that are its own inside of a container; on this machine other programs may have them.
 INNER_PORTS = ("master.port", "volume.port", "filer.port")
@@ -84,10 +85,9 @@ class Stack:
 
     def text(self, service: str, text: str) -> str:
         """Translate a text of the file, and then put the variables in, because a value must stay as it is."""
-        for name in self.services:
-            text = re.sub(rf"\b{name}:(\d+)", lambda found: f"127.0.0.1:{self.port(name, int(found[1]))}", text)
-        for port in (8333, 5432, 4200, 5000, 8080):
-            owner = {8333: "s3", 5432: "postgres", 4200: "prefect-server", 5000: "mlflow"}.get(port, service)
+        for port, server in PORTS.items():
+            owner = server or service
+            text = re.sub(rf"\b{owner}:{port}\b", f"127.0.0.1:{port}", text)
             text = re.sub(rf"(?<=127\.0\.0\.1:){port}\b|(?<=port=){port}$|^{port}$", str(self.port(owner, port)), text)
         text = text.replace("0.0.0.0", "127.0.0.1")
         for target, folder in self.targets(service).items():
@@ -304,6 +304,15 @@ def wait_until(condition: Any, seconds: float, what: str) -> Any:
         assert time.monotonic() < until, f"after {seconds:.0f} s: {what}"
         time.sleep(0.5)
     return found
+
+
+def ends(stack: Stack, run: str, seconds: float = 300, state: str = "Completed") -> None:
+    """Wait until a run is in a state."""
+    begun = time.monotonic()
+    wait_until(lambda: stack.state(run) in (state, "Failed", "Completed"), seconds, f"the run is not {state}")
+    found = stack.request(f"/flow_runs/{run}")
+    assert found["state_name"] == state, found["state"]
+    print(f"{state} after {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":  # starts the stack for looking at it, until Ctrl-C

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compose_stack import Stack, wait_until
+from compose_stack import Stack, ends, wait_until
 from own_log import own_log
 
 from flows.service.processes import marked
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.stack
 # Long enough to be stopped in: the epochs are short, and there are many.
 SETTINGS = {
     "pretrain": None,
-    "finetune.epochs": 500,
+    "finetune.epochs": 300,
     "finetune.patience": None,
     "finetune.batches_per_epoch": 2,
     "model.width": 16,
@@ -61,15 +61,6 @@ def started(stack: Stack, log: Path, dataset: str, deployment: str = "retrain/an
     """Start a retraining on the worker; returns its id."""
     parameters = {"dataset": dataset, "reading": {**READING, "log": [str(log)]}, "changes": SETTINGS}
     return stack.run_of(deployment, parameters)
-
-
-def ends(stack: Stack, run: str, seconds: float = 300, state: str = "Completed") -> None:
-    """Wait until a run is in a state."""
-    begun = time.monotonic()
-    wait_until(lambda: stack.state(run) in (state, "Failed", "Completed"), seconds, f"the run is not {state}")
-    found = stack.request(f"/flow_runs/{run}")
-    assert found["state_name"] == state, found["state"]
-    print(f"{state} after {time.monotonic() - begun:.0f} s")
 
 
 def published(store: Layout, dataset: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_s3_wants_its_key(stack: Stack) -> None:
         region_name=own["AWS_REGION"],
         endpoint_url=own["AWS_ENDPOINT_URL"],
     )
-    with pytest.raises(ClientError, match="403|SignatureDoesNotMatch"):
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
         wrong.list_objects_v2(Bucket="dyformer")
 
 
@@ -81,7 +81,7 @@ def listening(processes: set[int]) -> Iterator[tuple[str, int]]:
     for process in processes:
         for entry in Path(f"/proc/{process}/fd").iterdir():
             try:
-                sockets.add(os.readlink(entry))
+                sockets.add(str(entry.readlink()))
             except OSError:
                 continue
     for table in ("tcp", "tcp6"):
@@ -99,7 +99,7 @@ def test_no_secret_is_in_a_log_a_database_an_artifact_or_a_command_line(stack: S
     assert [line for line in stack.command_lines if any(form.decode() in line for form in wanted)] == []
     assert len(stack.command_lines) > 20
     time.sleep(2)  # until the logs are written
-    places = {name: content for name, content in written(stack)}
+    places = dict(written(stack))
     assert {"log", "database", "object", "state"} <= {name.partition(" ")[0] for name in places}
     assert [name for name, content in places.items() if any(form in content for form in wanted)] == []
 
