@@ -25,7 +25,7 @@ def programs() -> Path | None:
 @contextmanager
 def postgres_server(
     login: tuple[str, str] = (USER, PASSWORD),
-    port: int | None = None,
+    port: int = 0,
     database: str = "postgres",
     script: Path | None = None,
 ) -> Iterator[str]:
@@ -45,7 +45,7 @@ def postgres_server(
             for path in (home, secret):
                 shutil.chown(path, user)
         with socket.socket() as free:
-            free.bind(("127.0.0.1", port or 0))
+            free.bind(("127.0.0.1", port))
             port = free.getsockname()[1]
         made = [
             folder / "initdb",

@@ -6,17 +6,15 @@ The files are dropped once, in order, and everything that a test looks at is rea
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import boto3
-import numpy as np
 import psycopg2
 import pytest
 from compose_stack import Stack, ends, wait_until
-from own_log import own_log
+from weekly_log import rows_of
 
 from storage.artifacts.artifact import read_table
 from storage.champions import read_champion, tenure
@@ -31,27 +29,8 @@ READING += ["--window", "7d"]
 VALUES = {"pretrain": "none", "finetune.epochs": 2, "finetune.batches_per_epoch": 2, "model.width": 16}
 VALUES |= {"model.num_heads": 2, "model.num_layers": 1}
 SETTINGS = [text for name, value in VALUES.items() for text in ("--set", f"{name}={value}")]
-ROWS = 40  # a day
-START = datetime(2024, 1, 1, tzinfo=UTC)
 SECONDS_TO_PROMOTION = 120.0
 SECONDS_OF_NOTHING = 5.0
-
-
-def rows_of(days: range) -> bytes:
-    """Write a log of 200 users and 100 items in four groups: new links for four weeks, then the last week repeated.
-
-    Whoever has learned from the first weeks that no link repeats is worse in the fifth than a list of the last links.
-    """
-    generator = np.random.default_rng(1)
-    pairs = [(4 * user + group, 4 * item + group) for group in range(4) for user in range(50) for item in range(25)]
-    fresh = [pairs[index] for index in generator.permutation(len(pairs))[: 28 * ROWS]]
-    lines = ["created_at,user,item"]
-    for day in days:
-        first = ROWS * (day if day < 28 else 21 + day % 7)
-        for number, (user, item) in enumerate(fresh[first : first + ROWS]):
-            moment = START + timedelta(days=day, minutes=30 * number)
-            lines.append(f"{moment.isoformat()},user-{user},item/{item}")
-    return "\n".join(lines).encode() + b"\n"
 
 
 FILES = [rows_of(range(28)), rows_of(range(28, 36)), rows_of(range(36, 43))]
@@ -187,8 +166,9 @@ def test_a_rollback_publishes_what_the_champion_before_had_published(stack: Stac
 
 
 def test_three_trainings_of_two_datasets_wait_for_one_slot(stack: Stack, story: Story) -> None:
-    log = own_log(Path(stack.environment("worker-cpu")["DYFORMER_LOGS"]) / "queued.csv")
-    reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+    log = Path(stack.environment("worker-cpu")["DYFORMER_LOGS"]) / "queued.csv"
+    log.write_bytes(FILES[0])
+    reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "window": "7d"}
     wanted = [
         stack.run_of("retrain/any", {"dataset": "queued", "reading": reading, "changes": VALUES}),
         stack.run_of("train/any", {"dataset": DATASET, "changes": VALUES, "seed": 1}),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from compose_stack import Stack, ends, wait_until
-from own_log import own_log
+from weekly_log import rows_of
 
 from flows.service.processes import marked
 from storage.artifacts.artifact import read_table
@@ -29,22 +29,24 @@ pytestmark = pytest.mark.stack
 # Long enough to be stopped in: the epochs are short, and there are many.
 SETTINGS = {
     "pretrain": None,
-    "finetune.epochs": 300,
+    "finetune.epochs": 600,
     "finetune.patience": None,
     "finetune.batches_per_epoch": 2,
     "model.width": 16,
     "model.num_heads": 2,
     "model.num_layers": 1,
 }
-READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
-OPTIONS = ["--source", "user", "--target", "item", "--time", "created_at", "--max-bad", "5%"]
+READING = {"source": "user", "target": "item", "time": "created_at", "window": "7d"}
+OPTIONS = ["--source", "user", "--target", "item", "--time", "created_at", "--window", "7d"]
 SLOT_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
 def log(stack: Stack) -> Path:
     """A log in the folder that the workers see."""
-    return own_log(Path(stack.environment("worker-cpu")["DYFORMER_LOGS"]) / "faults.csv")
+    path = Path(stack.environment("worker-cpu")["DYFORMER_LOGS"]) / "faults.csv"
+    path.write_bytes(rows_of(range(28)))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +123,15 @@ def assert_tracked_once(stack: Stack, dataset: str) -> None:
     assert {run["info"]["status"] for run in found} == {"FINISHED"}
     keys = Counter(tag["value"] for run in found for tag in run["data"]["tags"] if tag["key"] == "dyformer.run_key")
     assert len(keys) == len(found)
+    num_curves = 0
     for run in found:
-        for metric in ("train/loss", "validation/loss", "mrr"):
+        curves = [each["key"] for each in run["data"].get("metrics", []) if each["key"].startswith("finetune/")]
+        num_curves += len(curves)
+        for metric in curves:
             history = stack.tracked(f"metrics/get-history?run_id={run['info']['run_id']}&metric_key={metric}")
             steps = [point.get("step", 0) for point in history.get("metrics", [])]
-            assert len(steps) == len(set(steps)), (run["info"]["run_name"], metric)
+            assert sorted(steps) == list(range(1, SETTINGS["finetune.epochs"] + 1)), (run["info"]["run_name"], metric)
+    assert num_curves >= 2
     versions = stack.tracked(f"model-versions/search?filter=name%3D%27dyformer-{dataset}%27").get("model_versions", [])
     assert len({version["run_id"] for version in versions}) == len(versions) == 1
 

@@ -70,6 +70,19 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
     assert (code, "mine has no schedule" in printed) == (1, True)
 
 
+@pytest.mark.parametrize(("options", "expected"), [((), ("dyformer-cpu", False)), (("--gpu",), ("dyformer-gpu", True))])
+def test_a_schedule_trains_where_a_worker_has_a_gpu_if_that_is_wanted(
+    run: Run, options: tuple[str, ...], expected: tuple[str, bool]
+) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    assert run("fast", "--interval", "6h", *options)[0] == 0
+    with get_client(sync_client=True) as client:
+        made = client.read_deployment_by_name("retrain/fast-schedule")
+    assert (made.work_pool_name, "gpu" in made.tags) == expected
+    assert made.work_queue_name == "train"
+    assert run("fast", "--remove")[0] == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("mine",), ("mine", "--list", "--remove"), ("--cron", "0 3 * * *"), ("mine", "--pause", "--interval", "6h")],

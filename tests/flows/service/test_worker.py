@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.service import worker as worker_module
 from flows.service.processes import marked
 from flows.service.worker import RUNS, stop_worker
 
@@ -52,6 +53,30 @@ def test_runs_end_before_the_worker_which_is_frozen_meanwhile(tmp_path: Path, is
     if not is_hurried:
         assert time.monotonic() - began > 1.0
         assert len(beats(tmp_path)) - before < 40  # of the second it was frozen, in which it would have written 50
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["--pool", "dyformer-cpu", "--limit", "2"]),
+        (["--pool", "dyformer-gpu", "--name", "gpu"], ["--pool", "dyformer-gpu", "--name", "gpu", "--limit", "1"]),
+        (["--queue", "train", "--limit", "3"], ["--pool", "dyformer-cpu", "--work-queue", "train", "--limit", "3"]),
+        (["--health-port", "8080"], ["--with-healthcheck", "--pool", "dyformer-cpu", "--limit", "2"]),
+    ],
+)
+def test_options_are_those_of_prefects_worker(
+    options: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOST", "PORT"):
+        monkeypatch.setenv(f"PREFECT_WORKER_WEBSERVER_{name}", "unset")
+    given: list[list[str]] = []
+    monkeypatch.setattr(worker_module, "run_worker", lambda arguments: given.append(arguments) or 0)
+    monkeypatch.setattr(sys, "argv", ["worker", *options])
+    with pytest.raises(SystemExit):
+        worker_module.main()
+    assert given == [expected]
+    health = [os.environ[f"PREFECT_WORKER_WEBSERVER_{name}"] for name in ("HOST", "PORT")]
+    assert health == (["127.0.0.1", "8080"] if "--health-port" in options else ["unset", "unset"])
 
 
 def beats(folder: Path) -> list[str]:
