@@ -71,7 +71,7 @@ def published(store: Layout, dataset: str) -> dict[str, Any]:
     assert record is not None
     forecasts = read_table(latest(store, dataset)["forecasts"], "forecasts")
     return {
-        "champion": record["identity"],
+        "champion": record["title"],  # its weights are those of the forecasts
         "number": record.get("number"),
         "reason": record["reason"],
         "num_published": publications(store, dataset).height,

@@ -120,8 +120,9 @@ def written(stack: Stack) -> Iterator[tuple[str, bytes]]:
             kind = "log" if path.suffix == ".log" else "state"
             yield f"{kind} {path}", path.read_bytes()
     for database in ("prefect", "mlflow"):
-        folder = programs()
-        assert folder is not None
+        found = programs()
+        assert found is not None
+        folder = (found / "postgres").resolve().parent
         own = {"PGPASSWORD": stack.environment("postgres")["POSTGRES_PASSWORD"]}
         where = ["--host=127.0.0.1", f"--port={stack.port('postgres', 5432)}", "--username=dyformer", database]
         dumped = subprocess.run(
