@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT = "prefect.flow-run.heartbeat"
 SILENT_SECONDS = 90  # a live run reports every 30 s
-UNBEGUN_SECONDS = 90  # a run begins seconds after a worker has taken it
+UNBEGUN_SECONDS = 110  # a run begins seconds after a worker has taken it; on a machine under load it took 60
 ENDING, RETURNING = "dyformer: end runs without a heartbeat", "dyformer: return runs that never began"
 SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed or its machine is gone"
 UNBEGUN_MESSAGE = f"a worker took it and had not begun it after {UNBEGUN_SECONDS} s: it is due again"

@@ -4,6 +4,7 @@ It skips a run that comes too late, sends the spool first, and is due again afte
 """
 
 import functools
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry, Cancelled
+from rich.console import Console
 
 from flows.service.dead_runs import runs_where
 from flows.service.outages import is_outage
@@ -41,11 +43,27 @@ def managed(body: Callable[Given, Result]) -> Callable[Given, Result]:
         reason = overtaken(context.flow_run)
         if reason is not None:  # Prefect takes a returned state for the run's own
             return cast("Result", Cancelled(name=SKIPPED, message=reason))
+        outlive_worker()
         replay(Layout.from_environment())
         with handing_back(context.flow_run):
             return body(*args, **kwargs)
 
     return run
+
+
+def outlive_worker() -> None:
+    """Let a run go on whose worker was killed: with the worker goes the pipe that the run's log lines go to.
+
+    Prefect writes them by rich, which by default ends the program when the pipe is closed.
+    """
+    Console.on_broken_pipe = _write_nowhere
+
+
+def _write_nowhere(self: Console) -> None:
+    self.quiet = True
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):  # the interpreter writes to both at its end
+        os.dup2(nowhere, number)
 
 
 def seconds_until_next(num_tries: int) -> float:

@@ -117,10 +117,9 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
     assert all(line.endswith(("made", "at a time")) for line in deploy(wanted))
     before = deployed()
     assert [limit for _, limit, _ in before["queues"]] == [1, 1]
-    for automation, follows, state in zip(
-        before["automations"], (NOT_RUNNING, (*BEGUN, *NOT_RUNNING)), ("CRASHED", "SCHEDULED"), strict=True
-    ):
-        assert automation["trigger"]["within"].total_seconds() == 90
+    expected = [(90, NOT_RUNNING, "CRASHED"), (110, (*BEGUN, *NOT_RUNNING), "SCHEDULED")]
+    for automation, (seconds, follows, state) in zip(before["automations"], expected, strict=True):
+        assert automation["trigger"]["within"].total_seconds() == seconds
         assert {f"prefect.flow-run.{name}" for name in follows} <= automation["trigger"]["expect"]
         assert [action["state"].name for action in automation["actions"]] == [state]
     assert before["automations"][1]["trigger"]["after"] == {f"prefect.flow-run.{name}" for name in TAKEN}

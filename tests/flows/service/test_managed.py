@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -156,3 +158,33 @@ def test_called_without_prefect_it_is_a_plain_function(monkeypatch: pytest.Monke
     calls.clear()
     assert body.fn("plain") == "done"
     assert calls == ["plain"]
+
+
+# A run writes a line, its worker dies, and the run writes more, as Prefect does and by itself.
+ORPHAN = """
+import os, pathlib, sys
+from rich.console import Console
+from flows.service.managed import outlive_worker
+if "managed" in sys.argv:
+    outlive_worker()
+console = Console(file=sys.stderr)
+console.print("begun")
+sys.stdin.read()
+for _ in range(3):
+    console.print("epoch")
+    print("epoch", flush=True)
+pathlib.Path(sys.argv[1]).touch()
+"""
+
+
+@pytest.mark.parametrize("is_managed", [False, True])
+def test_a_run_goes_on_without_the_pipe_of_a_killed_worker(tmp_path: Path, is_managed: bool) -> None:
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path / "done"), *(["managed"] if is_managed else [])]
+    run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writer, stderr=writer)
+    os.close(writer)
+    assert os.read(reader, 6) == b"begun\n"
+    os.close(reader)
+    run.communicate()
+    assert (tmp_path / "done").exists() == is_managed
+    assert (run.returncode == 0) == is_managed

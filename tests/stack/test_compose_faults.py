@@ -1,0 +1,135 @@
+"""What dies in the middle of a retraining: it ends like an undisturbed one, and nothing hangs.
+
+All faults use one log and the same settings, each in a dataset of its own, so that the champion and the forecasts have
+to be those of a retraining that nothing disturbed.
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compose_stack import Stack, ends, wait_until
+from weekly_log import rows_of
+
+from storage.artifacts.artifact import read_table
+from storage.champions import read_champion
+from storage.layout import Layout
+from storage.published import latest, publications
+
+pytestmark = pytest.mark.stack
+
+# Long enough to be stopped in: the epochs are short, and there are many.
+SETTINGS = {
+    "pretrain": None,
+    "finetune.epochs": 600,
+    "finetune.patience": None,
+    "finetune.batches_per_epoch": 2,
+    "model.width": 16,
+    "model.num_heads": 2,
+    "model.num_layers": 1,
+}
+READING = {"source": "user", "target": "item", "time": "created_at", "window": "7d"}
+SLOT_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def log(stack: Stack) -> Path:
+    """A log in the folder that the workers see."""
+    path = Path(stack.environment("worker-cpu")["DYFORMER_LOGS"]) / "faults.csv"
+    path.write_bytes(rows_of(range(28)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stack: Stack, store: Layout, log: Path) -> dict[str, Any]:
+    """Champion and forecasts of a retraining that nothing disturbs."""
+    begun = time.monotonic()
+    run = started(stack, log, "undisturbed")
+    ends(stack, run)
+    print(f"undisturbed: {time.monotonic() - begun:.0f} s")
+    return published(store, "undisturbed")
+
+
+def started(stack: Stack, log: Path, dataset: str, deployment: str = "retrain/any") -> str:
+    """Start a retraining on the worker; returns its id."""
+    parameters = {"dataset": dataset, "reading": {**READING, "log": [str(log)]}, "changes": SETTINGS}
+    return stack.run_of(deployment, parameters)
+
+
+def published(store: Layout, dataset: str) -> dict[str, Any]:
+    """Give what must be the same for all datasets of the same log."""
+    record = read_champion(store, dataset)[0]
+    assert record is not None
+    forecasts = read_table(latest(store, dataset)["forecasts"], "forecasts")
+    return {
+        "champion": record["title"],  # its weights are those of the forecasts
+        "number": record.get("number"),
+        "reason": record["reason"],
+        "num_published": publications(store, dataset).height,
+        "forecasts": forecasts.drop("space_id", strict=False).to_dicts(),
+    }
+
+
+def in_training(stack: Stack, store: Layout, run: str, dataset: str) -> list[int]:
+    """Wait until a run trains; returns its processes."""
+    wait_until(lambda: stack.state(run) == "Running", 120, "the run did not begin")
+    pattern = f"model-{dataset}-*"
+    wait_until(lambda: list((Path(store.state) / "locks").glob(pattern)), 120, "the training did not begin")
+    time.sleep(3)  # less than the first pause between checkpoints
+    found = stack.processes_of(run)
+    assert found
+    assert publications(store, dataset).height == 0
+    return found
+
+
+def assert_sound(stack: Stack, store: Layout, dataset: str, undisturbed: dict[str, Any]) -> None:
+    """The right champion; nothing doubled, in the store and in MLflow; nothing runs that is dead; no slot is taken."""
+    assert published(store, dataset) == undisturbed
+    assert_tracked_once(stack, dataset)
+    active = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}}
+    assert [run["name"] for run in stack.request("/flow_runs/filter", active) if run["name"] != "reconcile"] == []
+    assert stack.request("/task_runs/filter", {"task_runs": active["flow_runs"]}) == []
+    slots = stack.request("/deployments/name/retrain/any")["global_concurrency_limit"]
+    assert (slots["limit"], slots["active_slots"]) == (1, 0)
+
+
+def assert_tracked_once(stack: Stack, dataset: str) -> None:
+    """Each run, each point of a curve and each version of the model is in MLflow once, and no run goes on."""
+    experiment = stack.tracked(f"experiments/get-by-name?experiment_name=dyformer-{dataset}")["experiment"]
+    found = stack.tracked("runs/search", {"experiment_ids": [experiment["experiment_id"]]})["runs"]
+    assert {run["info"]["status"] for run in found} == {"FINISHED"}
+    keys = Counter(tag["value"] for run in found for tag in run["data"]["tags"] if tag["key"] == "dyformer.run_key")
+    assert len(keys) == len(found)
+    num_curves = 0
+    for run in found:
+        curves = [each["key"] for each in run["data"].get("metrics", []) if each["key"].startswith("finetune/")]
+        num_curves += len(curves)
+        for metric in curves:
+            history = stack.tracked(f"metrics/get-history?run_id={run['info']['run_id']}&metric_key={metric}")
+            steps = [point.get("step", 0) for point in history.get("metrics", [])]
+            assert sorted(steps) == list(range(1, SETTINGS["finetune.epochs"] + 1)), (run["info"]["run_name"], metric)
+    assert num_curves >= 2
+    versions = stack.tracked(f"model-versions/search?filter=name%3D%27dyformer-{dataset}%27").get("model_versions", [])
+    assert len({version["run_id"] for version in versions}) == len(versions) == 1
+
+
+def reconciled(stack: Stack) -> None:
+    """Run the flow that is scheduled every five minutes."""
+    run = stack.run_of("reconcile/any")
+    wait_until(lambda: stack.state(run) == "Completed", 180, "reconcile did not complete")
+
+
+def test_a_killed_flow_ends_and_the_next_one_goes_on(
+    stack: Stack, store: Layout, log: Path, undisturbed: dict[str, Any]
+) -> None:
+    run = started(stack, log, "flow-killed")
+    for process in in_training(stack, store, run, "flow-killed"):
+        os.kill(process, signal.SIGKILL)
+    ends(stack, run, SLOT_SECONDS, "Crashed")
+    ends(stack, started(stack, log, "flow-killed"))
+    reconciled(stack)
+    assert_sound(stack, store, "flow-killed", undisturbed)
