@@ -104,11 +104,11 @@ def test_the_trainings_ran_on_the_pool_that_the_schedule_names(stack: Stack, sto
         assert run["id"] not in stack.log("worker-cpu").read_text()
 
 
-def test_what_a_training_prints_and_its_address_are_in_prefect(stack: Stack, story: Story) -> None:
+def test_what_a_run_prints_is_in_prefect_and_its_address_is_a_browsers(stack: Stack, story: Story) -> None:
     run = story.runs[-1]["id"]
     lines = stack.request("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
     texts = "\n".join(line["message"] for line in lines)
-    assert f"finetune {DATASET} until step" in texts
+    assert "the vectors are the challenger's, because EdgeBank (last) has none" in texts
     link = f"View at {stack.environment('worker-cpu')['PREFECT_UI_URL']}/runs/flow-run/{run}"
     assert link in stack.log("worker-gpu").read_text()
 
