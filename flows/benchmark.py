@@ -1,7 +1,7 @@
 """Flows: methods and the steps of a protocol -> their scores of the same pairs, tracked."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prefect import flow
@@ -49,80 +49,52 @@ def _jobs(title: str, steps: list[int], seeds: int) -> Iterator[tuple[int, int]]
     return tracked(jobs, title, len(jobs))
 
 
+def groups_of(chosen: dict[str, Method]) -> list[list[str]]:
+    """Group the methods that one task evaluates: all scorers of METHODS, because they share features, else each."""
+    scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
+    return [*([scorers] if scorers else []), *([name] for name in chosen if name not in scorers)]
+
+
 def _fitted(
     snapshots: str, step: int, experiment: Experiment, chosen: dict[str, Method], seed: int, known: Models
 ) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     """Give the methods that one task evaluates, and the models trained for it, the newest last.
 
-    All scorers of METHODS are evaluated together, because they share features; only DyFormer is trained with
-    checkpoints. Its models are added to `known`, from which the next step takes what it needs.
+    The methods are grouped as in groups_of; only DyFormer is trained with checkpoints. Its models are added to
+    `known`, from which the next step takes what it needs.
     """
-    scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
-    if scorers:
-        yield scorers, ()
-    for name, method in chosen.items():
+    for names in groups_of(chosen):
+        method = chosen[names[0]]
         if isinstance(method, Variation):
-            changed = method.changed(experiment)
-            yield [name], tuple(trained(snapshots, model_steps(step - 1), changed, seed, known[name, seed]))
-        elif name not in scorers:
-            yield [name], ()
+            changed, models = method.changed(experiment), known[names[0], seed]
+            yield names, tuple(trained(snapshots, model_steps(step - 1), changed, seed, models))
+        else:
+            yield names, ()
 
 
-@flow(flow_run_name="benchmark {dataset}")
-@managed
-def benchmark(
-    dataset: str,
-    reading: dict[str, Any] | None = None,
-    steps: str | None = None,
-    seeds: int = 1,
-    changes: Changes = None,
-    methods: list[str] | None = None,
-) -> dict[str, Any]:
-    """Fit every method for each step and seed, evaluate all on the same pairs, and track one run per method.
-
-    Models and scores of an earlier run are reused. `methods` are titles of METHODS (as in chosen_methods)
-    and classes of the user's own, `package.module:Class`.
-
-    Returns:
-        snapshots: address; scores: addresses of the evaluated pairs.
-    """
-    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
-    snapshots = ingest(dataset, reading)["snapshots"]
+def paper_scores(
+    snapshots: str, jobs: Iterable[tuple[int, int]], experiment: Experiment, chosen: dict[str, Method]
+) -> list[str]:
+    """Evaluate methods on each step and seed of `jobs` in the paper's protocol; return the scores' addresses."""
     scores: list[str] = []
     models_of: Models = defaultdict(dict)
-    for step, seed in _jobs(f"benchmark {dataset}", steps_to_evaluate(snapshots, steps), seeds):
+    for step, seed in jobs:
         for names, models in _fitted(snapshots, step, experiment, chosen, seed, models_of):
             scores.append(
                 evaluate_task(snapshots, models[-1], step, names[0], seed, models[:-1])
                 if models
                 else methods_task(snapshots, names, step, experiment, seed)
             )
-    show_table(dataset, metrics(scores, snapshots))
-    track_task(snapshots, scores)
-    return {"snapshots": snapshots, "scores": scores}
+    return scores
 
 
-@flow(flow_run_name="prequential benchmark {dataset}")
-def prequential(
-    dataset: str,
-    reading: dict[str, Any] | None = None,
-    steps: str | None = None,
-    seeds: int = 1,
-    changes: Changes = None,
-    methods: list[str] | None = None,
-) -> dict[str, Any]:
-    """Fit every method on the past of each step and seed, and rank the step's links among the same candidates.
-
-    Queries, models and scores of an earlier run are reused. `methods` as in `benchmark`.
-
-    Returns:
-        snapshots: address; scores: addresses of the scored queries.
-    """
-    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
-    snapshots = ingest(dataset, reading)["snapshots"]
+def prequential_scores(
+    snapshots: str, jobs: Iterable[tuple[int, int]], experiment: Experiment, chosen: dict[str, Method]
+) -> list[str]:
+    """Rank the links of each step and seed of `jobs` by methods; return the addresses of the scored queries."""
     scores: list[str] = []
     models_of: Models = defaultdict(dict)
-    for step, seed in _jobs(f"prequential benchmark {dataset}", steps_to_rank(snapshots, steps), seeds):
+    for step, seed in jobs:
         queries = queries_task(snapshots, step, seed)
         for names, models in _fitted(snapshots, step, experiment, chosen, seed, models_of):
             scores.append(
@@ -130,9 +102,61 @@ def prequential(
                 if models
                 else rank_methods_task(snapshots, queries, names, experiment, seed)
             )
+    return scores
+
+
+@flow(flow_run_name="benchmark {dataset}")
+@managed
+def benchmark(  # noqa: PLR0913, because each argument is a parameter of a deployment
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    steps: str | None = None,
+    seeds: int = 1,
+    changes: Changes = None,
+    methods: list[str] | None = None,
+    study: str | None = None,
+) -> dict[str, Any]:
+    """Fit every method for each step and seed, evaluate all on the same pairs, and track one run per method.
+
+    Models and scores of an earlier run are reused. `methods` are titles of METHODS (as in chosen_methods)
+    and classes of the user's own, `package.module:Class`. `study` is the experiment that the runs belong to, a tag.
+
+    Returns:
+        snapshots: address; scores: addresses of the evaluated pairs.
+    """
+    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    snapshots = ingest(dataset, reading)["snapshots"]
+    jobs = _jobs(f"benchmark {dataset}", steps_to_evaluate(snapshots, steps), seeds)
+    scores = paper_scores(snapshots, jobs, experiment, chosen)
+    show_table(dataset, metrics(scores, snapshots))
+    track_task(snapshots, scores, study)
+    return {"snapshots": snapshots, "scores": scores}
+
+
+@flow(flow_run_name="prequential benchmark {dataset}")
+def prequential(  # noqa: PLR0913, because each argument is a parameter of a deployment
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    steps: str | None = None,
+    seeds: int = 1,
+    changes: Changes = None,
+    methods: list[str] | None = None,
+    study: str | None = None,
+) -> dict[str, Any]:
+    """Fit every method on the past of each step and seed, and rank the step's links among the same candidates.
+
+    Queries, models and scores of an earlier run are reused. `methods` and `study` as in `benchmark`.
+
+    Returns:
+        snapshots: address; scores: addresses of the scored queries.
+    """
+    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    snapshots = ingest(dataset, reading)["snapshots"]
+    jobs = _jobs(f"prequential benchmark {dataset}", steps_to_rank(snapshots, steps), seeds)
+    scores = prequential_scores(snapshots, jobs, experiment, chosen)
     rows = ranking_metrics(scores, snapshots)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
-    track_rankings_task(snapshots, scores, rows)
+    track_rankings_task(snapshots, scores, rows, study=study)
     return {"snapshots": snapshots, "scores": scores}
 
 

@@ -106,6 +106,14 @@ METHODS: dict[str, Method] = {
 }
 
 
+VARIATIONS: dict[str, Variation] = {
+    "Published DyFormer without pre-training": Variation(changes={**PUBLISHED, "pretrain": None}),
+    "Published DyFormer, 4 layers": Variation(changes={**PUBLISHED, "model.num_layers": 4}),
+    "Published DyFormer, 6 layers": Variation(changes={**PUBLISHED, "model.num_layers": 6}),
+}
+"""Variations of DyFormer that run only where they are named: the rows of the paper's studies of its parts."""
+
+
 BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, Variation | Forecaster))
 """Titles, in a table of scores, of the methods that ours are compared with."""
 

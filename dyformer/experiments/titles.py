@@ -18,21 +18,26 @@ def split_names(given: Sequence[str] | None) -> list[str]:
 
 
 def known_titles() -> list[str]:
-    """Give the titles of METHODS, with those that a program added to it, without importing its module."""
+    """Give the titles of METHODS and VARIATIONS, with those that a program added, without importing their module."""
     loaded = sys.modules.get("dyformer.experiments.methods")
-    return list(loaded.METHODS) if loaded else written_titles()
+    return [*loaded.METHODS, *loaded.VARIATIONS] if loaded else written_titles()
 
 
 def written_titles() -> list[str]:
-    """Read the titles of METHODS from the source of their module, because importing it takes seconds (torch).
+    """Read the titles of METHODS and VARIATIONS from the source of their module, whose import takes seconds (torch).
 
-    Raises LookupError where METHODS is not written as one dictionary with constant keys.
+    Raises LookupError where one is not written as a dictionary with constant keys.
     """
     source = Path(__file__).with_name("methods.py").read_text(encoding="utf-8")
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == "METHODS":
-            return [ast.literal_eval(key) for key in statement.value.keys]  # pyright: ignore
-    raise LookupError("methods.py has no dictionary METHODS")
+    values = {
+        ast.unparse(statement.target): statement.value
+        for statement in ast.parse(source).body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict)
+    }
+    try:
+        return [ast.literal_eval(key) for name in ("METHODS", "VARIATIONS") for key in values[name].keys if key]
+    except KeyError as error:
+        raise LookupError(f"methods.py has no dictionary {error}") from None
 
 
 def full_title(name: str, titles: Iterable[str]) -> str:

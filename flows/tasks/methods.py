@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dyformer.embedder import Embedder
 from dyformer.evaluation.protocols import FittedOnce
-from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, Method, checked_method, default_methods
+from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Method, checked_method, default_methods
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
 from dyformer.graphs.config import GraphConfig
 from storage.artifacts.artifact import digest
@@ -24,19 +24,22 @@ class MethodFailed(ValueError):
 
 
 def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
-    """Return the methods of these names, else default_methods; the keys are titles, or `package.module:Class`.
+    """Return the methods of these names, of METHODS and VARIATIONS, else default_methods.
+
+    The keys are titles, or `package.module:Class`.
 
     Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
     entry begins so. Raises UnknownMethod.
     """
     if names is None:
         return default_methods()
-    chosen = [name if ":" in name else full_title(name, METHODS) for name in names]
+    known = {**METHODS, **VARIATIONS}
+    chosen = [name if ":" in name else full_title(name, known) for name in names]
     titles = [title_of(name) for name in dict.fromkeys(chosen)]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
         raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or remove one")
-    return {name: own_method(name) if ":" in name else METHODS[name] for name in chosen}
+    return {name: own_method(name) if ":" in name else known[name] for name in chosen}
 
 
 def benchmark_methods(given: Sequence[str] | None) -> list[str]:

@@ -1,5 +1,6 @@
 """A benchmark or a leak audit -> MLflow: one run for each method and seed, and one with the comparison."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -24,14 +25,17 @@ from storage.layout import Layout
 from storage.tracking.runs import Tracker, open_tracker
 
 
-def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
-    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison."""
+def track_benchmark(snapshots: str, scores: list[str], study: str | None = None) -> dict[str, Any]:
+    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison.
+
+    `study` is the experiment that the runs belong to: it is a tag, and makes them other runs.
+    """
     opened = open_snapshots(snapshots)
     table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
-    whole = run_key("benchmark", *(digest(address) for address in scores))
-    tags = {**tags_of(opened, None), "stage": "benchmark", "steps": _steps(table)}
+    whole = run_key(*_kind(study), *(digest(address) for address in scores))
+    tags = {**tags_of(opened, None), **_study_tag(study), "stage": "benchmark", "steps": _steps(table)}
     _track_methods(tracker, opened, table, tags, whole)
     name = _run_name(opened, "comparison of methods", table)
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
@@ -42,7 +46,11 @@ def track_benchmark(snapshots: str, scores: list[str]) -> dict[str, Any]:
 
 
 def track_rankings(
-    snapshots: str, scores: list[str], table: pl.DataFrame, reliability_rows: pl.DataFrame | None = None
+    snapshots: str,
+    scores: list[str],
+    table: pl.DataFrame,
+    reliability_rows: pl.DataFrame | None = None,
+    study: str | None = None,
 ) -> dict[str, Any]:
     """Track a benchmark of ranks or forecasts: one run per method and seed with its metrics, and one with all.
 
@@ -51,12 +59,13 @@ def track_rankings(
         scores: addresses of the scored queries, the ranks or the backtests.
         table: their metrics, of one protocol.
         reliability_rows: the reliability of the probabilities, where the protocol has some.
+        study: as in track_benchmark.
     """
     opened = open_snapshots(snapshots)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
-    whole = run_key("benchmark", *(digest(address) for address in scores))
-    tags = {**tags_of(opened, None), "protocol": table["protocol"][0], "stage": "benchmark", "steps": _steps(table)}
+    whole = run_key(*_kind(study), *(digest(address) for address in scores))
+    tags = {**tags_of(opened, None), **_study_tag(study), "protocol": table["protocol"][0], "stage": "benchmark", "steps": _steps(table)}
     _track_methods(tracker, opened, table, tags, whole)
     name = _run_name(opened, "comparison of methods", table)
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
@@ -67,6 +76,21 @@ def track_rankings(
             run.table("reliability.csv", reliability_rows)
             if (reliability_rows["fraction"] > 0).any():
                 run.plot("plots/reliability.png", reliability_diagram(reliability_rows))
+    return outcome(tracker, run, None)
+
+
+def track_study(study: str, snapshots: str, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Track the tables and plots of a study on one dataset as the files of one run."""
+    opened = open_snapshots(snapshots)
+    tracker = open_tracker(opened.layout)
+    with tracker.run(
+        dataset=opened.dataset,
+        name=f"tables of {study}, {opened.dataset} v{opened.version}",
+        tags={**tags_of(opened, None), **_study_tag(study), "stage": "experiment", "method": "all"},
+        key=run_key("experiment", study, *(content.hex() for _, content in sorted(files.items()))),
+    ) as run:
+        for name, content in files.items():
+            run.artifact(name, content)
     return outcome(tracker, run, None)
 
 
@@ -92,6 +116,14 @@ def track_audit(report: str) -> dict[str, Any]:
         run.artifact("audit.md", page.encode())
         run.artifact("audit.json", read_bytes(report, RECORD))
     return outcome(tracker, run, None)
+
+
+def _kind(study: str | None) -> tuple[str, ...]:
+    return ("benchmark",) if study is None else ("benchmark", study)
+
+
+def _study_tag(study: str | None) -> dict[str, str]:
+    return {} if study is None else {"experiment": study}
 
 
 def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:

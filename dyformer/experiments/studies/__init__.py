@@ -1,0 +1,1 @@
+"""The paper's experiments as data: rows to run, the paper's own values, and the tables that have both."""

@@ -1,0 +1,130 @@
+"""STUDIES: every experiment that `dyformer benchmark --experiment` runs, as its rows, with the paper's values beside."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
+from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.evaluation.protocols import PROTOCOL as PAPER
+from dyformer.experiments.methods import METHODS
+from dyformer.experiments.studies.paper_tables import (
+    LAYERS,
+    LINKS,
+    NEW_LINKS,
+    PaperTable,
+)
+
+COST = "cost"
+"""The protocol of a study that scores no pair: each method is fitted once on the newest history and measured."""
+
+PUBLISHED_TITLE = "DyFormer (as published)"
+
+
+class UnknownStudy(ValueError):
+    """A name that no study has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One experiment: the rows of its table, by the method that each is, and the row of the paper beside it.
+
+    A method is a title of METHODS or VARIATIONS; with FORECASTER_WITH before it, the row is the forecaster that reads
+    the method's vectors. A row without one in the paper has None.
+    """
+
+    sentence: str
+    rows: Mapping[str, str | None]
+    datasets: tuple[str, ...]
+    protocol: str = PAPER
+    paper: Mapping[str, PaperTable]  # by slice
+    plot: str | None = None  # "steps" or "comparison"
+
+    @property
+    def methods(self) -> list[str]:
+        """Titles of the methods to run, each once."""
+        titles = [row if row in METHODS else row.removeprefix(FORECASTER_WITH) for row in self.rows]
+        return list(dict.fromkeys(titles))
+
+
+_BASELINES = {
+    "node2vec": "node2vec",
+    "GraphSAGE": "GraphSAGE",
+    "DynAERNN": "DynAERNN",
+    "DynGEM": "DynGEM",
+    "DySAT": "DySAT",
+    "EvolveGCN-O": "EvolveGCN",
+    "EvolveGCN-H": "EvolveGCN",
+}
+_SIMPLE = dict.fromkeys(
+    [
+        "EdgeBank (ever)",
+        "EdgeBank (decayed)",
+        "Preferential attachment",
+        "Adamic-Adar",
+        "L3",
+        "Contact recency",
+        "Logistic regression on pair features",
+        "Boosted trees on pair features",
+    ]
+)
+_OURS = {"DyFormer (as published)": "DyFormer", "DyFormer": "DyFormer"}
+_FORECASTERS = dict.fromkeys(["Forecaster without vectors", FORECASTER_WITH + "DyFormer"])
+_THREE_LOGS = ("uci", "yelp", "ml-10m")
+_ALL_LINKS = {"all": LINKS, "new": NEW_LINKS}
+
+STUDIES: dict[str, Study] = {
+    "links": Study(
+        sentence="all methods, on all links of the next step and on the new ones (tables of section 5.2)",
+        rows={**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS},
+        datasets=("rds", *_THREE_LOGS),
+        paper=_ALL_LINKS,
+        plot="comparison",
+    ),
+    "steps": Study(
+        sentence="the same methods step by step (plot of section 5.2)",
+        rows={**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS},
+        datasets=("rds", *_THREE_LOGS),
+        paper=_ALL_LINKS,
+        plot="steps",
+    ),
+    "pretraining": Study(
+        sentence="DyFormer with and without pre-training, as published and by default (plot of section 5.2)",
+        rows={
+            **_OURS,
+            "Published DyFormer without pre-training": None,
+            "DyFormer without pre-training": None,
+        },
+        datasets=("rds", *_THREE_LOGS),
+        paper=_ALL_LINKS,
+        plot="comparison",
+    ),
+    "layers": Study(
+        sentence="DyFormer as published with 2, 4 and 6 layers",
+        rows={
+            PUBLISHED_TITLE: "2 layers",
+            "Published DyFormer, 4 layers": "4 layers",
+            "Published DyFormer, 6 layers": "6 layers",
+        },
+        datasets=_THREE_LOGS,
+        paper={"all": LAYERS},
+    ),
+    "forecaster": Study(
+        sentence="what the vectors of each method add to the forecaster, among hard candidates",
+        rows=dict.fromkeys(
+            [
+                "Forecaster without vectors",
+                *(FORECASTER_WITH + title for title in (*_BASELINES, "DyFormer (as published)", "DyFormer")),
+            ]
+        ),
+        datasets=("uci", "yelp"),
+        protocol=PREQUENTIAL,
+        paper={},
+    ),
+}
+
+
+def study_of(name: str) -> Study:
+    """Return the study of a name. Raises UnknownStudy, with the allowed names."""
+    if name not in STUDIES:
+        raise UnknownStudy(f"there is no experiment {name!r}: expected one of {', '.join(STUDIES)}")
+    return STUDIES[name]

@@ -1,0 +1,80 @@
+"""The paper's values as data, against the source of the paper."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from dyformer.experiments.studies.paper_tables import COSTS, ENCODINGS, HOPS, LAYERS, LINKS, NEW_LINKS, NOISE, TOWERS
+
+NUMBER = re.compile(r"(\d+\.\d+)\s*\\pm")
+
+
+@pytest.fixture(scope="module")
+def paper() -> str:
+    data = Path(os.environ.get("DYFORMER_SHARED_DATA", Path(__file__).resolve().parents[3].parent / "shared" / "data"))
+    source = data.parent / "paper" / "dyformer.tex"
+    if not source.exists():
+        reason = f"the source of the paper is not at {source}; set DYFORMER_SHARED_DATA to the folder beside it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return source.read_text()
+
+
+def table(paper: str, label: str) -> list[str]:
+    """Give the lines of a table that are no comments."""
+    start = paper.index(f"\\label{{{label}}}")
+    lines = paper[start : paper.index("\\end{table}", start)].splitlines()
+    return [line for line in lines if not line.lstrip().startswith("%")]
+
+
+def pairs_of_rows(paper: str, label: str) -> dict[str, list[tuple[float, float]]]:
+    """Read Micro and Macro of each column, by the title of two rows; a title has `$`, `\\our` and `\\textsc` around it."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    joined = re.sub(r"(\\multirow[^&\n]*)\n", r"\1", "\n".join(table(paper, label)))
+    rows = [line for line in joined.splitlines() if NUMBER.search(line)]
+    for micro, macro in zip(rows[::2], rows[1::2], strict=True):
+        title = micro.partition("&")[0] if "multirow" in micro.partition("&")[0] else ""
+        name = re.sub(r"\\multirow\{\d\}\{\*\}|\\textsc|\\textbf|[{}$]", "", title).strip()
+        name = re.sub(r"\\oure?", "DyFormer", name)
+        values = [[float(value) for value in NUMBER.findall(line)] for line in (micro, macro)]
+        found[name.replace("Node2Vec", "node2vec")] = list(zip(*values, strict=True))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("label", "ours", "datasets"),
+    [
+        ("table:single_step_link_prediction", LINKS, ("rds", "uci", "yelp", "ml-10m")),
+        ("table:single_step_link_prediction_new_edge", NEW_LINKS, ("rds", "uci", "yelp", "ml-10m")),
+        ("table:compare_positional_encoding", ENCODINGS, ("uci", "yelp", "ml-10m")),
+        ("table:single_two_tower", TOWERS, ("uci", "yelp", "ml-10m")),
+        ("table:compare_k_hop_vs_full_attention", HOPS, ("uci", "yelp", "ml-10m")),
+        ("table:number_of_layers", LAYERS, ("uci", "yelp", "ml-10m")),
+    ],
+)
+def test_a_table_of_auc_is_that_of_the_paper(paper: str, label: str, ours, datasets: tuple[str, ...]):
+    theirs = pairs_of_rows(paper, label)
+    assert set(theirs) == {row for rows in ours.values() for row in rows}
+    for number, dataset in enumerate(datasets):
+        assert ours[dataset] == {row: values[number] for row, values in theirs.items()}
+
+
+def test_the_table_of_noise_is_that_of_the_paper(paper: str):
+    numbers = [
+        [float(value) for value in NUMBER.findall(line)] for line in table(paper, "eq:noisy_input") if "pm" in line
+    ]
+    rows = [numbers[number : number + 2] for number in range(0, len(numbers), 2)]
+    for dataset, (one_hop, full) in zip(("uci", "yelp"), (rows[:2], rows[2:]), strict=True):
+        for title, (micro, macro) in (("1-hop attention", one_hop), ("Full attention", full)):
+            for noise, *values in zip(("10%", "20%", "50%"), micro, macro, strict=True):
+                assert NOISE[dataset][f"{title}, {noise}"] == tuple(values)
+
+
+def test_the_table_of_costs_is_that_of_the_paper(paper: str):
+    cells = r"(\d+\.?\d*)\$GB\s*& *\$(\d+\.\d+)\$s/\$(\d+\.\d+)\$s *\(\$(\d+)\$ epochs\)"
+    rows = [found.groups() for line in table(paper, "table:memory_time") if (found := re.search(cells, line))]
+    ours = [tuple(cost) for dataset in ("ml-10m", "yelp") for cost in COSTS[dataset].values()]
+    assert [tuple(map(float, row)) for row in rows] == ours
