@@ -107,7 +107,7 @@ def prequential_scores(
 
 @flow(flow_run_name="benchmark {dataset}")
 @managed
-def benchmark(  # noqa: PLR0913, because each argument is a parameter of a deployment
+def benchmark(
     dataset: str,
     reading: dict[str, Any] | None = None,
     steps: str | None = None,
@@ -134,7 +134,7 @@ def benchmark(  # noqa: PLR0913, because each argument is a parameter of a deplo
 
 
 @flow(flow_run_name="prequential benchmark {dataset}")
-def prequential(  # noqa: PLR0913, because each argument is a parameter of a deployment
+def prequential(
     dataset: str,
     reading: dict[str, Any] | None = None,
     steps: str | None = None,

@@ -3,23 +3,19 @@
 import json
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flows import published
+from flows.benchmark_command import benchmark
 from flows.comparison import compare
 from flows.console import (
     counts_line,
-    plain_steps,
     print_frame,
     print_json,
-    print_tables,
     printable,
-    write_json,
 )
 from flows.ending import FAILED, NOTHING_TO_DO, exit_code
 from flows.options import (
@@ -29,14 +25,13 @@ from flows.options import (
     JsonFile,
     LinksName,
     Name,
-    ProtocolName,
     Seed,
     check_titles,
     experiment_from,
     with_reading,
 )
 from flows.retention import prune
-from flows.runs import announce, finished_run, next_options, print_plan, print_run, retrained
+from flows.runs import announce, finished_run, ingested, next_options, print_plan, print_run, retrained
 from flows.service.commands import register
 from flows.service.running import use_running_stack
 
@@ -130,7 +125,7 @@ def snapshots(
     """Cut a log into snapshots and count the rows of each; ingests new rows of the log first."""
     from flows.tasks.snapshots import snapshot_counts, weights_and_labels
 
-    address, _ = _ingested(dataset, reading, lambda num_steps: None, (lambda text: None) if as_json else print_plan)
+    address, _ = ingested(dataset, reading, lambda num_steps: None, (lambda text: None) if as_json else print_plan)
     counts = snapshot_counts(address).hstack(weights_and_labels(address))
     print_json(counts.to_dicts()) if as_json else print_frame(counts, f"snapshots of {dataset}")
 
@@ -151,7 +146,7 @@ def prepare(
     from flows.tasks.snapshots import check_range, newest_until
 
     last = 2 if until is None else until
-    address, _ = _ingested(dataset, reading, lambda num_steps: check_range(dataset, [last], 1, num_steps))
+    address, _ = ingested(dataset, reading, lambda num_steps: check_range(dataset, [last], 1, num_steps))
     for kind, table in prepare_tables(address, newest_until(address) if until is None else until, experiment).items():
         print(f"{kind}: {table}")
 
@@ -317,58 +312,6 @@ def report(
 
 @app.command()
 @with_reading
-def benchmark(  # noqa: PLR0913, because each option is an argument
-    dataset: Name,
-    reading: dict[str, Any],
-    steps: Annotated[
-        str | None,
-        typer.Option(help='steps to evaluate, "3-13" or "5,7" (by default those of the paper)', show_default=False),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
-    protocol: Annotated[
-        ProtocolName,
-        typer.Option(
-            help="paper: AUC of the next step's links against random pairs; prequential: their ranks among hard"
-            " candidates; forecasts: what would have been published, against what came; live-update: ROLAND's weekly"
-            " ranks"
-        ),
-    ] = "paper",
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--methods",
-            "--method",
-            help="names, such as dyformer,l3 (by default all but trained baselines), or your own, package.module:Class",
-            show_default=False,
-        ),
-    ] = None,
-    changes: Changes = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Evaluate methods on every step of a protocol: DyFormer, its variations, baselines, your own."""
-    experiment = experiment_from(dataset, changes)  # refused before anything is committed
-    check_titles(methods)
-    from flows.tasks.evaluation.evaluate import wanted_steps
-    from flows.tasks.methods import benchmark_methods
-    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
-
-    names = benchmark_methods(methods)
-    wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
-    address, _ = _ingested(
-        dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
-    )
-    announce()
-    from flows.protocols import PROTOCOLS, run_protocol
-
-    PROTOCOLS[protocol].check_steps(address, steps)
-    rows, tables = run_protocol(protocol, dataset, reading, steps, seeds, experiment, names)
-    print_tables(tables)
-    if json_file is not None:
-        write_json(json_file, plain_steps(rows))
-
-
-@app.command()
-@with_reading
 def audit(  # noqa: PLR0913, because each option is an argument
     dataset: Name,
     reading: dict[str, Any],
@@ -426,6 +369,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
 
 register(app)
 published.register(app)
+app.command()(benchmark)
 app.command()(compare)
 app.command()(prune)
 
@@ -437,20 +381,3 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _print_damage(damage: object) -> None:
     print(printable(f"dyformer: left out, because it is damaged: {damage}"), file=sys.stderr)
-
-
-def _ingested(
-    dataset: str,
-    reading: dict[str, Any],
-    check: Callable[[int], None] | None = None,
-    write: Callable[[str], None] = print_plan,
-) -> tuple[str, float]:
-    """Commit the new rows of a log; return the address of its snapshots and the seconds it took."""
-    from flows.tasks.ingest import ingest_log
-    from flows.tasks.snapshots import make_snapshots
-
-    started = time.monotonic()
-    counts = ingest_log(dataset, reading, write, check)
-    address = make_snapshots(dataset, counts["version"])
-    write(counts_line(counts))
-    return address, round(time.monotonic() - started, 2)

@@ -213,5 +213,6 @@ def _with_lines(items: Iterable[Item], title: str, total: int | None) -> Iterato
         yield item
         now = time.monotonic()
         if now - printed >= SECONDS_BETWEEN_LINES:
-            print(f"{title}: {number}{f' of {total}' if total else ''}, {now - started:.0f} s", flush=True)
+            left = f", about {(now - started) / number * (total - number):.0f} s left" if total else ""
+            print(f"{title}: {number}{f' of {total}' if total else ''}, {now - started:.0f} s{left}", flush=True)
             printed = now

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,23 @@ def finished_run(
     if report is not None:
         send_spooled()  # as every run does that has new rows
     return report, seconds
+
+
+def ingested(
+    dataset: str,
+    reading: dict[str, Any],
+    check: Callable[[int], None] | None = None,
+    write: Callable[[str], None] = print_plan,
+) -> tuple[str, float]:
+    """Commit the new rows of a log; return the address of its snapshots and the seconds it took."""
+    from flows.tasks.ingest import ingest_log
+    from flows.tasks.snapshots import make_snapshots
+
+    started = time.monotonic()
+    counts = ingest_log(dataset, reading, write, check)
+    address = make_snapshots(dataset, counts["version"])
+    write(counts_line(counts))
+    return address, round(time.monotonic() - started, 2)
 
 
 def announce() -> None:

@@ -1,4 +1,4 @@
-"""STUDIES: every experiment that `dyformer benchmark --experiment` runs, as its rows, with the paper's values beside."""
+"""STUDIES: the experiments of `dyformer benchmark --experiment`: their rows, each with its row of the paper."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,6 @@ from dyformer.experiments.studies.paper_tables import (
     NEW_LINKS,
     PaperTable,
 )
-
-COST = "cost"
-"""The protocol of a study that scores no pair: each method is fitted once on the newest history and measured."""
 
 PUBLISHED_TITLE = "DyFormer (as published)"
 
@@ -67,7 +64,7 @@ _SIMPLE = dict.fromkeys(
         "Boosted trees on pair features",
     ]
 )
-_OURS = {"DyFormer (as published)": "DyFormer", "DyFormer": "DyFormer"}
+_OURS = {PUBLISHED_TITLE: "DyFormer", "DyFormer": "DyFormer"}
 _FORECASTERS = dict.fromkeys(["Forecaster without vectors", FORECASTER_WITH + "DyFormer"])
 _THREE_LOGS = ("uci", "yelp", "ml-10m")
 _ALL_LINKS = {"all": LINKS, "new": NEW_LINKS}
@@ -113,7 +110,7 @@ STUDIES: dict[str, Study] = {
         rows=dict.fromkeys(
             [
                 "Forecaster without vectors",
-                *(FORECASTER_WITH + title for title in (*_BASELINES, "DyFormer (as published)", "DyFormer")),
+                *(FORECASTER_WITH + title for title in (*_BASELINES, *_OURS)),
             ]
         ),
         datasets=("uci", "yelp"),

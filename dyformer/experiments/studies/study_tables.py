@@ -112,17 +112,15 @@ def _frame(
     return pl.DataFrame(table, schema=schema)
 
 
-def _title(
-    name: str, dataset: str, study: Study, part: str, rows: pl.DataFrame, steps: pl.Series, changes: str
-) -> str:
+def _title(name: str, dataset: str, study: Study, part: str, rows: pl.DataFrame, steps: pl.Series, changes: str) -> str:
     num_seeds, num_steps = rows["seed"].n_unique(), steps.n_unique()
     first, last = steps.min(), steps.max()
     which = f"step {first}" if num_steps == 1 else f"{num_steps} steps from {first} to {last}"
     what = "AUC in percent" if study.protocol == PAPER else "MRR"
-    capped = changes or "none, so that every method trains as long as it does by default"
+    changed = f"{changes} for DyFormer, baselines as by default" if changes else "none, all methods as by default"
     return (
         f"{name}, {dataset}, {SLICE_TITLES[part]}: {what}, {study.protocol} protocol, mean ± standard deviation over "
-        f"{num_seeds} seed{'s' * (num_seeds > 1)}, {which}; cap on epochs and other changes of DyFormer: {capped}"
+        f"{num_seeds} seed{'s' * (num_seeds > 1)}, {which}; cap on epochs and other changed settings: {changed}"
     )
 
 

@@ -65,7 +65,13 @@ def track_rankings(
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
     whole = run_key(*_kind(study), *(digest(address) for address in scores))
-    tags = {**tags_of(opened, None), **_study_tag(study), "protocol": table["protocol"][0], "stage": "benchmark", "steps": _steps(table)}
+    tags = {
+        **tags_of(opened, None),
+        **_study_tag(study),
+        "protocol": table["protocol"][0],
+        "stage": "benchmark",
+        "steps": _steps(table),
+    }
     _track_methods(tracker, opened, table, tags, whole)
     name = _run_name(opened, "comparison of methods", table)
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:

@@ -31,7 +31,7 @@ def table(paper: str, label: str) -> list[str]:
 
 
 def pairs_of_rows(paper: str, label: str) -> dict[str, list[tuple[float, float]]]:
-    """Read Micro and Macro of each column, by the title of two rows; a title has `$`, `\\our` and `\\textsc` around it."""
+    """Read Micro and Macro of each column, by the title of two rows."""
     found: dict[str, list[tuple[float, float]]] = {}
     joined = re.sub(r"(\\multirow[^&\n]*)\n", r"\1", "\n".join(table(paper, label)))
     rows = [line for line in joined.splitlines() if NUMBER.search(line)]

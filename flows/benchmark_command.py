@@ -1,0 +1,197 @@
+"""The command `benchmark`: methods on every step of a protocol, or an experiment of the paper on several logs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.console import plain_steps, print_frame, print_tables, write_json
+from flows.options import Changes, JsonFile, ProtocolName, check_titles, experiment_from, with_reading
+from flows.runs import announce, ingested
+
+if TYPE_CHECKING:
+    from dyformer.experiments.studies.studies import Study
+
+STUDY_PANEL = "Experiments of the paper"
+
+
+@with_reading
+def benchmark(  # noqa: PLR0913, because each option is an argument
+    reading: dict[str, Any],
+    dataset: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATASET",
+            help="a known name (see `dyformer datasets`) or a new one for your own log",
+            show_default=False,
+        ),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(help='steps to evaluate, "3-13" or "5,7" (by default those of the paper)', show_default=False),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
+    protocol: Annotated[
+        ProtocolName,
+        typer.Option(
+            help="paper: AUC of the next step's links against random pairs; prequential: their ranks among hard"
+            " candidates; forecasts: what would have been published, against what came; live-update: ROLAND's weekly"
+            " ranks"
+        ),
+    ] = "paper",
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            help="names, such as dyformer,l3 (by default all but trained baselines), or your own, package.module:Class",
+            show_default=False,
+        ),
+    ] = None,
+    changes: Changes = None,
+    json_file: JsonFile = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            help="run an experiment of --list: its methods and its protocol",
+            rich_help_panel=STUDY_PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    is_list: Annotated[
+        bool, typer.Option("--list", help="list the experiments and exit", rich_help_panel=STUDY_PANEL)
+    ] = False,
+    datasets: Annotated[
+        str | None,
+        typer.Option(
+            help="datasets of the experiment, as in uci,yelp (by default those of the paper); with several, the file of"
+            " each is --log uci=FILE, or its rows are in the store",
+            rich_help_panel=STUDY_PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option(help="trials of the experiment at once", min=1, rich_help_panel=STUDY_PANEL)
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder for the tables (Markdown, CSV, LaTeX) and plots of the experiment",
+            file_okay=False,
+            rich_help_panel=STUDY_PANEL,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Evaluate methods on every step of a protocol: DyFormer, its variations, baselines, your own."""
+    if is_list:
+        _print_studies()
+    elif experiment is not None:
+        _check_study_options(dataset, datasets, methods, protocol, json_file)
+        names = [name.strip() for name in (datasets or dataset or "").split(",") if name.strip()]
+        _run_study(experiment, names, reading, steps, seeds, changes, parallel, out)
+    elif dataset is None:
+        raise typer.BadParameter("name a DATASET, or an experiment by --experiment (--list has their names)")
+    elif datasets is not None or out is not None or parallel > 1:
+        raise typer.BadParameter("--datasets, --out and --parallel belong to --experiment")
+    else:
+        _run_protocol(dataset, reading, steps, seeds, protocol, methods, changes, json_file)
+
+
+def _run_protocol(  # noqa: PLR0913, because each option is an argument
+    dataset: str,
+    reading: dict[str, Any],
+    steps: str | None,
+    seeds: int,
+    protocol: str,
+    methods: list[str] | None,
+    changes: list[str] | None,
+    json_file: Path | None,
+) -> None:
+    """Run the benchmark of a protocol on one dataset and print its tables."""
+    experiment = experiment_from(dataset, changes)  # refused before anything is committed
+    check_titles(methods)
+    from flows.tasks.evaluation.evaluate import wanted_steps
+    from flows.tasks.methods import benchmark_methods
+    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
+
+    names = benchmark_methods(methods)
+    wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
+    address, _ = ingested(
+        dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
+    )
+    announce()
+    from flows.protocols import PROTOCOLS, run_protocol
+
+    PROTOCOLS[protocol].check_steps(address, steps)
+    rows, tables = run_protocol(protocol, dataset, reading, steps, seeds, experiment, names)
+    print_tables(tables)
+    if json_file is not None:
+        write_json(json_file, plain_steps(rows))
+
+
+def _run_study(  # noqa: PLR0913, because each option is an argument
+    name: str,
+    datasets: list[str],
+    reading: dict[str, Any],
+    steps: str | None,
+    seeds: int,
+    changes: list[str] | None,
+    parallel: int,
+    out: Path | None,
+) -> None:
+    """Run an experiment, print its tables, and write its files."""
+    from dyformer.experiments.studies.studies import study_of
+
+    study = study_of(name)
+    chosen = datasets or list(study.datasets)
+    experiments = {dataset: experiment_from(dataset, changes) for dataset in chosen}
+    readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}
+    for dataset in chosen:
+        ingested(dataset, readings[dataset])
+    announce()
+    from flows.studies import run_study
+
+    made = run_study(name, readings, experiments, steps, seeds, parallel, ", ".join(changes or []))
+    print_tables([table.printed() for table in made.tables])
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for file, content in made.files.items():
+            (out / file).write_bytes(content)
+        print(f"wrote {len(made.files)} files to {out}")
+
+
+def reading_of(dataset: str, datasets: list[str], reading: dict[str, Any]) -> dict[str, Any]:
+    """Return how the log of one of several datasets is read: with its own files of `--log uci=FILE`.
+
+    A file without a name belongs to the only dataset. Raises BadParameter for one without a name among several.
+    """
+    files = [text.partition("=") for text in reading.get("log", [])]
+    own = [file for name, sign, file in files if sign and name == dataset]
+    unnamed = [sign.join([name, file]) if sign else name for name, sign, file in files if name not in datasets]
+    if unnamed and len(datasets) > 1:
+        raise typer.BadParameter(f"--log {unnamed[0]}: with several datasets write --log {datasets[0]}={unnamed[0]}")
+    rest = {name: value for name, value in reading.items() if name != "log"}
+    return {**rest, "log": [*own, *unnamed]} if own or unnamed else rest
+
+
+def _check_study_options(
+    dataset: str | None, datasets: str | None, methods: list[str] | None, protocol: str, json_file: Path | None
+) -> None:
+    if dataset is not None and datasets is not None:
+        raise typer.BadParameter("name the datasets once: as DATASET, or by --datasets")
+    if methods or protocol != "paper" or json_file is not None:
+        raise typer.BadParameter("an experiment has its own methods and protocol, and writes its tables to --out")
+
+
+def _print_studies() -> None:
+    import polars as pl
+
+    from dyformer.experiments.studies.studies import STUDIES
+
+    print_frame(pl.DataFrame([_row(name, study) for name, study in STUDIES.items()]))
+
+
+def _row(name: str, study: "Study") -> dict[str, str]:
+    methods = f"{len(study.rows)} rows"
+    return {"experiment": name, "rows": methods, "datasets": ", ".join(study.datasets), "meaning": study.sentence}

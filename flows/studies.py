@@ -1,0 +1,172 @@
+"""A study and datasets -> its trials, in one process or several, then its tables, plots and tracked runs.
+
+A trial is one group of methods on all steps of one dataset, with one seed. What it scores is stored, so that a study
+that was killed runs only the trials that are missing.
+"""
+
+import io
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context, parent_process
+from typing import Any, NamedTuple
+
+import polars as pl
+from prefect import flow
+
+from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
+from dyformer.evaluation.protocols import PROTOCOL as PAPER
+from dyformer.experiments.plots import comparison_chart, step_curve
+from dyformer.experiments.settings import Experiment
+from dyformer.experiments.studies.studies import STUDIES, Study
+from dyformer.experiments.studies.study_tables import StudyTable, study_tables
+from flows.benchmark import groups_of, paper_scores, prequential_scores
+from flows.console import tracked
+from flows.protocols import PROTOCOLS
+from flows.service.outages import stored_task
+from flows.stages import ingest
+from flows.tasks.evaluation.evaluate import steps_to_evaluate
+from flows.tasks.evaluation.rank import steps_to_rank
+from flows.tasks.methods import chosen_methods
+from flows.tasks.tracking.benchmarks import track_study
+from flows.temporary_server import guard_temporary_server
+
+STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank}
+SCORES = {PAPER: paper_scores, PREQUENTIAL: prequential_scores}
+DRAWN = {"steps": step_curve, "comparison": comparison_chart}
+
+track_study_task = stored_task(name="track study")(track_study)
+
+
+class Trial(NamedTuple):
+    """One group of methods on all steps of a dataset, with one seed."""
+
+    protocol: str
+    dataset: str
+    snapshots: str
+    steps: list[int]
+    seed: int
+    experiment: Experiment
+    names: list[str]
+
+
+class Finished(NamedTuple):
+    """The tables of a study, and the contents of its files by name."""
+
+    tables: list[StudyTable]
+    files: dict[str, bytes]
+
+
+@flow(flow_run_name="{names} on {dataset}, seed {seed}")
+def run_trial(
+    protocol: str,
+    dataset: str,
+    snapshots: str,
+    steps: list[int],
+    seed: int,
+    experiment: Experiment,
+    names: list[str],
+) -> list[str]:
+    """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses."""
+    return SCORES[protocol](snapshots, [(step, seed) for step in steps], experiment, chosen_methods(names))
+
+
+def run_study(
+    name: str,
+    readings: Mapping[str, dict[str, Any]],
+    experiments: Mapping[str, Experiment],
+    steps: str | None = None,
+    seeds: int = 1,
+    parallel: int = 1,
+    changes: str = "",
+) -> Finished:
+    """Run the missing trials of a study, and make its tables and plots by the benchmark of its protocol.
+
+    Args:
+        name: of STUDIES.
+        readings: how the log of each dataset is read; an empty one where its rows are in the store.
+        experiments: settings of each dataset.
+        steps: those to evaluate, such as "3-13"; None for those of the paper.
+        seeds: number of seeds, from 0.
+        parallel: number of processes.
+        changes: the changed settings, as the titles of the tables state them.
+    """
+    study, made = STUDIES[name], Finished([], {})
+    snapshots = {dataset: ingest(dataset, reading)["snapshots"] for dataset, reading in readings.items()}
+    trials = [
+        trial
+        for dataset, address in snapshots.items()
+        for trial in trials_of(study, dataset, address, steps, seeds, experiments[dataset])
+    ]
+    for _ in tracked(finished(trials, parallel), f"trials of {name}", len(trials)):
+        pass
+    protocol = PROTOCOLS[study.protocol]
+    for dataset, address in snapshots.items():
+        scored = protocol.flow(dataset, None, steps, seeds, experiments[dataset], study.methods, name)
+        metrics = protocol.metrics(scored["scores"], scored["snapshots"])
+        tables = study_tables(name, study, metrics, dataset, changes)
+        files = {file: text.encode() for table in tables for file, text in table.files().items()}
+        files |= plots(name, study, metrics, dataset)
+        track_study_task(name, address, files)
+        made.tables.extend(tables)
+        made.files.update(files)
+    return made
+
+
+def trials_of(
+    study: Study, dataset: str, snapshots: str, steps: str | None, seeds: int, experiment: Experiment
+) -> list[Trial]:
+    """List the trials of a study on one dataset."""
+    numbers = STEPS[study.protocol](snapshots, steps)
+    return [
+        Trial(study.protocol, dataset, snapshots, numbers, seed, experiment, names)
+        for seed in range(seeds)
+        for names in groups_of(chosen_methods(study.methods))
+    ]
+
+
+def finished(trials: list[Trial], parallel: int) -> Iterator[Trial]:
+    """Run trials and yield each at its end: in this process, or in several that end with it."""
+    if parallel == 1:
+        for trial in trials:
+            run_trial(*trial)
+            yield trial
+        return
+    context = get_context("spawn")  # because threads of torch and Prefect do not survive a fork
+    pool = ProcessPoolExecutor(parallel, mp_context=context, initializer=_settle, initargs=(parallel,))
+    try:
+        running = {pool.submit(run_trial, *trial): trial for trial in trials}
+        for future in as_completed(running):
+            future.result()  # raises the error of a trial
+            yield running[future]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def plots(name: str, study: Study, metrics: pl.DataFrame, dataset: str) -> dict[str, bytes]:
+    """Draw the plot of a study as PNG, by the name of its file: one for all links, and one for the new ones."""
+    drawn: dict[str, bytes] = {}
+    rows = metrics.filter(pl.col("method").is_in(list(study.rows)), pl.col("seed").is_not_null())
+    for part in ("all", "new") if study.plot is not None else ():
+        if not rows.filter(slice=part, metric="auc").drop_nulls("value").is_empty():
+            content = io.BytesIO()
+            DRAWN[study.plot or ""](rows, slice_name=part).savefig(content, format="png", dpi=150)
+            drawn[f"{name}-{dataset}-{part}.png"] = content.getvalue()
+    return drawn
+
+
+def _settle(parallel: int) -> None:
+    """Give a process its part of the cores, and end it when the study's own process ends, however that ends."""
+    import torch
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
+    guard_temporary_server()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

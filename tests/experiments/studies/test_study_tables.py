@@ -1,0 +1,86 @@
+"""Tables of a study: means and deviations by hand, and the paper's values from the row beside."""
+
+import csv
+import io
+
+import polars as pl
+import pytest
+
+from dyformer.experiments.studies.studies import STUDIES, Study
+from dyformer.experiments.studies.study_tables import StudyTable, study_tables
+
+STUDY = Study(
+    sentence="",
+    rows={"L3": None, "DyFormer": "DyFormer"},
+    datasets=("uci",),
+    paper={"all": {"uci": {"DyFormer": (87.91, 88.49)}}},
+)
+VALUES = {("L3", 0): 0.70, ("L3", 1): 0.74, ("DyFormer", 0): 0.90, ("DyFormer", 1): 0.88}
+
+
+def metrics(values: dict[tuple[str, int], float]) -> pl.DataFrame:
+    """Give the same value for two steps, micro and macro, so that only the mean over seeds is left to compute."""
+    rows = [
+        {"dataset": "uci", "slice": "all", "metric": "auc", "method": method, "seed": seed, "step": step, "value": own}
+        for (method, seed), value in values.items()
+        for step, own in (("3", 0.1), ("7", 0.2), ("micro", value - 0.01), ("macro", value))
+    ]
+    other = {**rows[-1], "metric": "average_precision", "value": 0.0}
+    log = {**rows[-1], "seed": None, "method": "-"}
+    return pl.DataFrame([*rows, other, {**rows[-1], "dataset": "yelp", "value": 0.0}, log])
+
+
+@pytest.fixture
+def table() -> StudyTable:
+    (made,) = study_tables("links", STUDY, metrics(VALUES), "uci", "finetune.epochs=3")
+    return made
+
+
+def test_mean_deviation_and_difference_are_those_by_hand(table: StudyTable):
+    assert table.name == "links-uci-all"
+    first, second = table.frame.to_dicts()
+    assert first["Macro AUC"] == pytest.approx(72)
+    assert first["Macro AUC_std"] == pytest.approx(2 * 2**0.5)  # sqrt(((70 - 72)^2 + (74 - 72)^2) / 1)
+    assert first["Macro AUC_paper"] is first["Macro AUC_difference"] is None
+    assert second["Micro AUC"] == pytest.approx(88)
+    assert second["Micro AUC_paper"] == 87.91
+    assert second["Macro AUC_paper"] == 88.49
+    assert second["Macro AUC_difference"] == pytest.approx(89 - 88.49)
+    assert [row["num_seeds"] for row in (first, second)] == [2, 2]
+
+
+def test_the_title_has_steps_seeds_and_the_cap_on_epochs(table: StudyTable):
+    for part in ("uci", "2 steps from 3 to 7", "2 seeds", "finetune.epochs=3"):
+        assert part in table.title
+    (uncapped,) = study_tables("links", STUDY, metrics(VALUES), "uci")
+    assert "none" in uncapped.title.rpartition(":")[2]
+
+
+def test_one_seed_has_no_deviation_and_a_missing_method_no_value():
+    (made,) = study_tables("links", STUDY, metrics({("L3", 0): 0.7}), "uci")
+    first, second = made.frame.to_dicts()
+    assert first["Macro AUC_std"] is None
+    assert second["Macro AUC"] is None
+    assert second["num_seeds"] == 0
+    cells = made.text().to_dicts()
+    assert cells[0]["Macro AUC"] == "70.00"
+    assert cells[1]["Macro AUC"] == ""
+    assert cells[1]["Macro AUC, paper"] == "88.49"
+
+
+def test_files_have_the_same_cells_and_the_csv_the_numbers(table: StudyTable):
+    files = table.files()
+    assert set(files) == {f"links-uci-all.{ending}" for ending in ("md", "csv", "tex")}
+    assert "| DyFormer | 2 | 88.00 ± 1.41 | 87.91 | +0.09 | 89.00 ± 1.41 | 88.49 | +0.51 |" in files["links-uci-all.md"]
+    assert r"DyFormer & 2 & 88.00 $\pm$ 1.41 & 87.91 & +0.09 &" in files["links-uci-all.tex"]
+    assert files["links-uci-all.tex"].count(r"\\") == 3
+    rows = list(csv.DictReader(io.StringIO(files["links-uci-all.csv"])))
+    assert float(rows[1]["Macro AUC"]) == pytest.approx(89)
+
+
+def test_every_row_of_the_paper_that_a_study_names_exists():
+    for study in STUDIES.values():
+        for rows in study.paper.values():
+            for dataset, values in rows.items():
+                if dataset in study.datasets:
+                    assert {row for row in study.rows.values() if row is not None} <= set(values)

@@ -1,0 +1,169 @@
+"""The paper's experiments at toy size: every row has its value, and one that was killed ends as one that was not."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import typer
+from own_log import own_log
+
+import flows.studies
+from dyformer.baselines.dynaernn import DynAERNN
+from dyformer.baselines.dyngem import DynGEM
+from dyformer.baselines.dysat import DySAT
+from dyformer.baselines.evolvegcn import EvolveGCN
+from dyformer.baselines.graphsage import GraphSAGE
+from dyformer.baselines.node2vec import Node2Vec
+from dyformer.embedder import Embed
+from dyformer.experiments.methods import METHODS
+from dyformer.experiments.settings import Experiment
+from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
+from dyformer.graphs.prepared_graph import PreparedGraph
+from flows.benchmark_command import reading_of
+from flows.studies import run_study
+from flows.tasks.ingest import ingest_log
+from storage.layout import Layout
+from storage.tracking.runs import experiment_name, open_tracker
+
+pytestmark = pytest.mark.usefixtures("few_trees", "server")
+
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+SMALL = {
+    "pretrain.epochs": 1,
+    "pretrain.batches_per_epoch": 1,
+    "finetune.epochs": 1,
+    "finetune.batches_per_epoch": 1,
+    "model.width": 16,
+    "model.num_heads": 2,
+    "model.num_context": 20,
+}
+TINY = {
+    "node2vec": Node2Vec(width=8, num_walks=1, walk_length=5),
+    "GraphSAGE": GraphSAGE(width=8, num_walks=1, batches=1),
+    "DynGEM": DynGEM(width=8, hidden=(16, 8), first_epochs=1, epochs=1),
+    "DynAERNN": DynAERNN(width=8, hidden=(16, 8), epochs=1),
+    "DySAT": DySAT(width=16, num_walks=1, walk_length=5, batches=1),
+    "EvolveGCN-O": EvolveGCN(evolution="O", width=8, epochs=1),
+    "EvolveGCN-H": EvolveGCN(evolution="H", width=8, epochs=1),
+}
+
+
+@dataclass(frozen=True)
+class RandomVectors:
+    """Vectors drawn by the seed; `fits` are the steps and seeds that were fitted, as often as they were."""
+
+    name: str
+    fits: ClassVar[list[tuple[str, int, int]]] = []
+    width: int = field(default=4)
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        self.fits.append((self.name, graph.until, seed))
+        vector_ND = np.random.default_rng([seed, graph.until]).normal(size=(len(graph.history.node_N), self.width))
+        return lambda node_N: vector_ND[node_N]
+
+
+def ingest(folder: Path) -> None:
+    log = own_log(folder / "mylog.csv")
+    ingest_log("mylog", {"log": [str(log)], **READING}, show=lambda text: None)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, server: str) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("studies")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        patch.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        for title, method in TINY.items():
+            patch.setitem(METHODS, title, method)
+        ingest(folder)
+        yield folder
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_row_of_an_experiment_has_its_value(name: str, store: Path):
+    made = run_study(name, {"mylog": {}}, {"mylog": Experiment().changed(SMALL)}, steps="5")
+    assert made.tables
+    for table in made.tables:
+        assert table.frame["method"].to_list() == list(STUDIES[name].rows)
+        assert table.frame[table.values[-1]].is_finite().all(), table.frame
+        assert set(table.files()) <= set(made.files)
+    plots = [file for file in made.files if file.endswith(".png")]
+    assert len(plots) == (0 if STUDIES[name].plot is None else len(made.tables))
+    tracker = open_tracker(Layout.from_environment())
+    own = tracker.client().get_experiment_by_name(experiment_name("mylog"))
+    assert own is not None
+    runs = tracker.client().search_runs([own.experiment_id], f"tags.experiment = '{name}'")
+    assert {(run.data.tags["method"], run.data.tags.get("seed")) for run in runs} >= {
+        (row, "0") for row in STUDIES[name].rows
+    }
+    tables = [run for run in runs if run.data.tags["stage"] == "experiment"]
+    assert len(tables) == 1
+    assert {each.path for each in tracker.client().list_artifacts(tables[0].info.run_id)} == set(made.files)
+
+
+def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> None:
+    """End the study with this probability before each step of a trial, as Ctrl-C does."""
+    scored, generator = flows.studies.SCORES["paper"], random.Random(0)
+
+    def until_killed(jobs):
+        for job in jobs:
+            if generator.random() < probability:
+                raise KeyboardInterrupt
+            yield job
+
+    monkeypatch.setitem(
+        flows.studies.SCORES, "paper", lambda snapshots, jobs, *rest: scored(snapshots, until_killed(jobs), *rest)
+    )
+
+
+def test_an_experiment_killed_at_random_and_finished_equals_one_run(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for title in ("First", "Second"):
+        monkeypatch.setitem(METHODS, title, RandomVectors(title))
+    rows = dict.fromkeys(["L3", "First", "Second", "Forecaster with Second"])
+    monkeypatch.setitem(STUDIES, "toy", Study(sentence="", rows=rows, datasets=("mylog",), paper={}))
+    given, finished, num_killed = ("toy", {"mylog": {}}, {"mylog": Experiment()}, "5-6", 2), None, 0
+    RandomVectors.fits.clear()
+    with monkeypatch.context() as patch:
+        killed_at_random(patch, 0.3)
+        while finished is None:
+            try:
+                finished = run_study(*given)
+            except KeyboardInterrupt:
+                num_killed += 1
+    assert num_killed >= 2
+    fits = sorted(RandomVectors.fits)
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    ingest(tmp_path)
+    RandomVectors.fits.clear()
+    once = run_study(*given)
+    assert fits == sorted(RandomVectors.fits)  # no trial ran twice
+    assert all(own.frame.equals(other.frame) for own, other in zip(finished.tables, once.tables, strict=True))
+    assert finished.files == once.files
+
+
+def test_several_logs_have_each_its_own_files():
+    reading = {"log": ["uci=a=b.gz", "yelp=c.gz"], "max_bad": "1%"}
+    assert reading_of("uci", ["uci", "yelp"], reading) == {"log": ["a=b.gz"], "max_bad": "1%"}
+    assert reading_of("rds", ["uci", "yelp", "rds"], reading) == {"max_bad": "1%"}
+    assert reading_of("uci", ["uci"], {"log": ["a=b.gz"]}) == {"log": ["a=b.gz"]}
+    with pytest.raises(typer.BadParameter, match=r"uci=other\.gz"):
+        reading_of("uci", ["uci", "yelp"], {"log": ["other.gz"]})
+
+
+def test_an_unknown_experiment_is_refused_with_the_known_names():
+    with pytest.raises(UnknownStudy, match="links, steps"):
+        study_of("link")
+
+
+def test_titles_of_the_rows_are_known_methods():
+    from flows.tasks.methods import chosen_methods
+
+    for study in STUDIES.values():
+        assert list(chosen_methods(study.methods)) == study.methods
