@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import typer
 from own_log import own_log
+from prefect import Flow, Task
 
+import flows.benchmark
+import flows.stages
 import flows.studies
 from dyformer.baselines.dynaernn import DynAERNN
 from dyformer.baselines.dyngem import DynGEM
@@ -24,12 +27,13 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
 from dyformer.graphs.prepared_graph import PreparedGraph
 from flows.benchmark_command import reading_of
+from flows.protocols import PROTOCOLS
 from flows.studies import run_study
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
 from storage.tracking.runs import experiment_name, open_tracker
 
-pytestmark = pytest.mark.usefixtures("few_trees", "server")
+pytestmark = pytest.mark.usefixtures("few_trees", "plain_functions")
 
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 SMALL = {
@@ -72,11 +76,26 @@ def ingest(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, server: str) -> Iterator[Path]:
+def plain_functions() -> Iterator[None]:
+    """Replace flows and tasks by their functions, because a server is not what these tests are about."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (flows.benchmark, flows.stages, flows.studies):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Flow | Task):
+                    patch.setattr(module, name, value.fn)
+        for name, own in PROTOCOLS.items():
+            if isinstance(own.flow, Flow):
+                patch.setitem(PROTOCOLS, name, own._replace(flow=own.flow.fn))
+        patch.setattr(flows.benchmark, "show_table", lambda *given: None)
+        patch.setattr(flows.benchmark, "show_tables", lambda *given: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("studies")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
-        patch.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         for title, method in TINY.items():
             patch.setitem(METHODS, title, method)
