@@ -136,7 +136,7 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Trial]:
     context = get_context("spawn")  # because threads of torch and Prefect do not survive a fork
     pool = ProcessPoolExecutor(parallel, mp_context=context, initializer=_settle, initargs=(parallel,))
     try:
-        running = {pool.submit(run_trial, *trial): trial for trial in trials}
+        running = {pool.submit(_run, trial): trial for trial in trials}
         for future in as_completed(running):
             future.result()  # raises the error of a trial
             yield running[future]
@@ -154,6 +154,11 @@ def plots(name: str, study: Study, metrics: pl.DataFrame, dataset: str) -> dict[
             DRAWN[study.plot or ""](rows, slice_name=part).savefig(content, format="png", dpi=150)
             drawn[f"{name}-{dataset}-{part}.png"] = content.getvalue()
     return drawn
+
+
+def _run(trial: Trial) -> None:
+    """Run a trial in a process of its own, to which a function can be sent, but no flow."""
+    run_trial(*trial)
 
 
 def _settle(parallel: int) -> None:
