@@ -239,6 +239,11 @@ def check_starts(reports: list[str], champion: dict[str, Any]) -> None:
     starts = [lineage_of(model).settings.get("start") for model in challengers]
     assert starts == [space_of(champion["models"][-1]) if number in (1, 3) else None for number in range(4)]
     assert layout.relative(champion["models"][-1]) in lineage_of(challengers[1]).inputs
+    row = ledger(layout, "mylog").row(1, named=True)
+    run = mlflow.MlflowClient(layout.tracking_uri).get_run(read_report(reports[1])[1]["tracking"]["run"]).data
+    assert run.tags["space_id"] == row["space_id"] == space_of(champion["models"][-1])
+    assert run.metrics["published/vector_agreement"] == pytest.approx(row["agreement"])
+    assert 0 < row["agreement_of_others"] < row["agreement"] <= 1
 
 
 def newest_model(ranking: str) -> str:
