@@ -3,6 +3,7 @@
 # make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, about half an hour on two cores
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
+# make screenshots  the pictures of docs/ui.md, made by the tests of the pages in Chromium
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
@@ -25,7 +26,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak bench-orchestration clean
+.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak bench-orchestration screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -58,6 +59,9 @@ $(FAULTS:%=test-%): test-%:
 
 test-stack: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack tests/stack
+
+screenshots: install
+	DYFORMER_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m stack tests/stack/test_pages.py
 
 test-mutants: install
 	$(BIN)/python tests/faults/mutants.py --tries 200

@@ -42,6 +42,14 @@ def test_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
         assert not re.search(r'<(?:script|link rel="stylesheet")[^>]*(?:src|href)="https?:', page)
 
 
+def test_pictures_of_the_pages_are_there_and_small() -> None:
+    page = (ROOT / "docs" / "ui.md").read_text()
+    used = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page)
+    assert len(used) > 5
+    assert {ROOT / "docs" / name for name in used} == set((ROOT / "docs" / "screenshots").iterdir())
+    assert all((ROOT / "docs" / name).stat().st_size < 150_000 for name in used)
+
+
 def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> None:
     page = pages.settings_page()
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `[^`]+` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE))
