@@ -36,7 +36,7 @@ DESCRIPTION = """A run for each retraining, named by dataset, version and step, 
 
 - `promoted`: whether the retraining made its method champion; `promotion_reason` says why.
 - `test/macro_mrr`: the mean reciprocal rank of the run's method, on the steps in the run's name.
-- `difference`: that less the one of `best_baseline`, with its 95 % interval. All above 0 is better for certain.
+- `difference`: that less the one of `best_baseline`, with its 95 % interval; one above 0 is a significant gain.
 
 Open a run for its description, and its artifact `report.html` for the whole report."""
 
