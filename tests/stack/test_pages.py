@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from browser import Browser, browser
+from own_log import own_log
 from stack_processes import Up, called, command, running, wait_until
 
 from storage.tracking.pages import run_page, runs_page
@@ -28,7 +29,8 @@ SMALL = {
     "model.num_heads": 2,
     "model.num_layers": 1,
 }
-DATASET = "generated"
+DATASET = "mylog"
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 METHODS = ("EdgeBank (ever)", "L3", "Contact recency", "Forecaster without vectors", "DyFormer")
 
 
@@ -68,14 +70,19 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("pages")
-    store, report = folder / "store", folder / "report.html"
+    store, report, log = folder / "store", folder / "report.html", own_log(folder / "mylog.csv")
+    options = (
+        "--log",
+        str(log),
+        *(text for name, value in READING.items() for text in (f"--{name.replace('_', '-')}", value)),
+    )
     with browser(folder / "profile") as tab, running(store) as up:
         settings = [text for name, value in SMALL.items() for text in ("--set", f"{name}={value}")]
-        runs = [retrained(up, {**SMALL, "model.width": width}) for width in (16, 8)]
+        runs = [retrained(up, log, {**SMALL, "model.width": width}) for width in (16, 8)]
         methods = [text for method in METHODS for text in ("--method", method)]
         for arguments in (
             ("benchmark", DATASET, "--protocol", "prequential", "--steps", "11-12", *methods, *settings),
-            ("schedule", DATASET, "--cron", "0 3 * * *", *settings),
+            ("schedule", DATASET, "--cron", "0 3 * * *", *options, *settings),
             ("report", DATASET, "--out", str(report)),
         ):
             ended = command(store, *arguments)
@@ -83,13 +90,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield Stack(up=up, tab=tab, report=report, retrainings=runs)
 
 
-def retrained(up: Up, changes: dict[str, Any]) -> str:
+def retrained(up: Up, log: Path, changes: dict[str, Any]) -> str:
     """Retrain on the worker; returns the id of the run."""
-    deployment = up.request(f"/deployments/name/retrain/{DATASET}")
-    given = {"parameters": {"dataset": DATASET, "changes": changes}}
+    deployment = up.request("/deployments/name/retrain/any")
+    given = {"parameters": {"dataset": DATASET, "reading": {**READING, "log": [str(log)]}, "changes": changes}}
     run = up.request(f"/deployments/{deployment['id']}/create_flow_run", given)["id"]
     wait_until(
-        lambda: up.request(f"/flow_runs/{run}")["state_name"] in ("Completed", "Failed", "Crashed"), 300, "no end"
+        lambda: up.request(f"/flow_runs/{run}")["state_name"] in ("Completed", "Failed", "Crashed"), 600, "no end"
     )
     assert up.request(f"/flow_runs/{run}")["state_name"] == "Completed"
     return run
@@ -170,10 +177,10 @@ def test_the_registered_model_has_description_metrics_alias_and_forecasts(stack:
     model = f"{stack.up.record['mlflow']}/#/models/dyformer-{DATASET}"
     stack.tab.open(model, "Version 1", "Version 2", "champion")
     first = stack.runs()[-1]
-    text = stack.tab.open(f"{model}/versions/1", first["tags"]["promotion_reason"], "forecasts", "Source Run")
-    assert f"{DATASET} v1 step 12" in text
+    reason, name = first["tags"]["promotion_reason"], f"{DATASET} v1 step 12"
+    text = stack.tab.open(f"{model}/versions/1", reason, "forecasts", "Source Run", name)
     assert "MRR difference" in text
-    assert re.search(r"7_forecasts/\S*dataset=generated", text)
+    assert re.search(r"7_forecasts/\S*dataset=mylog", text)
     stack.picture("mlflow-model", width=1280, height=900)
 
 
