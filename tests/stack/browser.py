@@ -33,6 +33,8 @@ OPTIONS = (
 )
 # MLflow opens an assistant beside a page of a local server, the first time.
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
+SCROLL = """[...document.querySelectorAll('*')].filter(each => each.innerText && each.innerText.includes(TEXT))
+    .pop().scrollIntoView({block: 'center'})"""
 SECONDS = 60.0
 COLORS = 128  # of a picture, which is a third as large then
 
@@ -84,10 +86,13 @@ class Browser:
         assert "exceptionDetails" not in evaluated, evaluated["exceptionDetails"]
         return evaluated["result"].get("value")
 
-    def picture(self, file: Path, *, width: int = 1280, height: int = 800) -> None:
-        """Write what the tab shows as a PNG of few colors."""
+    def picture(self, file: Path, *, width: int = 1280, height: int = 800, around: str = "") -> None:
+        """Write what the tab shows as a PNG of few colors; with `around` the part of the page with this text."""
         self.size(width, height)
         time.sleep(1.5)  # until animations end
+        if around:
+            self.run(SCROLL.replace("TEXT", json.dumps(around)))
+            time.sleep(1.5)
         taken = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.open(io.BytesIO(taken)).convert("RGB").quantize(COLORS).save(file, optimize=True)

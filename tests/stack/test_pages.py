@@ -61,10 +61,10 @@ class Stack:
         (found,) = self.mlflow("experiments/search", {"max_results": 9, "filter": name})["experiments"]
         return found["experiment_id"]
 
-    def picture(self, name: str, **size: int) -> None:
+    def picture(self, name: str, **options: Any) -> None:
         folder = os.environ.get("DYFORMER_SCREENSHOTS")
         if folder:
-            self.tab.picture(Path(folder) / f"{name}.png", **size)
+            self.tab.picture(Path(folder) / f"{name}.png", **options)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_mlflow_lists_the_runs_with_the_columns_that_matter_first(stack: Stack) 
             assert value in text
     assert re.search(r"\[[+-]0\.\d+, [+-]0\.\d+\]", first["tags"]["difference"])
     assert "promoted: whether the retraining made its method champion" in text
-    stack.picture("mlflow-runs", width=1600, height=620)
+    stack.picture("mlflow-runs", width=1600, height=720)
 
 
 def test_mlflows_charts_are_few_and_begin_with_our_methods(stack: Stack) -> None:
@@ -169,7 +169,7 @@ def test_two_runs_are_compared_side_by_side(stack: Stack) -> None:
     text = stack.tab.wait("model.width", "baseline/auc/L3", "promotion_reason")
     assert re.search(r"^model.width\s+8\s+16$", text, re.MULTILINE)
     assert re.search(r"^promoted\s+False\s+True$", text, re.MULTILINE)
-    stack.picture("mlflow-compare", width=1280, height=900)
+    stack.picture("mlflow-compare", width=1280, height=900, around="promotion_reason")
 
 
 def test_the_registered_model_has_description_metrics_alias_and_forecasts(stack: Stack) -> None:
@@ -200,7 +200,7 @@ def test_prefect_shows_a_run_with_its_outcome_in_the_log_and_its_artifacts(stack
     first = stack.runs()[-1]
     page = f"{address}/v2/runs/flow-run/{stack.retrainings[0]}"
     stack.tab.open(page, f"retrain {DATASET}", "Completed", first["tags"]["promotion_reason"])
-    stack.picture("prefect-run", height=900)
+    stack.picture("prefect-run", height=900, around="champion: ")
     (summary,) = stack.up.request(
         "/artifacts/filter",
         {"artifacts": {"key": {"any_": [f"summary-{DATASET}"]}, "flow_run_id": {"any_": [stack.retrainings[0]]}}},
