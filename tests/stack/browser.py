@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = (
@@ -43,7 +44,7 @@ COLORS = 128  # of a picture, which is a third as large then
 class Browser:
     """A tab."""
 
-    socket: ClientConnection
+    socket: Connection
     session: str = ""
     requests: list[str] = field(default_factory=list)
     """Addresses that the tab requested, since it opened its page."""
