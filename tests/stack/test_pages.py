@@ -200,7 +200,7 @@ def test_prefect_shows_a_run_with_its_outcome_in_the_log_and_its_artifacts(stack
     first = stack.runs()[-1]
     page = f"{address}/v2/runs/flow-run/{stack.retrainings[0]}"
     stack.tab.open(page, f"retrain {DATASET}", "Completed", first["tags"]["promotion_reason"])
-    stack.picture("prefect-run", height=900, around="champion: ")
+    stack.picture("prefect-run", height=1600)
     (summary,) = stack.up.request(
         "/artifacts/filter",
         {"artifacts": {"key": {"any_": [f"summary-{DATASET}"]}, "flow_run_id": {"any_": [stack.retrainings[0]]}}},
