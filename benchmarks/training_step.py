@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.model.config import ModelConfig
-from dyformer.model.transformer import AttentionBias, DyFormer
+from dyformer.model.encodings import AttentionBias
+from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import PairBatch, reconstruction_tasks
 from dyformer.sampling.subgraphs import SubgraphBatch, num_lags
 from dyformer.training.config import PretrainConfig

@@ -36,6 +36,9 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "model.residual_dropout": 0.5,
         "model.attention_dropout": 0.1,
         "model.gpu_precision": "float32",
+        "model.encodings": "both",
+        "model.towers": "two",
+        "model.max_hops": None,
         # Section 3.2: as many context nodes as targets.
         "model.num_context": None,
         "model.num_targets": 1024,

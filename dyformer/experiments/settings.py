@@ -93,6 +93,16 @@ class Experiment:
             )
         return self
 
+    @model_validator(mode="after")
+    def check_hops(self) -> "Experiment":
+        """Raise ValueError for a limit of the attention among distances that are not told apart."""
+        if self.model.max_hops is not None and self.model.max_hops >= self.graph.max_distance:
+            raise ValueError(
+                f"model.max_hops={self.model.max_hops} is not less than graph.max_distance={self.graph.max_distance}, "
+                f"from which on all distances count as equal: set a larger graph.max_distance, or model.max_hops=none"
+            )
+        return self
+
     def changed(self, changes: Mapping[str, object]) -> "Experiment":
         """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
 

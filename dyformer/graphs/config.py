@@ -21,3 +21,11 @@ class GraphConfig:
     teleport: float = Field(
         default=0.15, ge=1e-6, le=1 - 1e-6, description="restart probability of Personalized PageRank"
     )
+    noise: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="fraction of the edges of each step that methods read changed: half of the changes leave out an "
+        "edge, the others add a pair; steps that are evaluated stay as they are",
+    )
+    noise_seed: int = Field(default=0, ge=0, description="seed of the edges that `noise` changes")

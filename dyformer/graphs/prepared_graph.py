@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.noise import with_noise
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph
 
@@ -64,7 +65,11 @@ def count_activity(history: DynamicGraph) -> Activity:
 
 def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
     """Give a graph as of the step `until`. Raises ValueError where there is no such step."""
-    return PreparedGraph(config=config, until=until, history=prefix(graph, until))
+    return PreparedGraph(config=config, until=until, history=_history(graph, until, config))
+
+
+def _history(graph: DynamicGraph, until: int, config: GraphConfig) -> DynamicGraph:
+    return with_noise(prefix(graph, until), config.noise, seed=config.noise_seed)
 
 
 def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
@@ -75,6 +80,6 @@ def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
     window = prepared.config.history_window
     if window is not None and prepared.until >= window:
         return prepare_graph(graph, until=prepared.until + 1, config=prepared.config)
-    history = prefix(graph, prepared.until + 1)
+    history = _history(graph, prepared.until + 1, prepared.config)
     union = extend_union_graph(prepared.union, history.snapshots[-1])
     return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, extended_union=union)

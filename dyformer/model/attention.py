@@ -35,15 +35,16 @@ def _towers(num_queries: int, biases: Sequence[Tensor]) -> list[_Tower]:
     """
     num_targets = sum(bias_HGC.shape[1] for bias_HGC in biases)
     both = num_queries > num_targets
-    targets = _spans([bias_HGC.shape[1] for bias_HGC in biases], start=0)
-    contexts = _spans([bias_HGC.shape[2] for bias_HGC in biases], start=num_targets if both else 0)
+    targets = spans_of([bias_HGC.shape[1] for bias_HGC in biases])
+    contexts = spans_of([bias_HGC.shape[2] for bias_HGC in biases], start=num_targets if both else 0)
     pairs = list(enumerate(zip(targets, contexts, strict=True)))
     there = [_Tower(query_rows=t, key_rows=c, index=index, is_transposed=False) for index, (t, c) in pairs]
     back = [_Tower(query_rows=c, key_rows=t, index=index, is_transposed=True) for index, (t, c) in pairs]
     return there + back if both else there
 
 
-def _spans(sizes: Sequence[int], *, start: int) -> list[slice]:
+def spans_of(sizes: Sequence[int], *, start: int = 0) -> list[slice]:
+    """Give the rows of parts of these sizes, one after the other."""
     ends = [start + sum(sizes[: index + 1]) for index in range(len(sizes))]
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
@@ -143,8 +144,9 @@ def attention(
 ) -> Tensor:
     """Softmax attention `[Q, D]` of H heads side by side, with biases `[H, G, C]` and scaled by 1 / sqrt(W).
 
-    Either the query rows are the targets of all biases, and the key rows their contexts. Or both hold all targets and
-    then all contexts, and attention runs both ways. A fraction `dropout` of the weights is dropped.
+    Either the query rows are the targets of all biases, and the key rows their contexts (which are the same rows where
+    all pairs of nodes attend to each other). Or both hold all targets and then all contexts, and attention runs both
+    ways. A fraction `dropout` of the weights is dropped.
     """
     if not dropout and not query_QD.is_cuda:
         output_QD = _HeadByHead.apply(query_QD, key_KD, value_KD, *biases)

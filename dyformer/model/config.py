@@ -1,5 +1,6 @@
 """Settings of the model (paper, section 3)."""
 
+import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -10,6 +11,8 @@ Output = Literal["norm+id", "plain"]
 PairScore = Literal["weighted", "plain"]
 InitialWeights = Literal["scaled", "plain"]
 Precision = Literal["bfloat16", "float32"]
+Encodings = Literal["both", "connections", "distances", "none"]
+Towers = Literal["two", "one"]
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -67,6 +70,21 @@ class ModelConfig:
         default=256,
         description="context nodes of a batch at most (K); none: as many as it has targets, as in the paper",
     )
+    encodings: Encodings = Field(
+        default="both",
+        description="what the attention bias knows of two nodes: the steps that connect them (connections), their "
+        "distance (distances), both or none",
+    )
+    towers: Towers = Field(
+        default="two",
+        description="attention between targets and context (two), or among all of both (one), of which the paper's "
+        "appendix has figures",
+    )
+    max_hops: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="distance beyond which nodes do not attend to each other, less than graph.max_distance and only "
+        "with towers=one; none: full attention",
+    )
     gpu_precision: Precision = Field(
         default="bfloat16", description="precision of a layer's products on a GPU; without a GPU it is float32"
     )
@@ -87,6 +105,14 @@ class ModelConfig:
         return self
 
     @model_validator(mode="after")
+    def check_hops(self) -> "ModelConfig":
+        """Raise ValueError for a limited distance where targets and context are two towers."""
+        # A node always attends to itself, which a target cannot do where it attends to its context alone.
+        if self.max_hops is not None and self.towers != "one":
+            raise ValueError(f"model.max_hops={self.max_hops} needs one tower: set model.towers=one")
+        return self
+
+    @model_validator(mode="after")
     def check_heads(self) -> "ModelConfig":
         """Raise ValueError for a width that the heads cannot divide."""
         if self.width % self.num_heads:
@@ -94,3 +120,13 @@ class ModelConfig:
                 f"model.width must be a multiple of model.num_heads; got {self.width} and {self.num_heads}"
             )
         return self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """The sizes of the model that follow from the graph."""
+
+    num_nodes: int
+    num_features: int
+    num_lags: int
+    max_distance: int  # D_max

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dyformer.model.config import InitialWeights
+from dyformer.model.config import InitialWeights, ModelConfig, ModelSizes
+from dyformer.sampling.subgraphs import SubgraphBatch
 
 
 class TemporalConnectionEncoding(nn.Module):
@@ -90,3 +91,37 @@ def add_connections(bias_HP: Tensor, delta_TH: Tensor, pair_A: Tensor, lag_A: Te
     """
     delta_HA = delta_TH.T.index_select(1, lag_A)
     return bias_HP.scatter_add_(1, pair_A.expand_as(delta_HA), delta_HA)
+
+
+class AttentionBias(nn.Module):
+    """A^TC + A^SD of the pairs of a batch, shared by all layers and, transposed, by both towers.
+
+    `config.encodings` may leave one of the two out, or both; its weights are drawn all the same, so that all others
+    begin alike. With `max_hops`, the bias of nodes further from each other is minus infinity.
+    """
+
+    def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
+        super().__init__()
+        width, num_heads, initial = config.width, config.num_heads, config.initial_weights
+        self.has_connections = config.encodings in ("both", "connections")
+        self.has_distances = config.encodings in ("both", "distances")
+        self.max_hops = config.max_hops
+        self.temporal = TemporalConnectionEncoding(sizes.num_lags, width, num_heads, initial)
+        self.spatial = SpatialDistanceEncoding(sizes.max_distance, width, num_heads, initial)
+
+    def forward(self, batch: SubgraphBatch) -> Tensor:
+        """Give the bias `[H, G, C]`."""
+        code_SH, shape = self.spatial(), batch.distance_GC.shape
+        if not self.has_distances:
+            code_SH = torch.zeros_like(code_SH)
+        if self.has_connections:
+            absent_H, delta_TH = self.temporal(batch.visible_T)
+            bias_HP = distance_bias(code_SH + absent_H, batch.distance_GC.flatten())
+            pair_A = batch.edge_target_A * shape[1] + batch.edge_context_A
+            bias_HP = add_connections(bias_HP, delta_TH, pair_A, batch.edge_lag_A)
+        else:
+            bias_HP = distance_bias(code_SH, batch.distance_GC.flatten())
+        bias_HGC = bias_HP.unflatten(1, shape)
+        return (
+            bias_HGC if self.max_hops is None else bias_HGC.masked_fill(batch.distance_GC > self.max_hops, -torch.inf)
+        )

@@ -6,54 +6,20 @@ N known nodes      B nodes of both towers    A connections: edges of pairs, one 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dyformer.model.attention import attention
-from dyformer.model.config import InitialWeights, ModelConfig, PairScore, Precision
+from dyformer.model.attention import attention, spans_of
+from dyformer.model.config import InitialWeights, ModelConfig, ModelSizes, PairScore, Precision
 from dyformer.model.dropout import add_dropped
-from dyformer.model.encodings import (
-    SpatialDistanceEncoding,
-    TemporalConnectionEncoding,
-    add_connections,
-    distance_bias,
-)
+from dyformer.model.encodings import AttentionBias
 from dyformer.sampling.subgraphs import SubgraphBatch
 
 LINK_SCALE = 5.0  # scores start between -LINK_SCALE and LINK_SCALE, because vectors have about unit length
 LINK_OFFSET = -LINK_SCALE / 2  # pairs start with a score of about 0, because untrained vectors are much alike
 ID_DEVIATION = 0.02  # standard deviation of an id embedding before training: small, because it is noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSizes:
-    """The sizes of the model that follow from the graph."""
-
-    num_nodes: int
-    num_features: int
-    num_lags: int
-    max_distance: int  # D_max
-
-
-class AttentionBias(nn.Module):
-    """A^TC + A^SD of the pairs of a batch, shared by all layers and, transposed, by both towers."""
-
-    def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
-        super().__init__()
-        width, num_heads, initial = config.width, config.num_heads, config.initial_weights
-        self.temporal = TemporalConnectionEncoding(sizes.num_lags, width, num_heads, initial)
-        self.spatial = SpatialDistanceEncoding(sizes.max_distance, width, num_heads, initial)
-
-    def forward(self, batch: SubgraphBatch) -> Tensor:
-        """Give the bias `[H, G, C]`."""
-        absent_H, delta_TH = self.temporal(batch.visible_T)
-        bias_HP = distance_bias(self.spatial() + absent_H, batch.distance_GC.flatten())
-        pair_A = batch.edge_target_A * batch.distance_GC.shape[1] + batch.edge_context_A
-        bias_HP = add_connections(bias_HP, delta_TH, pair_A, batch.edge_lag_A)
-        return bias_HP.unflatten(1, batch.distance_GC.shape)
 
 
 class TwoTowerLayer(nn.Module):
@@ -82,7 +48,11 @@ class TwoTowerLayer(nn.Module):
             nn.init.orthogonal_(linear.weight, gain=1.5)
 
     def forward(self, row_BD: Tensor, biases: Sequence[Tensor]) -> Tensor:
-        """Update both towers `[B, D]`, each from the rows that the other had before the layer."""
+        """Update both towers `[B, D]`, each from the rows that the other had before the layer.
+
+        With biases `[H, B, B]` of all pairs of the nodes of each batch, which then follow each other in the rows, these
+        nodes are one tower.
+        """
         normed_BD = self.attention_norm(row_BD)
         return self.updated(row_BD, self.message(normed_BD, normed_BD, biases))
 
@@ -249,6 +219,7 @@ class DyFormer(nn.Module):
     def __init__(self, config: ModelConfig, sizes: ModelSizes) -> None:
         super().__init__()
         self.gpu_precision: Precision = config.gpu_precision
+        self.has_one_tower = config.towers == "one"  # of targets and context; their layers are the same
         self.register_buffer("node_N", torch.arange(sizes.num_nodes))  # permanent number of each node
         self.inputs = NodeInput(config, sizes)
         self.bias = AttentionBias(config, sizes)
@@ -269,12 +240,9 @@ class DyFormer(nn.Module):
         """Give the vectors `[G, D]` of each batch's targets: H_tgt of the last layer, plain or normalised.
 
         In a normalised one the id embedding replaces the last O columns of H_tgt, because pre-training fits it to the
-        node's links. Batches do not depend on each other; all have a context, or none has.
+        node's links. Batches do not depend on each other; with two towers all have a context, or none has.
         """
-        assert len({len(batch.context_C) > 0 for batch in batches}) == 1
-        sizes = [len(batch.target_G) for batch in batches]
-        nodes = [batch.target_G for batch in batches] + [batch.context_C for batch in batches]
-        features = [batch.target_feature_GF for batch in batches] + [batch.context_feature_CF for batch in batches]
+        nodes, features, targets = _rows(batches, by_batch=self.has_one_tower)
         structure_BS, id_BO = self.inputs(torch.cat(nodes), torch.cat(features))
         row_BD = torch.cat([structure_BS, id_BO], dim=1)
         biases = [self.bias(batch) for batch in batches]
@@ -283,8 +251,26 @@ class DyFormer(nn.Module):
             for layer in layers:
                 row_BD = layer(row_BD, biases)
             assert isinstance(last, TwoTowerLayer)
-            target_GD = last.targets(row_BD, biases)  # no later layer reads the context
+            # No later layer reads the context.
+            row_BD = last(row_BD, biases) if self.has_one_tower else last.targets(row_BD, biases)
         if self.norm is None:
-            return target_GD.split(sizes)
-        vector_GD = torch.cat([self.norm(target_GD[:, : structure_BS.shape[1]]), id_BO[: len(target_GD)]], dim=1)
-        return vector_GD.split(sizes)
+            return tuple(row_BD[rows] for rows in targets)
+        width = structure_BS.shape[1]
+        return tuple(torch.cat([self.norm(row_BD[rows, :width]), id_BO[rows]], dim=1) for rows in targets)
+
+
+def _rows(batches: Sequence[SubgraphBatch], *, by_batch: bool) -> tuple[list[Tensor], list[Tensor], list[slice]]:
+    """Give the nodes and features of all rows in their order, and the rows of each batch's targets.
+
+    All targets come first and then all contexts; or, `by_batch`, the targets and the context of each batch in turn.
+    """
+    targets = [(batch.target_G, batch.target_feature_GF) for batch in batches]
+    contexts = [(batch.context_C, batch.context_feature_CF) for batch in batches]
+    if by_batch:
+        parts = [part for both in zip(targets, contexts, strict=True) for part in both]
+        spans = list(spans_of([len(node_B) for node_B, _ in parts]))[::2]
+    else:
+        assert len({len(batch.context_C) > 0 for batch in batches}) == 1
+        parts, spans = targets + contexts, spans_of([len(node_G) for node_G, _ in targets])
+    nodes, features = zip(*parts, strict=True)
+    return list(nodes), list(features), list(spans)

@@ -57,6 +57,7 @@ class PairSizes:
     num_negatives: int  # for each positive pair
     num_targets: int  # at most half of the nodes, because targets cannot be context
     num_context: int | None  # None: as many as targets
+    all_pairs: bool = False  # whether batches are made for a model with one tower
     num_history_links: int = 0  # links of all steps, for the loss of the id embeddings
     half_life: float = 4.0  # steps of age that halve the probability of drawing a history link
     hard_negatives: float = 0.0  # fraction of the negative pairs whose nodes are ends of positive pairs
@@ -156,9 +157,10 @@ class PairSource:
     def _subgraphs(
         self, graph: AsOfGraph, target_G: NDArray[np.int64], generator: np.random.Generator | None
     ) -> tuple[SubgraphBatch, SubgraphBatch | None]:
+        num_context, all_pairs = self.sizes.num_context, self.sizes.all_pairs
         if generator is None:
-            return make_batch(graph, target_G, num_context=self.sizes.num_context), None
-        return make_two_views(graph, target_G, num_context=self.sizes.num_context, generator=generator)
+            return make_batch(graph, target_G, num_context=num_context, all_pairs=all_pairs), None
+        return make_two_views(graph, target_G, num_context=num_context, all_pairs=all_pairs, generator=generator)
 
     def _history_pairs(self, generator: np.random.Generator) -> LabelledPairs | None:
         if self._history is None or not len(self._history.source_L):

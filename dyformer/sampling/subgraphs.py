@@ -23,7 +23,11 @@ from dyformer.graphs.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build
 
 @dataclass(frozen=True, kw_only=True)
 class SubgraphBatch:
-    """All data that the model reads for a set of targets; no tensor grows with the graph or with pairs x lags."""
+    """All data that the model reads for a set of targets; no tensor grows with the graph or with pairs x lags.
+
+    The pairs are those of a target and a context node. For a model with one tower, the rows G and the columns C of the
+    pairs are all nodes of the batch: first the targets and then the context.
+    """
 
     target_G: Tensor  # int64 node numbers
     context_C: Tensor
@@ -143,19 +147,26 @@ def node_features(graph: AsOfGraph, node_B: NDArray[np.int64]) -> NDArray[np.flo
     return feature_BF
 
 
-def make_batch(graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int | None) -> SubgraphBatch:
+def make_batch(
+    graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int | None, all_pairs: bool = False
+) -> SubgraphBatch:
     """Choose the context of distinct targets, and look up the features, distances and edges of both.
 
     The context is the top `num_context` of the joint PageRank, by default as many as targets. It may be shorter, and
-    empty where the targets have no neighbour.
+    empty where the targets have no neighbour. With `all_pairs` the pairs are those of a model with one tower.
     """
     num_context = len(target_G) if num_context is None else num_context
     context_C = joint_context(graph.union, target_G, num_context=num_context, teleport=graph.teleport)
-    return _subgraph(graph, target_G, context_C, _distances(graph, target_G, context_C))
+    return (_with_all_pairs if all_pairs else _subgraph)(graph, target_G, context_C)
 
 
 def make_two_views(
-    graph: AsOfGraph, target_G: NDArray[np.int64], *, num_context: int | None, generator: np.random.Generator
+    graph: AsOfGraph,
+    target_G: NDArray[np.int64],
+    *,
+    num_context: int | None,
+    generator: np.random.Generator,
+    all_pairs: bool = False,
 ) -> tuple[SubgraphBatch, SubgraphBatch]:
     """Make the batch of `make_batch`, and one whose context is drawn in proportion to the joint PageRank."""
     contexts = two_joint_contexts(
@@ -165,6 +176,9 @@ def make_two_views(
         teleport=graph.teleport,
         generator=generator,
     )
+    if all_pairs:
+        first, second = (_with_all_pairs(graph, target_G, context_C) for context_C in contexts)
+        return first, second
     either_U = np.union1d(*contexts)
     distance_GU = _distances(graph, target_G, either_U)  # one search for both contexts
     first, second = (
@@ -178,9 +192,27 @@ def _distances(graph: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray
     return distance_block(graph.union, target_G, context_C, max_distance=graph.max_distance)
 
 
+def _with_all_pairs(graph: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64]) -> SubgraphBatch:
+    """Look up the pairs of all nodes of a batch."""
+    node_B = np.concatenate([target_G, context_C])
+    pairs = _subgraph(graph, node_B, node_B)
+    targets, context = slice(None, len(target_G)), slice(len(target_G), None)
+    return replace(
+        pairs,
+        target_G=pairs.target_G[targets],
+        context_C=pairs.context_C[context],
+        target_feature_GF=pairs.target_feature_GF[targets],
+        context_feature_CF=pairs.context_feature_CF[context],
+    )
+
+
 def _subgraph(
-    graph: AsOfGraph, target_G: NDArray[np.int64], context_C: NDArray[np.int64], distance_GC: NDArray[np.uint8]
+    graph: AsOfGraph,
+    target_G: NDArray[np.int64],
+    context_C: NDArray[np.int64],
+    distance_GC: NDArray[np.uint8] | None = None,
 ) -> SubgraphBatch:
+    distance_GC = _distances(graph, target_G, context_C) if distance_GC is None else distance_GC
     edge_target_E, edge_context_E, edge_E = connections(graph.union, target_G, context_C)
     pair_A, lag_A = _lags(graph.union.presence_EW[edge_E])
     return SubgraphBatch(

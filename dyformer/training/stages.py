@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.model.config import ModelConfig
+from dyformer.model.config import ModelConfig, ModelSizes
 from dyformer.model.losses import link_loss, normalised_view_loss, ranking_loss, view_loss
-from dyformer.model.transformer import DyFormer, ModelSizes
+from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import (
     LabelledPairs,
     PairBatch,
@@ -114,6 +114,7 @@ def pair_source(
         num_negatives=config.num_negatives,
         num_targets=config.num_targets,
         num_context=model_config.num_context,
+        all_pairs=model_config.towers == "one",
         num_history_links=num_history_links,
         half_life=config.step_half_life or math.inf,
         hard_negatives=config.hard_negatives,
@@ -251,7 +252,8 @@ def embed(
     if node_B is not None:
         is_requested_N[node_B] = True
     batches = [node_G for node_G in node_batches(num_nodes, model_config.num_targets) if is_requested_N[node_G].any()]
-    jobs = [partial(make_batch, as_of, target_G, num_context=model_config.num_context) for target_G in batches]
+    make = partial(make_batch, as_of, num_context=model_config.num_context, all_pairs=model_config.towers == "one")
+    jobs = [partial(make, target_G) for target_G in batches]
     vector_ND = np.zeros((num_nodes, model_config.width), dtype=np.float32)
     with torch.no_grad(), closing(loaded(jobs, num_threads=NUM_THREADS, num_ahead=NUM_AHEAD)) as made:
         for target_G, batch in zip(batches, made, strict=True):

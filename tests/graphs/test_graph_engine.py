@@ -25,8 +25,9 @@ from dyformer.graphs.pagerank import joint_context
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.datasets import Window
-from dyformer.model.config import ModelConfig
-from dyformer.model.transformer import AttentionBias, DyFormer, ModelSizes
+from dyformer.model.config import ModelConfig, ModelSizes
+from dyformer.model.encodings import AttentionBias
+from dyformer.model.transformer import DyFormer
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.subgraphs import AsOfGraph, SubgraphBatch, as_of_graph, make_batch
 from dyformer.training.stages import embed, started_model

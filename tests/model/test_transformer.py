@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 from toy_graphs import random_graph
 
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
-from dyformer.model.config import ModelConfig
-from dyformer.model.transformer import AttentionBias, DyFormer, ModelSizes, NodeInput, TwoTowerLayer
+from dyformer.model.config import ModelConfig, ModelSizes
+from dyformer.model.encodings import AttentionBias
+from dyformer.model.transformer import DyFormer, NodeInput, TwoTowerLayer
 from dyformer.sampling.link_batches import reconstruction_tasks
 from dyformer.sampling.subgraphs import SubgraphBatch
 from dyformer.training.config import PretrainConfig

@@ -15,9 +15,9 @@ from toy_graphs import random_graph, toy_graph
 
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.model.config import ModelConfig
+from dyformer.model.config import ModelConfig, ModelSizes
 from dyformer.model.losses import ranking_loss, view_loss
-from dyformer.model.transformer import DyFormer, ModelSizes
+from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import forecast_tasks, labelled, reconstruction_tasks
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
