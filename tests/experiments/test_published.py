@@ -283,7 +283,7 @@ def test_every_setting_but_the_length_of_training_is_named():
     """Defaults and settings that are tuned for a dataset therefore do not reach the paper's model."""
     length = {f"{stage}.{name}" for stage in ("pretrain", "finetune") for name in LENGTH}
     of_model = [setting.name for setting in settings_table()]
-    names = {name for name in of_model if not name.startswith(("graph.", "promotion.", "drift."))}
+    names = {name for name in of_model if not name.startswith(("graph.", "promotion.", "drift.", "retrain."))}
     assert set(PUBLISHED) == names - {"pretrain"} - length
 
 
