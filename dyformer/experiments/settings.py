@@ -95,7 +95,7 @@ class Experiment:
 
     @model_validator(mode="after")
     def check_hops(self) -> "Experiment":
-        """Raise ValueError for a limit of the attention among distances that are not told apart."""
+        """Raise ValueError for a limit of the attention among distances that count as equal."""
         if self.model.max_hops is not None and self.model.max_hops >= self.graph.max_distance:
             raise ValueError(
                 f"model.max_hops={self.model.max_hops} is not less than graph.max_distance={self.graph.max_distance}, "
