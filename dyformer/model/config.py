@@ -77,7 +77,7 @@ class ModelConfig:
     )
     towers: Towers = Field(
         default="two",
-        description="attention between targets and context (two), or among all of both (one), as in the paper's appendix",
+        description="attention between targets and context (two), or among all of both (one: the paper's appendix)",
     )
     max_hops: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
