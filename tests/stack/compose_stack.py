@@ -309,7 +309,8 @@ def wait_until(condition: Any, seconds: float, what: str) -> Any:
 def ends(stack: Stack, run: str, seconds: float = 300, state: str = "Completed") -> None:
     """Wait until a run is in a state."""
     begun = time.monotonic()
-    wait_until(lambda: stack.state(run) in (state, "Failed", "Completed"), seconds, f"the run is not {state}")
+    final = (state, "Failed", "Crashed", "Cancelled", "Completed")
+    wait_until(lambda: stack.state(run) in final, seconds, f"the run is not {state}")
     found = stack.request(f"/flow_runs/{run}")
     assert found["state_name"] == state, found["state"]
     print(f"{state} after {time.monotonic() - begun:.0f} s")

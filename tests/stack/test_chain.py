@@ -51,11 +51,15 @@ def champion(store: Layout, dataset: str = DATASET) -> dict[str, Any]:
     return read_champion(store, dataset)[0] or {}
 
 
+def all_runs(stack: Stack, name: str) -> list[dict[str, Any]]:
+    """Read the runs of a deployment."""
+    deployment = stack.request(f"/deployments/name/{name}")
+    return stack.request("/flow_runs/filter", {"deployments": {"id": {"any_": [deployment["id"]]}}, "limit": 200})
+
+
 def runs_of(stack: Stack, name: str) -> list[dict[str, Any]]:
     """Read the runs of a deployment that have begun, in their order."""
-    deployment = stack.request(f"/deployments/name/{name}")
-    found = stack.request("/flow_runs/filter", {"deployments": {"id": {"any_": [deployment["id"]]}}, "limit": 200})
-    return sorted((run for run in found if run["start_time"]), key=lambda run: run["start_time"])
+    return sorted((run for run in all_runs(stack, name) if run["start_time"]), key=lambda run: run["start_time"])
 
 
 @dataclass
@@ -89,6 +93,8 @@ def story(stack: Stack, store: Layout) -> Story:
         print(f"file {number}: {found.seconds[-1]:.0f} s", found.champions[-1]["title"], found.champions[-1]["reason"])
     paused = stack.command("schedule", DATASET, "--pause")
     assert paused.returncode == 0, paused.stderr
+    active = ("PENDING", "RUNNING")  # beside such a run of a schedule another one is cancelled
+    wait_until(lambda: not [run for run in all_runs(stack, name) if run["state_type"] in active], 120, "a run goes on")
     return found
 
 
