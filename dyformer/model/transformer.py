@@ -266,6 +266,9 @@ def _rows(batches: Sequence[SubgraphBatch], *, by_batch: bool) -> tuple[list[Ten
     """
     targets = [(batch.target_G, batch.target_feature_GF) for batch in batches]
     contexts = [(batch.context_C, batch.context_feature_CF) for batch in batches]
+    for batch in batches:
+        sizes = len(batch.target_G), len(batch.context_C)
+        assert tuple(batch.distance_GC.shape) == ((sum(sizes),) * 2 if by_batch else sizes)
     if by_batch:
         parts = [part for both in zip(targets, contexts, strict=True) for part in both]
         spans = list(spans_of([len(node_B) for node_B, _ in parts]))[::2]
