@@ -110,6 +110,12 @@ VARIATIONS: dict[str, Variation] = {
     "Published DyFormer without pre-training": Variation(changes={**PUBLISHED, "pretrain": None}),
     "Published DyFormer, 4 layers": Variation(changes={**PUBLISHED, "model.num_layers": 4}),
     "Published DyFormer, 6 layers": Variation(changes={**PUBLISHED, "model.num_layers": 6}),
+    "Published DyFormer, no encoding": Variation(changes={**PUBLISHED, "model.encodings": "neither"}),
+    "Published DyFormer, connections only": Variation(changes={**PUBLISHED, "model.encodings": "connections"}),
+    "Published DyFormer, distances only": Variation(changes={**PUBLISHED, "model.encodings": "distances"}),
+    "Published DyFormer, one tower": Variation(changes={**PUBLISHED, "model.towers": "one"}),
+    "Published DyFormer, 1 hop": Variation(changes={**PUBLISHED, "model.towers": "one", "model.max_hops": 1}),
+    "Published DyFormer, 3 hops": Variation(changes={**PUBLISHED, "model.towers": "one", "model.max_hops": 3}),
 }
 """Variations of DyFormer that run only where they are named: the rows of the paper's studies of its parts."""
 

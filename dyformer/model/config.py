@@ -11,7 +11,7 @@ Output = Literal["norm+id", "plain"]
 PairScore = Literal["weighted", "plain"]
 InitialWeights = Literal["scaled", "plain"]
 Precision = Literal["bfloat16", "float32"]
-Encodings = Literal["both", "connections", "distances", "none"]
+Encodings = Literal["both", "connections", "distances", "neither"]
 Towers = Literal["two", "one"]
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -73,7 +73,7 @@ class ModelConfig:
     encodings: Encodings = Field(
         default="both",
         description="what the attention bias knows of two nodes: the steps that connect them (connections), their "
-        "distance (distances), both or none",
+        "distance (distances), both or neither",
     )
     towers: Towers = Field(
         default="two",

@@ -104,7 +104,8 @@ def connect() -> None:
 
 def train() -> Contender:
     storage.tracking.runs.FLUSH_METRICS = 12  # so that some are sent during the training
-    return retraining._trained(snapshots(), EXPERIMENT, SEED)
+    address = snapshots()
+    return retraining._trained(address, EXPERIMENT, SEED, retraining.start_task(address, EXPERIMENT))
 
 
 def evaluate() -> None:

@@ -144,7 +144,7 @@ def test_a_node_beyond_the_distance_has_no_influence_and_no_gradient(graph: Prep
     assert torch.equal((gradient_CF != 0).any(dim=1), is_near_C)
 
 
-@pytest.mark.parametrize("encodings", ["both", "connections", "distances", "none"])
+@pytest.mark.parametrize("encodings", ["both", "connections", "distances", "neither"])
 @torch.no_grad()
 def test_encodings_that_are_left_out_add_nothing(graph: PreparedGraph, encodings: Encodings):
     model, batch = model_of(graph, replace(CONFIG, encodings=encodings)), batch_of(graph)
@@ -157,7 +157,7 @@ def test_encodings_that_are_left_out_add_nothing(graph: PreparedGraph, encodings
     rows_BBTD = whole.temporal.table[2 * torch.arange(5) + connected]
     temporal = whole.temporal.project((weight_T[:, None] * rows_BBTD).sum(dim=2))
     spatial = whole.spatial.project(whole.spatial.table[batch.distance_GC.long()])
-    parts = {"connections": temporal, "distances": spatial, "both": temporal + spatial, "none": 0 * spatial}
+    parts = {"connections": temporal, "distances": spatial, "both": temporal + spatial, "neither": 0 * spatial}
     torch.testing.assert_close(bias(batch), parts[encodings].permute(2, 0, 1))
 
 

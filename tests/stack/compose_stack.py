@@ -318,6 +318,6 @@ def ends(stack: Stack, run: str, seconds: float = 300, state: str = "Completed")
 
 if __name__ == "__main__":  # starts the stack for looking at it, until Ctrl-C
     with compose_stack(Path(sys.argv[1])) as one:
-        place = {name: one.environment("worker-cpu")[name] for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")}
-        print(shlex.join(f"{name}={value}" for name, value in place.items()), flush=True)
+        addresses = {name: one.environment("worker-cpu")[name] for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")}
+        print(shlex.join(f"{name}={value}" for name, value in addresses.items()), flush=True)
         signal.pause()

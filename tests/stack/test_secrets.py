@@ -99,9 +99,9 @@ def test_no_secret_is_in_a_log_a_database_an_artifact_or_a_command_line(stack: S
     assert [line for line in stack.command_lines if any(form.decode() in line for form in wanted)] == []
     assert len(stack.command_lines) > 20
     time.sleep(2)  # until the logs are written
-    places = dict(written(stack))
-    assert {"log", "database", "object", "state"} <= {name.partition(" ")[0] for name in places}
-    assert [name for name, content in places.items() if any(form in content for form in wanted)] == []
+    contents = dict(written(stack))
+    assert {"log", "database", "object", "state"} <= {name.partition(" ")[0] for name in contents}
+    assert [name for name, content in contents.items() if any(form in content for form in wanted)] == []
 
 
 def forms(secret: str) -> list[bytes]:

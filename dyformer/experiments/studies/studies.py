@@ -8,9 +8,12 @@ from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.studies.paper_tables import (
+    ENCODINGS,
+    HOPS,
     LAYERS,
     LINKS,
     NEW_LINKS,
+    TOWERS,
     PaperTable,
 )
 
@@ -104,6 +107,33 @@ STUDIES: dict[str, Study] = {
         },
         datasets=_THREE_LOGS,
         paper={"all": LAYERS},
+    ),
+    "encodings": Study(
+        sentence="DyFormer as published with both encodings, without, and with one",
+        rows={
+            PUBLISHED_TITLE: "Both encoding",
+            "Published DyFormer, no encoding": "Without encoding",
+            "Published DyFormer, connections only": "Only TC encoding",
+            "Published DyFormer, distances only": "Only SD encoding",
+        },
+        datasets=_THREE_LOGS,
+        paper={"all": ENCODINGS},
+    ),
+    "towers": Study(
+        sentence="DyFormer as published with one tower and with two",
+        rows={"Published DyFormer, one tower": "Single-tower", PUBLISHED_TITLE: "Two-tower"},
+        datasets=_THREE_LOGS,
+        paper={"all": TOWERS},
+    ),
+    "hops": Study(
+        sentence="DyFormer as published with one tower: full attention, and among nodes within 1 and 3 hops",
+        rows={
+            "Published DyFormer, one tower": "Full attention",
+            "Published DyFormer, 1 hop": "1-hop neighbor",
+            "Published DyFormer, 3 hops": "3-hop neighbor",
+        },
+        datasets=_THREE_LOGS,
+        paper={"all": HOPS},
     ),
     "forecaster": Study(
         sentence="what the vectors of each method add to the forecaster, among hard candidates",
