@@ -13,8 +13,8 @@ from prefect.events import emit_event
 from prefect.states import Completed, Pending, Running
 
 from flows.service import TAG, dead_runs
+from flows.service.automations import HEARTBEAT
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
-from flows.service.deployments import HEARTBEAT
 
 
 @flow
