@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage import disk, files
+from storage.objects import StoreUnreachable
 
 DIGEST, RECORD = "digest", "record"
 CHANGED = "was changed after it was written"
@@ -47,13 +48,18 @@ def _file_sha256(address: str, stamp: files.Stamp) -> str:
 
 
 def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
-    """What is wrong with a file; None for a file of this size and this checksum, where one was recorded."""
+    """What is wrong with a file; None for a file of this size and this checksum, where one was recorded.
+
+    A store that cannot be reached says nothing about its files: StoreUnreachable is raised.
+    """
     if (problem := link_in(address)) is not None:
         return problem
     try:
         stamp = files.stamp(address)
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
+    except StoreUnreachable:
+        raise
     except (OSError, ValueError) as error:  # such as a name that no disk has
         return f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
     if stamp[0] != num_bytes:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from storage.objects import StoreUnreachable
+
 WRITE_REMEDIES = {
     errno.ENOSPC: "free space on the disk",
     errno.EDQUOT: "free space, because your quota is used up",
@@ -39,10 +41,13 @@ def temporary_name(name: str) -> str:
 
 @contextmanager
 def named_read(address: str) -> Iterator[None]:
-    """Raise the errors of a local read as ReadFailed, with the path and the reason; a missing file is no such error."""
+    """Raise the errors of a local read as ReadFailed, with the path and the reason.
+
+    A missing file is no such error, nor is a store that cannot be reached.
+    """
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, StoreUnreachable):
         raise
     except (OSError, ValueError) as error:  # ValueError: a name that no disk has
         failed = ReadFailed(f"{address} cannot be read ({_reason(error)}): {READ_REMEDY}")

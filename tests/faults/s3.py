@@ -1,6 +1,6 @@
 """An S3 server that fails in every command: it succeeds or ends in one line, and afterwards all is as undisturbed.
 
-`python tests/faults/s3.py --tries 300` runs the whole sweep (`make test-faults`); `--seed S --only N` repeats one. From
+`python tests/faults/s3.py --tries 150` runs the whole sweep (`make test-faults`); `--seed S --only N` repeats one. From
 a numbered request on, a proxy in front of a local S3 server fails for one request, a few, or some seconds. The limits
 of `storage.objects` are smaller here.
 """
@@ -146,4 +146,4 @@ def main(num_tries: int, stages: dict[str, Callable[[], object]]) -> None:
 if __name__ == "__main__":
     from pipeline import STAGES  # late, because it imports all that a training needs
 
-    main(300, {**STAGES, "sql": sql, "verify": verify})
+    main(150, {**STAGES, "sql": sql, "verify": verify})

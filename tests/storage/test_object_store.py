@@ -15,7 +15,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
-from storage import files, objects
+from storage import checksums, disk, files, objects
 from storage.artifacts import unfinished
 from storage.artifacts.artifact import (
     ArtifactDamaged,
@@ -34,6 +34,7 @@ from storage.events.declarations import declaration, declare
 from storage.events.delta_log import TableDamaged
 from storage.events.table import ingested_datasets, node_dictionary, read_events
 from storage.layout import Layout
+from storage.objects import StoreUnreachable
 from storage.queries import query
 from storage.verification import faults, repaired
 
@@ -285,3 +286,14 @@ def test_one_of_two_first_writers_writes(layout: Layout):
     assert files.create_bytes(address, b"one")
     assert not files.create_bytes(address, b"two")
     assert files.read_bytes(address) == b"one"
+
+
+def test_a_store_that_cannot_be_reached_says_nothing_about_its_files(monkeypatch: pytest.MonkeyPatch):
+    def stamp(address: str) -> files.Stamp:
+        raise StoreUnreachable(address, "the response is not from an S3 server")
+
+    monkeypatch.setattr(files, "stamp", stamp)
+    with pytest.raises(StoreUnreachable, match=r"steps.parquet cannot be reached"):
+        checksums.fault_of("s3://bucket/steps.parquet", 10, "0")
+    with pytest.raises(StoreUnreachable), disk.named_read("s3://bucket/steps.parquet"):
+        raise StoreUnreachable("s3://bucket/steps.parquet", "no response")
