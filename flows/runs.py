@@ -50,7 +50,6 @@ def finished_run(
     if address is None:
         raise typer.Exit(NOTHING_TO_DO)
     seconds = round(time.monotonic() - started, 2)
-    # after the rows, because it loads what trains and evaluates
     from flows.tasks.finished import finished_report, send_spooled
 
     report = finished_report(address, experiment, seed)

@@ -48,7 +48,7 @@ def _noisy(snapshot: Snapshot, side_N: NDArray[np.int8], fraction: float, seed: 
 def _new_keys(
     key_E: NDArray[np.int64], side_N: NDArray[np.int8], num: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw `num` distinct pairs, as sorted keys, uniformly among those without an edge."""
+    """Draw the keys of `num` distinct pairs, uniformly among those without an edge."""
     num_nodes, num_second = len(side_N), int(np.count_nonzero(side_N))
     has_sides = 0 < num_second < num_nodes
     num_pairs = num_second * (num_nodes - num_second) if has_sides else num_nodes * (num_nodes - 1) // 2

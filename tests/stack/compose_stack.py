@@ -5,8 +5,6 @@ one folder, and the entrypoint of Postgres' image by what it does. The file is r
 follow it. Every process has the mark of its service, by which it is found and ended.
 """
 
-import base64
-import json
 import os
 import re
 import shlex
@@ -21,13 +19,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 import yaml
 from object_store import program
 from postgres_server import postgres_server, programs
 from prefect_server import free_port
+from stack_processes import called, wait_until
 
 from flows.service.processes import MARK, end_marked, marked
 
@@ -175,34 +172,12 @@ class Stack:
             assert time.monotonic() < until, f"{service} is not healthy:\n{self.log(service).read_text()[-4000:]}"
             time.sleep(0.5)
 
-    def stop(self, service: str, number: int = signal.SIGTERM) -> None:
-        """Send a signal to the first process of a service and wait for its end; then end what it left."""
-        self.processes[service].send_signal(number)
-        self.processes[service].wait(60)
-        end_marked(f"{self.mark}-{service}", 0.0 if number == signal.SIGKILL else 30.0)
-
     def end(self) -> None:
         """End all services, the workers and their runs first."""
         for service in ("worker-gpu", "worker-cpu", ""):
             end_marked(f"{self.mark}-{service}", 30.0)
         for process in self.processes.values():
             process.wait(30)
-
-    def restart(self, service: str) -> None:
-        """Start a service that was stopped, and wait for it."""
-        self.start(service)
-        self.wait(service)
-
-    @contextmanager
-    def hanging(self, service: str) -> Iterator[None]:
-        """Let a service take connections and say nothing."""
-        for process in marked(f"{self.mark}-{service}"):
-            os.kill(process, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for process in marked(f"{self.mark}-{service}"):
-                os.kill(process, signal.SIGCONT)
 
     def command(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         """Run a command of dyformer as in the worker's container."""
@@ -247,27 +222,6 @@ def _watch(stack: Stack, is_over: threading.Event) -> None:
                     )
 
 
-def called(url: str, body: object = None, login: str | None = None) -> Any:
-    """Call a server; as its clients do, again if it is busy or away for a moment."""
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"content-type": "application/json"}
-    if login is not None:
-        headers["authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
-    problem: Exception | None = None
-    for _ in range(60):
-        try:
-            with urlopen(Request(url, data, headers), timeout=30) as response:
-                return json.loads(response.read() or b"null")
-        except HTTPError as error:
-            if error.code != 503:
-                raise AssertionError(f"{url}: {error.code} {error.read().decode()}") from error
-            problem = error
-        except URLError as error:
-            problem = error
-        time.sleep(1)
-    raise AssertionError(f"{url} was away for a minute: {problem}")
-
-
 @contextmanager
 def compose_stack(folder: Path) -> Iterator[Stack]:
     """Start all services in the order of their dependencies, deploy, and end everything at the end."""
@@ -295,15 +249,6 @@ def compose_stack(folder: Path) -> Iterator[Stack]:
         for service in ("deploy", "worker-cpu", "worker-gpu"):
             stack.wait(service)
         yield stack
-
-
-def wait_until(condition: Any, seconds: float, what: str) -> Any:
-    """Wait until a function returns something true; returns it."""
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, f"after {seconds:.0f} s: {what}"
-        time.sleep(0.5)
-    return found
 
 
 def ends(stack: Stack, run: str, seconds: float = 300, state: str = "Completed") -> None:

@@ -1,5 +1,6 @@
 """`dyformer up` as a real process on free ports, and what is left of it."""
 
+import base64
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from prefect_server import free_port
@@ -25,18 +26,25 @@ SECONDS_TO_START = 180
 UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PREFECT_HOME", "DYFORMER_STATE")
 
 
-def called(url: str, body: object = None) -> Any:
-    """Call a server; as its clients do, again if it is busy."""
+def called(url: str, body: object = None, login: str | None = None) -> Any:
+    """Call a server; as its clients do, again if it is busy or away for a moment."""
     data = None if body is None else json.dumps(body).encode()
-    for _ in range(30):
+    headers = {"content-type": "application/json"}
+    if login is not None:
+        headers["authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+    problem: Exception | None = None
+    for _ in range(60):
         try:
-            with urlopen(Request(url, data, {"content-type": "application/json"}), timeout=30) as response:
+            with urlopen(Request(url, data, headers), timeout=30) as response:
                 return json.loads(response.read() or b"null")
         except HTTPError as error:
             if error.code != 503:
-                raise AssertionError(f"{url}: {error.read().decode()}") from error
-            time.sleep(1)
-    raise AssertionError(f"{url} was busy for 30 s")
+                raise AssertionError(f"{url}: {error.code} {error.read().decode()}") from error
+            problem = error
+        except URLError as error:
+            problem = error
+        time.sleep(1)
+    raise AssertionError(f"{url} was away for a minute: {problem}")
 
 
 @dataclass(kw_only=True)

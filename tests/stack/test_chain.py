@@ -13,7 +13,8 @@ from typing import Any
 import boto3
 import psycopg2
 import pytest
-from compose_stack import Stack, ends, wait_until
+from compose_stack import Stack, ends
+from stack_processes import wait_until
 from weekly_log import rows_of
 
 from storage.artifacts.artifact import read_table

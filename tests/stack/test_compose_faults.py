@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compose_stack import Stack, ends, wait_until
+from compose_stack import Stack, ends
+from stack_processes import wait_until
 from weekly_log import rows_of
 
 from storage.artifacts.artifact import read_table

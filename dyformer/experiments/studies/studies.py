@@ -13,6 +13,7 @@ from dyformer.experiments.studies.paper_tables import (
     LAYERS,
     LINKS,
     NEW_LINKS,
+    THREE_LOGS,
     TOWERS,
     PaperTable,
 )
@@ -69,21 +70,21 @@ _SIMPLE = dict.fromkeys(
 )
 _OURS = {PUBLISHED_TITLE: "DyFormer", "DyFormer": "DyFormer"}
 _FORECASTERS = dict.fromkeys(["Forecaster without vectors", FORECASTER_WITH + "DyFormer"])
-_THREE_LOGS = ("uci", "yelp", "ml-10m")
+_ALL_METHODS = {**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS}
 _ALL_LINKS = {"all": LINKS, "new": NEW_LINKS}
 
 STUDIES: dict[str, Study] = {
     "links": Study(
         sentence="all methods, on all links of the next step and on the new ones (tables of section 5.2)",
-        rows={**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS},
-        datasets=("rds", *_THREE_LOGS),
+        rows=_ALL_METHODS,
+        datasets=("rds", *THREE_LOGS),
         paper=_ALL_LINKS,
         plot="comparison",
     ),
     "steps": Study(
         sentence="the same methods step by step (plot of section 5.2)",
-        rows={**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS},
-        datasets=("rds", *_THREE_LOGS),
+        rows=_ALL_METHODS,
+        datasets=("rds", *THREE_LOGS),
         paper=_ALL_LINKS,
         plot="steps",
     ),
@@ -94,7 +95,7 @@ STUDIES: dict[str, Study] = {
             "Published DyFormer without pre-training": None,
             "DyFormer without pre-training": None,
         },
-        datasets=("rds", *_THREE_LOGS),
+        datasets=("rds", *THREE_LOGS),
         paper=_ALL_LINKS,
         plot="comparison",
     ),
@@ -105,7 +106,7 @@ STUDIES: dict[str, Study] = {
             "Published DyFormer, 4 layers": "4 layers",
             "Published DyFormer, 6 layers": "6 layers",
         },
-        datasets=_THREE_LOGS,
+        datasets=THREE_LOGS,
         paper={"all": LAYERS},
     ),
     "encodings": Study(
@@ -116,13 +117,13 @@ STUDIES: dict[str, Study] = {
             "Published DyFormer, connections only": "Only TC encoding",
             "Published DyFormer, distances only": "Only SD encoding",
         },
-        datasets=_THREE_LOGS,
+        datasets=THREE_LOGS,
         paper={"all": ENCODINGS},
     ),
     "towers": Study(
         sentence="DyFormer as published with one tower and with two",
         rows={"Published DyFormer, one tower": "Single-tower", PUBLISHED_TITLE: "Two-tower"},
-        datasets=_THREE_LOGS,
+        datasets=THREE_LOGS,
         paper={"all": TOWERS},
     ),
     "hops": Study(
@@ -132,7 +133,7 @@ STUDIES: dict[str, Study] = {
             "Published DyFormer, 1 hop": "1-hop neighbor",
             "Published DyFormer, 3 hops": "3-hop neighbor",
         },
-        datasets=_THREE_LOGS,
+        datasets=THREE_LOGS,
         paper={"all": HOPS},
     ),
     "forecaster": Study(
