@@ -337,6 +337,7 @@ def test_what_a_full_disk_refuses_leaves_nothing_in_the_spool(
             run.params({"a": 1})
             run.params({"b": 2})
     assert "No space left" in str(run.problem)
+    assert len(list(tracker.spool.iterdir())) == 1  # a start record that failed leaves no folder
     tracker.replay_spool()
     assert (list(tracker.spool.iterdir()), tracker.damage) == ([], None)
     params = tracker.client().get_run(only_run(tracker, f"full-{failing}")).data.params
