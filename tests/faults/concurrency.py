@@ -68,7 +68,7 @@ def failures(made: Prepared, trial: Trial) -> list[str]:
     failed = [command for command, end in zip(commands, ends, strict=True) if end.code]
     again: list[Ended] = [made.run(command) for command in failed]
     wrong += [f"the same command again ended with {end.code}: {end.output[-1500:]}" for end in again if end.code]
-    read = made.read(lambda: made.cleaned() | _rows())
+    read = made.read(lambda: made.sent_and_cleaned() | _rows())
     if read.code:
         return [*wrong, f"reading the store ended with {read.code}: {read.output[-1500:]}"]
     return wrong + unsound(read.value) + expected(read.value)

@@ -100,8 +100,7 @@ class Prepared:
         def again() -> dict[str, Any]:
             for name in names[names.index(stage) : names.index(last) + 1]:
                 self.stages[name]()
-            open_tracker(Layout.from_environment()).replay_spool()  # as the next run does
-            return self.cleaned()
+            return self.sent_and_cleaned()
 
         end = self.read(again)
         if end.code:
@@ -110,6 +109,11 @@ class Prepared:
         if last == "train" and wrong and all(line.startswith("run ") for line in wrong):
             return self.wrong_after(stage, "track")  # it sends to MLflow what a training could not in its last instant
         return wrong
+
+    def sent_and_cleaned(self) -> dict[str, Any]:
+        """Send first what a run could not send to MLflow, as the next run does: a database may be locked for long."""
+        open_tracker(Layout.from_environment()).replay_spool()
+        return self.cleaned()
 
     def cleaned(self) -> dict[str, Any]:
         age(self.store, TWO_DAYS)
