@@ -1,4 +1,4 @@
-"""The two interfaces of methods: an Embedder gives vectors of nodes, a Scorer gives scores of pairs."""
+"""The interfaces of methods: an Embedder gives vectors of nodes, a Scorer scores of pairs, a NodeScorer of nodes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,10 @@ Score = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 """Sources `[P]` and targets `[P]` -> scores `[P]`; a higher score means a more probable link."""
 
 
+NodeScore = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+"""Nodes `[P]` of the fitted graph -> scores `[P]`; a higher score means a more probable positive label."""
+
+
 class NoVectors(ValueError):
     """A method with stored weights has none that were trained on the steps of a graph alone."""
 
@@ -30,6 +34,15 @@ class LabelledStep:
     weight: float  # of each pair in a fit: 1 for the forecast step, less for older ones
     directed: bool = False  # whether a pair means source -> target; otherwise both orders are the same pair
     ranked: bool = False  # whether the negative pairs are candidates of the positive pairs' sources
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelledNodes:
+    """Labelled nodes of the step after `before.until`: a method is fitted on features of `before` and these labels."""
+
+    before: PreparedGraph
+    node_P: NDArray[np.int64]
+    positive_P: NDArray[np.bool_]
 
 
 @runtime_checkable
@@ -55,4 +68,13 @@ class Scorer(Protocol):
         protocol the first one is the forecast step itself, of which a part of the pairs is labelled, and its `before`
         is `graph`. In the other protocols all labelled steps are past. Every method gets the same ones.
         """
+        ...
+
+
+@runtime_checkable
+class NodeScorer(Protocol):
+    """A method that scores nodes without vectors: a frozen dataclass of its hyper-parameters."""
+
+    def fit_nodes(self, graph: PreparedGraph, labelled: Sequence[LabelledNodes]) -> NodeScore:
+        """Return the function from nodes to scores of the step after `graph.until`; all labelled steps are past."""
         ...

@@ -35,7 +35,8 @@ def node_resamples(
 ) -> NodeResamples:
     """Draw resamples of all nodes in `ends`, the sources and targets of the pairs of all steps.
 
-    A node has the same number in all steps, because it is the same node. Without `num_resamples` there are 1,000, and
+    A node has the same number in all steps, because it is the same node. A negative end is no node and counts once, so
+    that pairs with one end are resampled by the other. Without `num_resamples` there are 1,000, and
     fewer, at least 200, for more than 50,000 pairs.
     """
     if num_resamples is None:
@@ -45,6 +46,7 @@ def node_resamples(
     weight_BS = np.empty((num_resamples, len(node_S)), dtype=np.uint8)
     for weight_S in weight_BS:
         weight_S[:] = generator.poisson(size=len(node_S))
+    weight_BS[:, node_S < 0] = 1
     return NodeResamples(node_S=node_S, weight_BS=weight_BS)
 
 

@@ -10,6 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+NO_NODE = -1
+"""The target of scored nodes: they are pairs with one end."""
+
 PAIRS_SCHEMA = pl.Schema(
     {
         "method": pl.String(),

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from dyformer.graphs.node_labels import NodeLabels
 from dyformer.graphs.snapshots import (
     DynamicGraph,
     build_snapshots,
@@ -28,7 +29,7 @@ from storage.artifacts.artifact import (
 )
 from storage.events import scratch_database
 from storage.events.declarations import declaration
-from storage.events.disk_snapshots import cut_events, read_interactions
+from storage.events.disk_snapshots import cut_events, read_interactions, read_labels
 from storage.events.table import history, max_event_time, newest_version, read_events, scan_events
 from storage.layout import Layout
 from storage.queries import faults_in, snapshot_faults
@@ -113,6 +114,10 @@ class Snapshots:
         if not interactions:
             return graph
         return replace(graph, interactions=read_interactions(self.layout, self.dataset, self.version, graph))
+
+    def labels(self) -> NodeLabels:
+        """Read the labels of the rows of all steps."""
+        return read_labels(self.layout, self.dataset, self.version, self.graph(self.num_steps))
 
 
 def make_snapshots(dataset: str, version: int | None = None, end_time: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes, and their interactions.
+"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes, and the rows behind them.
 
 V permanent node numbers    N nodes of the graph    E edges of one snapshot
 """
@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.graphs.interactions import Interactions
+from dyformer.graphs.node_labels import NodeLabels
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 from dyformer.graphs.windows import Windows, split_windows
 from dyformer.logs.datasets import TimeUnit, Window
@@ -92,16 +93,41 @@ def _snapshot(
 
 def read_interactions(layout: Layout, dataset: str, version: int, graph: DynamicGraph) -> Interactions:
     """Read the rows behind the snapshots of a graph from the event table, in the order of `build_snapshots`."""
+    rows = _rows_behind(layout, dataset, version, graph, ("source_node", "target_node", "time", "weight"))
+    source, target, time, weight = (rows[name].to_numpy() for name in rows.columns)
+    number_V = _numbers(graph)
+    return interactions_in(graph.snapshots, number_V[source], number_V[target], time, weight)
+
+
+def read_labels(layout: Layout, dataset: str, version: int, graph: DynamicGraph) -> NodeLabels:
+    """Read the labels of the rows behind the snapshots of a graph; none where the log has no labels."""
+    rows = _rows_behind(layout, dataset, version, graph, ("source_node", "label"))
+    step_R = np.repeat([s.step for s in graph.snapshots], [s.num_interactions for s in graph.snapshots])
+    is_labelled_R = rows["label"].is_not_null().to_numpy()
+    rows = rows.filter(is_labelled_R)
+    return NodeLabels(
+        node_R=_numbers(graph)[rows["source_node"].to_numpy()],
+        step_R=step_R[is_labelled_R],
+        label_R=rows["label"].to_numpy(),
+    )
+
+
+def _rows_behind(
+    layout: Layout, dataset: str, version: int, graph: DynamicGraph, columns: tuple[str, ...]
+) -> pl.DataFrame:
     num_rows = sum(snapshot.num_interactions for snapshot in graph.snapshots)
     inside = pl.col("time").is_between(
         graph.snapshots[0].start_time, graph.snapshots[-1].end_time, closed="left"
     )  # rows before the first window are trimmed
     rows = scan_events(layout, dataset, version).filter(inside)
-    rows = rows.select("source_node", "target_node", "time", "weight", "ingest", "row")
     # Rows of the last moment may belong to the next step, so the number of rows decides.
-    rows = rows.sort("time", "ingest", "row").drop("ingest", "row").collect().head(num_rows)
+    rows = rows.sort("time", "ingest", "row").select(columns).collect().head(num_rows)
     assert rows.height == num_rows, f"{dataset}: {rows.height} rows for {num_rows} interactions"
-    source, target, time, weight = (rows[name].to_numpy() for name in rows.columns)
+    return rows
+
+
+def _numbers(graph: DynamicGraph) -> NDArray[np.int64]:
+    """Give the node of the graph for each permanent node number [V]."""
     number_V = np.zeros(int(graph.node_N.max(initial=-1)) + 1, dtype=np.int64)
     number_V[graph.node_N] = np.arange(len(graph.node_N))
-    return interactions_in(graph.snapshots, number_V[source], number_V[target], time, weight)
+    return number_V
