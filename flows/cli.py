@@ -34,6 +34,7 @@ from flows.retention import prune
 from flows.runs import announce, finished_run, ingested, next_options, print_plan, print_run, retrained
 from flows.service.commands import register
 from flows.service.running import use_running_stack
+from flows.tuning import command as tuning
 
 app = typer.Typer(
     help="Node vectors and evaluated link forecasts from a growing log of interactions.",
@@ -369,6 +370,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
 
 register(app)
 published.register(app)
+tuning.register(app)
 app.command()(benchmark)
 app.command()(compare)
 app.command()(prune)

@@ -102,7 +102,7 @@ def evaluate_method(name: str, method: Embedder | Scorer, trial: Trial) -> list[
     vectors_of = {trial.past: vectors_ND, **older_vectors(name, method, trial.labelled[1:], trial.seed)}
     score_pairs = Forecaster(vectors_of=vectors_of.get, seed=trial.seed).fit_pairs(trial.past, trial.labelled)
     return [
-        _scored(name, trial, _decoded(vectors_ND, trial)),
+        _scored(name, trial, decoded_scores(vectors_ND, trial)),
         _scored(FORECASTER_WITH + name, trial, score_pairs(split.test.source_P, split.test.target_P)),
     ]
 
@@ -156,7 +156,7 @@ def rotated(newer_ND: NDArray[np.floating], older_ND: NDArray[np.floating]) -> N
     return newer_ND @ orthogonal_procrustes(newer_ND[: len(older_ND)], older_ND)[0]
 
 
-def _decoded(vectors_ND: NDArray[np.floating], trial: Trial) -> NDArray[np.float64]:
+def decoded_scores(vectors_ND: NDArray[np.floating], trial: Trial) -> NDArray[np.float64]:
     """Fit the paper's decoder on the labelled pairs and score the test pairs [P]."""
     train, validation, test = (
         hadamard(vectors_ND, part.source_P, part.target_P)

@@ -29,6 +29,7 @@ def test_every_kind_has_its_own_address(tmp_path: Path):
         layout.ranks("uci", **RUN),
         layout.backtests("uci", **RUN),
         layout.audit("uci", **RUN),
+        layout.tuning("uci", **RUN),
         layout.spool,
         layout.spills,
         layout.lock("train-uci"),

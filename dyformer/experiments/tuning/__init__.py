@@ -1,0 +1,1 @@
+"""Searches for the settings of methods, and the settings that were chosen."""

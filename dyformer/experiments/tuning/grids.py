@@ -1,0 +1,81 @@
+"""A method's title -> the settings that a search tries (paper, appendix on the setup of its models)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from dyformer.experiments.methods import METHODS, Method, Variation
+from dyformer.experiments.settings import Experiment
+
+Settings = Mapping[str, Any]
+"""Names of settings and their values: fields of the method's class, or, of DyFormer, settings of an experiment."""
+
+_DYFORMER = {
+    "finetune.negative_weight": (0.01, 0.1, 1.0),
+    "model.num_heads": (8, 16),
+    "model.width": (128, 256),
+    "model.num_layers": (2, 4, 6),
+    "graph.max_distance": (2, 3, 5),
+}
+# The paper takes EvolveGCN's own defaults, of which it names none. These two are ours: the weights that it searches for
+# DySAT and DyFormer, and a faster learning rate.
+_EVOLVEGCN = {"negative_weight": (0.01, 0.1, 1.0), "learning_rate": (1e-3, 1e-2)}
+
+GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "node2vec": {
+            "return_parameter": (0.25, 0.5, 1.0, 2.0, 5.0),
+            "in_out_parameter": (0.25, 0.5, 1.0, 2.0, 5.0),
+        },
+        "GraphSAGE": {"aggregator": ("gcn", "mean", "max-pool", "lstm")},
+        "DynGEM": {
+            "first_order": (1e-6, 1e-5),
+            "edge_factor": (0.1, 1.0, 2.0, 5.0),
+            "l1": (1e-6, 1e-4),
+            "l2": (1e-6, 1e-4),
+        },
+        "DynAERNN": {"edge_factor": (0.1, 1.0, 2.0, 5.0)},
+        "DySAT": {
+            "negative_weight": (0.01, 0.1, 1.0),
+            "structural_heads": (8, 16),
+            "temporal_heads": (8, 16),
+            "width": (128, 256),
+        },
+        "EvolveGCN-O": _EVOLVEGCN,
+        "EvolveGCN-H": _EVOLVEGCN,
+        "DyFormer": _DYFORMER,
+        "DyFormer (as published)": _DYFORMER,
+    }
+)
+"""The values of each setting by the title in METHODS; every combination of them is a point of the grid."""
+
+
+class NoGrid(ValueError):
+    """A method without settings to search."""
+
+
+def grid_of(title: str) -> Mapping[str, tuple[Any, ...]]:
+    """Return the grid of a method. Raises NoGrid, with the titles that have one."""
+    if title not in GRIDS:
+        raise NoGrid(f"{title!r} has no settings to search: expected one of {', '.join(GRIDS)}")
+    return GRIDS[title]
+
+
+def with_settings(method: Method, settings: Settings) -> Method:
+    """Return a method with some settings changed. Raises TypeError or UnknownSetting for a name that it lacks."""
+    if isinstance(method, Variation):
+        changed = replace(method, changes={**method.changes, **settings})
+        changed.changed(changed.experiment)  # so that a wrong name or value is refused here
+        return changed
+    return replace(method, **settings)  # pyright: ignore[reportArgumentType]
+
+
+def usual_point(title: str, experiment: Experiment) -> dict[str, Any]:
+    """Return the values that a method has for the settings of its grid where nothing is chosen."""
+    method, names = METHODS[title], grid_of(title)
+    if not isinstance(method, Variation):
+        return {name: getattr(method, name) for name in names}
+    changed = method.changed(experiment)
+    parts = {name: name.partition(".") for name in names}
+    return {name: getattr(getattr(changed, part), inner) for name, (part, _, inner) in parts.items()}

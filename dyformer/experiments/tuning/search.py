@@ -1,0 +1,73 @@
+"""A grid and the score of a point -> the points that a search tries, each with its score."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+from dyformer.experiments.tuning.grids import Settings
+
+
+class Tried(NamedTuple):
+    """A point of a grid, and its score: a higher one is better."""
+
+    settings: dict[str, Any]
+    score: float
+
+
+class OptunaMissing(ValueError):
+    """The package that chooses the points is not installed."""
+
+
+def search(
+    grid: Mapping[str, tuple[Any, ...]],
+    usual: Settings,
+    score: Callable[[dict[str, Any]], float],
+    *,
+    num_trials: int,
+    seed: int,
+) -> Iterator[Tried]:
+    """Score points of a grid and yield each: all of them, or `num_trials` where there are more.
+
+    The first is `usual`. Of a grid with more points the others are those of the tree-structured Parzen estimator
+    (Bergstra et al., 2011; Optuna's), whose choices depend on the seed and the scores alone: a search that starts again
+    with known scores tries the same points. No point is tried twice.
+
+    Raises:
+        OptunaMissing: a grid with more points, where Optuna is not installed.
+    """
+    points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    others = [point for point in points if point != usual]
+    if 1 + len(others) <= num_trials:
+        for point in [dict(usual), *others]:
+            yield Tried(point, score(point))
+        return
+    yield (first := Tried(dict(usual), score(dict(usual))))
+    study, kinds = _study(grid, seed)
+    tried = {tuple(usual.values()): first.score}
+    if usual in points:  # a changed experiment may have other values
+        study.enqueue_trial(dict(usual))
+    while len(tried) < num_trials:
+        trial = study.ask(kinds)
+        point = {name: trial.params[name] for name in grid}
+        key = tuple(point.values())
+        if key not in tried:
+            tried[key] = score(point)
+            yield Tried(point, tried[key])
+        study.tell(trial, tried[key])
+
+
+def best(tried: list[Tried]) -> Tried:
+    """Return the point with the best score, of equal ones the first: usual settings stay where none are better."""
+    return max(tried, key=lambda each: each.score)
+
+
+def _study(grid: Mapping[str, tuple[Any, ...]], seed: int) -> tuple[Any, dict[str, Any]]:
+    try:
+        import optuna
+    except ImportError:
+        raise OptunaMissing(
+            "a search of more points than trials needs Optuna: `pip install dyformer[tuning]`, or give more trials"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    return study, {name: optuna.distributions.CategoricalDistribution(values) for name, values in grid.items()}

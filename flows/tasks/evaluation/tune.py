@@ -1,0 +1,56 @@
+"""Snapshots, a method and its settings -> their score on steps before the first reported one, stored once."""
+
+from functools import lru_cache
+from typing import Any
+
+import polars as pl
+
+from dyformer.embedder import Embedder
+from dyformer.experiments.methods import METHODS, Variation
+from dyformer.experiments.settings import Experiment, as_record
+from dyformer.experiments.tuning.grids import with_settings
+from dyformer.experiments.tuning.past_steps import PastSteps, macro_auc, past_steps
+from flows.tasks.methods import record_of
+from flows.tasks.snapshots import Snapshots, first_evaluated_step, open_snapshots
+from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
+
+
+def steps_to_tune_on(snapshots: str) -> PastSteps:
+    """Return the steps that choose settings. Of the log only rows before the first reported step are read."""
+    opened = open_snapshots(snapshots)
+    return past_steps(opened.graph(_last_step(opened), interactions=True))
+
+
+def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment: Experiment, seed: int = 0) -> str:
+    """Score settings of a method on the steps of steps_to_tune_on, unless they are scored; return the address."""
+    opened = open_snapshots(snapshots)
+    method, config = with_settings(METHODS[title], settings), experiment.graph
+    if isinstance(method, Variation):
+        method = Variation(changes=method.changes, experiment=experiment)
+        config = method.changed(experiment).graph
+    own = {"method": title, "record": record_of(method), "seed": seed, **as_record(experiment, "graph")}
+    lineage = opened.lineage("tuning", until=_last_step(opened), settings=own)
+    keys = {"version": lineage.table_version, "until": _last_step(opened), "settings": lineage.settings_hash}
+    address = opened.layout.tuning(opened.dataset, **keys, seed=seed)
+    if is_current(address, lineage):
+        return address
+    assert isinstance(method, Embedder)
+    graph, steps, parts = _past(snapshots, digest(snapshots))
+    values = macro_auc(title, method, graph, steps, config=config, seed=seed)
+    rows = pl.DataFrame({"method": title, "parts": parts, "step": steps, "auc": values})
+    return write_artifact(address, {"tuning": rows}, lineage)
+
+
+def tuning_score(address: str) -> float:
+    """Return the mean over steps of the AUC that a trial has."""
+    return float(read_table(address, "tuning")["auc"].to_numpy().mean())
+
+
+def _last_step(opened: Snapshots) -> int:
+    """Return the step before the first one that tables report."""
+    return min(first_evaluated_step(opened.dataset) - 1, opened.num_steps)
+
+
+@lru_cache(maxsize=1)  # the trials of a search read the same steps
+def _past(snapshots: str, digest: str) -> PastSteps:
+    return steps_to_tune_on(snapshots)

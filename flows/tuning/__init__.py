@@ -1,0 +1,1 @@
+"""Searches for the settings of methods, by the command `tune`."""

@@ -1,0 +1,70 @@
+"""The command `tune`: a dataset and methods -> the best of the tried settings of each."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from flows.console import print_frame
+from flows.options import Changes, JsonFile, Seed, check_titles, experiment_from, with_reading
+from flows.runs import announce
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(tune)
+
+
+@with_reading
+def tune(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="a known name or one of the store")],
+    reading: dict[str, Any],
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            help="names, such as dysat,graphsage (by default the baselines that are trained)",
+            show_default=False,
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="settings to try of each method, at most", min=1)] = 6,
+    seed: Seed = 0,
+    changes: Changes = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Try settings of methods on steps before those that tables report; a killed search goes on where it was."""
+    experiment = experiment_from(dataset, changes)
+    check_titles(methods)
+    from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS
+    from dyformer.experiments.titles import full_title, split_names
+    from dyformer.experiments.tuning.grids import GRIDS, grid_of
+
+    known = {**METHODS, **VARIATIONS}
+    named = [full_title(name, known) for name in split_names(methods)]
+    titles = list(dict.fromkeys(named)) or [title for title in GRIDS if title in TRAINED_BASELINES]
+    for title in titles:
+        grid_of(title)  # raises for a title without a grid, before anything is committed
+    announce()
+    from flows.tuning.searches import tune as flow
+
+    searched = flow(dataset, titles, reading, trials, seed, experiment)
+    for title, tried in searched.tried.items():
+        print_frame(_table(tried), f"{title}: AUC in percent on {searched.steps} of {dataset}")
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(searched.record(), indent=1) + "\n")
+
+
+def _table(tried: list[Any]) -> Any:
+    import polars as pl
+
+    from dyformer.experiments.tuning.search import best
+
+    winner = best(tried)
+    rows = [
+        {**{name: str(value) for name, value in each.settings.items()}, "AUC": f"{100 * each.score:.2f}"}
+        | {"chosen": "x" if each is winner else ""}
+        for each in tried
+    ]
+    return pl.DataFrame(rows)
