@@ -1,6 +1,7 @@
 """A grid and the score of a point -> the points that a search tries, each with its score."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -42,18 +43,22 @@ def search(
             yield Tried(point, score(point))
         return
     yield (first := Tried(dict(usual), score(dict(usual))))
-    study, kinds = _study(grid, seed)
-    tried = {tuple(usual.values()): first.score}
+    study, draws = _study(grid, seed)
+    tried = {tuple(usual.values()): first}
     if usual in points:  # a changed experiment may have other values
         study.enqueue_trial(dict(usual))
-    while len(tried) < num_trials:
-        trial = study.ask(kinds)
-        point = {name: trial.params[name] for name in grid}
+
+    def objective(trial: Any) -> float:
+        point = {name: draw(trial) for name, draw in draws.items()}
         key = tuple(point.values())
         if key not in tried:
-            tried[key] = score(point)
-            yield Tried(point, tried[key])
-        study.tell(trial, tried[key])
+            tried[key] = Tried(point, score(point))
+        return tried[key].score
+
+    while len(tried) < num_trials:
+        num_before = len(tried)
+        study.optimize(objective, n_trials=1)
+        yield from list(tried.values())[num_before:]
 
 
 def best(tried: list[Tried]) -> Tried:
@@ -61,13 +66,18 @@ def best(tried: list[Tried]) -> Tried:
     return max(tried, key=lambda each: each.score)
 
 
-def _study(grid: Mapping[str, tuple[Any, ...]], seed: int) -> tuple[Any, dict[str, Any]]:
+def _study(grid: Mapping[str, tuple[Any, ...]], seed: int) -> tuple[Any, dict[str, Callable[[Any], Any]]]:
+    """Give a study of Optuna, and for each setting the function that draws its value in a trial."""
     try:
         import optuna
     except ImportError:
         raise OptunaMissing(
             "a search of more points than trials needs Optuna: `pip install dyformer[tuning]`, or give more trials"
         ) from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-    return study, {name: optuna.distributions.CategoricalDistribution(values) for name, values in grid.items()}
+    return study, {name: partial(_drawn, name, values) for name, values in grid.items()}
+
+
+def _drawn(name: str, values: tuple[Any, ...], trial: Any) -> Any:
+    return trial.suggest_categorical(name, values)
