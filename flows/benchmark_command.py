@@ -48,6 +48,14 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
             show_default=False,
         ),
     ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="cap on the epochs of every trained method: DyFormer's stages and the baselines",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     changes: Changes = None,
     json_file: JsonFile = None,
     experiment: Annotated[
@@ -89,13 +97,13 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     elif experiment is not None:
         _check_study_options(dataset, datasets, methods, protocol, json_file)
         names = [name.strip() for name in (datasets or dataset or "").split(",") if name.strip()]
-        _run_study(experiment, names, reading, steps, seeds, changes, parallel, out)
+        _run_study(experiment, names, reading, steps, seeds, epochs, changes, parallel, out)
     elif dataset is None:
         raise typer.BadParameter("name a DATASET, or an experiment by --experiment (--list has their names)")
     elif datasets is not None or out is not None or parallel > 1:
         raise typer.BadParameter("--datasets, --out and --parallel belong to --experiment")
     else:
-        _run_protocol(dataset, reading, steps, seeds, protocol, methods, changes, json_file)
+        _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file)
 
 
 def _run_protocol(  # noqa: PLR0913, because each option is an argument
@@ -105,11 +113,12 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     seeds: int,
     protocol: str,
     methods: list[str] | None,
+    epochs: int | None,
     changes: list[str] | None,
     json_file: Path | None,
 ) -> None:
     """Run the benchmark of a protocol on one dataset and print its tables."""
-    experiment = experiment_from(dataset, changes)  # refused before anything is committed
+    experiment = experiment_from(dataset, with_cap(changes, epochs))  # refused before anything is committed
     check_titles(methods)
     from flows.tasks.evaluation.evaluate import wanted_steps
     from flows.tasks.methods import benchmark_methods
@@ -136,6 +145,7 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     reading: dict[str, Any],
     steps: str | None,
     seeds: int,
+    epochs: int | None,
     changes: list[str] | None,
     parallel: int,
     out: Path | None,
@@ -145,7 +155,7 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
 
     study = study_of(name)
     chosen = datasets or list(study.datasets)
-    experiments = {dataset: experiment_from(dataset, changes) for dataset in chosen}
+    experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
     readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}
     for dataset in chosen:
         ingested(dataset, readings[dataset])
@@ -159,6 +169,11 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
         for file, content in made.files.items():
             (out / file).write_bytes(content)
         print(f"wrote {len(made.files)} files to {out}")
+
+
+def with_cap(changes: list[str] | None, epochs: int | None) -> list[str]:
+    """Give the changes of --set with the cap of --epochs."""
+    return [*(changes or []), *([] if epochs is None else [f"max_epochs={epochs}"])]
 
 
 def reading_of(dataset: str, datasets: list[str], reading: dict[str, Any]) -> dict[str, Any]:

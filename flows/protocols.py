@@ -9,6 +9,7 @@ from dyformer.embedder import Scorer
 from dyformer.experiments.methods import METHODS, default_methods
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.studies.study_tables import epochs_sentence
 from dyformer.experiments.tables import PrintedTable, printed_tables
 from flows.benchmark import benchmark, forecasts, live_update, prequential
 from flows.tasks.evaluation.backtest import backtest_metrics, steps_to_backtest
@@ -40,7 +41,11 @@ def run_protocol(
     chosen = PROTOCOLS[protocol]
     made = chosen.flow(dataset, reading, steps, seeds, experiment, names)
     rows = chosen.metrics(made["scores"], made["snapshots"])
-    return rows, chosen.tables(rows, dataset)
+    tables = chosen.tables(rows, dataset)
+    if experiment.max_epochs is not None:
+        sentence = epochs_sentence(experiment.max_epochs)
+        tables = [table._replace(title=f"{table.title}; {sentence}") for table in tables]
+    return rows, tables
 
 
 def _all_weeks(snapshots: str, wanted: str | None) -> None:

@@ -105,7 +105,7 @@ def run_study(
     for dataset, address in snapshots.items():
         scored = protocol.flow(dataset, None, steps, seeds, experiments[dataset], study.methods, name)
         metrics = protocol.metrics(scored["scores"], scored["snapshots"])
-        tables = study_tables(name, study, metrics, dataset, changes)
+        tables = study_tables(name, study, metrics, dataset, changes, experiments[dataset].max_epochs)
         files = {file: text.encode() for table in tables for file, text in table.files().items()}
         files |= plots(name, study, metrics, dataset)
         track_study_task(name, address, files)

@@ -64,6 +64,7 @@ def test_page_of_settings_has_every_one_with_its_meaning(pages: ModuleType) -> N
         "drift",
         "retrain",
         "warm_start",
+        "max_epochs",
     ]
 
 

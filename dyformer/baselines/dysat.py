@@ -41,6 +41,7 @@ class DySAT:
     walk_length: int = 40
     walk_window: int = 10
     batches: int = 400
+    epochs: int | None = None  # passes over the nodes; none: as many as the batches give
     batch_nodes: int = 512
     num_positives: int = 10  # for each node of a batch and each step
     num_negatives: int = 10  # for each step of a batch, whose pairs share them as in the authors' code
@@ -76,7 +77,7 @@ class DySAT:
         num_nodes = len(model.id_ND)
         sources = [(step, self._source(matrix, generator)) for step, matrix in enumerate(window) if matrix.nnz]
         order_N = np.empty(0, dtype=np.int64)
-        for _ in range(self.batches if sources else 0):
+        for _ in range(self._num_batches(num_nodes) if sources else 0):
             order_N = order_N if len(order_N) else generator.permutation(num_nodes)
             node_B, order_N = order_N[: self.batch_nodes], order_N[self.batch_nodes :]
             drawn_pairs = [(step, *self._draw(source, node_B, generator)) for step, source in sources]
@@ -89,6 +90,10 @@ class DySAT:
             optimizer.zero_grad()
             torch.stack(losses).sum().backward()
             optimizer.step()
+
+    def _num_batches(self, num_nodes: int) -> int:
+        passes = math.inf if self.epochs is None else self.epochs
+        return int(min(self.batches, passes * math.ceil(num_nodes / self.batch_nodes)))
 
     def _source(self, matrix: sparse.csr_array, generator: np.random.Generator) -> tuple[WalkContexts, NDArray]:
         walk_SL = random_walks(matrix, generator, num_walks=self.num_walks, length=self.walk_length)

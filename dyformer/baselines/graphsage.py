@@ -38,6 +38,7 @@ class GraphSAGE:
     num_walks: int = 50  # from each node
     walk_length: int = 5
     batches: int = 1000
+    epochs: int | None = None  # of as many pairs as there are walks; none: as many as the batches give
     batch_pairs: int = 512
     num_negatives: int = 20  # that all pairs of a batch share, as in the authors' code
     learning_rate: float = 1e-3
@@ -61,7 +62,8 @@ class GraphSAGE:
         optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         walk_SL = random_walks(edges, generator, num_walks=self.num_walks, length=self.walk_length)
         noise_N = noise(np.diff(edges.indptr))
-        for _ in range(self.batches):
+        passes = math.inf if self.epochs is None else self.epochs
+        for _ in range(int(min(self.batches, passes * math.ceil(len(walk_SL) / self.batch_pairs)))):
             ends = (
                 *pairs_with_starts(walk_SL, self.batch_pairs, generator),
                 drawn(noise_N, self.num_negatives, generator),

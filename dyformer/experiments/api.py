@@ -17,7 +17,7 @@ from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.prequential import sampled_steps
 from dyformer.evaluation.protocols import FittedOnce, Trial, evaluate_method, fitted_vectors, model_steps
-from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, checked_method, default_methods
+from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, capped, checked_method, default_methods
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.experiments.titles import full_title
@@ -351,7 +351,9 @@ def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> d
 
 
 def _with_settings(method: Method, experiment: Experiment) -> Method:
-    return replace(method, experiment=experiment) if isinstance(method, Variation) else method
+    if isinstance(method, Variation):
+        return replace(method, experiment=experiment)
+    return capped(method, experiment.max_epochs)
 
 
 def _check_graph(graph: object) -> None:

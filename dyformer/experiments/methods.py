@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
@@ -27,6 +27,9 @@ from dyformer.training.stages import DyFormerEmbedder, embed
 
 Method = Embedder | Scorer
 
+EPOCHS = ("first_epochs", "epochs")
+"""Fields of a method with a number of epochs; none: as many as its other settings give."""
+
 EXPECTED = (
     "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
     "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
@@ -41,9 +44,12 @@ class Variation:
     experiment: Experiment = field(default_factory=Experiment)
 
     def changed(self, experiment: Experiment) -> Experiment:
-        """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none."""
+        """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none.
+
+        Its stages have at most `max_epochs` epochs.
+        """
         is_back = experiment.pretrain is None and any(name.startswith("pretrain.") for name in self.changes)
-        return experiment.changed({**({"pretrain": "default"} if is_back else {}), **self.changes})
+        return experiment.changed({**({"pretrain": "default"} if is_back else {}), **self.changes}).capped
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
@@ -106,6 +112,9 @@ METHODS: dict[str, Method] = {
 }
 
 
+_FULL = {**PUBLISHED, "model.towers": "one"}  # attention among all nodes of a batch
+_ONE_HOP = {**_FULL, "model.max_hops": 1}
+
 VARIATIONS: dict[str, Variation] = {
     "Published DyFormer without pre-training": Variation(changes={**PUBLISHED, "pretrain": None}),
     "Published DyFormer, 4 layers": Variation(changes={**PUBLISHED, "model.num_layers": 4}),
@@ -113,9 +122,15 @@ VARIATIONS: dict[str, Variation] = {
     "Published DyFormer, no encoding": Variation(changes={**PUBLISHED, "model.encodings": "neither"}),
     "Published DyFormer, connections only": Variation(changes={**PUBLISHED, "model.encodings": "connections"}),
     "Published DyFormer, distances only": Variation(changes={**PUBLISHED, "model.encodings": "distances"}),
-    "Published DyFormer, one tower": Variation(changes={**PUBLISHED, "model.towers": "one"}),
-    "Published DyFormer, 1 hop": Variation(changes={**PUBLISHED, "model.towers": "one", "model.max_hops": 1}),
-    "Published DyFormer, 3 hops": Variation(changes={**PUBLISHED, "model.towers": "one", "model.max_hops": 3}),
+    "Published DyFormer, one tower": Variation(changes=_FULL),
+    "Published DyFormer, 1 hop": Variation(changes=_ONE_HOP),
+    "Published DyFormer, 3 hops": Variation(changes={**_FULL, "model.max_hops": 3}),
+    "Published DyFormer, 1 hop, 10 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.1}),
+    "Published DyFormer, 1 hop, 20 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.2}),
+    "Published DyFormer, 1 hop, 50 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.5}),
+    "Published DyFormer, one tower, 10 % noise": Variation(changes={**_FULL, "graph.noise": 0.1}),
+    "Published DyFormer, one tower, 20 % noise": Variation(changes={**_FULL, "graph.noise": 0.2}),
+    "Published DyFormer, one tower, 50 % noise": Variation(changes={**_FULL, "graph.noise": 0.5}),
 }
 """Variations of DyFormer that run only where they are named: the rows of the paper's studies of its parts."""
 
@@ -131,6 +146,18 @@ TRAINED_BASELINES = frozenset(title for title in BASELINES if isinstance(METHODS
 def default_methods() -> dict[str, Method]:
     """Give the methods of a benchmark that names none: METHODS without TRAINED_BASELINES."""
     return {title: method for title, method in METHODS.items() if title not in TRAINED_BASELINES}
+
+
+def capped(method: Method, max_epochs: int | None) -> Method:
+    """Give a method that trains for at most so many epochs; DyFormer's are those of its experiment.
+
+    A method without epochs, or with fewer, stays the same.
+    """
+    if max_epochs is None or not is_dataclass(method):
+        return method
+    own = {name: getattr(method, name) for name in EPOCHS if hasattr(method, name)}
+    fewer = {name: max_epochs for name, epochs in own.items() if epochs is None or epochs > max_epochs}
+    return replace(method, **fewer) if fewer else method
 
 
 def checked_method(name: str, found: Any) -> Method:

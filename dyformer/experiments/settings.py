@@ -82,6 +82,21 @@ class Experiment:
         description="fraction of the epochs of a model that starts from the weights of the step before, as do all but "
         "the first of a benchmark; none: every model is trained from scratch",
     )
+    max_epochs: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="epochs that no method trains more of, baselines included; a method that has fewer is not changed; "
+        "none: each has its own number",
+    )
+
+    @property
+    def capped(self) -> "Experiment":
+        """The experiment with both stages cut down to `max_epochs` epochs."""
+        fresh = self
+        for stage in ("pretrain", "finetune"):
+            config = getattr(fresh, stage)
+            if config is not None and self.max_epochs is not None:
+                fresh = replace(fresh, **{stage: replace(config, epochs=min(config.epochs, self.max_epochs))})
+        return fresh
 
     @model_validator(mode="after")
     def check_lags(self) -> "Experiment":

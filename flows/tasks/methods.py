@@ -13,7 +13,15 @@ from pathlib import Path
 
 from dyformer.embedder import Embedder
 from dyformer.evaluation.protocols import FittedOnce
-from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Method, checked_method, default_methods
+from dyformer.experiments.methods import (
+    METHODS,
+    TRAINED_BASELINES,
+    VARIATIONS,
+    Method,
+    capped,
+    checked_method,
+    default_methods,
+)
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
 from dyformer.graphs.config import GraphConfig
 from storage.artifacts.artifact import digest
@@ -23,8 +31,10 @@ class MethodFailed(ValueError):
     """A user's own method raised an error."""
 
 
-def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
+def chosen_methods(names: Sequence[str] | None = None, max_epochs: int | None = None) -> dict[str, Method]:
     """Return the methods of these names, of METHODS and VARIATIONS, else default_methods.
+
+    They train for at most `max_epochs` epochs, as in `capped`.
 
     The keys are titles, or `package.module:Class`.
 
@@ -39,7 +49,8 @@ def chosen_methods(names: Sequence[str] | None = None) -> dict[str, Method]:
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
         raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or remove one")
-    return {name: own_method(name) if ":" in name else known[name] for name in chosen}
+    methods = {name: own_method(name) if ":" in name else known[name] for name in chosen}
+    return {name: capped(method, max_epochs) for name, method in methods.items()}
 
 
 def benchmark_methods(given: Sequence[str] | None) -> list[str]:
@@ -59,15 +70,11 @@ def fitted_once(methods: Mapping[str, Method], snapshots: str, config: GraphConf
     of that step has fitted.
     """
     trained = {title: method for title, method in methods.items() if title in TRAINED_BASELINES}
-    return {
-        **methods,
-        **{title: _once(title, record_of(method), digest(snapshots), config) for title, method in trained.items()},
-    }
+    return {**methods, **{title: _once(method, digest(snapshots), config) for title, method in trained.items()}}
 
 
 @lru_cache(maxsize=16)
-def _once(title: str, record: str, snapshots_digest: str, config: GraphConfig) -> FittedOnce:
-    method = METHODS[title]
+def _once(method: Method, snapshots_digest: str, config: GraphConfig) -> FittedOnce:
     assert isinstance(method, Embedder)
     return FittedOnce(method=method)
 

@@ -90,7 +90,7 @@ def train_model(
     opened = open_snapshots(snapshots)
     if until < 2:
         raise StepOutOfRange(f"training needs at least 2 steps of history: expected until of 2 or more, found {until}")
-    experiment = _with_lags(experiment, until) if start is None else _warm(experiment)
+    experiment = (_with_lags(experiment, until) if start is None else _warm(experiment)).capped
     settings, weights, inputs = {**as_record(experiment, PARTS), "seed": seed}, None, ()
     if start is not None:
         weights, _, before = open_model(start)

@@ -1,5 +1,7 @@
 """DySAT's attentions against plain loops and softmax, and what may influence a vector."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from dyformer.baselines.dysat import (
     TwoAttentions,
     neighbours,
 )
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.sampling.adjacency import adjacency
 
 LOG = random_graph(np.random.default_rng(0), num_nodes=12, num_steps=4, num_edges=14)
@@ -95,3 +98,13 @@ def test_positives_are_near_on_walks_of_the_step_and_negatives_have_edges_there(
     assert matrix.toarray()[center_P, context_P].all()
     assert len(negative_K) == 10
     assert degree_N[negative_K].all()
+
+
+def test_an_epoch_is_a_pass_over_the_nodes():
+    graph, nodes = prepare_graph(LOG, until=4, config=GraphConfig()), np.arange(12)
+    sizes = {"width": 4, "structural_heads": 2, "temporal_heads": 2, "num_walks": 1, "walk_length": 3}
+    method = DySAT(**sizes, batches=5, batch_nodes=5)
+    vectors = {epochs: replace(method, epochs=epochs).fit(graph, seed=0)(nodes) for epochs in (1, 2, None)}
+    np.testing.assert_array_equal(vectors[1], replace(method, batches=3).fit(graph, seed=0)(nodes))
+    np.testing.assert_array_equal(vectors[2], vectors[None])  # `batches` is fewer
+    assert not np.array_equal(vectors[1], vectors[None])

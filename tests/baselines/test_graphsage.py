@@ -1,5 +1,7 @@
 """GraphSAGE's four aggregators against plain loops, and the sampling of neighbours."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -111,3 +113,14 @@ def test_every_aggregator_trains(aggregator):
     assert not np.array_equal(
         vector_ND, GraphSAGE(aggregator=aggregator, width=8, batches=0, num_walks=5).fit(graph, seed=0)(nodes)
     )
+
+
+def test_an_epoch_has_as_many_pairs_as_there_are_walks():
+    log = random_graph(np.random.default_rng(0), num_nodes=20, num_steps=2, num_edges=30)
+    graph, nodes = prepare_graph(log, until=2, config=GraphConfig()), np.arange(20)
+    method = GraphSAGE(width=4, batches=9, num_walks=3, batch_pairs=16)  # 60 walks or fewer: 4 batches
+    num_batches = -(-3 * np.count_nonzero(graph.union.degree) // 16)
+    vectors = {epochs: replace(method, epochs=epochs).fit(graph, seed=0)(nodes) for epochs in (1, 3, None)}
+    np.testing.assert_array_equal(vectors[1], replace(method, batches=num_batches).fit(graph, seed=0)(nodes))
+    np.testing.assert_array_equal(vectors[3], vectors[None])  # `batches` is fewer
+    assert not np.array_equal(vectors[1], vectors[None])

@@ -1,6 +1,7 @@
 """The registry of methods, and names of methods on a command line."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from toy_graphs import random_graph
 
 from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.protocols import Trial, evaluate_method
-from dyformer.experiments.methods import METHODS, Variation, default_methods
+from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Variation, default_methods
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.training.stages import DyFormerEmbedder
@@ -203,7 +204,10 @@ def test_a_trained_baseline_is_fitted_once_as_of_a_step_and_again_for_other_snap
 ):
     fits = []
 
+    @dataclass(frozen=True)
     class Counted:
+        epochs: int = 7
+
         def fit(self, graph, *, seed):
             fits.append((graph.until, seed))
             return np.ones
@@ -219,3 +223,28 @@ def test_a_trained_baseline_is_fitted_once_as_of_a_step_and_again_for_other_snap
             assert isinstance(methods["node2vec"], Embedder)
             methods["node2vec"].fit(pasts[number], seed=0)
     assert fits == [(1, 0), (2, 0), (3, 0), (2, 0)]
+    shorter = fitted_once(chosen_methods(["node2vec"], 3), "second", GraphConfig())["node2vec"]
+    assert isinstance(shorter, Embedder)
+    shorter.fit(pasts[1], seed=0)
+    assert fits[4:] == [(2, 0)]  # another method, because it has fewer epochs
+
+
+def test_a_cap_on_epochs_is_the_same_for_every_trained_method_and_changes_none_that_has_fewer():
+    names = list(METHODS)
+    for title, method in chosen_methods(names, 2).items():
+        if title in TRAINED_BASELINES:
+            own = [getattr(method, name) for name in ("epochs", "first_epochs") if hasattr(method, name)]
+            assert own, title
+            assert max(own) <= 2, title
+            assert title == "node2vec" or method != METHODS[title]
+        else:
+            assert method is METHODS[title]
+    assert chosen_methods(["node2vec", "DynGEM"], 20) == {title: METHODS[title] for title in ("node2vec", "DynGEM")}
+    capped = Experiment().changed({"max_epochs": 5})
+    for method in [*METHODS.values(), *VARIATIONS.values()]:
+        if isinstance(method, Variation):
+            changed = method.changed(capped)
+            assert changed.finetune.epochs == 5
+            assert changed.pretrain is None or changed.pretrain.epochs == 5
+    long = Experiment().changed({"max_epochs": 15})  # between those of the stages
+    assert [long.capped.pretrain and long.capped.pretrain.epochs, long.capped.finetune.epochs] == [15, 12]

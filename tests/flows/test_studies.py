@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import polars as pl
 import pytest
 import typer
 from own_log import own_log
@@ -25,9 +26,11 @@ from dyformer.embedder import Embed
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
+from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
-from flows.benchmark_command import reading_of
-from flows.protocols import PROTOCOLS
+from flows.benchmark_command import reading_of, with_cap
+from flows.options import experiment_from
+from flows.protocols import PROTOCOLS, run_protocol
 from flows.studies import run_study
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
@@ -184,3 +187,16 @@ def test_titles_of_the_rows_are_known_methods():
 
     for study in STUDIES.values():
         assert list(chosen_methods(study.methods)) == study.methods
+
+
+def test_a_cap_on_epochs_reaches_the_experiment_and_the_titles_of_a_benchmark(monkeypatch: pytest.MonkeyPatch):
+    experiment = experiment_from("mylog", with_cap(["finetune.epochs=9"], 4))
+    assert [experiment.max_epochs, experiment.finetune.epochs, experiment.capped.finetune.epochs] == [4, 9, 4]
+    assert with_cap(None, None) == []
+    table, made = PrintedTable("AUC", pl.DataFrame(), []), {"scores": [], "snapshots": ""}
+    stub = PROTOCOLS["paper"]._replace(
+        flow=lambda *given: made, metrics=lambda scores, snapshots: pl.DataFrame(), tables=lambda rows, dataset: [table]
+    )
+    monkeypatch.setitem(PROTOCOLS, "paper", stub)
+    for own, title in ((experiment, "AUC; cap on epochs of every trained method: 4"), (Experiment(), "AUC")):
+        assert run_protocol("paper", "mylog", {}, None, 1, own, [])[1][0].title == title

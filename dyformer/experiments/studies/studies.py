@@ -13,6 +13,7 @@ from dyformer.experiments.studies.paper_tables import (
     LAYERS,
     LINKS,
     NEW_LINKS,
+    NOISE,
     THREE_LOGS,
     TOWERS,
     PaperTable,
@@ -135,6 +136,16 @@ STUDIES: dict[str, Study] = {
         },
         datasets=THREE_LOGS,
         paper={"all": HOPS},
+    ),
+    "noise": Study(
+        sentence="DyFormer as published with one tower and 10, 20 and 50 % noise: within 1 hop, and full attention",
+        rows={
+            f"Published DyFormer, {attention}, {percent} % noise": f"{published}, {percent}%"
+            for attention, published in (("1 hop", "1-hop attention"), ("one tower", "Full attention"))
+            for percent in (10, 20, 50)
+        },
+        datasets=("uci", "yelp"),
+        paper={"all": NOISE},
     ),
     "forecaster": Study(
         sentence="what the vectors of each method add to the forecaster, among hard candidates",

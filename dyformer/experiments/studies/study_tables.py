@@ -59,7 +59,9 @@ class StudyTable:
         return cells
 
 
-def study_tables(name: str, study: Study, metrics: pl.DataFrame, dataset: str, changes: str = "") -> list[StudyTable]:
+def study_tables(
+    name: str, study: Study, metrics: pl.DataFrame, dataset: str, changes: str = "", max_epochs: int | None = None
+) -> list[StudyTable]:
     """Give the tables of a study on one dataset, one for each slice that has values.
 
     Args:
@@ -68,6 +70,7 @@ def study_tables(name: str, study: Study, metrics: pl.DataFrame, dataset: str, c
         metrics: those of its protocol, with the columns of METRICS_SCHEMA.
         dataset: of the metrics.
         changes: changed settings, which the title states.
+        max_epochs: the cap on the epochs of all methods, which the title states; None without one.
     """
     rows = metrics.filter(pl.col("seed").is_not_null(), dataset=dataset)
     is_paper = study.protocol == PAPER
@@ -79,7 +82,7 @@ def study_tables(name: str, study: Study, metrics: pl.DataFrame, dataset: str, c
             continue
         values, scale = (("Micro AUC", "Macro AUC"), 100.0) if is_paper else (("MRR",), 1.0)
         steps = rows.filter(pl.col("step").str.contains(r"^\d+$"))["step"].cast(pl.Int64)
-        title = _title(name, dataset, study, part, own, steps, changes)
+        title = _title(name, dataset, study, part, own, steps, _limits(changes, max_epochs))
         frame = _frame(study, own, values, scale, study.paper.get(part, {}).get(dataset, {}))
         digits = 2 if is_paper else 3
         tables.append(
@@ -112,16 +115,25 @@ def _frame(
     return pl.DataFrame(table, schema=schema)
 
 
-def _title(name: str, dataset: str, study: Study, part: str, rows: pl.DataFrame, steps: pl.Series, changes: str) -> str:
+def _title(name: str, dataset: str, study: Study, part: str, rows: pl.DataFrame, steps: pl.Series, limits: str) -> str:
     num_seeds, num_steps = rows["seed"].n_unique(), steps.n_unique()
     first, last = steps.min(), steps.max()
     which = f"step {first}" if num_steps == 1 else f"{num_steps} steps from {first} to {last}"
     what = "AUC in percent" if study.protocol == PAPER else "MRR"
-    changed = f"{changes} for DyFormer, baselines as by default" if changes else "none, all methods as by default"
     return (
         f"{name}, {dataset}, {SLICE_TITLES[part]}: {what}, {study.protocol} protocol, mean ± standard deviation over "
-        f"{num_seeds} seed{'s' * (num_seeds > 1)}, {which}; cap on epochs and other changed settings: {changed}"
+        f"{num_seeds} seed{'s' * (num_seeds > 1)}, {which}; {limits}"
     )
+
+
+def epochs_sentence(max_epochs: int | None) -> str:
+    """State the cap on the epochs of all methods."""
+    return "no cap on epochs" if max_epochs is None else f"cap on epochs of every trained method: {max_epochs}"
+
+
+def _limits(changes: str, max_epochs: int | None) -> str:
+    changed = f"{changes} for DyFormer, baselines as by default" if changes else "none, all methods as by default"
+    return f"{epochs_sentence(max_epochs)}; other changed settings: {changed}"
 
 
 def _filled(form: str, value: float | None) -> str:

@@ -38,8 +38,8 @@ def evaluate_methods(
 ) -> str:
     """Fit methods, named as in chosen_methods, on the steps before `step`; evaluate them; return the address."""
     opened = open_snapshots(snapshots)
-    methods = {title_of(name): method for name, method in chosen_methods(names).items()}
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
+    methods = {title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs).items()}
     records = {title: record_of(method) for title, method in methods.items()}
     settings = {"methods": records, **as_record(experiment, "graph")}
     once = fitted_once(methods, snapshots, experiment.graph)

@@ -48,11 +48,11 @@ def rank_week(snapshots: str, week: int, names: list[str], experiment: Experimen
     Raises UnknownMethod for a method with vectors.
     """
     opened = open_snapshots(snapshots)
-    methods = {title_of(name): method for name, method in chosen_methods(names).items()}
+    experiment = experiment_for(opened.dataset) if experiment is None else experiment
+    methods = {title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs).items()}
     vectors = [title for title, method in methods.items() if not isinstance(method, Scorer)]
     if vectors:
         raise UnknownMethod(f"{', '.join(vectors)}: the live-update protocol evaluates methods that score pairs")
-    experiment = experiment_for(opened.dataset) if experiment is None else experiment
     settings = {"protocol": PROTOCOL, "seed": seed, "weeks": str(_window(opened)), "week": week}
     records = {title: record_of(method) for title, method in methods.items()}
     settings |= {"trained_on": {"families": ["random"], "num_negatives": TRAINING_NEGATIVES}}

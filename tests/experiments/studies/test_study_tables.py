@@ -52,8 +52,10 @@ def test_mean_deviation_and_difference_are_those_by_hand(table: StudyTable):
 def test_the_title_has_steps_seeds_and_the_cap_on_epochs(table: StudyTable):
     for part in ("uci", "2 steps from 3 to 7", "2 seeds", "finetune.epochs=3"):
         assert part in table.title
-    (uncapped,) = study_tables("links", STUDY, metrics(VALUES), "uci")
-    assert "none" in uncapped.title.rpartition(":")[2]
+    assert "no cap on epochs; " in table.title
+    (capped,) = study_tables("links", STUDY, metrics(VALUES), "uci", max_epochs=5)
+    assert "cap on epochs of every trained method: 5" in capped.title
+    assert "none" in capped.title.rpartition(":")[2]
 
 
 def test_one_seed_has_no_deviation_and_a_missing_method_no_value():
