@@ -1,15 +1,15 @@
 """Flows: methods and the steps of a protocol -> their scores of the same pairs, tracked."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prefect import flow
 
-from dyformer.embedder import Scorer
+from dyformer.embedder import NodeScorer, Scorer
 from dyformer.evaluation.forecasts.forecast_rows import reliability
-from dyformer.evaluation.protocols import model_steps
-from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation
+from dyformer.evaluation.protocols import MIN_TRAINED_STEPS, model_steps
+from dyformer.experiments.methods import BASELINES, METHODS, NODE_METHODS, Method, Variation
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_ranking
 from dyformer.experiments.settings import Experiment
 from flows.artifacts import show_table, show_tables
@@ -29,9 +29,10 @@ from flows.stages import (
 )
 from flows.tasks.evaluation.backtest import backtest_forecasts, backtest_metrics, read_backtests, steps_to_backtest
 from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
+from flows.tasks.evaluation.labels import score_labels, scored_labels_metrics, steps_to_score
 from flows.tasks.evaluation.live_update import live_update_metrics, rank_week, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
-from flows.tasks.methods import chosen_methods
+from flows.tasks.methods import chosen_methods, label_methods
 from flows.tasks.tracking.benchmarks import track_benchmark, track_rankings
 
 Models = dict[tuple[str, int], dict[int, str]]
@@ -40,6 +41,7 @@ Models = dict[tuple[str, int], dict[int, str]]
 track_task = stored_task(name="track benchmark")(track_benchmark)
 track_rankings_task = stored_task(name="track rankings")(track_rankings)
 backtest_task = stored_task(name="backtest forecasts", task_run_name="{name} on step {step}")(backtest_forecasts)
+labels_task = stored_task(name="score labels", task_run_name="{name}")(score_labels)
 week_task = stored_task(name="rank live updates", task_run_name="{names} in week {week}")(rank_week)
 
 
@@ -49,7 +51,7 @@ def _jobs(title: str, steps: list[int], seeds: int) -> Iterator[tuple[int, int]]
     return tracked(jobs, title, len(jobs))
 
 
-def groups_of(chosen: dict[str, Method]) -> list[list[str]]:
+def groups_of(chosen: Mapping[str, Method | NodeScorer]) -> list[list[str]]:
     """Group the methods that one task evaluates: all scorers of METHODS, because they share features, else each."""
     scorers = [name for name, method in chosen.items() if name in METHODS and isinstance(method, Scorer)]
     return [*([scorers] if scorers else []), *([name] for name in chosen if name not in scorers)]
@@ -105,6 +107,24 @@ def prequential_scores(
     return scores
 
 
+def label_scores(
+    snapshots: str, jobs: Iterable[tuple[int, int]], experiment: Experiment, chosen: Mapping[str, Method | NodeScorer]
+) -> list[str]:
+    """Score the nodes of the steps and seeds of `jobs` by methods; return the scores' addresses."""
+    scores: list[str] = []
+    steps_of: dict[int, list[int]] = defaultdict(list)
+    for step, seed in jobs:
+        steps_of[seed].append(step)
+    for seed, steps in steps_of.items():
+        for name, method in chosen.items():
+            models: list[str] = []
+            if isinstance(method, Variation):
+                untils = list(range(MIN_TRAINED_STEPS, max(steps)))
+                models = trained(snapshots, untils, method.changed(experiment), seed, {})
+            scores.append(labels_task(snapshots, name, steps, experiment, seed, models))
+    return scores
+
+
 @flow(flow_run_name="benchmark {dataset}")
 @managed
 def benchmark(
@@ -157,6 +177,32 @@ def prequential(
     rows = ranking_metrics(scores, snapshots)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
     track_rankings_task(snapshots, scores, rows, study=study)
+    return {"snapshots": snapshots, "scores": scores}
+
+
+@flow(flow_run_name="labels benchmark {dataset}")
+def labels(
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    steps: str | None = None,
+    seeds: int = 1,
+    changes: Changes = None,
+    methods: list[str] | None = None,
+    study: str | None = None,
+) -> dict[str, Any]:
+    """Fit every method on the past of each step, and forecast which nodes get a positive label in the step.
+
+    `methods` are titles as in label_methods, by default NODE_METHODS; `study` as in `benchmark`. Models and scores of
+    an earlier run are reused. Raises NoLabels for a log without labels.
+
+    Returns:
+        snapshots: address; scores: addresses of the scored nodes.
+    """
+    experiment, chosen = experiment_of(dataset, changes), label_methods(methods or list(NODE_METHODS))
+    snapshots = ingest(dataset, reading)["snapshots"]
+    jobs = _jobs(f"labels of {dataset}", steps_to_score(snapshots, steps), seeds)
+    scores = label_scores(snapshots, jobs, experiment, chosen)
+    track_rankings_task(snapshots, scores, scored_labels_metrics(scores, snapshots), study=study)
     return {"snapshots": snapshots, "scores": scores}
 
 

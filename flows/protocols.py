@@ -9,11 +9,13 @@ from dyformer.embedder import Scorer
 from dyformer.experiments.methods import METHODS, default_methods
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.study_tables import epochs_sentence
+from dyformer.experiments.studies.studies import STUDIES
+from dyformer.experiments.studies.study_tables import epochs_sentence, study_tables
 from dyformer.experiments.tables import PrintedTable, printed_tables
-from flows.benchmark import benchmark, forecasts, live_update, prequential
+from flows.benchmark import benchmark, forecasts, labels, live_update, prequential
 from flows.tasks.evaluation.backtest import backtest_metrics, steps_to_backtest
 from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
+from flows.tasks.evaluation.labels import scored_labels_metrics, steps_to_score
 from flows.tasks.evaluation.live_update import live_update_metrics, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.snapshots import StepOutOfRange
@@ -62,6 +64,10 @@ def _live_update(
     return live_update(dataset, reading, seeds, experiment, named)
 
 
+def _label_tables(rows: pl.DataFrame, dataset: str) -> list[PrintedTable]:
+    return [table.printed() for table in study_tables("labels", STUDIES["labels"], rows, dataset)]
+
+
 PROTOCOLS: dict[str, ProtocolRun] = {
     "paper": ProtocolRun(steps_to_evaluate, benchmark, metrics, printed_tables),
     "prequential": ProtocolRun(
@@ -70,6 +76,7 @@ PROTOCOLS: dict[str, ProtocolRun] = {
     "forecasts": ProtocolRun(
         steps_to_backtest, forecasts, backtest_metrics, lambda rows, dataset: [printed_forecasts(rows, dataset)]
     ),
+    "labels": ProtocolRun(steps_to_score, labels, scored_labels_metrics, _label_tables),
     "live-update": ProtocolRun(
         _all_weeks, _live_update, live_update_metrics, lambda rows, dataset: [printed_live_update(rows, dataset)]
     ),

@@ -7,7 +7,7 @@ that was killed runs only the trials that are missing.
 import io
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple
@@ -15,25 +15,32 @@ from typing import Any, NamedTuple
 import polars as pl
 from prefect import flow
 
+from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
 from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study
 from dyformer.experiments.studies.study_tables import StudyTable, study_tables
-from flows.benchmark import groups_of, paper_scores, prequential_scores
+from flows.benchmark import groups_of, label_scores, paper_scores, prequential_scores
 from flows.console import tracked
 from flows.protocols import PROTOCOLS
 from flows.service.outages import stored_task
 from flows.stages import ingest
 from flows.tasks.evaluation.evaluate import steps_to_evaluate
+from flows.tasks.evaluation.labels import steps_to_score
 from flows.tasks.evaluation.rank import steps_to_rank
-from flows.tasks.methods import chosen_methods
+from flows.tasks.methods import chosen_methods, label_methods
 from flows.tasks.tracking.benchmarks import track_study
 from flows.temporary_server import guard_temporary_server
 
-STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank}
-SCORES = {PAPER: paper_scores, PREQUENTIAL: prequential_scores}
+STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank, LABELS: steps_to_score}
+CHOSEN: dict[str, Callable[[list[str]], dict]] = {
+    PAPER: chosen_methods,
+    PREQUENTIAL: chosen_methods,
+    LABELS: label_methods,
+}
+SCORES = {PAPER: paper_scores, PREQUENTIAL: prequential_scores, LABELS: label_scores}
 DRAWN = {"steps": step_curve, "comparison": comparison_chart}
 
 track_study_task = stored_task(name="track study")(track_study)
@@ -69,7 +76,7 @@ def run_trial(
     names: list[str],
 ) -> list[str]:
     """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses."""
-    return SCORES[protocol](snapshots, [(step, seed) for step in steps], experiment, chosen_methods(names))
+    return SCORES[protocol](snapshots, [(step, seed) for step in steps], experiment, CHOSEN[protocol](names))
 
 
 def run_study(
@@ -122,7 +129,7 @@ def trials_of(
     return [
         Trial(study.protocol, dataset, snapshots, numbers, seed, experiment, names)
         for seed in range(seeds)
-        for names in groups_of(chosen_methods(study.methods))
+        for names in groups_of(CHOSEN[study.protocol](study.methods))
     ]
 
 

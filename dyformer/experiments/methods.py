@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
+from dyformer.baselines.activity import Activity, ActivityRegression
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.dynaernn import DynAERNN
 from dyformer.baselines.dyngem import DynGEM
@@ -15,7 +16,7 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
-from dyformer.embedder import Embed, Embedder, NoVectors, Scorer
+from dyformer.embedder import Embed, Embedder, NodeScorer, NoVectors, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
@@ -133,6 +134,15 @@ VARIATIONS: dict[str, Variation] = {
     "Published DyFormer, one tower, 50 % noise": Variation(changes={**_FULL, "graph.noise": 0.5}),
 }
 """Variations of DyFormer that run only where they are named: the rows of the paper's studies of its parts."""
+
+
+NODE_METHODS: dict[str, NodeScorer] = {
+    "Activity in the newest step": Activity(kind="last"),
+    "Activity so far": Activity(kind="ever"),
+    "Recency of activity": Activity(kind="recency"),
+    "Logistic regression on activity": ActivityRegression(),
+}
+"""Baselines that score nodes, for the experiment with labels of nodes, where they stand beside embedders of METHODS."""
 
 
 BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, Variation | Forecaster))

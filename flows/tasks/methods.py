@@ -11,10 +11,11 @@ from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dyformer.embedder import Embedder
+from dyformer.embedder import Embedder, NodeScorer
 from dyformer.evaluation.protocols import FittedOnce
 from dyformer.experiments.methods import (
     METHODS,
+    NODE_METHODS,
     TRAINED_BASELINES,
     VARIATIONS,
     Method,
@@ -51,6 +52,11 @@ def chosen_methods(names: Sequence[str] | None = None, max_epochs: int | None = 
         raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or remove one")
     methods = {name: own_method(name) if ":" in name else known[name] for name in chosen}
     return {name: capped(method, max_epochs) for name, method in methods.items()}
+
+
+def label_methods(titles: Sequence[str], max_epochs: int | None = None) -> dict[str, Method | NodeScorer]:
+    """Return the methods of these titles, of NODE_METHODS or as in chosen_methods."""
+    return {title: NODE_METHODS.get(title) or chosen_methods([title], max_epochs)[title] for title in titles}
 
 
 def benchmark_methods(given: Sequence[str] | None) -> list[str]:
@@ -105,7 +111,7 @@ def own_method(address: str) -> Method:
 
 
 @contextmanager
-def own_errors(title: str, method: Method) -> Iterator[None]:
+def own_errors(title: str, method: Method | NodeScorer) -> Iterator[None]:
     """Turn any error raised by a user's own method into MethodFailed, with the line of the user's file."""
     try:
         yield
@@ -117,11 +123,11 @@ def own_errors(title: str, method: Method) -> Iterator[None]:
         raise MethodFailed(f"{title}: {type(error).__name__}: {error} ({file}, line {lines[-1]})") from error
 
 
-def _is_built_in(method: Method) -> bool:
+def _is_built_in(method: Method | NodeScorer) -> bool:
     return type(method).__module__.startswith("dyformer.")
 
 
-def record_of(method: Method) -> str:
+def record_of(method: Method | NodeScorer) -> str:
     """Describe a method for the lineage of its scores: hyper-parameters, and a digest of a user's own module."""
     kind = type(method)
     text = repr(method) if is_dataclass(method) else kind.__qualname__

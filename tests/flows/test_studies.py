@@ -23,6 +23,8 @@ from dyformer.baselines.evolvegcn import EvolveGCN
 from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embed
+from dyformer.evaluation.node_classification import PROTOCOL as LABELS
+from dyformer.evaluation.node_classification import NoLabels
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
@@ -78,6 +80,20 @@ def ingest(folder: Path) -> None:
     ingest_log("mylog", {"log": [str(log)], **READING}, show=lambda text: None)
 
 
+def ingest_labels(folder: Path) -> None:
+    """Users with many rows in a week often get a label in the next one."""
+    generator, busy, rows = np.random.default_rng(0), set(), []
+    for week in range(4):
+        now_busy = set(generator.integers(0, 40, 10).tolist())
+        users = [*range(0, 40, 2), *range(1, 40, 4), *(3 * sorted(now_busy))]
+        for minute, user in enumerate(users):
+            time = 1_600_000_000 + 604_800 * week + 60 * minute
+            rows.append(f"u{user},page{generator.integers(6)},{time},{int(user in busy)}")
+        busy = now_busy
+    (folder / "labelled.csv").write_text("\n".join(["user,item,timestamp,state_label", *rows]) + "\n")
+    ingest_log("labelled", {"log": [str(folder / "labelled.csv")], "window": "7d"}, show=lambda text: None)
+
+
 @pytest.fixture(scope="module")
 def plain_functions() -> Iterator[None]:
     """Replace flows and tasks by their functions, because a server is not what these tests are about."""
@@ -101,12 +117,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for title, method in TINY.items():
             patch.setitem(METHODS, title, method)
         ingest(folder)
+        ingest_labels(folder)
         yield folder
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_row_of_an_experiment_has_its_value(name: str, store: Path):
-    made = run_study(name, {"mylog": {}}, {"mylog": Experiment().changed(SMALL)}, steps="5")
+    dataset, steps = ("labelled", "4") if STUDIES[name].protocol == LABELS else ("mylog", "5")
+    made = run_study(name, {dataset: {}}, {dataset: Experiment().changed(SMALL)}, steps=steps)
     assert made.tables
     for table in made.tables:
         assert table.frame["method"].to_list() == list(STUDIES[name].rows)
@@ -115,7 +133,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path):
     plots = [file for file in made.files if file.endswith(".png")]
     assert len(plots) == (0 if STUDIES[name].plot is None else len(made.tables))
     tracker = open_tracker(Layout.from_environment())
-    own = tracker.client().get_experiment_by_name(experiment_name("mylog"))
+    own = tracker.client().get_experiment_by_name(experiment_name(dataset))
     assert own is not None
     runs = tracker.client().search_runs([own.experiment_id], f"tags.experiment = '{name}'")
     assert {(run.data.tags["method"], run.data.tags.get("seed")) for run in runs} >= {
@@ -124,6 +142,11 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path):
     tables = [run for run in runs if run.data.tags["stage"] == "experiment"]
     assert len(tables) == 1
     assert {each.path for each in tracker.client().list_artifacts(tables[0].info.run_id)} == set(made.files)
+
+
+def test_labels_of_a_log_without_them_are_refused_with_what_is_expected(store: Path):
+    with pytest.raises(NoLabels, match=r"mylog has no labels.*column of labels"):
+        run_study("labels", {"mylog": {}}, {"mylog": Experiment()})
 
 
 def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> None:
@@ -183,10 +206,8 @@ def test_an_unknown_experiment_is_refused_with_the_known_names():
 
 
 def test_titles_of_the_rows_are_known_methods():
-    from flows.tasks.methods import chosen_methods
-
     for study in STUDIES.values():
-        assert list(chosen_methods(study.methods)) == study.methods
+        assert list(flows.studies.CHOSEN[study.protocol](study.methods)) == study.methods
 
 
 def test_a_cap_on_epochs_reaches_the_experiment_and_the_titles_of_a_benchmark(monkeypatch: pytest.MonkeyPatch):

@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dyformer.evaluation.node_classification import COUNTS_AND, PUBLISHED_PROTOCOL
+from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
-from dyformer.experiments.methods import METHODS
+from dyformer.experiments.methods import METHODS, NODE_METHODS
 from dyformer.experiments.studies.paper_tables import (
     ENCODINGS,
     HOPS,
+    LABELS_PUBLISHED,
     LAYERS,
     LINKS,
     NEW_LINKS,
@@ -31,20 +34,23 @@ class Study:
     """One experiment: the rows of its table, by the method that each is, and the row of the paper beside it.
 
     A method is a title of METHODS or VARIATIONS; with FORECASTER_WITH before it, the row is the forecaster that reads
-    the method's vectors. A row without one in the paper has None.
+    the method's vectors. In the protocol of labels it may be one of NODE_METHODS; with COUNTS_AND before it, the row is
+    the regression on counts and the method's vectors. A row without one in the paper has None.
     """
 
     sentence: str
     rows: Mapping[str, str | None]
     datasets: tuple[str, ...]
     protocol: str = PAPER
-    paper: Mapping[str, PaperTable]  # by slice
+    paper: Mapping[str, PaperTable]  # by slice, or by protocol where labels are forecast
     plot: str | None = None  # "steps" or "comparison"
 
     @property
     def methods(self) -> list[str]:
         """Titles of the methods to run, each once."""
-        titles = [row if row in METHODS else row.removeprefix(FORECASTER_WITH) for row in self.rows]
+        titles = [
+            row if row in METHODS else row.removeprefix(FORECASTER_WITH).removeprefix(COUNTS_AND) for row in self.rows
+        ]
         return list(dict.fromkeys(titles))
 
 
@@ -71,6 +77,14 @@ _SIMPLE = dict.fromkeys(
 )
 _OURS = {PUBLISHED_TITLE: "DyFormer", "DyFormer": "DyFormer"}
 _FORECASTERS = dict.fromkeys(["Forecaster without vectors", FORECASTER_WITH + "DyFormer"])
+_WITH_LABELS = {
+    "DySAT": "DySAT",
+    "EvolveGCN-O": "EvolveGCN",
+    PUBLISHED_TITLE: "DyFormer (with pre-training)",
+    "Published DyFormer without pre-training": "DyFormer (without pre-training)",
+    "DyFormer": "DyFormer (with pre-training)",
+    "DyFormer without pre-training": "DyFormer (without pre-training)",
+}
 _ALL_METHODS = {**_BASELINES, **_OURS, **_SIMPLE, **_FORECASTERS}
 _ALL_LINKS = {"all": LINKS, "new": NEW_LINKS}
 
@@ -158,6 +172,17 @@ STUDIES: dict[str, Study] = {
         datasets=("uci", "yelp"),
         protocol=PREQUENTIAL,
         paper={},
+    ),
+    "labels": Study(
+        sentence="which users get a label next, by vectors and by counts of their activity (table of the appendix)",
+        rows={
+            **dict.fromkeys(NODE_METHODS),
+            **_WITH_LABELS,
+            **dict.fromkeys(COUNTS_AND + title for title in _WITH_LABELS),
+        },
+        datasets=("snap-wikipedia",),
+        protocol=LABELS,
+        paper={PUBLISHED_PROTOCOL: LABELS_PUBLISHED},
     ),
 }
 

@@ -2,32 +2,83 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from dyformer.evaluation.node_classification import PROTOCOL as LABELS
+from dyformer.evaluation.node_classification import PUBLISHED_PROTOCOL
+from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.studies.studies import Study
 from dyformer.experiments.tables import PrintedTable, markdown_rows
 
-SLICE_TITLES = {"all": "all links", "new": "new links", KNOWN: "links between known nodes"}
+
+class Contents(NamedTuple):
+    """The metrics of one table of a study."""
+
+    part: str  # in the names of its files
+    title: str
+    protocol: str
+    wanted: Mapping[str, str]  # columns of METRICS_SCHEMA and their value
+    measure: str
+    values: tuple[str, ...] = ("Micro AUC", "Macro AUC")
+    scale: float = 100.0
+    digits: int = 2
+
+
+_LABELLED = "users with a first positive label in the next step"
+_SAMPLED = "balanced samples of users, most of whom were trained on, labels carried forward (as published, no forecast)"
+
+CONTENTS: dict[str, tuple[Contents, ...]] = {
+    PAPER: tuple(
+        Contents(part, f"{part} links", PAPER, {"slice": part, "metric": "auc"}, "AUC in percent")
+        for part in ("all", "new")
+    ),
+    PREQUENTIAL: (
+        Contents(
+            KNOWN,
+            "links between known nodes",
+            PREQUENTIAL,
+            {"slice": KNOWN, "metric": "mrr", "family": MIXED},
+            "MRR",
+            ("MRR",),
+            1.0,
+            3,
+        ),
+    ),
+    LABELS: (
+        Contents("auc", _LABELLED, LABELS, {"metric": "auc"}, "AUC in percent"),
+        Contents(
+            "precision",
+            _LABELLED,
+            LABELS,
+            {"metric": "average_precision"},
+            "average precision (AP) in percent",
+            ("Micro AP", "Macro AP"),
+        ),
+        Contents("published", _SAMPLED, PUBLISHED_PROTOCOL, {"metric": "auc"}, "AUC in percent"),
+    ),
+}
+"""The tables of a study, by its protocol."""
+
+SUFFIXES = ("", "_std", "_paper", "_difference", "_low", "_high", "_gain", "_gain_low", "_gain_high")
+"""Columns of a value: the mean over seeds, its sample standard deviation (null for one seed), the paper's value, ours
+less it; the ends of its 95 % interval, averaged over seeds; ours less the best baseline's, with its interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTable:
-    """One table of a study: of one dataset and one slice of its links.
-
-    `frame` has a row per method; for each value such as macro the columns macro (mean over seeds), macro_std (its
-    sample standard deviation, null for one seed), macro_paper and macro_difference (ours less the paper's).
-    """
+    """One table of a study, of one dataset: a row per method, and SUFFIXES for each value such as Macro AUC."""
 
     name: str  # of its files: links-uci-all
     title: str
     frame: pl.DataFrame
     values: tuple[str, ...]
     digits: int
+    has_intervals: bool = False  # whether its text has the intervals, and the gain over the best baseline
 
     def text(self) -> pl.DataFrame:
         """Give the cells as text: "86.84 ± 0.31", the paper's value, and the difference."""
@@ -52,7 +103,11 @@ class StudyTable:
         for value in self.values:
             mean, deviation = row[value], row[f"{value}_std"]
             spread = "" if deviation is None else f" ± {form.format(deviation)}"
+            spread += _between(form, row, value) if self.has_intervals else ""
             cells[value] = "" if mean is None else form.format(mean) + spread
+            if self.has_intervals and value == self.values[-1]:
+                gain = _filled(signed, row[f"{value}_gain"])
+                cells["difference to the best count"] = gain and gain + _between(signed, row, f"{value}_gain")
             if has_paper:
                 cells[f"{value}, paper"] = _filled(form, row[f"{value}_paper"])
                 cells[f"{value}, difference"] = _filled(signed, row[f"{value}_difference"])
@@ -73,56 +128,75 @@ def study_tables(
         max_epochs: the cap on the epochs of all methods, which the title states; None without one.
     """
     rows = metrics.filter(pl.col("seed").is_not_null(), dataset=dataset)
-    is_paper = study.protocol == PAPER
     tables = []
-    for part in ("all", "new") if is_paper else (KNOWN,):
-        own = rows.filter(slice=part, metric="auc") if is_paper else rows.filter(slice=part, metric="mrr", family=MIXED)
-        own = own.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
-        if own.is_empty():
+    for contents in CONTENTS[study.protocol]:
+        own = rows.filter(protocol=contents.protocol, **contents.wanted)
+        over_steps = own.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
+        if over_steps.is_empty():
             continue
-        values, scale = (("Micro AUC", "Macro AUC"), 100.0) if is_paper else (("MRR",), 1.0)
         steps = rows.filter(pl.col("step").str.contains(r"^\d+$"))["step"].cast(pl.Int64)
-        title = _title(name, dataset, study, part, own, steps, _limits(changes, max_epochs))
-        frame = _frame(study, own, values, scale, study.paper.get(part, {}).get(dataset, {}))
-        digits = 2 if is_paper else 3
+        log = metrics.filter(protocol=contents.protocol, dataset=dataset, metric="positives", step="micro")
+        theirs = study.paper.get(contents.protocol if study.protocol == LABELS else contents.part, {})
         tables.append(
-            StudyTable(name=f"{name}-{dataset}-{part}", title=title, frame=frame, values=values, digits=digits)
+            StudyTable(
+                name=f"{name}-{dataset}-{contents.part}",
+                title=_title(name, dataset, contents, over_steps, steps, log, _limits(changes, max_epochs)),
+                frame=_frame(study, over_steps, contents, theirs.get(dataset, {})),
+                values=contents.values,
+                digits=contents.digits,
+                has_intervals=study.protocol == LABELS,
+            )
         )
     return tables
 
 
 def _frame(
-    study: Study,
-    rows: pl.DataFrame,
-    values: tuple[str, ...],
-    scale: float,
-    paper: Mapping[str, tuple[float, float]],
+    study: Study, rows: pl.DataFrame, contents: Contents, paper: Mapping[str, tuple[float, float]]
 ) -> pl.DataFrame:
     table: list[dict[str, Any]] = []
+    beside = {"_low": "low", "_high": "high"}
+    beside |= {f"_gain{end}": f"difference{end}" for end in ("", "_low", "_high")}
     for method, published in study.rows.items():
         own = rows.filter(method=method)
         row: dict[str, Any] = {"method": method, "paper_row": published, "num_seeds": own["seed"].n_unique()}
         theirs = paper.get(published or "", (None, None))
-        for value, over_steps, beside in zip(reversed(values), ("macro", "micro"), reversed(theirs), strict=False):
-            of_seed = own.filter(step=over_steps).group_by("seed").agg(pl.col("value").mean() * scale)["value"]
-            mean: Any = of_seed.mean()
-            row |= {value: mean, f"{value}_std": of_seed.std() if len(of_seed) > 1 else None, f"{value}_paper": beside}
-            row[f"{value}_difference"] = None if mean is None or beside is None else mean - beside
+        for value, over_steps, of_paper in zip(
+            reversed(contents.values), ("macro", "micro"), reversed(theirs), strict=False
+        ):
+            columns = [pl.col(name).mean() * contents.scale for name in ("value", *beside.values())]
+            seeds = own.filter(step=over_steps).group_by("seed").agg(columns)
+            mean: Any = seeds["value"].mean()
+            row |= {
+                value: mean,
+                f"{value}_std": seeds["value"].std() if seeds.height > 1 else None,
+                f"{value}_paper": of_paper,
+                f"{value}_difference": None if mean is None or of_paper is None else mean - of_paper,
+                **{value + suffix: seeds[name].mean() for suffix, name in beside.items()},
+            }
         table.append(row)
-    suffixes = ("", "_std", "_paper", "_difference")
     schema = {"method": pl.String, "paper_row": pl.String, "num_seeds": pl.Int64}
-    schema |= dict.fromkeys((value + suffix for value in values for suffix in suffixes), pl.Float64)
+    schema |= dict.fromkeys((value + suffix for value in contents.values for suffix in SUFFIXES), pl.Float64)
     return pl.DataFrame(table, schema=schema)
 
 
-def _title(name: str, dataset: str, study: Study, part: str, rows: pl.DataFrame, steps: pl.Series, limits: str) -> str:
+def _title(
+    name: str,
+    dataset: str,
+    contents: Contents,
+    rows: pl.DataFrame,
+    steps: pl.Series,
+    log: pl.DataFrame,
+    limits: str,
+) -> str:
     num_seeds, num_steps = rows["seed"].n_unique(), steps.n_unique()
     first, last = steps.min(), steps.max()
     which = f"step {first}" if num_steps == 1 else f"{num_steps} steps from {first} to {last}"
-    what = "AUC in percent" if study.protocol == PAPER else "MRR"
+    for row in log.to_dicts():
+        best = rows["best_baseline"].drop_nulls().first()
+        which += f"; {row['value']:.0f} of {row['num_pairs']:,} scored users are positive; best count: {best}"
     return (
-        f"{name}, {dataset}, {SLICE_TITLES[part]}: {what}, {study.protocol} protocol, mean ± standard deviation over "
-        f"{num_seeds} seed{'s' * (num_seeds > 1)}, {which}; {limits}"
+        f"{name}, {dataset}, {contents.title}: {contents.measure}, {contents.protocol} protocol, mean ± standard "
+        f"deviation over {num_seeds} seed{'s' * (num_seeds > 1)}, {which}; {limits}"
     )
 
 
@@ -134,6 +208,11 @@ def epochs_sentence(max_epochs: int | None) -> str:
 def _limits(changes: str, max_epochs: int | None) -> str:
     changed = f"{changes} for DyFormer, baselines as by default" if changes else "none, all methods as by default"
     return f"{epochs_sentence(max_epochs)}; other changed settings: {changed}"
+
+
+def _between(form: str, row: Mapping[str, Any], value: str) -> str:
+    low, high = (row[f"{value}_{end}"] for end in ("low", "high"))
+    return "" if low is None else f" [{form.format(low)}, {form.format(high)}]"
 
 
 def _filled(form: str, value: float | None) -> str:

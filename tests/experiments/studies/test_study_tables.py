@@ -6,6 +6,7 @@ import io
 import polars as pl
 import pytest
 
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.experiments.studies.studies import STUDIES, Study
 from dyformer.experiments.studies.study_tables import StudyTable, study_tables
 
@@ -15,19 +16,25 @@ STUDY = Study(
     datasets=("uci",),
     paper={"all": {"uci": {"DyFormer": (87.91, 88.49)}}},
 )
+ABOUT = {"dataset": "uci", "protocol": "paper", "slice": "all", "metric": "auc"}
 VALUES = {("L3", 0): 0.70, ("L3", 1): 0.74, ("DyFormer", 0): 0.90, ("DyFormer", 1): 0.88}
 
 
 def metrics(values: dict[tuple[str, int], float]) -> pl.DataFrame:
     """Give the same value for two steps, micro and macro, so that only the mean over seeds is left to compute."""
     rows = [
-        {"dataset": "uci", "slice": "all", "metric": "auc", "method": method, "seed": seed, "step": step, "value": own}
+        {**ABOUT, "method": method, "seed": seed, "step": step, "value": own}
         for (method, seed), value in values.items()
         for step, own in (("3", 0.1), ("7", 0.2), ("micro", value - 0.01), ("macro", value))
     ]
     other = {**rows[-1], "metric": "average_precision", "value": 0.0}
     log = {**rows[-1], "seed": None, "method": "-"}
-    return pl.DataFrame([*rows, other, {**rows[-1], "dataset": "yelp", "value": 0.0}, log])
+    return framed([*rows, other, {**rows[-1], "dataset": "yelp", "value": 0.0}, log])
+
+
+def framed(rows: list[dict]) -> pl.DataFrame:
+    """Give rows all columns of metrics, null where they have none."""
+    return pl.DataFrame([dict.fromkeys(METRICS_SCHEMA) | row for row in rows], METRICS_SCHEMA)
 
 
 @pytest.fixture
@@ -86,3 +93,38 @@ def test_every_row_of_the_paper_that_a_study_names_exists():
             for dataset, values in rows.items():
                 if dataset in study.datasets:
                     assert {row for row in study.rows.values() if row is not None} <= set(values)
+
+
+def test_tables_of_labels_have_intervals_the_number_of_positive_users_and_the_gain_over_the_best_count():
+    study = Study(
+        sentence="",
+        rows={"Count": None, "DySAT": "DySAT"},
+        datasets=("uci",),
+        protocol="labels",
+        paper={"labels-published": {"uci": {"DySAT": (94.69, 94.74)}}},
+    )
+    gain = {"difference": -0.02, "difference_low": -0.05, "difference_high": 0.01, "best_baseline": "Count"}
+    rows = [
+        {**ABOUT, "protocol": protocol, "metric": metric, "method": method, "seed": 0, "step": step, "value": value}
+        | {"low": value - 0.1, "high": value + 0.1}
+        | (gain if method == "DySAT" else {"best_baseline": "Count"})
+        for protocol in ("labels", "labels-published")
+        for metric in ("auc", "average_precision")
+        for method, value in (("Count", 0.72), ("DySAT", 0.70))
+        for step in ("4", "5", "micro", "macro")
+    ]
+    log = {**ABOUT, "protocol": "labels", "method": "-", "step": "micro", "metric": "positives"}
+    log |= {"value": 7.0, "num_pairs": 1234}
+    made = {table.name: table for table in study_tables("labels", study, framed([*rows, log]), "uci")}
+    assert list(made) == ["labels-uci-auc", "labels-uci-precision", "labels-uci-published"]
+    auc = made["labels-uci-auc"]
+    assert "7 of 1,234 scored users are positive; best count: Count" in auc.title
+    assert auc.text().rows() == [
+        ("Count", "1", "72.00 [62.00, 82.00]", "72.00 [62.00, 82.00]", ""),
+        ("DySAT", "1", "70.00 [60.00, 80.00]", "70.00 [60.00, 80.00]", "-2.00 [-5.00, +1.00]"),
+    ]
+    assert made["labels-uci-precision"].values == ("Micro AP", "Macro AP")
+    published = made["labels-uci-published"].text().to_dicts()[1]
+    assert published["Macro AUC, paper"] == "94.74"
+    assert published["Macro AUC, difference"] == "-24.74"
+    assert "no forecast" in made["labels-uci-published"].title
