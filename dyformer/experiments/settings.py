@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
@@ -204,8 +205,9 @@ def experiment_for(dataset_name: str) -> Experiment:
     return EXPERIMENTS.get(dataset_name, Experiment())
 
 
-def _names() -> list[str]:
-    return [setting.name for setting in settings_table()]
+@cache  # the table is made of all fields, which takes milliseconds
+def _names() -> tuple[str, ...]:
+    return tuple(setting.name for setting in settings_table())
 
 
 def _fields(owner: type) -> dict[str, FieldInfo]:
