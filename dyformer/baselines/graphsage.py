@@ -34,7 +34,7 @@ class GraphSAGE:
 
     aggregator: Aggregator = "gcn"
     width: int = 128
-    fan_out: tuple[int, int] = (25, 10)  # sampled neighbours of a node, and of each of these
+    fan_out: tuple[int, int] = (25, 10)  # sampled neighbours in layer 1 and in layer 2, the one that gives the vectors
     num_walks: int = 50  # from each node
     walk_length: int = 5
     batches: int = 1000
@@ -91,11 +91,17 @@ def pairs_with_starts(walk_SL: NDArray[np.int32], num: int, generator: np.random
 def sampled_neighbours(
     edges: sparse.csr_array, node_B: NDArray[np.int64], num: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw neighbours with repeats, [B, K]; those of a node without neighbours are the node itself."""
-    first_B, degree_B = edges.indptr[node_B], np.diff(edges.indptr)[node_B]
-    slot_BK = first_B[:, None] + (generator.random((len(node_B), num)) * degree_B[:, None]).astype(np.int64)
+    """Draw neighbours with repeats, [B, K]; those of a node without neighbours are the number N, which is no node's.
+
+    The number N has no neighbours either.
+    """
+    num_nodes = len(edges.indptr) - 1
+    degree_B = np.append(np.diff(edges.indptr), 0)[node_B]
+    slot_BK = edges.indptr[node_B][:, None] + (generator.random((len(node_B), num)) * degree_B[:, None]).astype(
+        np.int64
+    )
     known_B = degree_B > 0
-    neighbour_BK = np.repeat(node_B[:, None], num, axis=1)
+    neighbour_BK = np.full((len(node_B), num), num_nodes, dtype=np.int64)
     neighbour_BK[known_B] = edges.indices[slot_BK[known_B]]
     return neighbour_BK
 
@@ -105,15 +111,16 @@ class SampledNetwork(nn.Module):
 
     def __init__(self, num_nodes: int, width: int, aggregator: Aggregator, fan_out: tuple[int, int]) -> None:
         super().__init__()
-        self.id_NI = nn.Parameter(torch.randn(num_nodes, width) / math.sqrt(width))
+        # As in the authors' code, the last input stands for the neighbours of all nodes that have none.
+        self.id_NI = nn.Parameter(torch.randn(num_nodes + 1, width) / math.sqrt(width))
         self.layers = nn.ModuleList(AGGREGATORS[aggregator](width, width) for _ in range(2))
         self.fan_out = fan_out
 
     def forward(self, edges: sparse.csr_array, node_B: NDArray[np.int64], generator: np.random.Generator) -> Tensor:
         """Give the vectors [B, O] of some nodes, of length 1."""
-        near_BK = sampled_neighbours(edges, node_B, self.fan_out[0], generator)
+        near_BK = sampled_neighbours(edges, node_B, self.fan_out[1], generator)
         inner_B = np.unique(np.concatenate([node_B, near_BK.ravel()]))
-        far_BK = sampled_neighbours(edges, inner_B, self.fan_out[1], generator)
+        far_BK = sampled_neighbours(edges, inner_B, self.fan_out[0], generator)
         hidden_UI = functional.relu(self.layers[0](self.id_NI, *map(torch.from_numpy, (inner_B, far_BK))))
         positions = (torch.from_numpy(np.searchsorted(inner_B, nodes)) for nodes in (node_B, near_BK))
         return functional.normalize(self.layers[1](hidden_UI, *positions), dim=1)
