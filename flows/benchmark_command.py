@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.console import plain_steps, print_frame, print_tables, write_json
-from flows.options import Changes, JsonFile, ProtocolName, check_titles, experiment_from, with_reading
+from flows.options import Changes, Epochs, JsonFile, ProtocolName, check_titles, experiment_from, with_cap, with_reading
 from flows.runs import announce, ingested
 
 if TYPE_CHECKING:
@@ -48,14 +48,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
             show_default=False,
         ),
     ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            help="cap on the epochs of every trained method: DyFormer's stages and the baselines",
-            min=1,
-            show_default=False,
-        ),
-    ] = None,
+    epochs: Epochs = None,
     changes: Changes = None,
     json_file: JsonFile = None,
     experiment: Annotated[
@@ -169,11 +162,6 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
         for file, content in made.files.items():
             (out / file).write_bytes(content)
         print(f"wrote {len(made.files)} files to {out}")
-
-
-def with_cap(changes: list[str] | None, epochs: int | None) -> list[str]:
-    """Give the changes of --set with the cap of --epochs."""
-    return [*(changes or []), *([] if epochs is None else [f"max_epochs={epochs}"])]
 
 
 def reading_of(dataset: str, datasets: list[str], reading: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,14 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="change a setting: --set model.num_layers=4; repeat for several", show_default=False),
 ]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        help="cap on the epochs of every trained method: DyFormer's stages and the baselines",
+        min=1,
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="seed of the split and of the training", min=0)]
 AsOf = Annotated[
     str | None,
@@ -144,3 +152,8 @@ def experiment_from(dataset: str, changes: list[str] | None) -> "Experiment":
     if wrong:
         raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
     return experiment_for(dataset).changed({name.strip(): value.strip() for name, _, value in pairs})
+
+
+def with_cap(changes: list[str] | None, epochs: int | None) -> list[str]:
+    """Give the changes of --set with the cap of --epochs."""
+    return [*(changes or []), *([] if epochs is None else [f"max_epochs={epochs}"])]

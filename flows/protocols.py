@@ -12,6 +12,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES
 from dyformer.experiments.studies.study_tables import epochs_sentence, study_tables
 from dyformer.experiments.tables import PrintedTable, printed_tables
+from dyformer.experiments.tuning.chosen import chosen_settings, tuned_sentence
 from flows.benchmark import benchmark, forecasts, labels, live_update, prequential
 from flows.tasks.evaluation.backtest import backtest_metrics, steps_to_backtest
 from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
@@ -44,6 +45,9 @@ def run_protocol(
     made = chosen.flow(dataset, reading, steps, seeds, experiment, names)
     rows = chosen.metrics(made["scores"], made["snapshots"])
     tables = chosen.tables(rows, dataset)
+    tuned = tuned_sentence(names, dataset)
+    if chosen_settings(dataset).keys() & set(names):
+        tables = [table._replace(sentences=[*table.sentences, tuned]) for table in tables]
     if experiment.max_epochs is not None:
         sentence = epochs_sentence(experiment.max_epochs)
         tables = [table._replace(title=f"{table.title}; {sentence}") for table in tables]

@@ -35,7 +35,7 @@ from flows.tasks.tracking.benchmarks import track_study
 from flows.temporary_server import guard_temporary_server
 
 STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank, LABELS: steps_to_score}
-CHOSEN: dict[str, Callable[[list[str]], dict]] = {
+CHOSEN: dict[str, Callable[..., dict]] = {
     PAPER: chosen_methods,
     PREQUENTIAL: chosen_methods,
     LABELS: label_methods,
@@ -76,7 +76,8 @@ def run_trial(
     names: list[str],
 ) -> list[str]:
     """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses."""
-    return SCORES[protocol](snapshots, [(step, seed) for step in steps], experiment, CHOSEN[protocol](names))
+    chosen = CHOSEN[protocol](names, dataset=dataset)
+    return SCORES[protocol](snapshots, [(step, seed) for step in steps], experiment, chosen)
 
 
 def run_study(
@@ -129,7 +130,7 @@ def trials_of(
     return [
         Trial(study.protocol, dataset, snapshots, numbers, seed, experiment, names)
         for seed in range(seeds)
-        for names in groups_of(CHOSEN[study.protocol](study.methods))
+        for names in groups_of(CHOSEN[study.protocol](study.methods, dataset=dataset))
     ]
 
 

@@ -37,11 +37,11 @@ class GraphSAGE:
     fan_out: tuple[int, int] = (25, 10)  # sampled neighbours in layer 1 and in layer 2, the one that gives the vectors
     num_walks: int = 50  # from each node
     walk_length: int = 5
-    batches: int = 1000
-    epochs: int | None = None  # of as many pairs as there are walks; none: as many as the batches give
+    batches: int = 1000  # at most
+    epochs: int = 1  # passes over the pairs of all walks
     batch_pairs: int = 512
     num_negatives: int = 20  # that all pairs of a batch share, as in the authors' code
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-5  # as in the authors' code: many steps let the vectors forget the popularity of a node
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train on the union graph, and give the vectors of all nodes."""
@@ -62,8 +62,8 @@ class GraphSAGE:
         optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         walk_SL = random_walks(edges, generator, num_walks=self.num_walks, length=self.walk_length)
         noise_N = noise(np.diff(edges.indptr))
-        passes = math.inf if self.epochs is None else self.epochs
-        for _ in range(int(min(self.batches, passes * math.ceil(len(walk_SL) / self.batch_pairs)))):
+        num_pairs = self.epochs * len(walk_SL) * (self.walk_length - 1)
+        for _ in range(min(self.batches, math.ceil(num_pairs / self.batch_pairs))):
             ends = (
                 *pairs_with_starts(walk_SL, self.batch_pairs, generator),
                 drawn(noise_N, self.num_negatives, generator),
@@ -112,8 +112,10 @@ class SampledNetwork(nn.Module):
     def __init__(self, num_nodes: int, width: int, aggregator: Aggregator, fan_out: tuple[int, int]) -> None:
         super().__init__()
         # As in the authors' code, the last input stands for the neighbours of all nodes that have none.
-        self.id_NI = nn.Parameter(torch.randn(num_nodes + 1, width) / math.sqrt(width))
+        self.id_NI = nn.Parameter(torch.empty(num_nodes + 1, width))
         self.layers = nn.ModuleList(AGGREGATORS[aggregator](width, width) for _ in range(2))
+        for weight in self.parameters():
+            nn.init.xavier_uniform_(weight) if weight.dim() == 2 else nn.init.zeros_(weight)
         self.fan_out = fan_out
 
     def forward(self, edges: sparse.csr_array, node_B: NDArray[np.int64], generator: np.random.Generator) -> Tensor:

@@ -24,6 +24,7 @@ from dyformer.experiments.methods import (
     default_methods,
 )
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
+from dyformer.experiments.tuning.chosen import tuned
 from dyformer.graphs.config import GraphConfig
 from storage.artifacts.artifact import digest
 
@@ -32,18 +33,18 @@ class MethodFailed(ValueError):
     """A user's own method raised an error."""
 
 
-def chosen_methods(names: Sequence[str] | None = None, max_epochs: int | None = None) -> dict[str, Method]:
+def chosen_methods(
+    names: Sequence[str] | None = None, max_epochs: int | None = None, dataset: str | None = None
+) -> dict[str, Method]:
     """Return the methods of these names, of METHODS and VARIATIONS, else default_methods.
 
-    They train for at most `max_epochs` epochs, as in `capped`.
-
-    The keys are titles, or `package.module:Class`.
+    They have the settings that a search chose for the dataset, and train for at most `max_epochs` epochs, as in
+    `capped`. The keys are titles, or `package.module:Class`.
 
     Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
     entry begins so. Raises UnknownMethod.
     """
-    if names is None:
-        return default_methods()
+    names = list(default_methods()) if names is None else names
     known = {**METHODS, **VARIATIONS}
     chosen = [name if ":" in name else full_title(name, known) for name in names]
     titles = [title_of(name) for name in dict.fromkeys(chosen)]
@@ -51,12 +52,16 @@ def chosen_methods(names: Sequence[str] | None = None, max_epochs: int | None = 
     if twice:
         raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or remove one")
     methods = {name: own_method(name) if ":" in name else known[name] for name in chosen}
+    if dataset is not None:
+        methods = {name: tuned(name, method, dataset) for name, method in methods.items()}
     return {name: capped(method, max_epochs) for name, method in methods.items()}
 
 
-def label_methods(titles: Sequence[str], max_epochs: int | None = None) -> dict[str, Method | NodeScorer]:
+def label_methods(
+    titles: Sequence[str], max_epochs: int | None = None, dataset: str | None = None
+) -> dict[str, Method | NodeScorer]:
     """Return the methods of these titles, of NODE_METHODS or as in chosen_methods."""
-    return {title: NODE_METHODS.get(title) or chosen_methods([title], max_epochs)[title] for title in titles}
+    return {title: NODE_METHODS.get(title) or chosen_methods([title], max_epochs, dataset)[title] for title in titles}
 
 
 def benchmark_methods(given: Sequence[str] | None) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.console import print_frame
-from flows.options import Changes, JsonFile, Seed, check_titles, experiment_from, with_reading
+from flows.options import Changes, Epochs, JsonFile, Seed, check_titles, experiment_from, with_cap, with_reading
 from flows.runs import announce
 
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 @with_reading
-def tune(
+def tune(  # noqa: PLR0913, because each option is an argument
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="a known name or one of the store")],
     reading: dict[str, Any],
     methods: Annotated[
@@ -29,12 +29,13 @@ def tune(
         ),
     ] = None,
     trials: Annotated[int, typer.Option(help="settings to try of each method, at most", min=1)] = 6,
+    epochs: Epochs = None,
     seed: Seed = 0,
     changes: Changes = None,
     json_file: JsonFile = None,
 ) -> None:
     """Try settings of methods on steps before those that tables report; a killed search goes on where it was."""
-    experiment = experiment_from(dataset, changes)
+    experiment = experiment_from(dataset, with_cap(changes, epochs))
     check_titles(methods)
     from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS
     from dyformer.experiments.titles import full_title, split_names

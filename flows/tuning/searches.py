@@ -22,6 +22,7 @@ class Searched(NamedTuple):
     """The steps that chose, and the points that the search of each method tried."""
 
     steps: str
+    max_epochs: int | None
     tried: dict[str, list[Tried]]
 
     def record(self) -> dict[str, dict[str, Any]]:
@@ -32,6 +33,7 @@ class Searched(NamedTuple):
                 "auc": round(best(tried).score, 4),
                 "usual_auc": round(tried[0].score, 4),
                 "trials": len(tried),
+                "max_epochs": self.max_epochs,
                 "chosen_on": self.steps,
             }
             for title, tried in self.tried.items()
@@ -58,7 +60,7 @@ def tune(
     snapshots = ingest(dataset, reading)["snapshots"]
     steps = str(steps_to_tune_on(snapshots))  # first, because a log without such steps needs no training
     tried = {title: _searched(snapshots, title, experiment, num_trials, seed) for title in titles}
-    return Searched(steps, tried)
+    return Searched(steps, experiment.max_epochs, tried)
 
 
 def _searched(snapshots: str, title: str, experiment: Experiment, num_trials: int, seed: int) -> list[Tried]:

@@ -115,12 +115,15 @@ def test_every_aggregator_trains(aggregator):
     )
 
 
-def test_an_epoch_has_as_many_pairs_as_there_are_walks():
+def test_an_epoch_has_as_many_pairs_as_the_walks():
     log = random_graph(np.random.default_rng(0), num_nodes=20, num_steps=2, num_edges=30)
     graph, nodes = prepare_graph(log, until=2, config=GraphConfig()), np.arange(20)
-    method = GraphSAGE(width=4, batches=9, num_walks=3, batch_pairs=16)  # 60 walks or fewer: 4 batches
-    num_batches = -(-3 * np.count_nonzero(graph.union.degree) // 16)
-    vectors = {epochs: replace(method, epochs=epochs).fit(graph, seed=0)(nodes) for epochs in (1, 3, None)}
-    np.testing.assert_array_equal(vectors[1], replace(method, batches=num_batches).fit(graph, seed=0)(nodes))
-    np.testing.assert_array_equal(vectors[3], vectors[None])  # `batches` is fewer
-    assert not np.array_equal(vectors[1], vectors[None])
+    method = GraphSAGE(width=4, batches=99, epochs=9, num_walks=3, batch_pairs=16)
+    num_batches = -(-3 * 4 * np.count_nonzero(graph.union.degree) // 16)  # four later nodes of each walk
+
+    def vectors(**changes):
+        return replace(method, **changes).fit(graph, seed=0)(nodes)
+
+    np.testing.assert_array_equal(vectors(epochs=1), vectors(batches=num_batches))
+    assert not np.array_equal(vectors(epochs=1), vectors(epochs=2))
+    np.testing.assert_array_equal(vectors(epochs=10), vectors())  # `batches` is fewer

@@ -14,6 +14,7 @@ from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.studies.studies import Study
 from dyformer.experiments.tables import PrintedTable, markdown_rows
+from dyformer.experiments.tuning.chosen import tuned_sentence
 
 
 class Contents(NamedTuple):
@@ -140,7 +141,9 @@ def study_tables(
         tables.append(
             StudyTable(
                 name=f"{name}-{dataset}-{contents.part}",
-                title=_title(name, dataset, contents, over_steps, steps, log, _limits(changes, max_epochs)),
+                title=_title(
+                    name, dataset, contents, over_steps, steps, log, _limits(study, dataset, changes, max_epochs)
+                ),
                 frame=_frame(study, over_steps, contents, theirs.get(dataset, {})),
                 values=contents.values,
                 digits=contents.digits,
@@ -205,9 +208,10 @@ def epochs_sentence(max_epochs: int | None) -> str:
     return "no cap on epochs" if max_epochs is None else f"cap on epochs of every trained method: {max_epochs}"
 
 
-def _limits(changes: str, max_epochs: int | None) -> str:
-    changed = f"{changes} for DyFormer, baselines as by default" if changes else "none, all methods as by default"
-    return f"{epochs_sentence(max_epochs)}; other changed settings: {changed}"
+def _limits(study: Study, dataset: str, changes: str, max_epochs: int | None) -> str:
+    changed = f"{changes} for DyFormer" if changes else "none"
+    tuned = tuned_sentence(study.methods, dataset)
+    return f"{epochs_sentence(max_epochs)}; other changed settings: {changed}; {tuned}"
 
 
 def _between(form: str, row: Mapping[str, Any], value: str) -> str:

@@ -31,7 +31,7 @@ def backtest_forecasts(
         method, experiment = method_of(opened, Contender(title=name, models=models))
         record: object = list(map(space_of, models))
     else:
-        [method] = chosen_methods([name], experiment.max_epochs).values()
+        [method] = chosen_methods([name], experiment.max_epochs, opened.dataset).values()
         record = record_of(method)
     title = title_of(name) if isinstance(method, Scorer) else FORECASTER_WITH + title_of(name)
     settings = {"protocol": PROTOCOL, "method": title, "record": record, "step": step, "seed": seed}

@@ -41,7 +41,7 @@ def score_labels(
         settings = {**about, "method": name, "models": list(map(space_of, models))}
     else:
         experiment = experiment_for(opened.dataset) if experiment is None else experiment
-        method = label_methods([name], experiment.max_epochs)[name]
+        method = label_methods([name], experiment.max_epochs, opened.dataset)[name]
         settings = {**about, "methods": {name: record_of(method)}, **as_record(experiment, "graph")}
     lineage = opened.lineage("scores", until=max(steps), settings=settings, inputs=tuple(models))
     keys = {"version": lineage.table_version, "until": max(steps) - 1, "settings": lineage.settings_hash, "seed": seed}

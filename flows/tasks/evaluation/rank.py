@@ -80,7 +80,9 @@ def rank_methods(
     """Fit methods, named as in chosen_methods, on the steps before the queries'; return the address of their scores."""
     opened = open_snapshots(snapshots)
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
-    methods = {title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs).items()}
+    methods = {
+        title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, opened.dataset).items()
+    }
     records = {title: record_of(method) for title, method in methods.items()}
     settings = {"methods": records, **as_record(experiment, "graph")}
     once = fitted_once(methods, snapshots, experiment.graph)

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from dyformer.embedder import Embedder
-from dyformer.experiments.methods import METHODS, Variation
+from dyformer.experiments.methods import METHODS, Variation, capped
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.tuning.grids import with_settings
 from dyformer.experiments.tuning.past_steps import PastSteps, macro_auc, past_steps
@@ -24,7 +24,7 @@ def steps_to_tune_on(snapshots: str) -> PastSteps:
 def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment: Experiment, seed: int = 0) -> str:
     """Score settings of a method on the steps of steps_to_tune_on, unless they are scored; return the address."""
     opened = open_snapshots(snapshots)
-    method, config = with_settings(METHODS[title], settings), experiment.graph
+    method, config = capped(with_settings(METHODS[title], settings), experiment.max_epochs), experiment.graph
     if isinstance(method, Variation):
         method = Variation(changes=method.changes, experiment=experiment)
         config = method.changed(experiment).graph

@@ -1,0 +1,44 @@
+"""A dataset and a method -> the method with the settings that a search chose, and the sentence that names them.
+
+The files in the folder `chosen`, one for each dataset, are those that `dyformer tune NAME --json FILE` writes.
+"""
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dyformer.experiments.methods import METHODS, Method
+from dyformer.experiments.tuning.grids import with_settings
+
+FOLDER = Path(__file__).with_name("chosen")
+
+
+@cache
+def chosen_settings(dataset: str) -> dict[str, dict[str, Any]]:
+    """Return the chosen settings of a dataset by the method's title in METHODS; none for a log without a search."""
+    file = FOLDER / f"{dataset}.json"
+    if not file.exists():
+        return {}
+    return {title: record["settings"] for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
+
+
+def tuned(title: str, method: Method, dataset: str) -> Method:
+    """Return a method with the settings chosen for a dataset; without any, it stays the same.
+
+    `title` is that in METHODS: a user's own method of the same name is another one and stays the same.
+    """
+    settings = chosen_settings(dataset).get(title)
+    return method if settings is None or method is not METHODS.get(title) else with_settings(method, settings)
+
+
+def tuned_sentence(titles: Iterable[str], dataset: str) -> str:
+    """Name the methods among `titles` with chosen settings, as in "DySAT (width=256)"."""
+    chosen = chosen_settings(dataset)
+    named = [
+        f"{title} ({', '.join(f'{name}={value}' for name, value in chosen[title].items())})"
+        for title in titles
+        if title in chosen
+    ]
+    return f"settings chosen on earlier steps: {', '.join(named) if named else 'none'}"

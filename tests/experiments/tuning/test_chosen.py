@@ -1,0 +1,69 @@
+"""Chosen settings: what is committed fits the methods, and benchmarks use it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dyformer.baselines.dysat import DySAT
+from dyformer.experiments.methods import METHODS, Variation
+from dyformer.experiments.tuning import chosen
+from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, tuned_sentence
+from dyformer.experiments.tuning.grids import grid_of, with_settings
+from dyformer.logs.datasets import DATASETS
+from flows.tasks.methods import chosen_methods
+
+RECORD = {
+    "DySAT": {"settings": {"width": 256, "negative_weight": 0.01}},
+    "DyFormer": {"settings": {"model.width": 256}},
+}
+
+
+@pytest.fixture
+def mylog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "mylog.json").write_text(json.dumps(RECORD))
+    monkeypatch.setattr(chosen, "FOLDER", tmp_path)
+    return "mylog"
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
+def test_what_is_committed_are_points_of_the_grids_with_one_budget(file: Path):
+    records = json.loads(file.read_text())
+    assert file.stem in DATASETS
+    assert len({record["max_epochs"] for record in records.values()}) == 1
+    assert len({record["chosen_on"] for record in records.values()}) == 1
+    most = max(record["trials"] for record in records.values())
+    for title, record in records.items():
+        grid = grid_of(title)
+        num_points = 1
+        for name, values in grid.items():
+            assert record["settings"][name] in values
+            num_points *= len(values)
+        assert record["trials"] == min(most, num_points)
+        assert record["auc"] >= record["usual_auc"]
+        with_settings(METHODS[title], record["settings"])
+
+
+def test_methods_of_a_dataset_have_the_chosen_settings(mylog: str):
+    methods = chosen_methods(["dysat", "graphsage", "dyformer"], dataset=mylog)
+    assert methods["DySAT"] == DySAT(width=256, negative_weight=0.01)
+    assert methods["GraphSAGE"] is METHODS["GraphSAGE"]
+    assert isinstance(methods["DyFormer"], Variation)
+    assert dict(methods["DyFormer"].changes) == {"model.width": 256}
+    assert chosen_methods(["dysat"], dataset="another")["DySAT"] is METHODS["DySAT"]
+    assert chosen_methods(["dysat"])["DySAT"] is METHODS["DySAT"]
+
+
+def test_a_users_own_method_of_the_same_title_stays_as_it_is(mylog: str):
+    own = DySAT(batches=3)
+    assert tuned("DySAT", own, mylog) is own
+    assert tuned("DySAT", METHODS["DySAT"], mylog) == replace(own, width=256, negative_weight=0.01, batches=400)
+
+
+def test_the_sentence_names_what_was_chosen(mylog: str):
+    assert tuned_sentence(["L3", "DySAT"], mylog) == (
+        "settings chosen on earlier steps: DySAT (width=256, negative_weight=0.01)"
+    )
+    assert tuned_sentence(["L3"], mylog) == "settings chosen on earlier steps: none"
+    assert chosen_settings("another") == {}
