@@ -7,6 +7,7 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
+from dyformer.baselines import graphsage
 from dyformer.baselines.graphsage import (
     AGGREGATORS,
     GraphSAGE,
@@ -87,6 +88,39 @@ def test_neighbours_are_drawn_alike_and_all_nodes_without_have_the_same_one():
     )
     assert set(drawn_BK[1].tolist()) == {4}
     assert set(drawn_BK[2:].ravel().tolist()) == {7}
+
+
+def test_a_node_reads_10_neighbours_and_25_of_each(monkeypatch):
+    drawn = []
+
+    def recorded(edges, node_B, num, generator):
+        drawn.append((node_B.tolist(), num))
+        return sampled_neighbours(edges, node_B, num, generator)
+
+    monkeypatch.setattr(graphsage, "sampled_neighbours", recorded)
+    model = SampledNetwork(7, 6, "gcn", GraphSAGE().fan_out)
+    model(EDGES, np.array([1]), np.random.default_rng(0))
+    assert drawn == [([1], 10), ([0, 1], 25)]
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_first_weights_are_those_of_glorot_and_bengio(aggregator):
+    model = SampledNetwork(300, 32, aggregator, (25, 10))
+    for weight in model.parameters():
+        if weight.dim() == 2:
+            limit = np.sqrt(6 / sum(weight.shape))
+            assert 0.95 * limit < weight.abs().max().item() <= limit
+        else:
+            assert not weight.any()
+
+
+def test_nodes_without_neighbours_have_one_input_for_them():
+    model = SampledNetwork(7, 6, "mean", (25, 10))
+    before = model(EDGES, np.arange(7), np.random.default_rng(0))
+    with torch.no_grad():
+        model.id_NI[7] += 1
+    changed = (before != model(EDGES, np.arange(7), np.random.default_rng(0))).any(dim=1)
+    assert changed.tolist() == [False] * 5 + [True, False]  # the node 5 alone has none
 
 
 def test_pairs_are_a_walks_start_and_its_later_nodes():

@@ -236,7 +236,7 @@ def test_a_cap_on_epochs_is_the_same_for_every_trained_method_and_changes_none_t
             own = [getattr(method, name) for name in ("epochs", "first_epochs") if hasattr(method, name)]
             assert own, title
             assert max(own) <= 2, title
-            assert title == "node2vec" or method != METHODS[title]
+            assert title in ("node2vec", "GraphSAGE") or method != METHODS[title]  # these have one epoch
         else:
             assert method is METHODS[title]
     assert chosen_methods(["node2vec", "DynGEM"], 20) == {title: METHODS[title] for title in ("node2vec", "DynGEM")}
