@@ -51,5 +51,6 @@ def test_later_labels_change_nothing_before():
 
 
 def test_a_negative_label_is_not_positive_and_no_labels_give_no_nodes():
-    assert newest_labels(labels_of([(3, 1, -1), (3, 1, 0)]), 1)[1].tolist() == [False]
+    labels = labels_of([(3, 1, 0), (4, 1, 0), (3, 2, -1), (4, 2, 1)])
+    assert newest_labels(labels, 2)[1].tolist() == first_positives(labels, 2)[1].tolist() == [False, True]
     assert len(first_positives(labels_of([]), 3)[0]) == 0
