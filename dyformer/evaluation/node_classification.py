@@ -58,8 +58,8 @@ class LabelTrial:
 
 def forecast_trial(graphs: Graphs, labels: NodeLabels, step: int, seed: int) -> LabelTrial:
     """Give the trial of a step in the protocol `labels`; the seed has no effect on it."""
-    past = labels.until(step - 1)
-    labelled = tuple(_labelled(graphs[each - 1], *first_positives(past, each)) for each in range(FIRST_LABELLED, step))
+    earlier = range(FIRST_LABELLED, step)
+    labelled = tuple(_labelled(graphs[each - 1], *first_positives(labels, each)) for each in earlier)
     node_P, positive_P = first_positives(labels, step)
     return LabelTrial(
         protocol=PROTOCOL,
