@@ -144,9 +144,11 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     out: Path | None,
 ) -> None:
     """Run an experiment, print its tables, and write its files."""
-    from dyformer.experiments.studies.studies import study_of
+    from dyformer.experiments.studies.studies import COST, study_of
 
     study = study_of(name)
+    if study.protocol == COST and parallel > 1:
+        raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
     readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}

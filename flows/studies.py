@@ -20,13 +20,15 @@ from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
 from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.studies import STUDIES, Study
+from dyformer.experiments.studies.costs import cost_table
+from dyformer.experiments.studies.studies import COST, STUDIES, Study
 from dyformer.experiments.studies.study_tables import StudyTable, study_tables
 from flows.benchmark import groups_of, label_scores, paper_scores, prequential_scores
 from flows.console import tracked
 from flows.protocols import PROTOCOLS
 from flows.service.outages import stored_task
 from flows.stages import ingest
+from flows.tasks.evaluation.costs import chosen_jobs, measure_costs, read_costs, step_to_cost
 from flows.tasks.evaluation.evaluate import steps_to_evaluate
 from flows.tasks.evaluation.labels import steps_to_score
 from flows.tasks.evaluation.rank import steps_to_rank
@@ -34,13 +36,14 @@ from flows.tasks.methods import chosen_methods, label_methods
 from flows.tasks.tracking.benchmarks import track_study
 from flows.temporary_server import guard_temporary_server
 
-STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank, LABELS: steps_to_score}
+STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank, LABELS: steps_to_score, COST: step_to_cost}
 CHOSEN: dict[str, Callable[..., dict]] = {
     PAPER: chosen_methods,
     PREQUENTIAL: chosen_methods,
     LABELS: label_methods,
+    COST: chosen_jobs,
 }
-SCORES = {PAPER: paper_scores, PREQUENTIAL: prequential_scores, LABELS: label_scores}
+SCORES = {PAPER: paper_scores, PREQUENTIAL: prequential_scores, LABELS: label_scores, COST: measure_costs}
 DRAWN = {"steps": step_curve, "comparison": comparison_chart}
 
 track_study_task = stored_task(name="track study")(track_study)
@@ -109,13 +112,17 @@ def run_study(
     ]
     for _ in tracked(finished(trials, parallel), f"trials of {name}", len(trials)):
         pass
-    protocol = PROTOCOLS[study.protocol]
     for dataset, address in snapshots.items():
-        scored = protocol.flow(dataset, None, steps, seeds, experiments[dataset], study.methods, name)
-        metrics = protocol.metrics(scored["scores"], scored["snapshots"])
-        tables = study_tables(name, study, metrics, dataset, changes, experiments[dataset].max_epochs)
-        files = {file: text.encode() for table in tables for file, text in table.files().items()}
-        files |= plots(name, study, metrics, dataset)
+        if study.protocol == COST:
+            measured = [address for trial in trials if trial.dataset == dataset for address in run_trial(*trial)]
+            tables, drawn = [cost_table(name, study, read_costs(measured), dataset)], {}
+        else:
+            protocol = PROTOCOLS[study.protocol]
+            scored = protocol.flow(dataset, None, steps, seeds, experiments[dataset], study.methods, name)
+            metrics = protocol.metrics(scored["scores"], scored["snapshots"])
+            tables = study_tables(name, study, metrics, dataset, changes, experiments[dataset].max_epochs)
+            drawn = plots(name, study, metrics, dataset)
+        files = {file: text.encode() for table in tables for file, text in table.files().items()} | drawn
         track_study_task(name, address, files)
         made.tables.extend(tables)
         made.files.update(files)
@@ -135,14 +142,21 @@ def trials_of(
 
 
 def finished(trials: list[Trial], parallel: int) -> Iterator[Trial]:
-    """Run trials and yield each at its end: in this process, or in several that end with it."""
-    if parallel == 1:
+    """Run trials and yield each at its end: in this process, or in several that end with it.
+
+    A trial that measures costs has a process of its own, on one thread, and none beside it.
+    """
+    is_cost = any(trial.protocol == COST for trial in trials)
+    if parallel == 1 and not is_cost:
         for trial in trials:
             run_trial(*trial)
             yield trial
         return
     context = get_context("spawn")  # because threads of torch and Prefect do not survive a fork
-    pool = ProcessPoolExecutor(parallel, mp_context=context, initializer=_settle, initargs=(parallel,))
+    num, num_trials, part = (1, 1, os.cpu_count() or 1) if is_cost else (parallel, None, parallel)
+    pool = ProcessPoolExecutor(
+        num, mp_context=context, initializer=_settle, initargs=(part,), max_tasks_per_child=num_trials
+    )
     try:
         running = {pool.submit(_run, trial): trial for trial in trials}
         for future in as_completed(running):

@@ -140,6 +140,10 @@ class Layout:
         """Artifact with the scores of a method's settings on steps up to `until`."""
         return self._join(FORECASTS, "tuning", _run(dataset, version, until, settings, seed))
 
+    def costs(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
+        """Artifact with the time and the memory of a method's training on the steps up to `until`."""
+        return self._join(FORECASTS, "costs", _run(dataset, version, until, settings, seed))
+
     def publication(self, dataset: str, *, version: int, until: int, settings: str) -> str:
         """Artifact that names forecasts which the champion has published."""
         return f"{self.publications(dataset)}/{_hive(version=version, until=until, settings=settings)}"

@@ -1,10 +1,13 @@
 """The paper's experiments at toy size: every row has its value, and one that was killed ends as one that was not."""
 
+import os
 import random
+import resource
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -27,13 +30,14 @@ from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.node_classification import NoLabels
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
+from dyformer.experiments.studies.studies import COST, STUDIES, Study, UnknownStudy, study_of
 from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
 from flows.benchmark_command import reading_of, with_cap
 from flows.options import experiment_from
 from flows.protocols import PROTOCOLS, run_protocol
-from flows.studies import run_study
+from flows.studies import Trial, finished, run_study
+from flows.tasks.evaluation.costs import peak_gigabytes
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
 from storage.tracking.runs import experiment_name, open_tracker
@@ -46,7 +50,11 @@ SMALL = {"model.width": 8, "model.num_heads": 2, "model.num_context": 8} | {
     for stage in ("pretrain", "finetune")
     for name in ("epochs", "batches_per_epoch", "validation_batches")
 }
-TRACKED = ("towers", "forecaster")  # one experiment of each protocol has its runs in MLflow, the others their tables
+TRACKED = (
+    "towers",
+    "forecaster",
+    "labels",
+)  # one experiment of each protocol has its runs in MLflow, the others their tables
 TINY = {
     "node2vec": Node2Vec(width=8, num_walks=1, walk_length=5),
     "GraphSAGE": GraphSAGE(width=8, fan_out=(3, 2), num_walks=1, batches=1, batch_pairs=16),
@@ -119,12 +127,20 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
         yield folder
 
 
+def in_this_process(trials: list[Trial], parallel: int) -> Iterator[Trial]:
+    """Run trials as `finished` does, those too that have a process of their own, whose start takes seconds."""
+    for trial in trials:
+        flows.studies.run_trial(*trial)
+        yield trial
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkeypatch: pytest.MonkeyPatch):
     if name not in TRACKED:
         monkeypatch.setattr(flows.benchmark, "track_task", lambda *given: None)
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)  # plots of every benchmark
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw_families", lambda *given: None)
+    monkeypatch.setattr(flows.studies, "finished", in_this_process)
     dataset, steps = ("labelled", "4") if STUDIES[name].protocol == LABELS else ("mylog", "3")
     made = run_study(name, {dataset: {}}, {dataset: Experiment().changed(SMALL)}, steps=steps)
     assert made.tables
@@ -222,3 +238,34 @@ def test_a_cap_on_epochs_reaches_the_experiment_and_the_titles_of_a_benchmark(mo
     monkeypatch.setitem(PROTOCOLS, "paper", stub)
     for own, title in ((experiment, "AUC; cap on epochs of every trained method: 4"), (Experiment(), "AUC")):
         assert run_protocol("paper", "mylog", {}, None, 1, own, [])[1][0].title == title
+
+
+def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    pools = []
+
+    class Pool:
+        def __init__(self, num: int, **options: Any) -> None:
+            pools.append({**options, "num": num})
+
+        def submit(self, run: Any, trial: Trial) -> Future:
+            future: Future = Future()
+            future.set_result(None)
+            return future
+
+        def shutdown(self, cancel_futures: bool) -> None: ...
+
+    monkeypatch.setattr(flows.studies, "ProcessPoolExecutor", Pool)
+    trials = [Trial(COST, "mylog", "", [3], 0, Experiment(), [name]) for name in ("DySAT", "node2vec")]
+    assert sorted(trial.names for trial in finished(trials, 1)) == [["DySAT"], ["node2vec"]]
+    list(finished([trials[0]._replace(protocol="paper")], 4))
+    assert [(pool["num"], pool["max_tasks_per_child"]) for pool in pools] == [(1, 1), (4, None)]
+    assert pools[0]["initargs"] == (os.cpu_count(),)  # one thread
+
+
+def test_peak_memory_is_that_of_the_process():
+    before = peak_gigabytes()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e9
+    assert before >= resident
+    size = int((before - resident + 0.2) * 1e9 / 8)
+    np.ones(size)  # freed at once
+    assert before + 0.15 < peak_gigabytes() < before + 0.4

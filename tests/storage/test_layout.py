@@ -28,6 +28,7 @@ def test_every_kind_has_its_own_address(tmp_path: Path):
         layout.rankings("uci", **RUN),
         layout.ranks("uci", **RUN),
         layout.backtests("uci", **RUN),
+        layout.costs("uci", **RUN),
         layout.audit("uci", **RUN),
         layout.tuning("uci", **RUN),
         layout.spool,

@@ -22,6 +22,7 @@ from dyformer.experiments.studies.paper_tables import (
     PaperTable,
 )
 
+COST = "cost"  # the protocol that measures the time and the memory of trainings
 PUBLISHED_TITLE = "DyFormer (as published)"
 
 
@@ -160,6 +161,20 @@ STUDIES: dict[str, Study] = {
         },
         datasets=("uci", "yelp"),
         paper={"all": NOISE},
+    ),
+    "cost": Study(
+        sentence="CPU seconds of an epoch and peak memory of each method's training, one at a time (appendix)",
+        rows={
+            **_BASELINES,
+            **{
+                f"{title}, {stage}": f"{published} ({kind})"
+                for title, published in _OURS.items()
+                for stage, kind in (("pre-training", "Pretrain"), ("fine-tuning", "Finetune"))
+            },
+        },
+        datasets=("yelp", "ml-10m"),
+        protocol=COST,
+        paper={},
     ),
     "forecaster": Study(
         sentence="what the vectors of each method add to the forecaster, among hard candidates",

@@ -1,0 +1,87 @@
+"""The study of costs: the difference of two fits is an epoch, and the paper's values stand beside ours."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from toy_graphs import random_graph
+
+from dyformer.experiments.methods import METHODS, Variation
+from dyformer.experiments.settings import Experiment
+from dyformer.experiments.studies import costs
+from dyformer.experiments.studies.costs import SCHEMA, Job, cost_jobs, cost_table, seconds_of, train
+from dyformer.experiments.studies.studies import STUDIES
+from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+
+GRAPH = prepare_graph(
+    random_graph(np.random.default_rng(0), num_nodes=20, num_steps=3, num_edges=30), until=3, config=GraphConfig()
+)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that the fits of a test set on."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("time.process_time", lambda: clock.now)
+    return clock
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Five seconds of preparation and two for each epoch."""
+
+    clock: SimpleNamespace
+    fits: list[tuple[int, int]] = field(default_factory=list)
+    epochs: int | None = 9
+    batches: int = 4
+
+    def fit(self, graph, *, seed):
+        assert self.epochs is not None
+        self.fits.append((self.epochs, self.batches))
+        self.clock.now += 5 + 2 * self.epochs
+        return lambda node_N: np.zeros((len(node_N), 1))
+
+
+def test_an_epoch_is_the_difference_of_two_fits_without_what_they_prepare(clock: SimpleNamespace):
+    method = Timed(clock)
+    assert seconds_of(Job(method, None), GRAPH, Experiment(), 0) == (2.0, 7.0)
+    assert [epochs for epochs, _ in method.fits] == [1, 1, 3]
+    assert all(batches > 10**9 for _, batches in method.fits)  # or they would end an epoch early
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_a_stage_of_dyformer_is_measured_alone_with_its_own_settings(stage: str, monkeypatch: pytest.MonkeyPatch):
+    ran = []
+    monkeypatch.setattr(
+        costs, "pretrain", lambda graph, model, config, seed: ran.append(("pretrain", model, config)) or []
+    )
+    monkeypatch.setattr(
+        costs, "finetune", lambda graph, weights, model, config, seed: ran.append(("finetune", model, config)) or []
+    )
+    experiment = Experiment().changed({f"{stage}.patience": 2, f"{stage}.epochs": 1})
+    train(Job(METHODS["DyFormer (as published)"], stage), GRAPH, experiment, 3, 0)
+    ((name, model, config),) = ran
+    assert (name, config.epochs, config.patience) == (stage, 3, None)
+    assert (model.inputs, config.num_targets) == ("id", {"pretrain": 256, "finetune": 1024}[stage])
+
+
+def test_rows_are_methods_and_both_stages_of_dyformer():
+    jobs = cost_jobs(list(STUDIES["cost"].rows))
+    assert jobs["DySAT"] == Job(METHODS["DySAT"], None)
+    assert jobs["DyFormer, fine-tuning"] == Job(METHODS["DyFormer"], "finetune")
+    assert all((job.stage is not None) == isinstance(job.method, Variation) for job in jobs.values())
+
+
+def test_the_papers_memory_and_seconds_stand_beside_ours():
+    rows = pl.DataFrame([("DySAT", 0, 16, 3.0, 9.0, 0.5), ("DySAT", 1, 16, 5.0, 9.0, 0.7)], orient="row", schema=SCHEMA)
+    made = cost_table("cost", STUDIES["cost"], rows, "yelp")
+    own = made.frame.filter(method="DySAT").to_dicts()[0]
+    assert (own["CPU s an epoch"], own["CPU s an epoch_paper"], own["CPU s an epoch_difference"]) == (4, 29.4, 4 - 29.4)
+    assert (own["peak GB"], own["peak GB_paper"]) == (pytest.approx(0.6), 5.4)
+    assert own["CPU s an epoch_std"] == pytest.approx(2**0.5)
+    assert made.frame["method"].to_list() == list(STUDIES["cost"].rows)
+    assert made.frame.filter(method="node2vec")["num_seeds"].item() == 0
+    assert "trained until the step before 16" in made.title
+    assert set(made.files()) == {f"cost-yelp-cost.{ending}" for ending in ("md", "csv", "tex")}
