@@ -210,9 +210,9 @@ def test_the_interval_is_that_of_a_bootstrap_over_nodes():
     assert auc_B[:20] == pytest.approx(
         [roc_auc_score(positive_P, score_P, sample_weight=weight_P) for weight_P in weight_BP[:20]]
     )
-    plain = [roc_auc_score(positive_P[index], score_P[index]) for index in generator.integers(0, 300, (400, 300))]
+    plain = [roc_auc_score(positive_P[index], score_P[index]) for index in generator.integers(0, 300, (150, 300))]
     width, expected = np.diff(interval(auc_B)).item(), np.diff(np.quantile(plain, [0.025, 0.975])).item()
-    assert width == pytest.approx(expected, rel=0.2)
+    assert width == pytest.approx(expected, rel=0.3)
 
 
 def test_steps_without_a_known_positive_node_or_without_a_past_one_are_left_out():

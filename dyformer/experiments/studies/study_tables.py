@@ -51,16 +51,16 @@ CONTENTS: dict[str, tuple[Contents, ...]] = {
         ),
     ),
     LABELS: (
-        Contents("auc", _LABELLED, LABELS, {"metric": "auc"}, "AUC in percent"),
+        Contents("auc", _LABELLED, LABELS, {"metric": "auc"}, "AUC in percent [95 % interval]"),
         Contents(
             "precision",
             _LABELLED,
             LABELS,
             {"metric": "average_precision"},
-            "average precision (AP) in percent",
+            "average precision (AP) in percent [95 % interval]",
             ("Micro AP", "Macro AP"),
         ),
-        Contents("published", _SAMPLED, PUBLISHED_PROTOCOL, {"metric": "auc"}, "AUC in percent"),
+        Contents("published", _SAMPLED, PUBLISHED_PROTOCOL, {"metric": "auc"}, "AUC in percent [95 % interval]"),
     ),
 }
 """The tables of a study, by its protocol."""
