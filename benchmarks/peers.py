@@ -162,7 +162,9 @@ def main() -> None:
     parser.add_argument("--steps", required=True, help='such as "10-13"')
     parser.add_argument("--peers", default="edgebank,edgebank-both,poptrack,roland")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=60, help="no epoch of a peer starts after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="no epoch of a peer but the first starts after so many"
+    )
     parser.add_argument("--program", default=beside, help="the peers' program, with the Python of its environment")
     parser.add_argument("--out", help="write all metrics to this Parquet file")
     arguments = parser.parse_args()

@@ -118,7 +118,7 @@ def test_pairs_do_not_show_which_of_them_are_true(tmp_path: Path) -> None:
 
 
 def test_table_has_the_best_first_with_its_cost() -> None:
-    """A peer that knows the answers has MRR 1, a constant one the mean rank, and ours its own metrics."""
+    """A peer that knows the true targets has MRR 1, a constant one the mean rank, and ours its own metrics."""
     pairs = QUERIES.pairs
     is_true_S = np.zeros(len(pairs.source_S))
     is_true_S[pairs.position_Q] = 1
