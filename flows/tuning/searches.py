@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 from prefect import flow
@@ -66,7 +67,8 @@ def tune(
 def _searched(snapshots: str, title: str, experiment: Experiment, num_trials: int, seed: int) -> list[Tried]:
     score = partial(_score, snapshots, title, experiment, seed)
     trials = search(grid_of(title), usual_point(title, experiment), score, num_trials=num_trials, seed=seed)
-    return list(tracked(trials, f"settings of {title}", num_trials))
+    num_points = prod(map(len, grid_of(title).values()))
+    return list(tracked(trials, f"settings of {title}", min(num_trials, num_points)))
 
 
 def _score(snapshots: str, title: str, experiment: Experiment, seed: int, settings: Mapping[str, Any]) -> float:

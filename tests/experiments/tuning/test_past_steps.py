@@ -30,7 +30,9 @@ class Degrees:
 def rows(num: int = ROWS) -> pl.DataFrame:
     generator = np.random.default_rng(0)
     ends = np.minimum(generator.geometric(0.05, size=(num, 2)), 60)
-    return pl.DataFrame({"source": ends[:, 0], "target": ends[:, 1], "time": np.sort(generator.integers(0, 800, num))})
+    return pl.DataFrame(
+        {"source": ends[:, 0], "target": ends[:, 1], "time": np.sort(10 * generator.integers(0, 80, num))}
+    )
 
 
 def graph_of(events: pl.DataFrame, length: int):

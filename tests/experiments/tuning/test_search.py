@@ -60,6 +60,12 @@ def test_usual_settings_beside_the_grid_are_tried_too():
         assert tried[0].settings == {"a": 7, "b": "y"}
 
 
+def test_a_point_that_comes_again_is_not_scored_again():
+    scored: list[dict[str, Any]] = []
+    list(search(GRID, USUAL, lambda point: scored.append(point) or peak(point), num_trials=14, seed=0))
+    assert len(scored) == 14
+
+
 def test_of_equal_points_the_usual_one_stays():
     assert best([Tried({"a": 1}, 0.5), Tried({"a": 2}, 0.5), Tried({"a": 3}, 0.4)]).settings == {"a": 1}
 
