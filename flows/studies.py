@@ -179,8 +179,11 @@ def plots(name: str, study: Study, metrics: pl.DataFrame, dataset: str) -> dict[
 
 
 def _run(trial: Trial) -> None:
-    """Run a trial in a process of its own, to which a function can be sent, but no flow."""
-    run_trial(*trial)
+    """Run a trial in a process of its own, to which a function can be sent, but no flow.
+
+    One that measures costs has no tasks: as a plain function it starts no server for this process alone.
+    """
+    (run_trial.fn if trial.protocol == COST else run_trial)(*trial)
 
 
 def _settle(parallel: int) -> None:
