@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -260,6 +261,10 @@ def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypat
     list(finished([trials[0]._replace(protocol="paper")], 4))
     assert [(pool["num"], pool["max_tasks_per_child"]) for pool in pools] == [(1, 1), (4, None)]
     assert pools[0]["initargs"] == (os.cpu_count(),)  # one thread
+    ran = []
+    monkeypatch.setattr(flows.studies, "run_trial", SimpleNamespace(fn=lambda *trial: ran.append(Trial(*trial))))
+    flows.studies._run(trials[0])
+    assert ran == [trials[0]]  # without a flow, which would start a server of this process
 
 
 def test_peak_memory_is_that_of_the_process():
