@@ -4,14 +4,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from dyformer.baselines.dysat import DySAT
 from dyformer.experiments.methods import METHODS, Variation
+from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tables import PrintedTable
 from dyformer.experiments.tuning import chosen
 from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, tuned_sentence
 from dyformer.experiments.tuning.grids import grid_of, with_settings
 from dyformer.logs.datasets import DATASETS
+from flows.protocols import PROTOCOLS, run_protocol
 from flows.tasks.methods import chosen_methods
 
 RECORD = {
@@ -67,3 +71,16 @@ def test_the_sentence_names_what_was_chosen(mylog: str):
     )
     assert tuned_sentence(["L3"], mylog) == "settings chosen on earlier steps: none"
     assert chosen_settings("another") == {}
+
+
+def test_a_printed_benchmark_names_the_chosen_settings_of_its_methods(mylog: str, monkeypatch: pytest.MonkeyPatch):
+    table, made = PrintedTable("AUC", pl.DataFrame(), ["first"]), {"scores": [], "snapshots": ""}
+    stub = PROTOCOLS["paper"]._replace(
+        flow=lambda *given: made, metrics=lambda scores, snapshots: pl.DataFrame(), tables=lambda rows, dataset: [table]
+    )
+    monkeypatch.setitem(PROTOCOLS, "paper", stub)
+    for names, sentences in (
+        (["L3"], ["first"]),
+        (["L3", "DySAT"], ["first", tuned_sentence(["DySAT"], mylog)]),
+    ):
+        assert run_protocol("paper", mylog, {}, None, 1, Experiment(), names)[1][0].sentences == sentences

@@ -15,6 +15,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.tuning import grids
 from dyformer.experiments.tuning.grids import NoGrid
 from dyformer.graphs.prepared_graph import PreparedGraph
+from flows.cli import main
 from flows.tasks.evaluation.tune import steps_to_tune_on, tune_trial, tuning_score
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
@@ -138,3 +139,13 @@ def test_a_method_without_a_grid_is_refused_before_anything_runs(snapshots: str)
     with pytest.raises(NoGrid, match="'L3' has no settings to search"):
         flows.tuning.searches.tune.fn("mylog", ["Powers", "L3"])
     assert not Powers.fits
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("l3", "'L3' has no settings to search: expected one of node2vec"), ("dysta", "Did you mean")]
+)
+def test_the_command_refuses_a_method_without_a_grid(name: str, message: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ending:
+        main(["tune", "uci", "--method", name])
+    assert ending.value.code not in (0, None)
+    assert message in " ".join(capsys.readouterr().err.split())
