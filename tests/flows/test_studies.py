@@ -183,8 +183,9 @@ def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> Non
 
 
 def test_an_experiment_killed_at_random_and_finished_equals_one_run(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, empty_database: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)  # plots of every benchmark
     for title in ("First", "Second"):
         monkeypatch.setitem(METHODS, title, RandomVectors(title))
     rows = dict.fromkeys(["L3", "First", "Second", "Forecaster with Second"])
@@ -201,6 +202,7 @@ def test_an_experiment_killed_at_random_and_finished_equals_one_run(
     assert num_killed >= 2
     fits = sorted(RandomVectors.fits)
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    empty_database(tmp_path / "store" / "mlflow.db")
     ingest(tmp_path)
     RandomVectors.fits.clear()
     once = run_study(*given)
