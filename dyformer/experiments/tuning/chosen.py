@@ -5,7 +5,6 @@ The files in the folder `chosen`, one for each dataset, are those that `dyformer
 
 import json
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from dyformer.experiments.tuning.grids import with_settings
 FOLDER = Path(__file__).with_name("chosen")
 
 
-@cache
 def chosen_settings(dataset: str) -> dict[str, dict[str, Any]]:
     """Return the chosen settings of a dataset by the method's title in METHODS; none for a log without a search."""
     file = FOLDER / f"{dataset}.json"
