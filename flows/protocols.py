@@ -19,7 +19,8 @@ from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
 from flows.tasks.evaluation.labels import scored_labels_metrics, steps_to_score
 from flows.tasks.evaluation.live_update import live_update_metrics, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
-from flows.tasks.snapshots import StepOutOfRange
+from flows.tasks.methods import searched_dataset
+from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 
 
 class ProtocolRun(NamedTuple):
@@ -45,13 +46,20 @@ def run_protocol(
     made = chosen.flow(dataset, reading, steps, seeds, experiment, names)
     rows = chosen.metrics(made["scores"], made["snapshots"])
     tables = chosen.tables(rows, dataset)
-    tuned = tuned_sentence(names, dataset)
-    if chosen_settings(dataset).keys() & set(names):
+    searched = _searched(protocol, made["snapshots"], rows)
+    tuned = tuned_sentence(names, searched)
+    if chosen_settings(searched).keys() & set(names):
         tables = [table._replace(sentences=[*table.sentences, tuned]) for table in tables]
     if experiment.max_epochs is not None:
         sentence = epochs_sentence(experiment.max_epochs)
         tables = [table._replace(title=f"{table.title}; {sentence}") for table in tables]
     return rows, tables
+
+
+def _searched(protocol: str, snapshots: str, rows: pl.DataFrame) -> str | None:
+    """Return the dataset whose chosen settings the methods had: none in weeks, which are other windows."""
+    steps = rows["step"].cast(pl.Int64, strict=False).drop_nulls().to_list()
+    return searched_dataset(open_snapshots(snapshots), min(steps)) if steps and protocol != "live-update" else None
 
 
 def _all_weeks(snapshots: str, wanted: str | None) -> None:

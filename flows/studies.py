@@ -32,7 +32,8 @@ from flows.tasks.evaluation.costs import chosen_jobs, measure_costs, read_costs,
 from flows.tasks.evaluation.evaluate import steps_to_evaluate
 from flows.tasks.evaluation.labels import steps_to_score
 from flows.tasks.evaluation.rank import steps_to_rank
-from flows.tasks.methods import chosen_methods, label_methods
+from flows.tasks.methods import chosen_methods, label_methods, searched_dataset
+from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import track_study
 from flows.temporary_server import guard_temporary_server
 
@@ -79,7 +80,7 @@ def run_trial(
     names: list[str],
 ) -> list[str]:
     """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses."""
-    chosen = CHOSEN[protocol](names, dataset=dataset)
+    chosen = CHOSEN[protocol](names, dataset=searched_dataset(open_snapshots(snapshots), min(steps)))
     return SCORES[protocol](snapshots, [(step, seed) for step in steps], experiment, chosen)
 
 
@@ -113,14 +114,16 @@ def run_study(
     for _ in tracked(finished(trials, parallel), f"trials of {name}", len(trials)):
         pass
     for dataset, address in snapshots.items():
+        first = min(step for trial in trials if trial.dataset == dataset for step in trial.steps)
+        searched = searched_dataset(open_snapshots(address), first)
         if study.protocol == COST:
             measured = [address for trial in trials if trial.dataset == dataset for address in run_trial(*trial)]
-            tables, drawn = [cost_table(name, study, read_costs(measured), dataset)], {}
+            tables, drawn = [cost_table(name, study, read_costs(measured), dataset, changes, searched)], {}
         else:
             protocol = PROTOCOLS[study.protocol]
             scored = protocol.flow(dataset, None, steps, seeds, experiments[dataset], study.methods, name)
             metrics = protocol.metrics(scored["scores"], scored["snapshots"])
-            tables = study_tables(name, study, metrics, dataset, changes, experiments[dataset].max_epochs)
+            tables = study_tables(name, study, metrics, dataset, changes, experiments[dataset].max_epochs, searched)
             drawn = plots(name, study, metrics, dataset)
         files = {file: text.encode() for table in tables for file, text in table.files().items()} | drawn
         track_study_task(name, address, files)
@@ -137,7 +140,7 @@ def trials_of(
     return [
         Trial(study.protocol, dataset, snapshots, numbers, seed, experiment, names)
         for seed in range(seeds)
-        for names in groups_of(CHOSEN[study.protocol](study.methods, dataset=dataset))
+        for names in groups_of(CHOSEN[study.protocol](study.methods))
     ]
 
 

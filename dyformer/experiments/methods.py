@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from dyformer.baselines.activity import Activity, ActivityRegression
@@ -165,7 +165,9 @@ def capped(method: Method, max_epochs: int | None) -> Method:
     """
     if max_epochs is None or not is_dataclass(method):
         return method
-    own = {name: getattr(method, name) for name in EPOCHS if hasattr(method, name)}
+    arguments = {each.name for each in fields(method) if each.init}
+    own = {name: getattr(method, name) for name in EPOCHS if name in arguments}
+    own = {name: epochs for name, epochs in own.items() if epochs is None or isinstance(epochs, int)}
     fewer = {name: max_epochs for name, epochs in own.items() if epochs is None or epochs > max_epochs}
     return replace(method, **fewer) if fewer else method
 

@@ -5,7 +5,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -26,6 +26,8 @@ from dyformer.experiments.methods import (
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
 from dyformer.experiments.tuning.chosen import tuned
 from dyformer.graphs.config import GraphConfig
+from dyformer.logs.datasets import DATASETS
+from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import digest
 
 
@@ -38,8 +40,8 @@ def chosen_methods(
 ) -> dict[str, Method]:
     """Return the methods of these names, of METHODS and VARIATIONS, else default_methods.
 
-    They have the settings that a search chose for the dataset, and train for at most `max_epochs` epochs, as in
-    `capped`. The keys are titles, or `package.module:Class`.
+    They have the settings that a search chose for `dataset`, which is that of searched_dataset, and train for at most
+    `max_epochs` epochs, as in `capped`. The keys are titles, or `package.module:Class`.
 
     Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
     entry begins so. Raises UnknownMethod.
@@ -55,6 +57,17 @@ def chosen_methods(
     if dataset is not None:
         methods = {name: tuned(name, method, dataset) for name, method in methods.items()}
     return {name: capped(method, max_epochs) for name, method in methods.items()}
+
+
+def searched_dataset(opened: Snapshots, step: int) -> str | None:
+    """Return the dataset whose chosen settings a forecast of `step` may use, or None.
+
+    A search reads the steps before the first one that tables report, in the dataset's usual windows. With other
+    windows, or for an earlier step, what it read may lie after the forecast.
+    """
+    known = DATASETS.get(opened.dataset)
+    is_later = known is not None and opened.window == str(known.window) and step >= known.first_evaluated_step
+    return opened.dataset if is_later else None
 
 
 def label_methods(
@@ -80,13 +93,16 @@ def fitted_once(methods: Mapping[str, Method], snapshots: str, config: GraphConf
     A task reads their vectors as of the step before the forecast one, and as of the step before that, which the task
     of that step has fitted.
     """
-    trained = {title: method for title, method in methods.items() if title in TRAINED_BASELINES}
+    trained = {
+        title: method
+        for title, method in methods.items()
+        if title in TRAINED_BASELINES and isinstance(method, Embedder) and isinstance(method, Hashable)
+    }
     return {**methods, **{title: _once(method, digest(snapshots), config) for title, method in trained.items()}}
 
 
 @lru_cache(maxsize=16)
-def _once(method: Method, snapshots_digest: str, config: GraphConfig) -> FittedOnce:
-    assert isinstance(method, Embedder)
+def _once(method: Embedder, snapshots_digest: str, config: GraphConfig) -> FittedOnce:
     return FittedOnce(method=method)
 
 

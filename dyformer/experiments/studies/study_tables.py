@@ -116,7 +116,13 @@ class StudyTable:
 
 
 def study_tables(
-    name: str, study: Study, metrics: pl.DataFrame, dataset: str, changes: str = "", max_epochs: int | None = None
+    name: str,
+    study: Study,
+    metrics: pl.DataFrame,
+    dataset: str,
+    changes: str = "",
+    max_epochs: int | None = None,
+    searched: str | None = None,
 ) -> list[StudyTable]:
     """Give the tables of a study on one dataset, one for each slice that has values.
 
@@ -127,6 +133,7 @@ def study_tables(
         dataset: of the metrics.
         changes: changed settings, which the title states.
         max_epochs: the cap on the epochs of all methods, which the title states; None without one.
+        searched: the dataset whose chosen settings the methods have, which the title names; None without any.
     """
     rows = metrics.filter(pl.col("seed").is_not_null(), dataset=dataset)
     tables = []
@@ -142,7 +149,7 @@ def study_tables(
             StudyTable(
                 name=f"{name}-{dataset}-{contents.part}",
                 title=_title(
-                    name, dataset, contents, over_steps, steps, log, _limits(study, dataset, changes, max_epochs)
+                    name, dataset, contents, over_steps, steps, log, _limits(study, changes, max_epochs, searched)
                 ),
                 frame=_frame(study, over_steps, contents, theirs.get(dataset, {})),
                 values=contents.values,
@@ -208,10 +215,14 @@ def epochs_sentence(max_epochs: int | None) -> str:
     return "no cap on epochs" if max_epochs is None else f"cap on epochs of every trained method: {max_epochs}"
 
 
-def _limits(study: Study, dataset: str, changes: str, max_epochs: int | None) -> str:
-    changed = f"{changes} for DyFormer" if changes else "none"
-    tuned = tuned_sentence(study.methods, dataset)
-    return f"{epochs_sentence(max_epochs)}; other changed settings: {changed}; {tuned}"
+def settings_sentence(study: Study, changes: str, searched: str | None) -> str:
+    """State the settings of a study's methods that are not the usual ones."""
+    changed = f"{changes} (graph.* for all methods, others for DyFormer)" if changes else "none"
+    return f"other changed settings: {changed}; {tuned_sentence(study.methods, searched)}"
+
+
+def _limits(study: Study, changes: str, max_epochs: int | None, searched: str | None) -> str:
+    return f"{epochs_sentence(max_epochs)}; {settings_sentence(study, changes, searched)}"
 
 
 def _between(form: str, row: Mapping[str, Any], value: str) -> str:

@@ -14,10 +14,10 @@ from dyformer.experiments.tuning.grids import with_settings
 FOLDER = Path(__file__).with_name("chosen")
 
 
-def chosen_settings(dataset: str) -> dict[str, dict[str, Any]]:
+def chosen_settings(dataset: str | None) -> dict[str, dict[str, Any]]:
     """Return the chosen settings of a dataset by the method's title in METHODS; none for a log without a search."""
     file = FOLDER / f"{dataset}.json"
-    if not file.exists():
+    if dataset is None or not file.exists():
         return {}
     return {title: record["settings"] for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
 
@@ -31,7 +31,7 @@ def tuned(title: str, method: Method, dataset: str) -> Method:
     return method if settings is None or method is not METHODS.get(title) else with_settings(method, settings)
 
 
-def tuned_sentence(titles: Iterable[str], dataset: str) -> str:
+def tuned_sentence(titles: Iterable[str], dataset: str | None) -> str:
     """Name the methods among `titles` with chosen settings, as in "DySAT (width=256)"."""
     chosen = chosen_settings(dataset)
     named = [

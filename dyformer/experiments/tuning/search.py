@@ -30,7 +30,8 @@ def search(
     """Score points of a grid and yield each: all of them, or `num_trials` where there are more.
 
     The first is `usual`. Of a grid with more points the others are those of the tree-structured Parzen estimator
-    (Bergstra et al., 2011; Optuna's), whose choices depend on the seed and the scores alone: a search that starts again
+    (Bergstra et al., 2011; Optuna's), whose first ten draws are random and whose choices depend on the seed and the
+    scores alone: a search that starts again
     with known scores tries the same points. No point is tried twice.
 
     Raises:

@@ -12,7 +12,7 @@ from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.pairs import TooFewLinks
 from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.evaluation.rank import rankable_steps
-from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
+from flows.tasks.methods import chosen_methods, own_errors, record_of, searched_dataset, title_of
 from flows.tasks.models import Contender, method_of, space_of, trained_until
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import open_snapshots
@@ -31,7 +31,7 @@ def backtest_forecasts(
         method, experiment = method_of(opened, Contender(title=name, models=models))
         record: object = list(map(space_of, models))
     else:
-        [method] = chosen_methods([name], experiment.max_epochs, opened.dataset).values()
+        [method] = chosen_methods([name], experiment.max_epochs, searched_dataset(opened, step)).values()
         record = record_of(method)
     title = title_of(name) if isinstance(method, Scorer) else FORECASTER_WITH + title_of(name)
     settings = {"protocol": PROTOCOL, "method": title, "record": record, "step": step, "seed": seed}

@@ -13,7 +13,7 @@ from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
 from dyformer.experiments.methods import BASELINES, METHODS, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
-from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
+from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, searched_dataset, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
@@ -39,8 +39,9 @@ def evaluate_methods(
     """Fit methods, named as in chosen_methods, on the steps before `step`; evaluate them; return the address."""
     opened = open_snapshots(snapshots)
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
+    searched = searched_dataset(opened, step)
     methods = {
-        title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, opened.dataset).items()
+        title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, searched).items()
     }
     records = {title: record_of(method) for title, method in methods.items()}
     settings = {"methods": records, **as_record(experiment, "graph")}

@@ -49,9 +49,7 @@ def rank_week(snapshots: str, week: int, names: list[str], experiment: Experimen
     """
     opened = open_snapshots(snapshots)
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
-    methods = {
-        title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, opened.dataset).items()
-    }
+    methods = {title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs).items()}
     vectors = [title for title, method in methods.items() if not isinstance(method, Scorer)]
     if vectors:
         raise UnknownMethod(f"{', '.join(vectors)}: the live-update protocol evaluates methods that score pairs")

@@ -41,7 +41,7 @@ from dyformer.sampling.ranking_queries import (
     ranking_queries,
 )
 from flows.tasks.evaluation.evaluate import chosen_steps
-from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
+from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, searched_dataset, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, open_snapshots
@@ -80,8 +80,9 @@ def rank_methods(
     """Fit methods, named as in chosen_methods, on the steps before the queries'; return the address of their scores."""
     opened = open_snapshots(snapshots)
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
+    searched = searched_dataset(opened, lineage_of(queries).settings["step"])
     methods = {
-        title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, opened.dataset).items()
+        title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, searched).items()
     }
     records = {title: record_of(method) for title, method in methods.items()}
     settings = {"methods": records, **as_record(experiment, "graph")}

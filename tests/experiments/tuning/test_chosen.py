@@ -3,10 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
 
+import flows.protocols
 from dyformer.baselines.dysat import DySAT
 from dyformer.experiments.methods import METHODS, Variation
 from dyformer.experiments.settings import Experiment
@@ -16,7 +19,7 @@ from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, t
 from dyformer.experiments.tuning.grids import grid_of, with_settings
 from dyformer.logs.datasets import DATASETS
 from flows.protocols import PROTOCOLS, run_protocol
-from flows.tasks.methods import chosen_methods
+from flows.tasks.methods import chosen_methods, searched_dataset
 
 RECORD = {
     "DySAT": {"settings": {"width": 256, "negative_weight": 0.01}},
@@ -79,8 +82,26 @@ def test_a_printed_benchmark_names_the_chosen_settings_of_its_methods(mylog: str
         flow=lambda *given: made, metrics=lambda scores, snapshots: pl.DataFrame(), tables=lambda rows, dataset: [table]
     )
     monkeypatch.setitem(PROTOCOLS, "paper", stub)
+    monkeypatch.setattr(flows.protocols, "_searched", lambda *given: mylog)
     for names, sentences in (
         (["L3"], ["first"]),
         (["L3", "DySAT"], ["first", tuned_sentence(["DySAT"], mylog)]),
     ):
         assert run_protocol("paper", mylog, {}, None, 1, Experiment(), names)[1][0].sentences == sentences
+
+
+@pytest.mark.parametrize(
+    ("window", "step", "searched"),
+    [(None, 3, "uci"), (None, 2, None), ("2d", 3, None), ("2d", 40, None)],
+    ids=["usual", "too early", "shorter windows", "shorter windows, late"],
+)
+def test_settings_chosen_on_rows_that_may_lie_after_a_forecast_are_not_used(
+    window: str | None, step: int, searched: str | None
+):
+    opened: Any = SimpleNamespace(dataset="uci", window=window or str(DATASETS["uci"].window))
+    assert searched_dataset(opened, step) == searched
+
+
+def test_a_users_own_log_has_no_chosen_settings():
+    opened: Any = SimpleNamespace(dataset="mylog", window="7d")
+    assert searched_dataset(opened, 9) is None
