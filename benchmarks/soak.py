@@ -95,8 +95,8 @@ def main() -> None:
 
 
 def table(found: list[tuple[int, float, int] | None]) -> str:
-    """Give the last day of each period: the store's size, the median seconds of the period's days, the peak memory."""
-    rows = ["| days | store (MiB) | seconds a day | peak memory (MiB) |", "|---:|---:|---:|---:|"]
+    """Give the last day of each period: the store's size, the median CPU seconds of the period's days, the peak memory."""
+    rows = ["| days | store (MiB) | CPU seconds a day | peak memory (MiB) |", "|---:|---:|---:|---:|"]
     for end in range(PERIOD, len(found) + 1, PERIOD):
         period = [each for each in found[end - PERIOD : end] if each]
         seconds = statistics.median(each[1] for each in period)
@@ -105,19 +105,19 @@ def table(found: list[tuple[int, float, int] | None]) -> str:
 
 
 def measured_day(day: int, store: Path, incoming: Path) -> tuple[int, float, int] | None:
-    """Drop a day's rows, retrain and prune; give the bytes of the store, the seconds, and the process's peak memory."""
+    """Drop a day's rows, retrain and prune; give the bytes of the store, the CPU seconds, and the process's peak memory."""
     from dyformer.experiments.settings import Experiment
     from flows.retention import pruned
     from flows.retrain import retrain
 
-    started = time.monotonic()
+    started = time.process_time()
     (incoming / f"{day:04}.csv").write_text(rows_of(day))
     reading = {"log": [str(incoming)], "window": "1d", "time_unit": "s", "bipartite": False}
     report = retrain.fn("soak", reading, Experiment().changed(CHANGES), 0)
     if report is None:
         return None
     pruned("soak", KEEP)
-    seconds, memory = time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    seconds, memory = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     size = size_of(store)
     if (day + 1) % PERIOD == 0:
         print(f"day {day + 1}: {size / 2**20:.1f} MiB, {seconds:.1f} s, {memory} MiB", file=sys.stderr, flush=True)
