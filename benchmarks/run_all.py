@@ -10,7 +10,10 @@ from pathlib import Path
 
 from results_page import FOLDER, surroundings, write_section
 
-NO_BENCHMARKS = ("measure", "graphs", "results_page", "run_all", "scale", "soak", "orchestration")
+NO_BENCHMARKS = (
+    *("measure", "graphs", "results_page", "run_all", "scale", "soak", "orchestration"),
+    *("peers", "peer_models"),  # they need another package, and their results are in docs/results.md
+)
 SECONDS_EACH = 300.0
 SECONDS_IN_ALL = 24 * 60.0
 VERDICT = re.compile(

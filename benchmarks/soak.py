@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def table(found: list[tuple[int, float, int] | None]) -> str:
-    """Give the last day of each period: the store's size, the median CPU seconds of the period's days, the peak memory."""
+    """Give the last day of each period: the store's size, the median CPU seconds of its days, the peak memory."""
     rows = ["| days | store (MiB) | CPU seconds a day | peak memory (MiB) |", "|---:|---:|---:|---:|"]
     for end in range(PERIOD, len(found) + 1, PERIOD):
         period = [each for each in found[end - PERIOD : end] if each]
@@ -105,7 +105,7 @@ def table(found: list[tuple[int, float, int] | None]) -> str:
 
 
 def measured_day(day: int, store: Path, incoming: Path) -> tuple[int, float, int] | None:
-    """Drop a day's rows, retrain and prune; give the bytes of the store, the CPU seconds, and the process's peak memory."""
+    """Drop a day's rows, retrain and prune; give the store's bytes, the CPU seconds and the process's peak memory."""
     from dyformer.experiments.settings import Experiment
     from flows.retention import pruned
     from flows.retrain import retrain

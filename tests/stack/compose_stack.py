@@ -172,12 +172,34 @@ class Stack:
             assert time.monotonic() < until, f"{service} is not healthy:\n{self.log(service).read_text()[-4000:]}"
             time.sleep(0.5)
 
+    def stop(self, service: str, number: int = signal.SIGTERM) -> None:
+        """Send a signal to the first process of a service and wait for its end; then end what it left."""
+        self.processes[service].send_signal(number)
+        self.processes[service].wait(60)
+        end_marked(f"{self.mark}-{service}", 0.0 if number == signal.SIGKILL else 30.0)
+
     def end(self) -> None:
         """End all services, the workers and their runs first."""
         for service in ("worker-gpu", "worker-cpu", ""):
             end_marked(f"{self.mark}-{service}", 30.0)
         for process in self.processes.values():
             process.wait(30)
+
+    def restart(self, service: str) -> None:
+        """Start a service that was stopped, and wait for it."""
+        self.start(service)
+        self.wait(service)
+
+    @contextmanager
+    def hanging(self, service: str) -> Iterator[None]:
+        """Let a service accept connections and send nothing."""
+        for process in marked(f"{self.mark}-{service}"):
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in marked(f"{self.mark}-{service}"):
+                os.kill(process, signal.SIGCONT)
 
     def command(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         """Run a command of dyformer as in the worker's container."""

@@ -1,17 +1,18 @@
-"""The whole stack for the tests of this folder, started once; afterwards the tests that start a stack of their own."""
+"""The whole stack for the tests of this folder, started once by each process that runs some of them."""
 
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from compose_stack import Stack, compose_stack, missing_programs
+from compose_stack import Stack, compose_stack, ends, missing_programs
+from retrainings import published, started
+from stack_processes import wait_until
+from weekly_log import rows_of
 
 from storage.layout import Layout
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that need no shared stack first, so that the two never run beside each other."""
-    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield one
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def store(stack: Stack) -> Iterator[Layout]:
     """The store of the stack, as this process reads it."""
     own = stack.environment("worker-cpu")
@@ -35,3 +36,33 @@ def store(stack: Stack) -> Iterator[Layout]:
             if name.startswith("AWS_"):
                 patch.setenv(name, value)
         yield Layout(own["DYFORMER_STORAGE"], own["DYFORMER_STATE"])
+
+
+@pytest.fixture(scope="session")
+def log(stack: Stack) -> Path:
+    """A log in the folder that the workers see."""
+    path = Path(stack.environment("worker-cpu")["DYFORMER_LOGS"]) / "faults.csv"
+    path.write_bytes(rows_of(range(28)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def undisturbed(stack: Stack, store: Layout, log: Path) -> dict[str, Any]:
+    """Champion and forecasts of a retraining that nothing disturbs."""
+    begun = time.monotonic()
+    ends(stack, started(stack, log, "undisturbed"))
+    print(f"undisturbed: {time.monotonic() - begun:.0f} s")
+    return published(store, "undisturbed")
+
+
+@pytest.fixture
+def idle(stack: Stack) -> None:
+    """Wait for a run that a failed test has left, so that the next test does not fail for it."""
+    others = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "SCHEDULED"]}}}}
+    reconcile = stack.request("/flows/name/reconcile")["id"]
+
+    def is_idle() -> bool:
+        found = stack.request("/flow_runs/filter", others)
+        return not [run for run in found if run["flow_id"] != reconcile and not run["auto_scheduled"]]
+
+    wait_until(is_idle, 400, "a run of an earlier test goes on")

@@ -1,4 +1,4 @@
-"""Who has no password is refused, and the secrets of the stack are in nothing that it wrote, after all other tests."""
+"""Who has no password is refused, and the secrets of the stack are in nothing that it wrote during a retraining."""
 
 import base64
 import os
@@ -92,6 +92,7 @@ def listening(processes: set[int]) -> Iterator[tuple[str, int]]:
                 yield address, int(port, 16)
 
 
+@pytest.mark.usefixtures("undisturbed")
 def test_no_secret_is_in_a_log_a_database_an_artifact_or_a_command_line(stack: Stack, store: Layout) -> None:
     secrets = [value for name, value in stack.values.items() if name != "S3_ACCESS_KEY"]
     wanted = [form for secret in secrets for form in forms(secret.rpartition("=")[2])]
