@@ -58,8 +58,10 @@ def run_protocol(
 
 def _searched(protocol: str, snapshots: str, rows: pl.DataFrame) -> str | None:
     """Return the dataset whose chosen settings the methods had: none in weeks, which are other windows."""
+    if protocol == "live-update" or rows.is_empty():
+        return None
     steps = rows["step"].cast(pl.Int64, strict=False).drop_nulls().to_list()
-    return searched_dataset(open_snapshots(snapshots), min(steps)) if steps and protocol != "live-update" else None
+    return searched_dataset(open_snapshots(snapshots), min(steps))
 
 
 def _all_weeks(snapshots: str, wanted: str | None) -> None:
