@@ -149,8 +149,12 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     study = study_of(name)
     if study.protocol == COST and parallel > 1:
         raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
+    if study.protocol == COST and epochs is not None:
+        raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave --epochs out")
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
+    if study.protocol == COST and any(each.pretrain is None for each in experiments.values()):
+        raise typer.BadParameter(f"{name} measures pre-training too: leave --set pretrain=none out")
     readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}
     for dataset in chosen:
         ingested(dataset, readings[dataset])

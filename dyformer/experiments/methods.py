@@ -45,12 +45,9 @@ class Variation:
     experiment: Experiment = field(default_factory=Experiment)
 
     def changed(self, experiment: Experiment) -> Experiment:
-        """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none.
-
-        Its stages have at most `max_epochs` epochs.
-        """
+        """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none."""
         is_back = experiment.pretrain is None and any(name.startswith("pretrain.") for name in self.changes)
-        return experiment.changed({**({"pretrain": "default"} if is_back else {}), **self.changes}).capped
+        return experiment.changed({**({"pretrain": "default"} if is_back else {}), **self.changes})
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
@@ -58,7 +55,7 @@ class Variation:
 
     def trained(self, graph: PreparedGraph, *, seed: int) -> "TrainedDyFormer":
         """Train from scratch; the result embeds this graph, and the graph of a later step too."""
-        changed = self.changed(self.experiment)
+        changed = self.changed(self.experiment).capped
         method = DyFormerEmbedder(model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune)
         return TrainedDyFormer(weights={graph.until: method.train(graph, seed=seed)}, model=changed.model)
 

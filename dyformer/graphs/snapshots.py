@@ -123,7 +123,7 @@ def interactions_of(graph: DynamicGraph) -> Interactions:
     if graph.interactions is None:
         raise ValueError(
             "the graph has snapshots alone, and features in continuous time need its interactions: make it with "
-            "build_snapshots, or read it from the store with interactions=True"
+            "build_snapshots, or read it from the store with interactions=True; a history with `graph.noise` has none"
         )
     return graph.interactions
 

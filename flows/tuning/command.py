@@ -1,11 +1,10 @@
 """The command `tune`: a dataset and methods -> the best of the tried settings of each."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from flows.console import print_frame
+from flows.console import print_frame, write_json
 from flows.options import Changes, Epochs, JsonFile, Seed, check_titles, experiment_from, with_cap, with_reading
 from flows.runs import announce
 
@@ -53,8 +52,7 @@ def tune(  # noqa: PLR0913, because each option is an argument
     for title, tried in searched.tried.items():
         print_frame(_table(tried), f"{title}: AUC in percent on {searched.steps} of {dataset}")
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(searched.record(), indent=1) + "\n")
+        write_json(json_file, searched.record())
 
 
 def _table(tried: list[Any]) -> Any:

@@ -1,9 +1,10 @@
 """The registry of methods, and names of methods on a command line."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_all_built_in_methods_stand_beside_a_class_of_the_users_own():
 
 
 MODULE = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import numpy as np
 
 @dataclass(frozen=True)
@@ -243,8 +244,12 @@ def test_a_cap_on_epochs_is_the_same_for_every_trained_method_and_changes_none_t
     capped = Experiment().changed({"max_epochs": 5})
     for method in [*METHODS.values(), *VARIATIONS.values()]:
         if isinstance(method, Variation):
-            changed = method.changed(capped)
+            changed = method.changed(capped).capped
             assert changed.finetune.epochs == 5
             assert changed.pretrain is None or changed.pretrain.epochs == 5
+            with patch("dyformer.experiments.methods.DyFormerEmbedder") as embedder:
+                replace(method, experiment=capped).trained(Mock(until=3), seed=0)
+            assert embedder.call_args.kwargs["pretrain"] == changed.pretrain
+            assert embedder.call_args.kwargs["finetune"] == changed.finetune
     long = Experiment().changed({"max_epochs": 15})  # between those of the stages
     assert [long.capped.pretrain and long.capped.pretrain.epochs, long.capped.finetune.epochs] == [15, 12]

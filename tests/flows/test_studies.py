@@ -34,7 +34,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import COST, STUDIES, Study, UnknownStudy, study_of
 from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
-from flows.benchmark_command import reading_of, with_cap
+from flows.benchmark_command import _run_study, reading_of, with_cap
 from flows.options import experiment_from
 from flows.protocols import PROTOCOLS, run_protocol
 from flows.studies import Trial, finished, run_study
@@ -276,3 +276,14 @@ def test_peak_memory_is_that_of_the_process():
     size = int((before - resident + 0.2) * 1e9 / 8)
     np.ones(size)  # freed at once
     assert before + 0.15 < peak_gigabytes() < before + 0.4
+
+
+@pytest.mark.parametrize(
+    ("epochs", "changes", "parallel", "problem"),
+    [(3, None, 1, "--epochs"), (None, ["pretrain=none"], 1, "pretrain=none"), (None, None, 2, "--parallel")],
+)
+def test_options_that_costs_cannot_have_are_refused_before_anything_is_measured(
+    epochs: int | None, changes: list[str] | None, parallel: int, problem: str
+):
+    with pytest.raises(typer.BadParameter, match=problem):
+        _run_study("cost", ["mylog"], {}, None, 1, epochs, changes, parallel, None)

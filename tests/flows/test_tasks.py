@@ -14,6 +14,7 @@ import pytest
 import torch
 from own_log import own_log
 
+from dyformer.experiments.methods import Variation
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.stages import trained as trained_models
@@ -110,7 +111,7 @@ def test_a_training_starts_from_the_weights_of_an_earlier_step(tmp_path: Path):
     still = {
         f"{stage}.{rate}": 0.0 for stage in ("pretrain", "finetune") for rate in ("learning_rate", "id_learning_rate")
     }
-    experiment = EXPERIMENT.changed({**still, "warm_start": 0.4})
+    experiment = Variation().changed(EXPERIMENT.changed({**still, "warm_start": 0.4, "max_epochs": 5}))
     snapshots = snapshots_in(tmp_path / "store", own_log(tmp_path / "mylog.csv"))
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         start = train_model(snapshots, UNTIL - 2, EXPERIMENT, seed=1)
@@ -122,8 +123,8 @@ def test_a_training_starts_from_the_weights_of_an_earlier_step(tmp_path: Path):
             open_snapshots(snapshots).layout.relative(start)
         ]
         epochs = read_table(warm, "losses").group_by("stage").agg(pl.col("epoch").max())
-        assert dict(epochs.iter_rows()) == {"pretrain": 3, "finetune": 3}  # of 6
-        assert read_table(cold, "losses")["epoch"].max() == 6
+        assert dict(epochs.iter_rows()) == {"pretrain": 3, "finetune": 3}  # of 6, before the cap
+        assert read_table(cold, "losses")["epoch"].max() == 5
         for name, value in after.items():
             np.testing.assert_array_equal(value.numpy(), before[name].numpy(), err_msg=name)
         with pytest.raises(StepOutOfRange, match="expected a model of an earlier step to start from"):

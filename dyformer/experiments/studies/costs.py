@@ -43,7 +43,8 @@ def train(job: Job, graph: PreparedGraph, experiment: Experiment, num_epochs: in
     method = job.method
     if isinstance(method, Variation):
         changed = method.changed(experiment).changed({f"{job.stage}.epochs": num_epochs, f"{job.stage}.patience": None})
-        if job.stage == "pretrain" and changed.pretrain is not None:
+        if job.stage == "pretrain":
+            assert changed.pretrain is not None
             epochs = pretrain(graph, changed.model, changed.pretrain, seed=seed)
         else:
             epochs = finetune(graph, None, changed.model, changed.finetune, seed=seed)

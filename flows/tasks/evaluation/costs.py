@@ -18,9 +18,9 @@ from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import is_current, read_table, write_artifact
 
 
-def chosen_jobs(rows: Sequence[str], max_epochs: int | None = None, dataset: str | None = None) -> dict[str, Job]:
+def chosen_jobs(rows: Sequence[str], dataset: str | None = None) -> dict[str, Job]:
     """Return the jobs of rows, with the methods of chosen_methods."""
-    return cost_jobs(rows, lambda title: chosen_methods([title], max_epochs, dataset)[title])
+    return cost_jobs(rows, lambda title: chosen_methods([title], dataset=dataset)[title])
 
 
 def step_to_cost(snapshots: str, wanted: str | None = None) -> list[int]:
