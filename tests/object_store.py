@@ -4,15 +4,17 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from free_ports import free_port
+
 BUCKET = "dyformer"
 SERVICES = ("master", "volume", "filer", "s3", "admin")
+PORTS = (*SERVICES, *(f"{service}.port.grpc" for service in SERVICES), "s3.port.iceberg", "s3.port.lance")
 START_SECONDS = 60
 
 
@@ -28,7 +30,7 @@ def object_store(folder: Path) -> Iterator[dict[str, str]]:
     credentials = [{"accessKey": "key", "secretKey": "secret"}]
     identity = {"name": "tests", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-    ports = _free_ports()
+    ports = {name: free_port() for name in PORTS}
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(_command(folder, ports), stdout=log, stderr=log, start_new_session=True)
     try:
@@ -52,15 +54,6 @@ def _command(folder: Path, ports: dict[str, int]) -> list[str]:
     fixed = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-bucket={BUCKET}", "-admin.ui=false", "-master.telemetry=false"]
     addresses = [f"-{name}={port}" if "." in name else f"-{name}.port={port}" for name, port in ports.items()]
     return [found, "mini", f"-dir={data}", f"-s3.config={folder / 's3.json'}", "-webdav=false", *fixed, *addresses]
-
-
-def _free_ports() -> dict[str, int]:
-    names = [*SERVICES, *(f"{service}.port.grpc" for service in SERVICES), "s3.port.iceberg", "s3.port.lance"]
-    with contextlib.ExitStack() as stack:
-        sockets = {name: stack.enter_context(socket.socket()) for name in names}
-        for one in sockets.values():
-            one.bind(("127.0.0.1", 0))
-        return {name: one.getsockname()[1] for name, one in sockets.items()}
 
 
 def _wait_until_ready(server: subprocess.Popen, port: int, log: Path) -> None:

@@ -3,13 +3,14 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from free_ports import free_port
 
 USER, PASSWORD = "dyformer", "canary-7f3a"
 SECONDS_TO_START = 30.0
@@ -44,9 +45,7 @@ def postgres_server(
         if user is not None:
             for path in (home, secret):
                 shutil.chown(path, user)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", port))
-            port = free.getsockname()[1]
+        port = port or free_port()
         made = [
             folder / "initdb",
             "-D",

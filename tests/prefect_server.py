@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from filelock import FileLock
+from free_ports import free_port
 
 
 @contextmanager
@@ -58,12 +58,6 @@ def prefect_server(home: Path) -> Iterator[str]:
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return unused.getsockname()[1]
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -8,7 +8,6 @@ import argparse
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from free_ports import free_port
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of the module with the S3 server
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "storage"))  # of the module with the processes
@@ -33,9 +34,7 @@ START_SECONDS = 120.0
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[str]:
     """Start a server on a free port; give its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = shutil.which("mlflow", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert program is not None
     stores = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "files")]

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from free_ports import free_port
 from object_store import program
 from postgres_server import postgres_server, programs
-from prefect_server import free_port
 from stack_processes import called, wait_until
 
 from flows.service.processes import MARK, end_marked, marked

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from prefect_server import free_port
+from free_ports import free_port
 
 from flows.service.processes import marked
 from flows.service.running import RECORD
@@ -38,8 +38,9 @@ def called(url: str, body: object = None, login: str | None = None) -> Any:
             with urlopen(Request(url, data, headers), timeout=30) as response:
                 return json.loads(response.read() or b"null")
         except HTTPError as error:
-            if error.code != 503:
-                raise AssertionError(f"{url}: {error.code} {error.read().decode()}") from error
+            with error:  # which is the response, too
+                if error.code != 503:
+                    raise AssertionError(f"{url}: {error.code} {error.read().decode()}") from error
             problem = error
         except URLError as error:
             problem = error

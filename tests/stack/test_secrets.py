@@ -30,7 +30,8 @@ def status(url: str, login: str | None = None) -> int:
         with urlopen(Request(url, headers=headers), timeout=30) as response:
             return response.status
     except HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 def addresses(stack: Stack) -> dict[str, str]:

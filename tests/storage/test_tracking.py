@@ -15,6 +15,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from free_ports import free_port
 from matplotlib.figure import Figure
 
 from storage.layout import Layout
@@ -44,10 +45,7 @@ def tracker(database: Path, tmp_path: Path) -> Tracker:
 @pytest.fixture
 def away(tracker: Tracker) -> Tracker:
     """A tracker at whose address no server listens."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    return Tracker(uri=f"http://127.0.0.1:{port}", spool=tracker.spool)
+    return Tracker(uri=f"http://127.0.0.1:{free_port()}", spool=tracker.spool)
 
 
 class DyingClient:
