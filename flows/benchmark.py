@@ -170,7 +170,7 @@ def prequential(
     Returns:
         snapshots: address; scores: addresses of the scored queries.
     """
-    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    experiment, chosen = experiment_of(dataset, changes).check_interactions(), chosen_methods(methods)
     snapshots = ingest(dataset, reading)["snapshots"]
     jobs = _jobs(f"prequential benchmark {dataset}", steps_to_rank(snapshots, steps), seeds)
     scores = prequential_scores(snapshots, jobs, experiment, chosen)
@@ -198,7 +198,10 @@ def labels(
     Returns:
         snapshots: address; scores: addresses of the scored nodes.
     """
-    experiment, chosen = experiment_of(dataset, changes), label_methods(methods or list(NODE_METHODS))
+    experiment, chosen = (
+        experiment_of(dataset, changes).check_interactions(),
+        label_methods(methods or list(NODE_METHODS)),
+    )
     snapshots = ingest(dataset, reading)["snapshots"]
     jobs = _jobs(f"labels of {dataset}", steps_to_score(snapshots, steps), seeds)
     scores = label_scores(snapshots, jobs, experiment, chosen)
@@ -223,7 +226,7 @@ def forecasts(
     Returns:
         snapshots: address; scores: addresses of the backtests.
     """
-    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    experiment, chosen = experiment_of(dataset, changes).check_interactions(), chosen_methods(methods)
     snapshots = ingest(dataset, reading)["snapshots"]
     scores: list[str] = []
     models_of: Models = defaultdict(dict)
@@ -251,7 +254,7 @@ def live_update(
     Returns:
         snapshots: address; scores: addresses of the ranks, one of each week and seed.
     """
-    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    experiment, chosen = experiment_of(dataset, changes).check_interactions(), chosen_methods(methods)
     names = [name for name, method in chosen.items() if methods is not None or isinstance(method, Scorer)]
     snapshots = ingest(dataset, reading)["snapshots"]
     scores = [

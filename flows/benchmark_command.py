@@ -112,6 +112,8 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
 ) -> None:
     """Run the benchmark of a protocol on one dataset and print its tables."""
     experiment = experiment_from(dataset, with_cap(changes, epochs))  # refused before anything is committed
+    if protocol != "paper":
+        experiment = experiment.check_interactions()
     check_titles(methods)
     from flows.tasks.evaluation.evaluate import wanted_steps
     from flows.tasks.methods import benchmark_methods
@@ -144,7 +146,7 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     out: Path | None,
 ) -> None:
     """Run an experiment, print its tables, and write its files."""
-    from dyformer.experiments.studies.studies import COST, study_of
+    from dyformer.experiments.studies.studies import COST, PAPER, study_of
 
     study = study_of(name)
     if study.protocol == COST and parallel > 1:
@@ -153,6 +155,8 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
         raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave --epochs out")
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
+    if study.protocol not in (PAPER, COST):
+        experiments = {dataset: experiment.check_interactions() for dataset, experiment in experiments.items()}
     if study.protocol == COST and any(each.pretrain is None for each in experiments.values()):
         raise typer.BadParameter(f"{name} measures pre-training too: leave --set pretrain=none out")
     readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}

@@ -262,7 +262,7 @@ def run(
     json_file: JsonFile = None,
 ) -> None:
     """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun computes only new results."""
-    experiment = experiment_from(dataset, changes)
+    experiment = experiment_from(dataset, changes).check_interactions()
     report, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=False)
     if report is None:
         report = retrained(dataset, reading, experiment, seed, as_of, from_scratch=True)
@@ -284,7 +284,7 @@ def retrain(
     json_file: JsonFile = None,
 ) -> None:
     """Do the same as `run` for schedulers, from the champion's weights: exit code 3 without new rows or settings."""
-    experiment = experiment_from(dataset, changes)
+    experiment = experiment_from(dataset, changes).check_interactions()
     finished, seconds = finished_run(dataset, reading, experiment, seed, as_of, few=True)
     if finished is not None:
         print(f"{dataset}: no new rows of complete windows, and no new settings, since the last run")

@@ -87,7 +87,7 @@ def retrain(
     with `from_scratch`, never. Without a newly completed window, rows of a complete one or other settings, it returns
     the report of the earlier run, and None as long as there are too few complete windows.
     """
-    experiment = experiment_of(dataset, changes)
+    experiment = experiment_of(dataset, changes).check_interactions()
     seconds: dict[str, float] = {}
     with _timed(seconds, "ingest"):
         counts = ingest_task(dataset, reading)

@@ -119,6 +119,16 @@ class Experiment:
             )
         return self
 
+    def check_interactions(self) -> "Experiment":
+        """Give the experiment, for what reads interactions. Raises BadSetting with noise, which leaves none."""
+        if self.graph.noise > 0:
+            raise BadSetting(
+                f"graph.noise={self.graph.noise} changes the edges of snapshots, which then have no interactions, and "
+                "only the protocol of the paper does without: leave graph.noise out, or use the benchmark's "
+                "--protocol paper"
+            )
+        return self
+
     def changed(self, changes: Mapping[str, object]) -> "Experiment":
         """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
 

@@ -87,6 +87,12 @@ def test_value_that_does_not_fit_is_refused(name: str, given: object, message: s
         Experiment().changed({name: given})
 
 
+def test_noise_is_refused_where_interactions_are_read() -> None:
+    assert Experiment().check_interactions() == Experiment()
+    with pytest.raises(BadSetting, match=r"graph\.noise=0\.1 .* leave graph\.noise out"):
+        Experiment().changed({"graph.noise": 0.1}).check_interactions()
+
+
 def test_a_warm_start_needs_models_of_equal_shape() -> None:
     with pytest.raises(BadSetting, match=r"with graph\.history_window=none each step adds a lag"):
         Experiment().changed({"warm_start": 0.5, "graph.history_window": None})

@@ -151,6 +151,7 @@ FILES = {
 }
 OWN = ("other", *COLUMNS, "--log")
 
+NOISE = ("--set", "graph.noise=0.1")
 # The command, and texts that its one message contains: the value, the place, the remedy.
 BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "missing file": (("ingest", *OWN, "god.csv"), ("'god.csv'", "good.csv", "--log")),
@@ -193,6 +194,15 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown dataset to drop": (("drop", "ucy", "--yes"), ("'ucy'", "it has: ")),
     "statement": (("sql", "select * from nothing"), ("no view 'nothing'", "views: ", "dyformer run")),
     "misspelt method": (("benchmark", *OWN, "good.csv", "--methods", "l4"), ("'l4'", "L3")),
+    "noise in a retraining": (("run", *OWN, "good.csv", *NOISE), ("graph.noise=0.1", "leave graph.noise out")),
+    "noise among ranks": (
+        ("benchmark", *OWN, "good.csv", "--protocol", "prequential", *NOISE),
+        ("graph.noise=0.1", "--protocol paper"),
+    ),
+    "noise in an experiment": (
+        ("benchmark", "--experiment", "forecaster", "--datasets", "uci", *NOISE),
+        ("graph.noise=0.1", "leave graph.noise out"),
+    ),
 }
 
 
