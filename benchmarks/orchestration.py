@@ -51,7 +51,8 @@ def plain(retraining: object) -> None:
     for name, task in vars(retraining).copy().items():
         if name.endswith("_task") and hasattr(task, "fn"):
             setattr(retraining, name, task.fn)
-    setattr(retraining, "tracked_train_task", vars(retraining)["train_task"])  # noqa: B010
+    train = vars(retraining)["train_task"]
+    setattr(retraining, "tracked_train_task", lambda *arguments: train(*arguments[:4], start=arguments[4]))  # noqa: B010
     untracked = {"tracker": "", "run": "", "model_version": None, "problem": None}
     setattr(retraining, "track_task", lambda *arguments: untracked)  # noqa: B010
     setattr(retraining, "ledger_task", lambda snapshots: None)  # noqa: B010
