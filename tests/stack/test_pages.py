@@ -33,6 +33,8 @@ DATASET = "mylog"
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 METHODS = ("EdgeBank (ever)", "L3", "Contact recency", "Forecaster without vectors", "DyFormer")
 
+LINKS = "[...document.links].map(each => each.href)"
+
 
 @dataclass(kw_only=True)
 class Stack:
@@ -210,8 +212,10 @@ def test_prefect_shows_a_run_with_its_outcome_in_the_log_and_its_artifacts(stack
     )
     assert text.index(first["tags"]["promotion_reason"]) < text.index("prequential protocol")
     stack.picture("prefect-summary", height=900)
-    links = stack.tab.run("[...document.links].map(each => each.href)")
-    assert run_page(stack.up.record["mlflow"], first["info"]["run_id"]) in links
+    wanted = run_page(stack.up.record["mlflow"], first["info"]["run_id"])
+    wait_until(
+        lambda: wanted in stack.tab.run(LINKS), 30, f"the page has no link to {wanted}"
+    )  # the text is there first
 
 
 def test_the_report_begins_with_the_outcome_and_requests_nothing(stack: Stack, tmp_path: Path) -> None:
