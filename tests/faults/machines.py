@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from free_ports import free_port
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of the module with the S3 server
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "storage"))  # of the module with the processes
 
+from free_ports import free_port
 from object_store import BUCKET, object_store
 from test_tracking_at_once import assert_once, started  # pyright: ignore[reportMissingImports]
 
