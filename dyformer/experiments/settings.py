@@ -124,8 +124,7 @@ class Experiment:
         if self.graph.noise > 0:
             raise BadSetting(
                 f"graph.noise={self.graph.noise} changes the edges of snapshots, which then have no interactions, and "
-                "only the protocol of the paper does without: leave graph.noise out, or use the benchmark's "
-                "--protocol paper"
+                "only the benchmark of the paper's protocol does without: leave graph.noise out"
             )
         return self
 

@@ -197,7 +197,7 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "noise in a retraining": (("run", *OWN, "good.csv", *NOISE), ("graph.noise=0.1", "leave graph.noise out")),
     "noise among ranks": (
         ("benchmark", *OWN, "good.csv", "--protocol", "prequential", *NOISE),
-        ("graph.noise=0.1", "--protocol paper"),
+        ("graph.noise=0.1", "the paper's protocol"),
     ),
     "noise in an experiment": (
         ("benchmark", "--experiment", "forecaster", "--datasets", "uci", *NOISE),
