@@ -64,7 +64,7 @@ def searched(inputs_PF: np.ndarray, positive_P: np.ndarray, node_P: np.ndarray) 
     folds = StratifiedGroupKFold(n_splits=FOLDS, shuffle=True, random_state=0)
     grid = {"logisticregression__C": STRENGTHS}
     plain = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-8, max_iter=1000))
-    return GridSearchCV(plain, grid, scoring="roc_auc", cv=folds).fit(inputs_PF, positive_P, groups=node_P)
+    return GridSearchCV(plain, grid, scoring="neg_log_loss", cv=folds).fit(inputs_PF, positive_P, groups=node_P)
 
 
 def test_labels_of_one_kind_are_refused():
