@@ -48,6 +48,8 @@ def chosen_strength(inputs_PF: NDArray[np.floating], positive_P: NDArray[np.bool
     losses = np.zeros(len(STRENGTHS))
     folds = StratifiedGroupKFold(n_splits=num_folds, shuffle=True, random_state=0)
     for fitted_P, held_out_P in folds.split(inputs_PF, positive_P, node_P):
+        if len(set(positive_P[fitted_P])) < 2:  # the folds balance rows as far as whole nodes allow
+            continue
         for number, strength in enumerate(STRENGTHS):
             decoder = fit_decoder(inputs_PF[fitted_P], positive_P[fitted_P], strength=strength)
             found_P = score(decoder, inputs_PF[held_out_P])
