@@ -61,7 +61,7 @@ $(FAULTS:%=test-%): test-%:
 	$(BIN)/python tests/faults/$*.py
 
 test-stack: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile --durations=60 tests/stack
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile tests/stack
 
 screenshots: install
 	DYFORMER_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m stack tests/stack/test_pages.py
