@@ -5,8 +5,11 @@ import json
 import re
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -174,6 +177,24 @@ def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iter
     return _with_bar(items, title, total) if sys.stderr.isatty() else _with_lines(items, title, total)
 
 
+@contextmanager
+def ongoing(title: str) -> Iterator[None]:
+    """Print that work without parts to count goes on: a spinner on a terminal, elsewhere an occasional line."""
+    if sys.stderr.isatty():
+        with _terminal().status(title):
+            yield
+        return
+    ended = threading.Event()
+    # In the caller's context, where Prefect takes what is printed for the log of the run.
+    thread = threading.Thread(target=copy_context().run, args=(_seconds_so_far, title, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def print_json(value: Any) -> None:
     """Print JSON on one line."""
     print(json.dumps(value))
@@ -216,3 +237,9 @@ def _with_lines(items: Iterable[Item], title: str, total: int | None) -> Iterato
             left = f", about {(now - started) / number * (total - number):.0f} s left" if total else ""
             print(f"{title}: {number}{f' of {total}' if total else ''}, {now - started:.0f} s{left}", flush=True)
             printed = now
+
+
+def _seconds_so_far(title: str, ended: threading.Event) -> None:
+    started = time.monotonic()
+    while not ended.wait(SECONDS_BETWEEN_LINES):
+        print(f"{title}: {time.monotonic() - started:.0f} s so far", flush=True)

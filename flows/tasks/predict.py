@@ -21,6 +21,7 @@ from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.retrieval import last_active
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
+from flows.console import ongoing
 from flows.tasks.models import Contender, device, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import placed, unrotated_vectors
@@ -71,7 +72,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
         return address
     graph = opened.graph(step)
     nodes = user_ids(opened, graph)
-    with naming(model):
+    with naming(model), ongoing(f"vectors of {opened.dataset} as of step {step}"):
         vectors = _vectors(graph, weights, experiment)
     table = nodes.with_columns(
         step=pl.lit(step, pl.Int64),
@@ -124,10 +125,11 @@ def write_forecasts(
     past = prepare_graph(opened.graph(step, interactions=True), until=step, config=experiment.graph)
     if isinstance(method, FittedOnce) and vectors is not None:
         method = StoredVectors(method=method, until=past.until, vector_ND=read_vectors(vectors))
-    forecast = fit_forecast(contender.title, method, past, seed=seed, candidates_of=candidate_pairs)
-    query_A = None if num_nodes is None else last_active(past.history, num_nodes)
     kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
-    tables = forecast.tables(k, kinds, query_A=query_A)
+    with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
+        forecast = fit_forecast(contender.title, method, past, seed=seed, candidates_of=candidate_pairs)
+        query_A = None if num_nodes is None else last_active(past.history, num_nodes)
+        tables = forecast.tables(k, kinds, query_A=query_A)
     nodes = user_ids(opened, past.history)
     contents = {
         "forecasts" if kind == links else kind: _named(table, nodes, past.until + 1) for kind, table in tables.items()

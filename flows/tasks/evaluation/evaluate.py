@@ -13,6 +13,7 @@ from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
 from dyformer.experiments.methods import BASELINES, METHODS, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
+from flows.console import ongoing
 from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, searched_dataset, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
@@ -77,9 +78,10 @@ def _evaluated(
         return address
     posed = Trial(graph=opened.graph(step, interactions=True), **trial)
     scored: list[ScoredPairs] = []
-    for title, method in methods.items():
-        with own_errors(title, method):
-            scored += evaluate_method(title, method, posed)
+    with ongoing(f"evaluate {opened.dataset} step {step}"):
+        for title, method in methods.items():
+            with own_errors(title, method):
+                scored += evaluate_method(title, method, posed)
     return write_artifact(address, {"pairs": to_table(scored)}, lineage)
 
 

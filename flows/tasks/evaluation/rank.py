@@ -40,6 +40,7 @@ from dyformer.sampling.ranking_queries import (
     queries_to_tables,
     ranking_queries,
 )
+from flows.console import ongoing
 from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, searched_dataset, title_of
 from flows.tasks.models import space_of, stored_method
@@ -197,13 +198,14 @@ def _ranked(
         return address
     # The graph ends before the step, so no method can read it.
     posed = RankingTrial(graph=opened.graph(step - 1, interactions=True), queries=read_queries(queries), **trial)
-    retrieved = retrieved_of(posed, candidate_pairs)
     scored: list[ScoredQueries] = []
     partners: list[pl.DataFrame] = []
-    for title, method in methods.items():
-        with own_errors(title, method):
-            for name, score_pairs in fitted_scores(title, method, posed.past, posed.labelled, seed).items():
-                scored.append(scored_queries(name, posed, score_pairs))
-                partners.append(best_partners(name, posed, retrieved, score_pairs))
+    with ongoing(f"rank {opened.dataset} step {step}"):
+        retrieved = retrieved_of(posed, candidate_pairs)
+        for title, method in methods.items():
+            with own_errors(title, method):
+                for name, score_pairs in fitted_scores(title, method, posed.past, posed.labelled, seed).items():
+                    scored.append(scored_queries(name, posed, score_pairs))
+                    partners.append(best_partners(name, posed, retrieved, score_pairs))
     tables = {"rankings": to_table(scored), "partners": pl.concat(partners), "retrieved": retrieved_table(retrieved)}
     return write_artifact(address, tables, lineage)

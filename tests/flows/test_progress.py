@@ -1,0 +1,80 @@
+"""Work that takes minutes prints that it goes on."""
+
+import sys
+import threading
+import time
+from io import StringIO
+
+import pytest
+from own_log import own_log
+from rich.console import Console
+
+from dyformer.experiments.settings import Experiment
+from flows.console import ongoing
+from flows.tasks.evaluation.evaluate import evaluate_methods
+from flows.tasks.evaluation.rank import rank_methods, write_queries
+from flows.tasks.ingest import ingest_log
+from flows.tasks.models import Contender
+from flows.tasks.predict import write_forecasts, write_vectors
+from flows.tasks.snapshots import make_snapshots
+from flows.tasks.train import train_model
+
+pytestmark = pytest.mark.usefixtures("few_trees")
+
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+SMALL = {
+    "pretrain": None,
+    "model.width": 8,
+    "model.num_heads": 2,
+    "finetune.epochs": 1,
+    "finetune.batches_per_epoch": 1,
+}
+
+
+def test_lines_come_until_the_work_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        _fails_after(0.3)
+    assert "rank mylog step 5: 0 s so far" in capsys.readouterr().out
+    assert threading.active_count() == before
+    time.sleep(0.1)
+    assert capsys.readouterr().out == ""
+
+
+def _fails_after(seconds: float) -> float:
+    with ongoing("rank mylog step 5"):
+        time.sleep(seconds)
+        return 1 / 0
+
+
+def test_a_terminal_shows_the_title(monkeypatch: pytest.MonkeyPatch):
+    written = StringIO()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("flows.console._terminal", lambda: Console(file=written, force_terminal=True))
+    with ongoing("rank mylog step 5"):
+        pass
+    assert "rank mylog step 5" in written.getvalue()
+
+
+def test_ranking_evaluation_and_forecasts_print_lines(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    ingest_log("mylog", {"log": [str(own_log(tmp_path / "mylog.csv"))], **READING}, show=lambda text: None)
+    snapshots = make_snapshots("mylog")
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.002)
+    capsys.readouterr()
+    rank_methods(snapshots, write_queries(snapshots, 6), ["L3"])
+    evaluate_methods(snapshots, ["Forecaster without vectors"], 6)
+    model = train_model(snapshots, 12, Experiment().changed(SMALL))
+    vectors = write_vectors(snapshots, model)
+    write_forecasts(snapshots, Contender(title="L3", models=()), vectors)
+    printed = capsys.readouterr().out
+    for title in (
+        "rank mylog step 6",
+        "evaluate mylog step 6",
+        "vectors of mylog as of step 12",
+        "forecasts of mylog as of step 12",
+    ):
+        assert f"{title}: 0 s so far" in printed
