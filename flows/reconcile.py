@@ -1,6 +1,7 @@
 """Flow: the store and the servers -> nothing that is dead runs, nothing that is due is missing."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow
 from prefect.client.orchestration import get_client
@@ -8,7 +9,7 @@ from prefect.runtime import flow_run
 
 from flows.artifacts import show_page
 from flows.retention import KEEP, prune_published
-from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
+from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun, skip_late
 from flows.service.missing_runs import start_missing
 from flows.service.spool import replay
 from storage.layout import Layout
@@ -16,10 +17,15 @@ from storage.tracking.dead_runs import end_dead_runs as end_tracked
 from storage.tracking.mlflow_client import failures, reason
 from storage.tracking.runs import open_tracker
 
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+Duty = Callable[[], tuple[list[str], list[str]]]
 TITLES = {
     "dead": "runs without a heartbeat, ended",
     "orphans": "tasks and subflows of ended runs, ended",
     "unbegun": "runs that a worker had taken and not begun, due again",
+    "late": "late runs of this flow, skipped",
     "tracked": "runs of MLflow whose flow is dead, ended",
     "sent": "tracked runs of the spool, sent to MLflow",
     "started": "retrainings that were missing, started",
@@ -46,18 +52,37 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             "orphans": end_orphans(client),
             "unbegun": resubmit_unbegun(client),
         }
-        tracker = open_tracker(layout)
-        try:
-            done["tracked"] = end_tracked(tracker, lambda ids: ended_among(client, ids))
-        except failures() as error:
-            done["tracked"], done["problems"] = [], [f"MLflow: {reason(error)}"]
-        done["sent"], problems = replay(layout)
-        done["started"], missing = start_missing(client, layout)
-        done["pruned"], damaged = ([], []) if keep is None else prune_published(layout, keep)
-        done["problems"] = [*done.get("problems", []), *problems, *missing, *damaged]
+        duties = {
+            "late": lambda: (skip_late(client, own), []),
+            "tracked": lambda: _end_tracked(client, layout),
+            "sent": lambda: replay(layout),
+            "started": lambda: start_missing(client, layout),
+            "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
+        }
+        problems: list[str] = []
+        for name, duty in duties.items():
+            done[name], found = _tried(duty)
+            problems += found
+        done["problems"] = problems
     page = [
         f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in lines) for name, lines in done.items() if lines
     ]
     if page:
         show_page("reconcile", "all", "\n\n".join(page))
     return done
+
+
+def _tried(duty: Duty) -> tuple[list[str], list[str]]:
+    """Do one duty; its error is a problem like any other, because the next duties and the next run do not need it."""
+    try:
+        return duty()
+    except Exception as error:  # noqa: BLE001, such as a store that is away, which the next run finds again
+        return [], [f"{type(error).__name__}: {error}"]
+
+
+def _end_tracked(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
+    tracker = open_tracker(layout)
+    try:
+        return end_tracked(tracker, lambda ids: ended_among(client, ids)), []
+    except failures() as error:
+        return [], [f"MLflow: {reason(error)}"]

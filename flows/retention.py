@@ -43,12 +43,9 @@ def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
     """Remove the old versions of each dataset that publishes forecasts; those of one in use wait for the next time.
 
     Returns:
-        What was done, as sentences, and one for each damaged dataset, which stays as it is.
+        What was done, as sentences, and one for each dataset with a fault, which stays as it is.
     """
     from storage import files
-    from storage.artifacts.artifact import ArtifactMissing
-    from storage.checksums import Damaged
-    from storage.disk import ReadFailed
     from storage.locks import DatasetInUse
     from storage.published import publications
     from storage.retention import removable
@@ -60,6 +57,6 @@ def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
                 lines += pruned(dataset, keep)
         except DatasetInUse:
             continue
-        except (Damaged, ReadFailed, ArtifactMissing) as error:
+        except Exception as error:  # noqa: BLE001, because no fault of one dataset may stop the others
             problems.append(f"{dataset}: {error}")
     return lines, problems

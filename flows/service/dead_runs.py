@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from flows.service import TAG
+from flows.service import SKIPPED, TAG
 from flows.service.automations import HEARTBEAT, SILENT_SECONDS
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ ACTIVE = ("RUNNING", "PENDING")
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 DEAD = "its process is gone: no heartbeat"
 PARENT_ENDED = "the run that it belongs to has ended"
+OVERTAKEN = "a later run of its deployment did its work"
 NEVER_BEGAN = "a worker took it and ended before it began: it is due again"
 
 
@@ -90,6 +91,21 @@ def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECON
     for run in found:
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry", message=NEVER_BEGAN), force=True)
     return [run.name for run in found]
+
+
+def skip_late(client: "SyncPrefectClient", own: str | None) -> list[str]:
+    """Skip the other runs of a run's deployment that are due, because it does their work; returns their names."""
+    from prefect.states import Cancelled
+
+    run = None if own is None else client.read_flow_run(UUID(own))
+    if run is None or run.deployment_id is None:
+        return []
+    of_this, due = {"any_": [run.deployment_id]}, {"before_": datetime.now(UTC)}
+    found = runs_where(client, deployment_id=of_this, state=_states("SCHEDULED"), expected_start_time=due)
+    late = [each for each in found if each.id != run.id]
+    for each in late:
+        client.set_flow_run_state(each.id, Cancelled(name=SKIPPED, message=OVERTAKEN))
+    return [each.name for each in late]
 
 
 def ended_among(client: "SyncPrefectClient", since: Mapping[str, datetime]) -> set[str]:

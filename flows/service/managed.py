@@ -18,6 +18,7 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry, Cancelled
 from rich.console import Console
 
+from flows.service import SKIPPED
 from flows.service.dead_runs import runs_where
 from flows.service.outages import is_outage
 from flows.service.spool import replay
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-SKIPPED = "Skipped"
 MOST_TRIES = 5  # of a run whose store is away
 
 

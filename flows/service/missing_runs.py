@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from flows.service.dead_runs import FINAL, runs_where
 from flows.service.schedules import scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
-from storage.checksums import Damaged
-from storage.disk import ReadFailed
 from storage.events.table import history, ingested_datasets
 from storage.layout import Layout
 
@@ -37,8 +35,8 @@ def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str
         if dataset in stored and any(each.active for each in deployment.schedules):
             try:
                 line = _started(client, layout, deployment, dataset)
-            except (Damaged, ReadFailed, TooManyTries) as error:
-                problems.append(f"{dataset}: {error}")
+            except Exception as error:  # noqa: BLE001, because no fault of one dataset may stop the others
+                problems.append(f"{dataset}: {str(error).removeprefix(f'{dataset}: ')}")
             else:
                 started += [] if line is None else [line]
     return started, problems

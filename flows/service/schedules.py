@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, Window
 from flows.options import DEFAULTS
 from flows.service import TAG
 from flows.service.commit_events import ensure_start, remove_start
 from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
-from storage.layout import SAFE_NAME
+from storage.events.declarations import declaration
+from storage.layout import SAFE_NAME, Layout
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -68,7 +70,7 @@ def make_schedule(
 
     Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
     With `gpu` its runs wait for a worker of the GPU pool. Raises BadSchedule if the store cannot have a dataset of this
-    name.
+    name, or if new rows would move its windows.
     """
     from prefect.client.orchestration import get_client
 
@@ -76,6 +78,7 @@ def make_schedule(
         allowed = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
         raise BadSchedule(f"dataset {dataset!r} cannot have a schedule: use {allowed}")
     given = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
+    _check_window(dataset, given)
     parameters = {"dataset": dataset, "reading": absolute_logs(given), "changes": changes, "seed": seed}
     deployment = Deployment(
         name=f"{dataset}-schedule",
@@ -92,6 +95,23 @@ def make_schedule(
         send_deployment(client, deployment)
         ensure_start(client, dataset, client.read_deployment_by_name(deployment.full_name).id)
     return deployment.full_name
+
+
+def _check_window(dataset: str, reading: dict[str, Any]) -> None:
+    """Raise BadSchedule for a number of windows, which a log that grows cannot have.
+
+    A dataset that is not in this store, and of which nothing is given, may have its windows in the workers' store.
+    """
+    if dataset in DATASETS or reading.get("finished"):
+        return
+    stored = (declaration(Layout.from_environment(), dataset) or {}).get("window")
+    window = reading.get("window") or stored or (OWN_LOG_WINDOW if "log" in reading else None)
+    if window is not None and Window.parse(str(window)).count is not None:
+        raise BadSchedule(
+            f"{dataset}: the window {str(window)!r} divides the whole log, so that new rows move all windows and every"
+            ' run but the first would be refused: choose windows of fixed length, as in `window="7d"`, or declare'
+            " that no more rows will come (`finished=True`)"
+        )
 
 
 def schedules() -> list[dict[str, Any]]:

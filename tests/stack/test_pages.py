@@ -86,7 +86,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         methods = [text for method in METHODS for text in ("--method", method)]
         for arguments in (
             ("benchmark", DATASET, "--protocol", "prequential", "--steps", "11-12", *methods, *settings),
-            ("schedule", DATASET, "--cron", "0 3 * * *", *options, *settings),
+            ("schedule", DATASET, "--cron", "0 3 * * *", *options, "--window", "7d", *settings),
             ("report", DATASET, "--out", str(report)),
         ):
             ended = command(store, *arguments)

@@ -1,6 +1,7 @@
 """A commit that no retraining has seen starts one, once; a paused schedule starts none."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -8,9 +9,9 @@ import pytest
 from own_log import own_log
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Cancelled, Completed, Failed, Running
+from prefect.states import Cancelled, Completed, Failed, Running, Scheduled
 
-from flows.service.dead_runs import runs_where
+from flows.service.dead_runs import runs_where, skip_late
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
 from flows.service.managed import SKIPPED
 from flows.service.missing_runs import MOST_TRIES, start_missing
@@ -41,7 +42,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 
 def schedule(dataset: str) -> None:
-    make_schedule(dataset, schedule_of("0 3 1 1 *", None), {}, {}, 0)
+    make_schedule(dataset, schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0)
 
 
 def commit(path: Path, num_rows: int, dataset: str = "mylog") -> None:
@@ -112,6 +113,35 @@ def test_each_dataset_and_each_history_of_one_has_a_run_of_its_own(
     assert start_missing(client, layout) == (lines, [])
     assert len(due_runs(client, "other")) == 2
     assert len(due_runs(client, "mylog")) == 1
+
+
+def test_a_fault_of_one_dataset_stops_no_other(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule("other")
+    commit(tmp_path / "mylog.csv", 300)
+    commit(tmp_path / "other.csv", 300, "other")
+    [of_mylog, _] = scheduled(client)
+    run = client.create_flow_run_from_deployment(of_mylog.id)
+    client.set_flow_run_state(run.id, Running(), force=True)
+    commit(tmp_path / "later.csv", 600)  # by another command: the windows of mylog, a number of them, have moved
+    client.set_flow_run_state(run.id, Completed(), force=True)
+    started, [problem] = start_missing(client, layout)
+    assert started == ["other, version 1 of the event table"]
+    assert problem.startswith("mylog: the window ")
+
+
+def test_late_runs_of_a_deployment_are_skipped_by_the_first_that_runs(client: SyncPrefectClient) -> None:
+    [deployment] = scheduled(client)
+    own, *late = (client.create_flow_run_from_deployment(deployment.id) for _ in range(3))
+    tomorrow = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(days=1))
+    later = client.create_flow_run_from_deployment(deployment.id, state=tomorrow)
+    client.set_flow_run_state(own.id, Running(), force=True)
+    assert skip_late(client, None) == []
+    assert sorted(skip_late(client, str(own.id))) == sorted(run.name for run in late)
+    states = [client.read_flow_run(run.id).state_name for run in (own, *late, later)]
+    assert states == ["Running", SKIPPED, SKIPPED, "Scheduled"]
+    assert skip_late(client, str(own.id)) == []
 
 
 def test_the_run_that_made_the_commit_is_not_followed_by_another(

@@ -5,14 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from own_log import own_log
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.schedules import CronSchedule
 
 import flows.cli
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
 from flows.service.schedules import BadSchedule, absolute_logs, make_schedule, schedule_of
+from flows.tasks.ingest import ingest_log
 
 Run = Callable[..., tuple[int, str]]
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 
 
 @pytest.fixture
@@ -122,6 +125,21 @@ def test_a_name_that_the_store_cannot_have_is_refused(run: Run, name: str) -> No
     code, printed = run("--interval", "6h", "--", name)
     assert code == 1
     assert f"dataset {name!r} cannot have a schedule" in printed
+
+
+def test_windows_that_new_rows_move_are_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    code, printed = run("grown", "--interval", "6h", "--log", "incoming/")
+    assert (code, "grown: the window '12 equal' divides the whole log" in printed) == (1, True), printed
+    assert "--window 7d" in printed
+    ingest_log("grown", {"log": [str(own_log(tmp_path / "log.csv"))], **READING}, show=lambda text: None)
+    assert run("grown", "--interval", "6h")[0] == 1
+    assert run("--list", "--json") == (0, "[]\n")
+    for options in (["--window", "7d"], ["--finished"], ["--log", "incoming/", "--window", "calendar 1mo"]):
+        assert run("grown", "--interval", "6h", *options)[0] == 0
+    assert run("uci", "--interval", "6h", "--log", "out.ucsocial")[0] == 0
+    for dataset in ("grown", "uci"):
+        assert run(dataset, "--remove")[0] == 0
 
 
 def test_each_schedule_of_a_deployment_has_a_row(run: Run) -> None:
