@@ -13,6 +13,7 @@ import yaml
 
 from dyformer.logs.datasets import DATASETS
 from flows.service.deployments import GPU_POOL, POOL, Deployment, read_deployments
+from flows.service.managed import managed
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = re.compile(r"password|secret|access_?key|auth_string", re.IGNORECASE)
@@ -47,11 +48,31 @@ def test_deployment_is_named_after_its_dataset(deployments: list[Deployment]) ->
         assert deployment.parameters.get("dataset", "any") == deployment.name.removesuffix("-gpu")
 
 
+def test_every_flow_is_managed_and_each_that_may_train_waits_in_the_queue_of_trainings(
+    deployments: list[Deployment],
+) -> None:
+    wrapper = managed(lambda: None).__code__
+    found = {
+        each.flow().name: (each.flow().fn.__code__ is wrapper, each.work_pool.work_queue_name == "train")
+        for each in deployments
+    }
+    assert found == {
+        "retrain": (True, True),
+        "train": (True, True),
+        "evaluate": (True, True),
+        "predict": (True, True),
+        "benchmark": (True, True),
+        "ingest": (True, False),
+        "prepare": (True, False),
+        "reconcile": (False, False),  # it is due every five minutes, and sends the spool itself
+    }
+    in_queue = {(each.flow().name, each.work_pool.work_queue_name == "train") for each in deployments}
+    assert len(in_queue) == len(found)  # all deployments of a flow alike
+
+
 def test_trainings_of_one_deployment_wait_for_each_other(deployments: list[Deployment]) -> None:
     for deployment in deployments:
-        trains = deployment.entrypoint.split(".")[-1] in ("train", "retrain", "benchmark")
-        assert (deployment.work_pool.work_queue_name == "train") == trains
-        assert (deployment.concurrency_limit is not None) == trains
+        assert (deployment.concurrency_limit is not None) == (deployment.work_pool.work_queue_name == "train")
 
 
 def test_a_training_goes_to_a_gpu_by_its_name_its_tag_and_its_pool_alike(deployments: list[Deployment]) -> None:
