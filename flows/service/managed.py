@@ -72,7 +72,10 @@ def seconds_until_next(num_tries: int) -> float:
 
 
 def overtaken(run: "FlowRun") -> str | None:
-    """Say why a scheduled run is not needed: it was due while an earlier one of its deployment still ran."""
+    """Say why a scheduled run is not needed: it was due while an earlier one of its deployment still ran.
+
+    Prefect's server cancels such a run itself, unless the earlier one ends within about 15 seconds.
+    """
     if not run.auto_scheduled or run.deployment_id is None or run.expected_start_time is None:
         return None
     with get_client(sync_client=True) as client:
