@@ -341,6 +341,7 @@ def check_without_challenger(report: str, webhook: list[dict[str, Any]]) -> None
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
+        ("", "is not set"),
         ("file:///etc/passwd", "http"),
         ("http://127.0.0.1:9/token", "failed"),
         ("http://127.0.0.1:9/token passwd", "InvalidURL"),
