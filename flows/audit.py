@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow
 
 from flows.artifacts import show_page
+from flows.service.managed import managed
 from flows.service.outages import stored_task
 from flows.stages import Changes, experiment_of, ingest
 from flows.tasks.evaluation.audit import audit_log, read_audit
@@ -15,6 +16,7 @@ track_task = stored_task(name="track audit")(track_audit)
 
 
 @flow(flow_run_name="audit {dataset}")
+@managed
 def audit(
     dataset: str,
     reading: dict[str, Any] | None = None,

@@ -154,6 +154,7 @@ def benchmark(
 
 
 @flow(flow_run_name="prequential benchmark {dataset}")
+@managed
 def prequential(
     dataset: str,
     reading: dict[str, Any] | None = None,
@@ -181,6 +182,7 @@ def prequential(
 
 
 @flow(flow_run_name="labels benchmark {dataset}")
+@managed
 def labels(
     dataset: str,
     reading: dict[str, Any] | None = None,
@@ -210,6 +212,7 @@ def labels(
 
 
 @flow(flow_run_name="forecasts benchmark {dataset}")
+@managed
 def forecasts(
     dataset: str,
     reading: dict[str, Any] | None = None,
@@ -240,6 +243,7 @@ def forecasts(
 
 
 @flow(flow_run_name="live-update benchmark {dataset}")
+@managed
 def live_update(
     dataset: str,
     reading: dict[str, Any] | None = None,

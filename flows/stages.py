@@ -73,6 +73,7 @@ def experiment_of(dataset: str, changes: Changes) -> Experiment:
 
 
 @flow(flow_run_name="ingest {dataset}")
+@managed
 def ingest(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:
     """Commit the new rows of a log and make its snapshots; returns the counts and the snapshots' address.
 
@@ -84,6 +85,7 @@ def ingest(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any
 
 
 @flow(flow_run_name="prepare {dataset}")
+@managed
 def prepare(
     dataset: str, until: int | None = None, changes: Changes = None, version: int | None = None
 ) -> dict[str, str]:
@@ -108,6 +110,7 @@ def train(
 
 
 @flow(flow_run_name="evaluate {dataset}")
+@managed
 def evaluate(
     dataset: str,
     until: int | None = None,
@@ -126,6 +129,7 @@ def evaluate(
 
 
 @flow(flow_run_name="predict {dataset}")
+@managed
 def predict(
     dataset: str, changes: Changes = None, seed: int = 0, version: int | None = None, as_of: str | None = None
 ) -> dict[str, str]:

@@ -33,12 +33,12 @@ MOST_TRIES = 5  # of a run whose store is away
 
 
 def managed(body: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Wrap the function of a flow. Called as a plain function it stays as it was."""
+    """Wrap the function of a flow. Called as a plain function or by another flow it stays as it was."""
 
     @functools.wraps(body)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         context = FlowRunContext.get()
-        if context is None or context.flow_run is None:
+        if context is None or context.flow_run is None or context.flow_run.parent_task_run_id is not None:
             return body(*args, **kwargs)
         reason = overtaken(context.flow_run)
         if reason is not None:  # Prefect takes a returned state for the run's own
@@ -72,7 +72,10 @@ def seconds_until_next(num_tries: int) -> float:
 
 
 def overtaken(run: "FlowRun") -> str | None:
-    """Say why a scheduled run is not needed: it was due while an earlier one of its deployment still ran."""
+    """Say why a scheduled run is not needed: it was due while an earlier one of its deployment still ran.
+
+    Prefect's server cancels such a run itself, unless the earlier one ends within about 15 seconds.
+    """
     if not run.auto_scheduled or run.deployment_id is None or run.expected_start_time is None:
         return None
     with get_client(sync_client=True) as client:

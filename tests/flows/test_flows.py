@@ -286,7 +286,9 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     for plot in ("AUC of each method by family", "Precision of the ten best", "AUC of each step, all links"):
         assert f'alt="{plot}' in page
     client = mlflow.MlflowClient(run["tracking"]["tracker"])
-    assert "plots/auc_by_family.png" in {item.path for item in client.list_artifacts(run["tracking"]["run"], "plots")}
+    for plot in ("plots/auc_by_family.png", "plots/drift.png"):
+        picture = client.download_artifacts(run["tracking"]["run"], plot, str(store.parent))
+        assert Path(picture).read_bytes().startswith(b"\x89PNG")
     found = client.download_artifacts(run["tracking"]["run"], "report.html", str(store.parent))
     assert Path(found).read_text() == page
     assert command("report", "other") == 1
@@ -353,10 +355,13 @@ def test_second_run_changes_nothing(name: str, code: int, run: Run, store: Path,
 
 def test_flows_write_their_table_and_summary_to_prefect(run: Run):
     with get_client(sync_client=True) as client:
-        keys = {artifact.key for artifact in client.read_artifacts()}
+        artifacts = client.read_artifacts()
         names = {flow_run.name for flow_run in client.read_flow_runs(flow_run_filter=OF_MYLOG)}
         tasks = [task_run.name for task_run in client.read_task_runs(flow_run_filter=OF_MYLOG)]
-    assert {"rankings-mylog", "scores-mylog", "summary-mylog"} <= keys
+    assert {"rankings-mylog", "scores-mylog", "summary-mylog"} <= {artifact.key for artifact in artifacts}
+    drift = read_table(run["addresses"]["drift"], "drift").filter(pl.col("step") == 12)
+    assert drift.height > 0
+    assert drift.to_dicts() in [json.loads(str(each.data)) for each in artifacts if each.key == "drift-mylog"]
     assert "retrain mylog" in names
     once = ("ingest mylog", "snapshots of mylog", "train until step 11", "DyFormer on step 12", "vectors", "forecasts")
     assert [name for name in once if tasks.count(name) != 1] == []

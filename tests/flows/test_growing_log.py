@@ -194,7 +194,10 @@ def check_ledger(report: str) -> None:
     assert rows["num_pairs"].is_null().to_list() == [False, True]
     assert rows["num_came"][0] > 0
     client, [run] = ledger_runs(layout)
-    assert run.data.metrics["ledger/precision_at_10"] == pytest.approx(rows["precision_at_10"][0])
+    [first, _] = rows.to_dicts()
+    names = ("precision_at_10", "precision_at_10_low", "precision_at_10_high", "calibration_error", "brier", "num_came")
+    assert run.data.metrics == pytest.approx({f"ledger/{name}": first[name] for name in names})
+    assert first["calibration_error"] > 0
     assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"ledger.csv"}
     assert query(layout, "select distinct step from latest_forecasts").rows() == [(6,)]
     assert "What came of the published forecasts" in report_page(*read_report(report))
@@ -338,6 +341,7 @@ def check_without_challenger(report: str, webhook: list[dict[str, Any]]) -> None
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
+        ("", "is not set"),
         ("file:///etc/passwd", "http"),
         ("http://127.0.0.1:9/token", "failed"),
         ("http://127.0.0.1:9/token passwd", "InvalidURL"),

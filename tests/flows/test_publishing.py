@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 from test_promote import champion_skill, contender_of, grown, named, promoted, record_of, rows_of, snapshots  # noqa: F401
 
 from flows.cli import main
@@ -155,9 +156,9 @@ def test_the_view_of_the_latest_forecasts_has_one_artifact_a_dataset(snapshots: 
     second = published_by_l3(grown(tmp_path, "second", rows_of(6)))
     write_forecasts(make_snapshots("mylog"), L3, k=3)  # not published
     assert sql("select distinct step from forecasts order by 1") == [(6,), (7,)]
-    found = query(layout(), "select * from latest_forecasts")
-    assert found["step"].unique().to_list() == [7]
-    assert found.height == read_table(second, "forecasts").height
+    found, newest = query(layout(), "select * from latest_forecasts"), read_table(second, "forecasts")
+    assert newest["step"].unique().to_list() == [7]
+    assert_frame_equal(found.select(newest.columns), newest, check_row_order=False)
     assert found["dataset"].unique().to_list() == ["mylog"]
     assert first != second
 
@@ -188,6 +189,9 @@ def test_the_ledger_has_what_came_of_each_publication_once_its_step_is_complete(
     error = [(probability - hit) ** 2 for probability, hit in zip(best["probability"], hits, strict=True)]
     assert row["brier"] == pytest.approx(np.mean(error))
     assert row["probability"] == pytest.approx(best["probability"].mean())
+    bins = np.clip(np.ceil(best["probability"].to_numpy() * 15) - 1, 0, 14)
+    excess = [abs((best["probability"].to_numpy() - hits)[bins == k].sum()) for k in range(15)]
+    assert row["calibration_error"] == pytest.approx(sum(excess) / len(hits))
     assert 0 < sum(hits) < len(hits)
     parts = outcomes(layout(), "mylog")
     assert parts["slice"].to_list() == ["all", "new", "repeat"]

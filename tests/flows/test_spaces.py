@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 from numpy.typing import NDArray
+from polars.testing import assert_frame_equal
 
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.scoring.vector_scores import prepare_vectors
@@ -133,6 +134,24 @@ def test_vectors_of_the_next_week_are_rotated_into_the_space_of_the_last_and_sco
     row = publications(Layout.from_environment(), "mylog").row(-1, named=True)
     assert {name: row[name] for name in COLUMNS} == {name: record[name] for name in COLUMNS}
     assert published_vectors(later, second) == two  # though they were published since
+
+
+def test_the_views_of_what_is_latest_have_the_rows_of_the_newest_publication_and_no_other(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path
+) -> None:
+    week = grown(tmp_path, 0, 4)
+    first, second = model(week, 1.0), model(week, 2.0)
+    given |= {(1.0, 4): drawn(0), (2.0, 5): turned(drawn(0), 1), (1.0, 5): drawn(0)}
+    published(week, first)
+    later = grown(tmp_path, 4, 1)
+    newest = read_table(published(later, second), "vectors")
+    published_vectors(later, first)  # written last, and not published
+    layout = Layout.from_environment()
+    assert query(layout, "select count(*) from vectors").item() == 3 * NUM_NODES
+    found = query(layout, "select * from latest_vectors")
+    assert_frame_equal(found.select(newest.columns), newest, check_row_order=False)
+    assert query(layout, "select step from forecasts order by step").rows() == [(5,), (6,)]
+    assert query(layout, "select side, id, rank, step from latest_forecasts").rows() == [(0, 1, 1, 6)]
 
 
 def test_the_same_weights_keep_their_rotation(

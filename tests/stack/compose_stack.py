@@ -45,11 +45,11 @@ def missing_programs() -> list[str]:
 
 
 def secrets() -> dict[str, str]:
-    """Make a value for each variable of .env.example that must be set, with the characters that addresses dislike.
+    """Make a value for each variable of the file that must be set, with the characters that addresses dislike.
 
     Each ends in a text of its own that is found whatever encoding the rest has.
     """
-    names = re.findall(r"^(\w+)=$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    names = re.findall(r"\$\{(\w+):\?", (ROOT / "docker-compose.yml").read_text())
     values = {name: f"p@:/%$#'\" +&={canary()}" for name in names}
     return {**values, "S3_ACCESS_KEY": "access-key"}  # a name rather than a secret; S3 wants a plain one
 

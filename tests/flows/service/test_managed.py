@@ -153,6 +153,19 @@ def test_the_spool_is_sent_before_the_run_does_anything(
     assert calls == [f"replay {tmp_path}", ""]
 
 
+@flow(name="managed caller")
+@managed
+def caller() -> str:
+    return body("inner")
+
+
+@pytest.mark.usefixtures("client")
+def test_a_flow_that_another_one_calls_sends_the_spool_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "replay", lambda layout: calls.append("replay"))
+    assert caller() == "done"
+    assert calls == ["replay", "inner"]
+
+
 def test_called_without_prefect_it_is_a_plain_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "replay", lambda layout: calls.append("replay"))
     calls.clear()

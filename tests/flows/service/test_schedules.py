@@ -1,13 +1,16 @@
 """A schedule is a deployment of its own with its parameters: listed, paused, resumed, replaced and removed."""
 
 import json
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from own_log import own_log
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.states import Completed, Pending, Scheduled
 
 import flows.cli
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
@@ -140,6 +143,29 @@ def test_windows_that_new_rows_move_are_refused(run: Run, tmp_path: Path, monkey
     assert run("uci", "--interval", "6h", "--log", "out.ucsocial")[0] == 0
     for dataset in ("grown", "uci"):
         assert run(dataset, "--remove")[0] == 0
+
+
+def test_a_run_that_is_due_while_the_one_before_runs_is_cancelled_by_the_server(run: Run) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    name = make_schedule("overtaken", schedule_of("0 3 1 * *", None), {}, {}, 0)
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name(name).id
+        before = client.create_flow_run_from_deployment(deployment)
+        assert client.set_flow_run_state(before.id, Pending()).status.value == "ACCEPT"
+        taken = client.create_flow_run_from_deployment(deployment)  # by a worker, because its queue has a free slot
+        client.set_flow_run_state(taken.id, Pending())
+        due = datetime.now(UTC) - timedelta(seconds=15)  # from then on the server takes a run for late
+        waiting = client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=due))
+        until = time.monotonic() + 60
+        while client.read_flow_run(waiting.id).state_name == "Scheduled":
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        states = [client.read_flow_run(each.id).state for each in (taken, waiting)]
+        client.set_flow_run_state(before.id, Completed(), force=True)
+    assert [state and (state.name, state.message) for state in states] == [
+        ("Cancelled", "Deployment concurrency limit reached.")
+    ] * 2
+    assert run("overtaken", "--remove")[0] == 0
 
 
 def test_each_schedule_of_a_deployment_has_a_row(run: Run) -> None:
