@@ -212,7 +212,9 @@ def _show(addresses: dict[str, str], seconds: float, show: Callable[[str], None]
 
     show(f"ready after {seconds:.0f} s")
     show(f"Prefect: {addresses['prefect'].removesuffix('/api')}/v2/deployments")
-    show(f"MLflow:  {runs_page(addresses['mlflow'])}")
+    show(f"MLflow:  {(page := runs_page(addresses['mlflow']))}")
+    if page.endswith("/experiments"):
+        show("         There are no runs yet. Choose Model training at the top left, and later an experiment.")
     show("Every dyformer command on this store uses them. For other programs:")
     show("  " + " ".join(f"{ADDRESSES[name]}={address}" for name, address in addresses.items()))
     show("Ctrl-C stops them all.")

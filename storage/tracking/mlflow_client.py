@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from storage import objects
 from storage.disk import temporary_name
+from storage.tracking.addresses import database_of, without_password
 from storage.tracking.spool import Record, Refused
 from storage.tracking.view import view_tags
 
@@ -111,8 +112,9 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def reason(error: Exception) -> str:
-    """Describe an error; for a driver that is not installed, name the package to install."""
-    return f"{error}: pip install 'dyformer[server]'" if isinstance(error, ImportError) else str(error)
+    """Describe an error, without a password; for a driver that is not installed, name the package to install."""
+    text = f"{error}: pip install 'dyformer[server]'" if isinstance(error, ImportError) else str(error)
+    return without_password(text)
 
 
 def _s3_failures() -> tuple[type[Exception], ...]:
@@ -140,13 +142,6 @@ def probe(uri: str) -> None:
     if parts.hostname and not proxied:
         port = parts.port or {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}.get(parts.scheme, 80)
         socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
-
-
-def database_of(uri: str) -> Path | None:
-    """File of a SQLite address; None for a server."""
-    from sqlalchemy.engine import make_url
-
-    return Path(make_url(uri).database or "") if uri.startswith("sqlite:") else None
 
 
 def _probe_sqlite(path: Path) -> None:
@@ -197,7 +192,7 @@ def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Pat
         return APPLY[record["kind"]](client, run_id, record, files)
     except MlflowException as error:
         if error.error_code in PERMANENT:
-            raise Refused(f"MLflow refused the {record['kind']} of run {run_id}: {error}") from error
+            raise Refused(f"MLflow refused the {record['kind']} of run {run_id}: {reason(error)}") from error
         raise
 
 
