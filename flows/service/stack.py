@@ -147,7 +147,8 @@ def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str)
             arguments=[
                 *("mlflow", "server", f"--host={HOST}", f"--port={ports['mlflow']}", "--workers=1"),
                 f"--backend-store-uri={layout.tracking_database}",
-                f"--artifacts-destination={layout.tracking_artifacts}",
+                f"--default-artifact-root={layout.tracking_artifacts}",  # as without a server, so that both can go on
+                f"--artifacts-destination={layout.tracking_artifacts}",  # of experiments with files at a server
             ],
             environment={**common, **s3, MARK: f"{mark}-server-mlflow", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             folder=folder,

@@ -42,6 +42,10 @@ ENVIRONMENT = {  # mlflow reads it when it is imported or called; a variable tha
 }
 
 
+class NeedsServer(ValueError):
+    """Files of an experiment that a server made, which are sent to it alone."""
+
+
 def set_environment() -> None:
     """Set mlflow's environment, before its first import."""
     for name, value in ENVIRONMENT.items():
@@ -184,6 +188,7 @@ def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Pat
 
     Raises:
         Refused: MLflow will never accept it.
+        NeedsServer: its files go through a server, and the client has none.
         Exception: one of `failures()`; the record can be applied again.
     """
     from mlflow.exceptions import MlflowException
@@ -244,8 +249,18 @@ def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> dic
     return {(each.key, each.step): (each.timestamp, each.value) for each in metrics}
 
 
+def _send_files(client: "MlflowClient", run_id: str, files: Path | None, path: str | None) -> None:
+    address = str(client.get_run(run_id).info.artifact_uri)
+    if address.startswith("mlflow-artifacts:") and not client.tracking_uri.startswith("http"):
+        raise NeedsServer(
+            f"the files of run {run_id} go through a server to {address}, and {without_password(client.tracking_uri)} "
+            "is none: start `dyformer up`, which sends what waits"
+        )
+    client.log_artifacts(run_id, str(files), path)
+
+
 def _artifact(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    client.log_artifacts(run_id, str(files), record["path"] or None)
+    _send_files(client, run_id, files, record["path"] or None)
 
 
 def _dataset(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
@@ -262,7 +277,7 @@ def _finish(client: "MlflowClient", run_id: str, record: Record, files: Path | N
 def _register(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> str:
     name = record["model"]
     if files is not None:  # in records of earlier versions
-        client.log_artifacts(run_id, str(files), MODEL_PATH)
+        _send_files(client, run_id, files, MODEL_PATH)
     _ensure_model(client, name)
     known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL_PATH}"
