@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import re
 import shlex
 import sys
@@ -144,20 +145,34 @@ def drift_line(drift: dict[str, Any]) -> str:
 
 def next_commands(summary: dict[str, Any], options: list[str], storage: str | None) -> list[str]:
     """List commands to use after a run: show its forecasts, its vectors, make more forecasts, open MLflow."""
-    dataset, addresses, tracker = summary["dataset"], summary["addresses"], summary["tracking"]["tracker"]
+    dataset, addresses = summary["dataset"], summary["addresses"]
     program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
     columns = "id, partner_id, probability, linked_before"
     forecasts = f"select {columns} from forecasts where {_keys(addresses['forecasts'])}"  # noqa: S608
     vectors = f"select id, vector from vectors where {_keys(addresses['vectors'])} limit 10"  # noqa: S608
-    is_server = tracker.startswith(("http://", "https://"))
     if summary["promotion"]["champion"] is not None:  # settings would make `predict` leave the champion out
         options = [text for k, text in enumerate(options) if "--set" not in options[max(0, k - 1) : k + 1]]
     return [
         f'{program} sql "{forecasts} order by probability desc limit 10"',
         f'{program} sql "{vectors}"',
         f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}",
-        f"open {tracker}" if is_server else f"mlflow ui --backend-store-uri {shlex.quote(tracker)}",
+        *_mlflow_commands(summary["tracking"]),
     ]
+
+
+def _mlflow_commands(tracking: dict[str, Any]) -> list[str]:
+    """List the commands that open the run's page in MLflow; without a server one starts it first."""
+    from storage.tracking.pages import USUAL_PAGES, run_page
+
+    tracker, run = tracking["tracker"], tracking["run"]
+    if tracking["problem"]:
+        return []
+    if page := run_page(tracker, run):
+        return [f"open {page}"]
+    # The tracker's address has no password; the variable of the user has.
+    variable = "MLFLOW_TRACKING_URI"
+    address = shlex.quote(tracker) if os.environ.get(variable) in (None, "", tracker) else f'"${variable}"'
+    return [f"mlflow ui --backend-store-uri {address}", f"open {run_page(USUAL_PAGES, run)}"]
 
 
 def _keys(address: str) -> str:

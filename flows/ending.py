@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from flows.console import printable
 from flows.options import on_command_line
+from storage.tracking.addresses import without_password
 
 FAILED, USAGE, NOTHING_TO_DO, STOPPED = 1, 2, 3, 130
 SECONDS_TO_STOP = 2.0
@@ -85,7 +86,7 @@ def _logged(error: BaseException) -> str:
         try:
             file = Path(folder()) / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8", errors="backslashreplace")
+            file.write_text(without_password(text), encoding="utf-8", errors="backslashreplace")
         except (OSError, ValueError) as fault:
             problem = fault
             continue
@@ -94,7 +95,7 @@ def _logged(error: BaseException) -> str:
 
 
 def _print_line(text: str) -> None:
-    print(f"dyformer: {printable(text)}", file=sys.stderr)
+    print(f"dyformer: {printable(without_password(text))}", file=sys.stderr)
 
 
 _has_ended, _was_interrupted = threading.Lock(), threading.Event()

@@ -193,7 +193,7 @@ class Layout:
 
     @property
     def tracking_artifacts(self) -> str:
-        """Folder of MLflow's plots and models if no tracking server is set."""
+        """Folder of MLflow's plots and models, with the server of `dyformer up` and with none."""
         return self._join("mlflow")
 
     @property

@@ -18,6 +18,7 @@ from flows.service.schedules import scheduled
 from flows.service.spool import waiting
 from storage import files
 from storage.layout import Layout
+from storage.tracking.addresses import without_password
 from storage.tracking.dead_runs import running_flows
 from storage.tracking.mlflow_client import failures, reason
 from storage.tracking.runs import open_tracker
@@ -117,13 +118,14 @@ def _gpu() -> Finding:
 
 def _mlflow(layout: Layout) -> Iterator[Finding]:
     tracker = open_tracker(layout)
+    address = without_password(tracker.uri)
     try:
         running = running_flows(tracker)
     except failures() as error:
         remedy = "start it, or unset MLFLOW_TRACKING_URI; until then results wait in the spool"
-        yield Finding("MLflow", "wrong", f"{tracker.uri}: {reason(error)}", remedy)
+        yield Finding("MLflow", "wrong", f"{address}: {reason(error)}", remedy)
         return
-    yield _ok("MLflow", f"{tracker.uri}: {len(running)} runs of flows are running")
+    yield _ok("MLflow", f"{address}: {len(running)} runs of flows are running")
 
 
 def _prefect() -> Iterator[Finding]:

@@ -147,7 +147,8 @@ def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str)
             arguments=[
                 *("mlflow", "server", f"--host={HOST}", f"--port={ports['mlflow']}", "--workers=1"),
                 f"--backend-store-uri={layout.tracking_database}",
-                f"--artifacts-destination={layout.tracking_artifacts}",
+                f"--default-artifact-root={layout.tracking_artifacts}",  # as without a server, so that both can go on
+                f"--artifacts-destination={layout.tracking_artifacts}",  # of experiments with files at a server
             ],
             environment={**common, **s3, MARK: f"{mark}-server-mlflow", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             folder=folder,
@@ -212,7 +213,9 @@ def _show(addresses: dict[str, str], seconds: float, show: Callable[[str], None]
 
     show(f"ready after {seconds:.0f} s")
     show(f"Prefect: {addresses['prefect'].removesuffix('/api')}/v2/deployments")
-    show(f"MLflow:  {runs_page(addresses['mlflow'])}")
+    show(f"MLflow:  {(page := runs_page(addresses['mlflow']))}")
+    if page.endswith("/experiments"):
+        show("         There are no runs yet. Choose Model training at the top left, and later an experiment.")
     show("Every dyformer command on this store uses them. For other programs:")
     show("  " + " ".join(f"{ADDRESSES[name]}={address}" for name, address in addresses.items()))
     show("Ctrl-C stops them all.")

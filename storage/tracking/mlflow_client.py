@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from storage import objects
 from storage.disk import temporary_name
+from storage.tracking.addresses import database_of, without_password
 from storage.tracking.spool import Record, Refused
 from storage.tracking.view import view_tags
 
@@ -39,6 +40,10 @@ ENVIRONMENT = {  # mlflow reads it when it is imported or called; a variable tha
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+
+
+class NeedsServer(ValueError):
+    """Files of an experiment that a server made, which are sent to it alone."""
 
 
 def set_environment() -> None:
@@ -111,8 +116,9 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def reason(error: Exception) -> str:
-    """Describe an error; for a driver that is not installed, name the package to install."""
-    return f"{error}: pip install 'dyformer[server]'" if isinstance(error, ImportError) else str(error)
+    """Describe an error, without a password; for a driver that is not installed, name the package to install."""
+    text = f"{error}: pip install 'dyformer[server]'" if isinstance(error, ImportError) else str(error)
+    return without_password(text)
 
 
 def _s3_failures() -> tuple[type[Exception], ...]:
@@ -140,13 +146,6 @@ def probe(uri: str) -> None:
     if parts.hostname and not proxied:
         port = parts.port or {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}.get(parts.scheme, 80)
         socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
-
-
-def database_of(uri: str) -> Path | None:
-    """File of a SQLite address; None for a server."""
-    from sqlalchemy.engine import make_url
-
-    return Path(make_url(uri).database or "") if uri.startswith("sqlite:") else None
 
 
 def _probe_sqlite(path: Path) -> None:
@@ -189,6 +188,7 @@ def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Pat
 
     Raises:
         Refused: MLflow will never accept it.
+        NeedsServer: its files go through a server, and the client has none.
         Exception: one of `failures()`; the record can be applied again.
     """
     from mlflow.exceptions import MlflowException
@@ -197,7 +197,7 @@ def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Pat
         return APPLY[record["kind"]](client, run_id, record, files)
     except MlflowException as error:
         if error.error_code in PERMANENT:
-            raise Refused(f"MLflow refused the {record['kind']} of run {run_id}: {error}") from error
+            raise Refused(f"MLflow refused the {record['kind']} of run {run_id}: {reason(error)}") from error
         raise
 
 
@@ -249,8 +249,18 @@ def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> dic
     return {(each.key, each.step): (each.timestamp, each.value) for each in metrics}
 
 
+def _send_files(client: "MlflowClient", run_id: str, files: Path | None, path: str | None) -> None:
+    address = str(client.get_run(run_id).info.artifact_uri)
+    if address.startswith("mlflow-artifacts:") and not client.tracking_uri.startswith("http"):
+        raise NeedsServer(
+            f"the files of run {run_id} go through a server to {address}, and {without_password(client.tracking_uri)} "
+            "is none: start `dyformer up`, which sends what waits"
+        )
+    client.log_artifacts(run_id, str(files), path)
+
+
 def _artifact(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    client.log_artifacts(run_id, str(files), record["path"] or None)
+    _send_files(client, run_id, files, record["path"] or None)
 
 
 def _dataset(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
@@ -267,7 +277,7 @@ def _finish(client: "MlflowClient", run_id: str, record: Record, files: Path | N
 def _register(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> str:
     name = record["model"]
     if files is not None:  # in records of earlier versions
-        client.log_artifacts(run_id, str(files), MODEL_PATH)
+        _send_files(client, run_id, files, MODEL_PATH)
     _ensure_model(client, name)
     known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL_PATH}"

@@ -5,10 +5,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from storage.layout import Layout
+from storage.tracking.addresses import without_password
 from storage.tracking.mlflow_client import connect
 from storage.tracking.turns import turn
 from storage.tracking.view import VIEW, view_tags
 
+USUAL_PAGES = "http://127.0.0.1:5000"  # of `mlflow ui`
 PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 
 
@@ -22,18 +24,19 @@ def runs_page(uri: str) -> str:
     """Address of the page with the runs of the experiment that changed last; the list of experiments if there is none.
 
     The page has the columns and charts of `view_tags`, which experiments of earlier versions get here. Without the
-    first parameter MLflow opens an experiment on its traces, of which there are none.
+    first parameter MLflow opens an experiment on its traces, of which there are none. On the list of experiments that
+    parameter has no effect on the links; there the user has to choose Model training.
     """
-    client = connect(uri)
+    client, pages = connect(uri), f"{without_password(uri)}/#/experiments"
     found = client.search_experiments(
         filter_string=f"name LIKE '{PREFIX}%'", order_by=["last_update_time DESC"], max_results=1
     )
     if not found:
-        return f"{uri}/#/experiments"
+        return pages
     for name, value in view_tags().items():
         if found[0].tags.get(name) != value:
             client.set_experiment_tag(found[0].experiment_id, name, value)
-    return f"{uri}/#/experiments/{found[0].experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
+    return f"{pages}/{found[0].experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
 
 
 def run_page(uri: str, run: str) -> str | None:
@@ -41,8 +44,7 @@ def run_page(uri: str, run: str) -> str | None:
 
     Where browsers reach the server by another address than its clients, that is in the variable DYFORMER_MLFLOW_PAGES.
     """
-    parts = urlsplit(os.environ.get("DYFORMER_MLFLOW_PAGES") or uri)
+    parts = urlsplit(without_password(os.environ.get("DYFORMER_MLFLOW_PAGES") or uri))
     if parts.scheme not in ("http", "https"):
         return None
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/runs/{run}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/#/runs/{run}"

@@ -19,6 +19,7 @@ from storage.layout import Layout
 from storage.objects import is_remote
 from storage.tracking.mlflow_client import (
     MODEL_PATH,
+    NeedsServer,
     apply_record,
     connect,
     ensure_run,
@@ -114,7 +115,7 @@ class Tracker:
     def replay_spool(self) -> None:
         """Send each record of the spool to MLflow once; `problem` is why the rest waits for the next replay.
 
-        `damage` is why a run is left out.
+        `damage` is why a run is left out, and does not keep the others waiting.
         """
         self.problem = None
         damaged = dict(faults_of_spool(self.spool))
@@ -122,9 +123,15 @@ class Tracker:
         try:
             for folder in spooled_runs(self.spool):
                 if folder not in damaged:
-                    replay_run(folder, self._begin_replay)
+                    self._replay(folder)
         except failures() as error:
             self.problem = reason(error)
+
+    def _replay(self, folder: Path) -> None:
+        try:
+            replay_run(folder, self._begin_replay)
+        except NeedsServer as error:
+            self.damage = self.damage or str(error)
 
     def run_of(self, start: Record) -> str:
         """MLflow's id of the run of a start record; the run is created by one of the processes that need it."""
@@ -261,7 +268,7 @@ class TrackedRun:
         if self.problem is None and self.tracker.problem is None:
             try:
                 return self._apply(record, files)
-            except (Refused, *failures()) as error:
+            except (Refused, NeedsServer, *failures()) as error:
                 self._go_to_spool(error)
         self._spool_record(record, files)
         return None
@@ -273,7 +280,7 @@ class TrackedRun:
 
     def _go_to_spool(self, error: Exception) -> None:
         self.problem = reason(error)
-        if not isinstance(error, Refused):
+        if not isinstance(error, Refused | NeedsServer):  # which is of this run alone
             self.tracker.problem = self.problem
 
     def _spool_record(self, record: Record, files: Path | None) -> None:

@@ -318,7 +318,7 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
     log = str(store.parent / "mylog.csv")
     assert command("run", "mylog", "--log", log, *READING, *SETTINGS) == 0
     lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     keys = [part for part in run["addresses"]["forecasts"].split("/") if "=" in part]
     assert all(f"{key} = '{value}'" in lines[0] for key, _, value in (part.partition("=") for part in keys))
     for line in lines[:3]:
@@ -329,6 +329,7 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
     assert "--set" not in lines[2]  # settings would train a challenger, and leave the champion out
     assert shlex.split(lines[3])[:3] == ["mlflow", "ui", "--backend-store-uri"]
     assert shlex.split(lines[3])[3] == run["tracking"]["tracker"]
+    assert re.fullmatch(r" *open http://127.0.0.1:5000/#/runs/[0-9a-f]{32}", lines[4])
 
 
 def files(store: Path) -> dict[str, int]:

@@ -355,6 +355,23 @@ def test_record_that_is_refused_for_good_does_not_hold_up_the_others(away: Track
     assert json.loads((folder / REFUSED).read_text())["params"] == {"a": "2"}
 
 
+def test_run_whose_files_need_a_server_waits_alone_and_says_so(away: Tracker, tracker: Tracker) -> None:
+    tracker.client().create_experiment("dyformer-served", artifact_location="mlflow-artifacts:/served")
+    with tracker.run(dataset="served", name="direct") as run:
+        run.params({"a": 1})
+        run.artifact("a.txt", b"a")
+    assert "go through a server" in str(run.problem)
+    assert tracker.problem is None  # runs of other datasets are still tracked
+    for name in ("before", "served", "after"):
+        with away.run(dataset=name, name="spooled") as spooled:
+            spooled.artifact("a.txt", b"a")
+    tracker.replay_spool()
+    assert (num_runs(tracker, "before"), num_runs(tracker, "after")) == (1, 1)
+    assert len(spooled_runs(tracker.spool)) == 2  # those of the experiment that a server made
+    assert tracker.problem is None
+    assert "start `dyformer up`" in str(tracker.damage)
+
+
 def test_two_replays_at_once_double_nothing(away: Tracker, tracker: Tracker, tmp_path: Path) -> None:
     with away.run(dataset="twice", name="DyFormer", tags=TAGS) as run:
         track_everything(run)

@@ -43,5 +43,5 @@ def test_address_names_the_view_that_an_older_experiment_gets(tracker: Tracker) 
 def test_page_of_a_run_is_that_of_a_server_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_page("sqlite:////data/mlflow.db", "abc") is None
     assert run_page("http://me:secret@mlflow:5000/", "abc") == "http://mlflow:5000/#/runs/abc"
-    monkeypatch.setenv("DYFORMER_MLFLOW_PAGES", "https://ml.example/mlflow")
+    monkeypatch.setenv("DYFORMER_MLFLOW_PAGES", "https://me:secret@ml.example/mlflow")
     assert run_page("http://mlflow:5000", "abc") == "https://ml.example/mlflow/#/runs/abc"

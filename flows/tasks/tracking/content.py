@@ -15,6 +15,7 @@ from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
 from storage.artifacts.code import code_version
 from storage.checksums import sha256
+from storage.tracking.addresses import without_password
 from storage.tracking.dead_runs import FLOW_RUN
 from storage.tracking.runs import TrackedRun, Tracker
 
@@ -135,8 +136,12 @@ def draw_families(run: TrackedRun, table: pl.DataFrame) -> None:
 
 def outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str, Any]:
     """Say where a run is: in MLflow, or in the spool with the reason."""
-    key = f"spool:{run.start['run_key']}"
-    where = {"tracker": tracker.uri, "run": run.run_id or key, "model_version": version, "problem": run.problem}
+    where = {
+        "tracker": without_password(tracker.uri),
+        "run": run.run_id or f"spool:{run.start['run_key']}",
+        "model_version": version,
+        "problem": run.problem,
+    }
     return where if tracker.damage is None else {**where, "damage": tracker.damage}
 
 

@@ -1,0 +1,82 @@
+"""Runs of a store go on in MLflow when the server of `dyformer up` stops, and when it starts again."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from free_ports import free_port
+
+from flows.service import stack
+from flows.service.processes import end_marked
+from storage.layout import Layout
+from storage.tracking.runs import TrackedRun, open_tracker
+from storage.tracking.spool import spooled_runs
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Callable[[Path], Path]) -> Layout:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    layout = Layout.from_environment()
+    empty_database(Path(layout.state) / "mlflow.db")
+    Path(layout.service).mkdir()
+    return layout
+
+
+@contextmanager
+def mlflow_server(layout: Layout) -> Iterator[str]:
+    """Start MLflow's server as `dyformer up` does, and point this process to it."""
+    addresses = stack._addresses({"prefect": 1, "mlflow": free_port()})
+    mark = uuid.uuid4().hex
+    [service] = [
+        each for each in stack._servers(layout, Path(layout.service), addresses, mark) if each.name == "mlflow-server"
+    ]
+    try:
+        service.start()
+        service.wait_until_ready(stack.SECONDS_TO_START, lambda: False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MLFLOW_TRACKING_URI", addresses["mlflow"])
+            yield addresses["mlflow"]
+    finally:
+        end_marked(mark, 10)
+        assert service.process is not None
+        service.process.wait(timeout=30)
+
+
+def tracked(layout: Layout, name: str, dataset: str = "uci") -> TrackedRun:
+    """Track a run with a file and a model."""
+    model = Path(layout.root) / "a-model"
+    model.mkdir(exist_ok=True)
+    (model / "MLmodel").write_text("flavors: {}")
+    with open_tracker(layout).run(dataset=dataset, name=name) as run:
+        run.artifact("note.txt", name.encode())
+        run.register_model(model, name=f"dyformer-{dataset}")
+    return run
+
+
+def test_a_store_is_tracked_with_its_server_without_it_and_with_it_again(layout: Layout) -> None:
+    with mlflow_server(layout):
+        runs = [tracked(layout, "with")]
+    runs.append(tracked(layout, "without"))
+    client = open_tracker(layout).client()
+    assert [run.problem for run in runs] == [None, None]
+    for run, version in zip(runs, "12", strict=True):
+        assert run.run_id is not None
+        assert {file.path for file in client.list_artifacts(run.run_id)} == {"note.txt", "model"}
+        address = str(client.get_run(run.run_id).info.artifact_uri)
+        assert address.startswith(layout.tracking_artifacts)
+        assert client.get_model_version("dyformer-uci", version).source == f"{address}/model"
+    client.create_experiment("dyformer-served", artifact_location="mlflow-artifacts:/served")
+    runs.append(tracked(layout, "waits", "served"))
+    assert "start `dyformer up`" in str(runs[-1].problem)
+    with mlflow_server(layout) as server:
+        assert tracked(layout, "again").problem is None
+        open_tracker(layout).replay_spool()
+        assert spooled_runs(Path(layout.spool)) == []
+        for run in runs:
+            with urlopen(f"{server}/get-artifact?path=note.txt&run_uuid={run.run_id}", timeout=30) as response:
+                assert response.read() == run.start["name"].encode()

@@ -1,0 +1,124 @@
+"""A command names the page of its run in MLflow, and no output has the password of MLflow's address."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.console import next_commands
+from flows.ending import exit_code
+from flows.service import doctor, stack
+from flows.tasks.tracking.content import outcome
+from storage.layout import Layout
+from storage.tracking.runs import open_tracker
+
+SERVER = "http://me:canary@127.0.0.1:9"
+DATABASE = "postgresql://me:canary@127.0.0.1:9/db"
+
+
+@pytest.fixture(autouse=True)
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    monkeypatch.delenv("DYFORMER_MLFLOW_PAGES", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Layout(str(tmp_path))
+
+
+def tracked(layout: Layout, **changes: object) -> dict[str, Any]:
+    """Make the record of a run at the present address, as if MLflow had taken it."""
+    tracker = open_tracker(layout)
+    tracker.problem = "not tried"
+    run = tracker.start_run(dataset="uci", name="a")
+    return {**outcome(tracker, run, None), "run": "abc", "problem": None, **changes}
+
+
+def commands(tracking: dict[str, Any]) -> list[str]:
+    addresses = {"forecasts": "/store/dataset=uci", "vectors": "/store/dataset=uci"}
+    summary = {"dataset": "uci", "addresses": addresses, "tracking": tracking, "promotion": {"champion": None}}
+    return next_commands(summary, [], None)[3:]
+
+
+def test_next_command_opens_the_page_of_the_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "open http://127.0.0.1:5000/#/runs/abc"
+    assert commands(tracked(layout)) == [f"mlflow ui --backend-store-uri {layout.tracking_database}", page]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert commands(tracked(layout)) == [page]
+    assert commands(tracked(layout, problem="it is away")) == []
+
+
+@pytest.mark.parametrize("address", [SERVER, DATABASE])
+def test_record_and_next_commands_of_a_run_have_no_password(
+    address: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    tracking = tracked(layout)
+    assert tracking["tracker"] == address.replace("me:canary@", "")
+    assert "canary" not in json.dumps(tracking)
+    page = {
+        SERVER: "open http://127.0.0.1:9/#/runs/abc",
+        DATABASE: 'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI"',
+    }
+    assert commands(tracking)[0] == page[address]
+    assert "canary" not in "".join(commands(tracking))
+
+
+def test_problem_of_a_run_has_no_password(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(uri: str) -> None:
+        raise ConnectionError(f"API request to {uri}/api failed")
+
+    monkeypatch.setattr("storage.tracking.runs.connect", refused)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", SERVER)
+    tracker = open_tracker(layout)
+    with tracker.run(dataset="uci", name="a") as run:
+        run.params({"a": 1})
+    tracker.replay_spool()
+    assert tracker.problem == outcome(tracker, run, None)["problem"] == "API request to http://127.0.0.1:9/api failed"
+    stored = [path.read_text() for path in Path(layout.spool).rglob("*") if path.is_file()]
+    assert stored
+    assert "canary" not in "".join(stored)
+
+
+@pytest.mark.parametrize("address", [SERVER, DATABASE])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_doctor_prints_no_password(
+    address: str, is_away: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(tracker: object) -> dict[str, object]:
+        if is_away:
+            raise ConnectionError(f"API request to {address}/api failed")
+        return {}
+
+    monkeypatch.setattr(doctor, "running_flows", found)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    [finding] = doctor._mlflow(layout)
+    assert finding.outcome == ("wrong" if is_away else "ok")
+    assert finding.detail.startswith(address.replace("me:canary@", ""))
+    assert "canary" not in str(finding)
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+def test_unexpected_error_and_its_log_have_no_password(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(raising(RuntimeError(f"API request to {SERVER}/api failed"))) == 1
+    assert "API request to http://127.0.0.1:9/api failed" in capsys.readouterr().err
+    [log] = Path(layout.faults).iterdir()
+    assert "API request to http://127.0.0.1:9/api failed" in log.read_text()
+    assert "canary" not in log.read_text()
+
+
+def test_stack_without_runs_names_the_page_that_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {"prefect": "http://127.0.0.1:4200/api", "mlflow": "http://127.0.0.1:5000"}
+    for page, is_new in (("/#/experiments", True), ("/#/experiments/1/runs?workflowType=machine_learning", False)):
+        lines: list[str] = []
+        monkeypatch.setattr("storage.tracking.pages.runs_page", lambda uri, page=page: uri + page)
+        stack._show(addresses, 1.0, lines.append)
+        assert f"MLflow:  http://127.0.0.1:5000{page}" in lines
+        assert any("Choose Model training" in line for line in lines) is is_new
