@@ -81,10 +81,11 @@ def _automation(
 
 def _ensured(client: "SyncPrefectClient", wanted: "AutomationCore") -> str:
     known = client.read_automations_by_name(wanted.name)
-    for each in known[1:]:  # two deployments at once made it twice
-        client.delete_automation(each.id)
     if not known:
         client.create_automation(wanted)
+        # Another deployment at the same time made it, too: both leave the same one.
+        for each in sorted(client.read_automations_by_name(wanted.name), key=lambda each: each.id)[1:]:
+            client.delete_automation(each.id)
         return f"automation {wanted.name!r}: made"
     client.update_automation(known[0].id, wanted.model_copy(update={"enabled": known[0].enabled}))
     return f"automation {wanted.name!r}: as it was"

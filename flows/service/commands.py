@@ -7,7 +7,7 @@ import typer
 
 from flows.console import print_frame, print_json, printable
 from flows.ending import FAILED
-from flows.options import AsJson, Changes, Seed, experiment_from, with_reading
+from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_reading
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +69,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
     pause: Annotated[bool, typer.Option("--pause", help="pause the schedule")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="resume a paused schedule")] = False,
     gpu: Annotated[bool, typer.Option("--gpu", help="train where a worker has a GPU")] = False,
+    as_of: AsOf = None,
     changes: Changes = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -100,7 +101,7 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         when = schedules.schedule_of(cron, interval, timezone)
         experiment_from(dataset, changes).check_interactions()  # a wrong setting is refused here, not at night
         values = dict(change.split("=", 1) for change in changes or [])
-        name = schedules.make_schedule(dataset, when, reading, values, seed, gpu=gpu)
+        name = schedules.make_schedule(dataset, when, reading, values, seed, as_of=as_of, gpu=gpu)
         _print(f"{dataset} is retrained by itself: deployment {name} on {server}")
 
 

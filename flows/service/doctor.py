@@ -148,14 +148,19 @@ def _prefect() -> Iterator[Finding]:
 def _workers(client: "SyncPrefectClient") -> Finding:
     from prefect.exceptions import ObjectNotFound
 
-    try:
-        online = [each.name for each in client.read_workers_for_work_pool(POOL) if each.status == "ONLINE"]
-    except ObjectNotFound:
-        return Finding("workers", "wrong", f"there is no work pool {POOL}", "`dyformer deploy` makes it")
-    if not online:
-        remedy = "python -m flows.service.worker"
-        return Finding("workers", "wrong", f"none is online in {POOL}: nothing runs by itself", remedy)
-    return _ok("workers", f"{', '.join(online)} online in {POOL}")
+    wanted = {str(each.work_pool_name) for each in scheduled(client) if any(when.active for when in each.schedules)}
+    online: dict[str, list[str]] = {}
+    for pool in sorted({POOL, *wanted}):
+        try:
+            found = client.read_workers_for_work_pool(pool)
+        except ObjectNotFound:
+            return Finding("workers", "wrong", f"there is no work pool {pool}", "`dyformer deploy` makes it")
+        online[pool] = [each.name for each in found if each.status == "ONLINE"]
+    empty = [pool for pool, names in online.items() if not names]
+    if empty:
+        remedy = f"python -m flows.service.worker --pool {empty[0]}"
+        return Finding("workers", "wrong", f"none is online in {' and '.join(empty)}: its runs wait", remedy)
+    return _ok("workers", "; ".join(f"{', '.join(names)} online in {pool}" for pool, names in online.items()))
 
 
 def _automations(client: "SyncPrefectClient") -> Finding:

@@ -64,11 +64,13 @@ def make_schedule(
     changes: dict[str, Any],
     seed: int,
     *,
+    as_of: str | None = None,
     gpu: bool = False,
 ) -> str:
     """Make or replace the schedule of a dataset, which every complete snapshot starts too; returns its deployment.
 
     Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
+    With `as_of` "now" a window is also complete when its time has passed, though no later row has come.
     With `gpu` its runs wait for a worker of the GPU pool. Raises BadSchedule if the store cannot have a dataset of this
     name, or if new rows would move its windows.
     """
@@ -79,7 +81,13 @@ def make_schedule(
         raise BadSchedule(f"dataset {dataset!r} cannot have a schedule: use {allowed}")
     given = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
     _check_window(dataset, given)
-    parameters = {"dataset": dataset, "reading": absolute_logs(given), "changes": changes, "seed": seed}
+    parameters = {
+        "dataset": dataset,
+        "reading": absolute_logs(given),
+        "changes": changes,
+        "seed": seed,
+        "as_of": as_of,
+    }
     deployment = Deployment(
         name=f"{dataset}-schedule",
         description=f"{dataset}, from new interactions to evaluated forecasts, by itself.",

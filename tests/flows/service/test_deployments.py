@@ -132,3 +132,12 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
         client.update_work_queue(before["queues"][1][0], concurrency_limit=2)
     deploy(wanted)
     assert [limit for _, limit, _ in deployed()["queues"]] == [1, 2]
+
+
+def test_an_automation_that_two_deployments_make_at_once_is_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_deployed()
+    with get_client(sync_client=True) as client:
+        own = type(client).create_automation
+        monkeypatch.setattr(type(client), "create_automation", lambda *given: [own(*given), own(*given)][0])
+        deploy(read_deployments(file_of_deployments()))
+        assert [len(client.read_automations_by_name(name)) for name in (ENDING, RETURNING)] == [1, 1]

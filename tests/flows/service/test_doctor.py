@@ -18,7 +18,8 @@ from prefect.states import Cancelled
 import flows.cli
 from flows.service import doctor
 from flows.service.automations import ENDING
-from flows.service.deployments import POOL, deploy, file_of_deployments, read_deployments
+from flows.service.deployments import GPU_POOL, POOL, deploy, file_of_deployments, read_deployments
+from flows.service.schedules import make_schedule, remove_schedule, schedule_of
 from storage.layout import Layout
 from storage.tracking.dead_runs import FLOW_RUN
 from storage.tracking.runs import open_tracker
@@ -138,3 +139,21 @@ def test_a_worker_that_is_online_is_named(client: SyncPrefectClient) -> None:
         time.sleep(0.1)
         finding = doctor._workers(client)
     assert finding == ("workers", "ok", f"here online in {POOL}", "")
+
+
+def test_a_pool_that_a_schedule_waits_for_needs_a_worker(client: SyncPrefectClient) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    client.send_worker_heartbeat(POOL, "here", heartbeat_interval_seconds=30)
+    make_schedule("mylog", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, gpu=True)
+    _found(client, "wrong", f"none is online in {GPU_POOL}: its runs wait")
+    client.send_worker_heartbeat(GPU_POOL, "there", heartbeat_interval_seconds=30)
+    _found(client, "ok", f"here online in {POOL}; there online in {GPU_POOL}")
+    remove_schedule("mylog")
+
+
+def _found(client: SyncPrefectClient, outcome: str, detail: str) -> None:
+    """Look until the server has seen the heartbeats."""
+    until = time.monotonic() + 10
+    while (found := doctor._workers(client))[1:3] != (outcome, detail):
+        assert time.monotonic() < until, found
+        time.sleep(0.1)

@@ -41,7 +41,7 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
     monkeypatch.chdir(tmp_path)
     deploy(read_deployments(file_of_deployments()))
     options = ("--cron", "0 3 * * *", "--timezone", "Europe/Berlin", "--log", "incoming/", "--window", "7d")
-    code, printed = run("mine", *options, "--set", "model.num_layers=2", "--seed", "3")
+    code, printed = run("mine", *options, "--set", "model.num_layers=2", "--seed", "3", "--as-of", "now")
     assert (code, "deployment retrain/mine-schedule" in printed) == (0, True), printed
     with get_client(sync_client=True) as client:
         made = client.read_deployment_by_name("retrain/mine-schedule")
@@ -50,6 +50,7 @@ def test_a_schedule_of_ones_own_log_is_made_paused_resumed_replaced_and_removed(
         "reading": {"log": [str(tmp_path / "incoming")], "window": "7d"},
         "changes": {"model.num_layers": "2"},
         "seed": 3,
+        "as_of": "now",
     }
     assert (made.entrypoint, made.pull_steps, made.path) == ("flows.retrain.retrain", [], None)
     assert made.concurrency_options is not None
