@@ -31,7 +31,9 @@ SMALL = {
 }
 
 
-def test_an_ongoing_stage_prints_seconds_and_then_stops(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_an_ongoing_stage_prints_seconds_and_then_stops(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError):
