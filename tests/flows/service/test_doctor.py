@@ -144,11 +144,11 @@ def test_a_worker_that_is_online_is_named(client: SyncPrefectClient) -> None:
 def test_a_pool_that_a_schedule_waits_for_needs_a_worker(client: SyncPrefectClient) -> None:
     deploy(read_deployments(file_of_deployments()))
     client.send_worker_heartbeat(POOL, "here", heartbeat_interval_seconds=30)
-    make_schedule("mylog", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, gpu=True)
+    make_schedule("pooled", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, gpu=True)
     _found(client, "wrong", f"none is online in {GPU_POOL}: its runs wait")
     client.send_worker_heartbeat(GPU_POOL, "there", heartbeat_interval_seconds=30)
     _found(client, "ok", f"here online in {POOL}; there online in {GPU_POOL}")
-    remove_schedule("mylog")
+    remove_schedule("pooled")
 
 
 def _found(client: SyncPrefectClient, outcome: str, detail: str) -> None:
