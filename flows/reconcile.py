@@ -1,7 +1,7 @@
 """Flow: the store and the servers -> nothing that is dead runs, nothing that is due is missing."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import flow
 from prefect.client.orchestration import get_client
@@ -14,11 +14,8 @@ from flows.service.missing_runs import start_missing
 from flows.service.spool import replay
 from storage.layout import Layout
 from storage.tracking.dead_runs import end_dead_runs as end_tracked
-from storage.tracking.mlflow_client import failures, reason
+from storage.tracking.mlflow_client import reason
 from storage.tracking.runs import open_tracker
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
 
 Duty = Callable[[], tuple[list[str], list[str]]]
 TITLES = {
@@ -47,21 +44,20 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     layout = Layout.from_environment()
     with get_client(sync_client=True) as client:
         own = flow_run.get_id()
-        done: dict[str, list[str]] = {
-            "dead": end_dead_runs(client, own),
-            "orphans": end_orphans(client),
-            "unbegun": resubmit_unbegun(client),
-        }
         duties = {
+            "dead": lambda: (end_dead_runs(client, own), []),
+            "orphans": lambda: (end_orphans(client), []),
+            "unbegun": lambda: (resubmit_unbegun(client), []),
             "late": lambda: (skip_late(client, own), []),
-            "tracked": lambda: _end_tracked(client, layout),
+            "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
             "sent": lambda: replay(layout),
             "started": lambda: start_missing(client, layout),
             "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
         }
+        done: dict[str, list[str]] = {}
         problems: list[str] = []
         for name, duty in duties.items():
-            done[name], found = _tried(duty)
+            done[name], found = _tried(TITLES[name], duty)
             problems += found
         done["problems"] = problems
     page = [
@@ -72,17 +68,9 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     return done
 
 
-def _tried(duty: Duty) -> tuple[list[str], list[str]]:
-    """Do one duty; its error is a problem like any other, because the next duties and the next run do not need it."""
+def _tried(title: str, duty: Duty) -> tuple[list[str], list[str]]:
+    """Do one duty; its error, such as a store that is away, is a problem: the next duties do not need this one."""
     try:
         return duty()
-    except Exception as error:  # noqa: BLE001, such as a store that is away, which the next run finds again
-        return [], [f"{type(error).__name__}: {error}"]
-
-
-def _end_tracked(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
-    tracker = open_tracker(layout)
-    try:
-        return end_tracked(tracker, lambda ids: ended_among(client, ids)), []
-    except failures() as error:
-        return [], [f"MLflow: {reason(error)}"]
+    except Exception as error:  # noqa: BLE001, because every duty is due again at the next run
+        return [], [f"{title}: not done, because of {type(error).__name__}: {reason(error)}"]

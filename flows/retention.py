@@ -47,6 +47,7 @@ def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
     """
     from storage import files
     from storage.locks import DatasetInUse
+    from storage.objects import StoreUnreachable
     from storage.published import publications
     from storage.retention import removable
 
@@ -57,6 +58,8 @@ def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
                 lines += pruned(dataset, keep)
         except DatasetInUse:
             continue
+        except StoreUnreachable:  # of all datasets
+            raise
         except Exception as error:  # noqa: BLE001, because no fault of one dataset may stop the others
             problems.append(f"{dataset}: {error}")
     return lines, problems

@@ -1,13 +1,15 @@
 """What Prefect does by itself when a run of this project falls silent, or was taken and never begun."""
 
+from collections.abc import Iterable
 from datetime import timedelta
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from flows.service import TAG
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.events.schemas.automations import AutomationCore
+    from prefect.events.schemas.automations import Automation, AutomationCore
 
 HEARTBEAT = "prefect.flow-run.heartbeat"
 SILENT_SECONDS = 90  # a live run reports every 30 s
@@ -83,9 +85,22 @@ def _ensured(client: "SyncPrefectClient", wanted: "AutomationCore") -> str:
     known = client.read_automations_by_name(wanted.name)
     if not known:
         client.create_automation(wanted)
-        # Another deployment at the same time made it, too: both leave the same one.
-        for each in sorted(client.read_automations_by_name(wanted.name), key=lambda each: each.id)[1:]:
-            client.delete_automation(each.id)
+    # Two deployments at once make it twice: both leave the same one.
+    found = sorted(client.read_automations_by_name(wanted.name), key=lambda each: each.id)
+    delete_automations(client, found[1:])
+    if not known:
         return f"automation {wanted.name!r}: made"
-    client.update_automation(known[0].id, wanted.model_copy(update={"enabled": known[0].enabled}))
+    client.update_automation(found[0].id, wanted.model_copy(update={"enabled": found[0].enabled}))
     return f"automation {wanted.name!r}: as it was"
+
+
+def delete_automations(client: "SyncPrefectClient", found: "Iterable[Automation]") -> None:
+    """Delete automations; one that is gone already, because another program deleted it, is no error."""
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    for each in found:
+        try:
+            client.delete_automation(each.id)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.NOT_FOUND:
+                raise

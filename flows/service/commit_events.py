@@ -14,6 +14,7 @@ from prefect.settings import PREFECT_API_URL
 
 from dyformer.logs.datasets import WindowError
 from flows.environment import ServerUnreachable, server_in_use
+from flows.service.automations import delete_automations
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import digest
@@ -79,8 +80,7 @@ def ensure_start(client: "SyncPrefectClient", dataset: str, deployment: "UUID", 
 
 def remove_start(client: "SyncPrefectClient", dataset: str) -> None:
     """Remove the automation of a dataset, if there is one."""
-    for each in client.read_automations_by_name(_name(dataset)):
-        client.delete_automation(each.id)
+    delete_automations(client, client.read_automations_by_name(_name(dataset)))
 
 
 def _complete(dataset: str) -> str | None:

@@ -27,7 +27,7 @@ ACTIVE = ("RUNNING", "PENDING")
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 DEAD = "its process is gone: no heartbeat"
 PARENT_ENDED = "the run that it belongs to has ended"
-OVERTAKEN = "a later run of its deployment did its work"
+OVERTAKEN = "it was due while another run of its deployment, which did its work, began"
 NEVER_BEGAN = "a worker took it and ended before it began: it is due again"
 
 
@@ -94,7 +94,10 @@ def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECON
 
 
 def skip_late(client: "SyncPrefectClient", own: str | None) -> list[str]:
-    """Skip the other runs of a run's deployment that are due, because it does their work; returns their names."""
+    """Skip the other scheduled runs of a run's deployment that are due, whose work it does; returns their names.
+
+    A run that a person started stays, because it may have other parameters.
+    """
     from prefect.states import Cancelled
 
     run = None if own is None else client.read_flow_run(UUID(own))
@@ -102,7 +105,7 @@ def skip_late(client: "SyncPrefectClient", own: str | None) -> list[str]:
         return []
     of_this, due = {"any_": [run.deployment_id]}, {"before_": datetime.now(UTC)}
     found = runs_where(client, deployment_id=of_this, state=_states("SCHEDULED"), expected_start_time=due)
-    late = [each for each in found if each.id != run.id]
+    late = [each for each in found if each.auto_scheduled and each.id != run.id]
     for each in late:
         client.set_flow_run_state(each.id, Cancelled(name=SKIPPED, message=OVERTAKEN))
     return [each.name for each in late]

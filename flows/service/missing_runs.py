@@ -12,6 +12,7 @@ from flows.service.schedules import scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from storage.events.table import history, ingested_datasets
 from storage.layout import Layout
+from storage.objects import StoreUnreachable
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -35,6 +36,8 @@ def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str
         if dataset in stored and any(each.active for each in deployment.schedules):
             try:
                 line = _started(client, layout, deployment, dataset)
+            except StoreUnreachable:  # of all datasets
+                raise
             except Exception as error:  # noqa: BLE001, because no fault of one dataset may stop the others
                 problems.append(f"{dataset}: {str(error).removeprefix(f'{dataset}: ')}")
             else:
@@ -58,7 +61,7 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     if any(run.start_time is not None and run.start_time >= committed for run in completed):
         return None
     # A run makes its commit after it began. If another run made this one meanwhile, it has not seen it.
-    if completed and _is_reported(dataset):
+    if completed and _is_reported(dataset, deployment.parameters.get("as_of")):
         return None
     # A run that the schedule or an event starts while another one goes on is cancelled: that is no try.
     tries = sum(run.state_type in ("FAILED", "CRASHED") or _is_own(run) for run in ended if run not in completed)
@@ -68,9 +71,9 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     return f"{dataset}, version {version} of the event table" if _is_new(client, deployment, arrival, ended) else None
 
 
-def _is_reported(dataset: str) -> bool:
+def _is_reported(dataset: str, as_of: str | None) -> bool:
     """Whether the newest complete windows have a report, or are too few for one."""
-    snapshots = complete_snapshots(dataset)
+    snapshots = complete_snapshots(dataset, as_of)
     return snapshots is None or has_report(snapshots)
 
 

@@ -70,9 +70,10 @@ def make_schedule(
     """Make or replace the schedule of a dataset, which every complete snapshot starts too; returns its deployment.
 
     Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
-    With `as_of` "now" a window is also complete when its time has passed, though no later row has come.
+    With `as_of` "now", its only other value, a window is also complete when its time has passed, though no later row
+    has come.
     With `gpu` its runs wait for a worker of the GPU pool. Raises BadSchedule if the store cannot have a dataset of this
-    name, or if new rows would move its windows.
+    name, if new rows would move its windows, or if the log has no clock.
     """
     from prefect.client.orchestration import get_client
 
@@ -80,7 +81,7 @@ def make_schedule(
         allowed = "letters, digits, '.', '_' and '-', beginning with a letter or a digit"
         raise BadSchedule(f"dataset {dataset!r} cannot have a schedule: use {allowed}")
     given = {name: value for name, value in reading.items() if value != DEFAULTS.get(name)}
-    _check_window(dataset, given)
+    _check_windows(dataset, given, as_of)
     parameters = {
         "dataset": dataset,
         "reading": absolute_logs(given),
@@ -105,15 +106,20 @@ def make_schedule(
     return deployment.full_name
 
 
-def _check_window(dataset: str, reading: dict[str, Any]) -> None:
-    """Raise BadSchedule for a number of windows, which a log that grows cannot have.
+def _check_windows(dataset: str, reading: dict[str, Any], as_of: str | None) -> None:
+    """Raise BadSchedule for a number of windows, which a log that grows cannot have, and for a log without a clock.
 
     A dataset that is not in this store, and of which nothing is given, may have its windows in the workers' store.
     """
-    if dataset in DATASETS or reading.get("finished"):
+    declared = declaration(Layout.from_environment(), dataset) or {}
+    if as_of not in (None, "now"):
+        raise BadSchedule(f'`as_of` {as_of!r}: expected "now", because the time of a schedule goes on')
+    if as_of is not None and reading.get("time_unit", declared.get("time_unit")) == "step":
+        raise BadSchedule(f"{dataset}: this log has integer steps and no clock: leave `as_of` out")
+    if reading.get("finished", declared.get("finished")):
         return
-    stored = (declaration(Layout.from_environment(), dataset) or {}).get("window")
-    window = reading.get("window") or stored or (OWN_LOG_WINDOW if "log" in reading else None)
+    usual = DATASETS[dataset].window if dataset in DATASETS else OWN_LOG_WINDOW if "log" in reading else None
+    window = reading.get("window") or declared.get("window") or usual
     if window is not None and Window.parse(str(window)).count is not None:
         raise BadSchedule(
             f"{dataset}: the window {str(window)!r} divides the whole log, so that new rows move all windows and every"

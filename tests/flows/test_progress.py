@@ -10,7 +10,7 @@ from own_log import own_log
 from rich.console import Console
 
 from dyformer.experiments.settings import Experiment
-from flows.console import ongoing
+from flows.console import ongoing, tracked
 from flows.tasks.evaluation.evaluate import evaluate_methods
 from flows.tasks.evaluation.rank import rank_methods, write_queries
 from flows.tasks.ingest import ingest_log
@@ -53,10 +53,12 @@ def _fails_after(seconds: float) -> float:
 def test_a_terminal_shows_the_title(monkeypatch: pytest.MonkeyPatch):
     written = StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("flows.console._terminal", lambda: Console(file=written, force_terminal=True))
+    console = Console(file=written, force_terminal=True)
+    monkeypatch.setattr("flows.console._terminal", lambda: console)
     with ongoing("rank mylog step 5"):
-        pass
+        assert list(tracked(range(2), "finetune mylog")) == [0, 1]  # a method that trains has a bar of its own
     assert "rank mylog step 5" in written.getvalue()
+    assert "finetune mylog" in written.getvalue()
 
 
 def test_ranking_evaluation_and_forecasts_print_lines(

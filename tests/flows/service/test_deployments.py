@@ -137,7 +137,16 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
 def test_an_automation_that_two_deployments_make_at_once_is_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_deployed()
     with get_client(sync_client=True) as client:
-        own = type(client).create_automation
-        monkeypatch.setattr(type(client), "create_automation", lambda *given: [own(*given), own(*given)][0])
-        deploy(read_deployments(file_of_deployments()))
+        own, delete = type(client).create_automation, type(client).delete_automation
+        with monkeypatch.context() as patch:
+            wanted: list[Any] = []
+            patch.setattr(
+                type(client), "create_automation", lambda *given: [own(*given), wanted.append(given), own(*given)]
+            )
+            # The other deployment deletes the second one just before this one does.
+            patch.setattr(type(client), "delete_automation", lambda *given: [delete(*given), delete(*given)][0])
+            deploy(read_deployments(file_of_deployments()))
         assert [len(client.read_automations_by_name(name)) for name in (ENDING, RETURNING)] == [1, 1]
+        own(client, wanted[0][1])  # as a deployment that was killed has left it
+        deploy(read_deployments(file_of_deployments()))
+        assert len(client.read_automations_by_name(ENDING)) == 1

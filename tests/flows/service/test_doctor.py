@@ -5,15 +5,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Scheduled
 
 import flows.cli
 from flows.service import doctor
@@ -157,3 +159,26 @@ def _found(client: SyncPrefectClient, outcome: str, detail: str) -> None:
     while (found := doctor._workers(client))[1:3] != (outcome, detail):
         assert time.monotonic() < until, found
         time.sleep(0.1)
+
+
+def test_a_storage_that_cannot_be_read_is_wrong(
+    look: Callable[[], tuple[int, Found]], tmp_path: Path, no_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.files.children", Mock(side_effect=PermissionError("may not be read")))
+    code, found = look()
+    assert code == 1
+    assert "storage" in wrong(found)
+    assert "may not be read" in found["storage"]["detail"]
+
+
+def test_a_run_that_is_late_is_wrong(client: SyncPrefectClient) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    deployment = client.read_deployment_by_name("retrain/any")
+    due = datetime.now(UTC) - timedelta(minutes=doctor.LATE_MINUTES + 1)
+    run = client.create_flow_run_from_deployment(
+        deployment.id, parameters={"dataset": "mylog"}, state=Scheduled(scheduled_time=due)
+    )
+    found = doctor._late(client)
+    client.delete_flow_run(run.id)
+    assert (found.check, found.outcome) == ("schedules", "wrong")
+    assert f"more than {doctor.LATE_MINUTES} minutes late" in found.detail

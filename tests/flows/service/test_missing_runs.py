@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
 from own_log import own_log
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Cancelled, Completed, Failed, Running, Scheduled
+from prefect.states import Cancelled, Completed, Failed, Running
 
 from flows.service.dead_runs import runs_where, skip_late
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
@@ -23,6 +24,7 @@ from storage.artifacts.artifact import write_artifact
 from storage.drop import drop_dataset
 from storage.events.table import history
 from storage.layout import Layout
+from storage.objects import StoreUnreachable
 
 
 @pytest.fixture
@@ -136,17 +138,57 @@ def test_a_fault_of_one_dataset_stops_no_other(
     assert problem.startswith("mylog: the window ")
 
 
-def test_late_runs_of_a_deployment_are_skipped_by_the_first_that_runs(client: SyncPrefectClient) -> None:
+def test_late_runs_of_a_schedule_are_skipped_by_the_first_that_runs(client: SyncPrefectClient) -> None:
     [deployment] = scheduled(client)
-    own, *late = (client.create_flow_run_from_deployment(deployment.id) for _ in range(3))
-    tomorrow = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(days=1))
-    later = client.create_flow_run_from_deployment(deployment.id, state=tomorrow)
+    own, wanted = (client.create_flow_run_from_deployment(deployment.id) for _ in range(2))  # by a person
     client.set_flow_run_state(own.id, Completed(), force=True)  # not Running: another test looks for silent runs
+    today = datetime.now(UTC)
+    for years in (-2, 1):  # the cron line is of the first of January
+        begin = (today + timedelta(days=365 * years)).isoformat()
+        client.request(
+            "POST",
+            "/deployments/{id}/schedule",
+            path_params={"id": deployment.id},
+            json={"start_time": begin, "min_runs": 1, "max_runs": 1},
+        )
+    made = [run for run in runs_where(client, deployment_id={"any_": [deployment.id]}) if run.auto_scheduled]
+    late = {run.name for run in made if run.expected_start_time is not None and run.expected_start_time < today}
+    assert 0 < len(late) < len(made)
     assert skip_late(client, None) == []
-    assert sorted(skip_late(client, str(own.id))) == sorted(run.name for run in late)
-    states = [client.read_flow_run(run.id).state_name for run in (own, *late, later)]
-    assert states == ["Completed", SKIPPED, SKIPPED, "Scheduled"]
+    assert set(skip_late(client, str(own.id))) == late
+    states = {run.name: client.read_flow_run(run.id).state_name for run in (own, wanted, *made)}
+    assert {name for name, state in states.items() if state == SKIPPED} == late
+    assert states[wanted.name] == "Scheduled"
     assert skip_late(client, str(own.id)) == []
+
+
+def test_a_store_that_is_away_is_no_fault_of_a_dataset(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    away = StoreUnreachable("s3://bucket", "it is away")
+    monkeypatch.setattr("flows.service.missing_runs.history", Mock(side_effect=away))
+    with pytest.raises(StoreUnreachable):
+        start_missing(client, layout)
+
+
+def test_a_report_by_the_clock_counts_where_the_schedule_has_one(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    seen: list[tuple[str, str | None]] = []
+    monkeypatch.setattr("flows.service.missing_runs.complete_snapshots", lambda *given: seen.append(given))
+    make_schedule("mylog", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, as_of="now")
+    [deployment] = scheduled(client)
+    run = client.create_flow_run_from_deployment(deployment.id)
+    client.set_flow_run_state(run.id, Running(), force=True)
+    during = int(datetime.now(UTC).timestamp() * 1e6)
+    client.set_flow_run_state(run.id, Completed(), force=True)
+    monkeypatch.setattr(
+        "flows.service.missing_runs.history", lambda *given: history(*given).with_columns(arrival=pl.lit(during))
+    )
+    assert start_missing(client, layout) == ([], [])
+    assert seen == [("mylog", "now")]
 
 
 def test_the_run_that_made_the_commit_is_not_followed_by_another(

@@ -16,6 +16,8 @@ import flows.cli
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
 from flows.service.schedules import BadSchedule, absolute_logs, make_schedule, schedule_of
 from flows.tasks.ingest import ingest_log
+from storage.events.declarations import declare
+from storage.layout import Layout
 
 Run = Callable[..., tuple[int, str]]
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
@@ -142,8 +144,24 @@ def test_windows_that_new_rows_move_are_refused(run: Run, tmp_path: Path, monkey
     for options in (["--window", "7d"], ["--finished"], ["--log", "incoming/", "--window", "calendar 1mo"]):
         assert run("grown", "--interval", "6h", *options)[0] == 0
     assert run("uci", "--interval", "6h", "--log", "out.ucsocial")[0] == 0
-    for dataset in ("grown", "uci"):
+    for options in ([], ["--log", "rds.txt"], ["--window", "12 equal time"]):  # its own windows are a number, too
+        assert run("rds", "--interval", "6h", *options)[0] == 1
+    declare(Layout.from_environment(), "ended", {"window": "12 equal", "finished": True})
+    assert run("ended", "--interval", "6h")[0] == 0
+    for dataset in ("grown", "uci", "ended"):
         assert run(dataset, "--remove")[0] == 0
+
+
+def test_a_clock_of_a_schedule_is_now_and_needs_times(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    options = ("clock", "--interval", "6h", "--window", "7d")
+    code, printed = run(*options, "--as-of", "nwo")
+    assert (code, "'nwo': expected \"now\"" in printed) == (1, True), printed
+    code, printed = run(*options, "--as-of", "now", "--time-unit", "step")
+    assert (code, "no clock" in printed) == (1, True), printed
+    assert run("--list", "--json") == (0, "[]\n")
 
 
 def test_a_run_that_is_due_while_the_one_before_runs_is_cancelled_by_the_server(run: Run) -> None:
