@@ -4,6 +4,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,8 @@ class _OpenFile:
 
     def remove(self) -> None:
         """Remove the unfinished file."""
-        self._stream.close()
+        with suppress(OSError):  # closing writes what is left in memory, and a full disk refuses that once more
+            self._stream.close()
         self._temporary.unlink(missing_ok=True)
 
 

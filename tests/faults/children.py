@@ -8,12 +8,11 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 SECONDS_TO_END = 120.0
 
@@ -34,7 +33,7 @@ class Child:
 
     process: int
     result: int  # a pipe's end, from which its result is read
-    output: IO[str]
+    output: int  # a pipe's end, too, because a limit of files, such as of a full disk, does not hold for it
     started: float
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -51,23 +50,27 @@ class Child:
 
     def _ended(self, kill_after: float | None) -> Ended:
         limit = SECONDS_TO_END if kill_after is None else kill_after
-        chunks = []
-        with os.fdopen(self.result, "rb", buffering=0) as result:
-            while True:
-                left = self.started + limit - time.monotonic()
-                if not select.select([result], [], [], max(left, 0))[0]:
-                    self.kill()
-                    break
-                chunk = result.read(1 << 16)
-                if not chunk:
-                    break
-                chunks.append(chunk)
+        chunks: dict[int, list[bytes]] = {self.result: [], self.output: []}
+        open_ends = {self.result, self.output}
+        while self.result in open_ends:  # a process that the child has started may have its output open for longer
+            left = self.started + limit - time.monotonic()
+            ready = select.select(open_ends, [], [], max(left, 0))[0]
+            if not ready:
+                self.kill()
+                break
+            for end in ready:
+                chunk = os.read(end, 1 << 16)
+                chunks[end].append(chunk)
+                open_ends -= set() if chunk else {end}
         _, status = os.waitpid(self.process, 0)
         seconds = time.monotonic() - self.started
-        self.output.seek(0)
-        with self.output:
-            text = self.output.read()
-        value = json.loads(b"".join(chunks)) if chunks else None
+        while select.select([self.output], [], [], 0)[0] and (chunk := os.read(self.output, 1 << 16)):
+            chunks[self.output].append(chunk)
+        for end in chunks:
+            os.close(end)
+        result, output = (b"".join(parts) for parts in chunks.values())
+        value = json.loads(result) if result else None
+        text = output.decode(errors="replace")
         return Ended(code=os.waitstatus_to_exitcode(status), value=value, output=text, seconds=seconds)
 
 
@@ -75,17 +78,19 @@ def started(function: Callable[[], Any], **environment: str) -> Child:
     """Start a child that calls the function; its exit code is 0, that of SystemExit, or 70 after another error."""
     sys.stdout.flush()
     reader, writer = os.pipe()
-    output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed by its reader
+    output, written = os.pipe()
     begun, process = time.monotonic(), os.fork()
     if process:
         os.close(writer)
+        os.close(written)
         return Child(process=process, result=reader, output=output, started=begun)
     code = 70
     try:
         os.close(reader)
+        os.close(output)
         os.environ.update(environment)
         for stream in (1, 2):
-            os.dup2(output.fileno(), stream)
+            os.dup2(written, stream)
         value = function()
         sys.stdout.flush()
         with os.fdopen(writer, "wb") as result:
