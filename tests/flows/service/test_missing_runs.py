@@ -1,4 +1,7 @@
-"""A commit that no retraining has seen starts one, once; a paused schedule starts none."""
+"""A commit that no retraining has seen starts one, once; a paused schedule starts none.
+
+Tests elsewhere commit to logs of other names: the event of a commit would start a run of a schedule made here.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,7 +33,7 @@ from storage.objects import StoreUnreachable
 @pytest.fixture
 def client(server: str) -> Iterator[SyncPrefectClient]:
     deploy(read_deployments(file_of_deployments()))
-    schedule("mylog")
+    schedule("missedlog")
     with get_client(sync_client=True) as client:
         yield client
         for deployment in scheduled(client):
@@ -48,7 +51,7 @@ def schedule(dataset: str) -> None:
     make_schedule(dataset, schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0)
 
 
-def commit(path: Path, num_rows: int, dataset: str = "mylog") -> None:
+def commit(path: Path, num_rows: int, dataset: str = "missedlog") -> None:
     reading = {"log": [str(own_log(path, num_rows))], "max_bad": "20%"}
     columns = {"source": "user", "target": "item", "time": "created_at"}
     ingest_log(dataset, reading | columns, show=lambda text: None)
@@ -62,7 +65,7 @@ def write_report(dataset: str) -> None:
     write_artifact(opened.layout.report(dataset, **keys), {"metrics": pl.DataFrame()}, lineage)
 
 
-def due_runs(client: SyncPrefectClient, dataset: str = "mylog") -> list[FlowRun]:
+def due_runs(client: SyncPrefectClient, dataset: str = "missedlog") -> list[FlowRun]:
     """Runs of the schedule of a dataset that were started, not those of next year."""
     [deployment] = [each for each in scheduled(client) if each.parameters["dataset"] == dataset]
     runs = runs_where(client, deployment_id={"any_": [deployment.id]})
@@ -74,55 +77,57 @@ def test_a_commit_is_followed_by_one_run_until_one_completes(
 ) -> None:
     assert start_missing(client, layout) == ([], [])  # nothing is stored
     commit(tmp_path / "first.csv", 300)
-    set_active("mylog", is_active=False)
+    set_active("missedlog", is_active=False)
     assert start_missing(client, layout) == ([], [])
-    set_active("mylog", is_active=True)
-    assert start_missing(client, layout) == (["mylog, version 1 of the event table"], [])
+    set_active("missedlog", is_active=True)
+    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
     assert start_missing(client, layout) == ([], [])  # it waits for a worker
     for number in range(1, MOST_TRIES):
         [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
         client.set_flow_run_state(run.id, Running(), force=True)
         assert start_missing(client, layout) == ([], [])
         client.set_flow_run_state(run.id, Failed(), force=True)
-        assert start_missing(client, layout)[0] == ["mylog, version 1 of the event table"]
+        assert start_missing(client, layout)[0] == ["missedlog, version 1 of the event table"]
         assert len(due_runs(client)) == number + 1
     [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
     client.set_flow_run_state(run.id, Failed(), force=True)
     started, [problem] = start_missing(client, layout)
     assert started == []
-    assert problem.startswith(f"mylog: {MOST_TRIES} retrainings after version 1 of the event table failed")
+    assert problem.startswith(f"missedlog: {MOST_TRIES} retrainings after version 1 of the event table failed")
     client.set_flow_run_state(run.id, Completed(), force=True)
     assert start_missing(client, layout) == ([], [])
     commit(tmp_path / "second.csv", 600)  # a new commit needs a new run
-    assert start_missing(client, layout) == (["mylog, version 2 of the event table"], [])
+    assert start_missing(client, layout) == (["missedlog, version 2 of the event table"], [])
 
 
 def test_each_dataset_and_each_history_of_one_has_a_run_of_its_own(
     client: SyncPrefectClient, layout: Layout, tmp_path: Path
 ) -> None:
-    schedule("other")
+    schedule("secondlog")
     commit(tmp_path / "log.csv", 300)
-    commit(tmp_path / "log.csv", 300, "other")
-    lines = [f"{name}, version 1 of the event table" for name in ("mylog", "other")]
+    commit(tmp_path / "log.csv", 300, "secondlog")
+    lines = [f"{name}, version 1 of the event table" for name in ("missedlog", "secondlog")]
     assert start_missing(client, layout) == (lines, [])
     for deployment in scheduled(client):
         [run] = due_runs(client, str(deployment.parameters["dataset"]))
         client.set_flow_run_state(run.id, Completed(), force=True)
     assert start_missing(client, layout) == ([], [])
-    drop_dataset(layout, "other")
-    commit(tmp_path / "log.csv", 300, "other")
-    remove_schedule("mylog")  # its run goes with it
-    schedule("mylog")
+    drop_dataset(layout, "secondlog")
+    commit(tmp_path / "log.csv", 300, "secondlog")
+    remove_schedule("missedlog")  # its run goes with it
+    schedule("missedlog")
     assert start_missing(client, layout) == (lines, [])
-    assert len(due_runs(client, "other")) == 2
-    assert len(due_runs(client, "mylog")) == 1
+    assert len(due_runs(client, "secondlog")) == 2
+    assert len(due_runs(client, "missedlog")) == 1
 
 
 def test_a_fault_of_one_dataset_stops_no_other(
     client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule("other")
-    for number, dataset in enumerate(("mylog", "mylog", "other"), start=1):  # the windows of mylog have moved
+    schedule("secondlog")
+    for number, dataset in enumerate(
+        ("missedlog", "missedlog", "secondlog"), start=1
+    ):  # the windows of missedlog have moved
         commit(tmp_path / f"{number}.csv", 300 * number, dataset)
     [of_mylog, _] = scheduled(client)
     run = client.create_flow_run_from_deployment(of_mylog.id)
@@ -134,8 +139,8 @@ def test_a_fault_of_one_dataset_stops_no_other(
         lambda *given: history(*given).with_columns(arrival=pl.lit(int(during.timestamp() * 1e6))),
     )
     started, [problem] = start_missing(client, layout)
-    assert started == ["other, version 1 of the event table"]
-    assert problem.startswith("mylog: the window ")
+    assert started == ["secondlog, version 1 of the event table"]
+    assert problem.startswith("missedlog: the window ")
 
 
 def test_late_runs_of_a_schedule_are_skipped_by_the_first_that_runs(client: SyncPrefectClient) -> None:
@@ -178,7 +183,7 @@ def test_a_report_by_the_clock_counts_where_the_schedule_has_one(
     commit(tmp_path / "log.csv", 300)
     seen: list[tuple[str, str | None]] = []
     monkeypatch.setattr("flows.service.missing_runs.complete_snapshots", lambda *given: seen.append(given))
-    make_schedule("mylog", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, as_of="now")
+    make_schedule("missedlog", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, as_of="now")
     [deployment] = scheduled(client)
     run = client.create_flow_run_from_deployment(deployment.id)
     client.set_flow_run_state(run.id, Running(), force=True)
@@ -188,7 +193,7 @@ def test_a_report_by_the_clock_counts_where_the_schedule_has_one(
         "flows.service.missing_runs.history", lambda *given: history(*given).with_columns(arrival=pl.lit(during))
     )
     assert start_missing(client, layout) == ([], [])
-    assert seen == [("mylog", "now")]
+    assert seen == [("missedlog", "now")]
 
 
 def test_the_run_that_made_the_commit_is_not_followed_by_another(
@@ -200,10 +205,10 @@ def test_the_run_that_made_the_commit_is_not_followed_by_another(
     commit(tmp_path / "log.csv", 300)
     assert start_missing(client, layout) == ([], [])
     client.set_flow_run_state(run.id, Completed(), force=True)
-    write_report("mylog")
+    write_report("missedlog")
     assert start_missing(client, layout) == ([], [])
     commit(tmp_path / "later.csv", 600)
-    assert start_missing(client, layout)[0] == ["mylog, version 2 of the event table"]
+    assert start_missing(client, layout)[0] == ["missedlog, version 2 of the event table"]
 
 
 def test_a_cancelled_run_is_followed_by_a_new_one_and_not_without_end(
@@ -211,16 +216,16 @@ def test_a_cancelled_run_is_followed_by_a_new_one_and_not_without_end(
 ) -> None:
     commit(tmp_path / "log.csv", 300)
     for number in range(1, MOST_TRIES + 1):
-        assert start_missing(client, layout) == (["mylog, version 1 of the event table"], [])
+        assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
         assert len(due_runs(client)) == number
         [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
         client.set_flow_run_state(run.id, Cancelled(), force=True)
     started, [problem] = start_missing(client, layout)
-    assert (started, problem.startswith(f"mylog: {MOST_TRIES} retrainings")) == ([], True)
+    assert (started, problem.startswith(f"missedlog: {MOST_TRIES} retrainings")) == ([], True)
 
 
 def test_a_scheduled_run_that_was_skipped_is_no_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
-    make_schedule("mylog", schedule_of("0 3 1 * *", None), {}, {}, 0)
+    make_schedule("missedlog", schedule_of("0 3 1 * *", None), {}, {}, 0)
     commit(tmp_path / "log.csv", 300)
     [deployment] = scheduled(client)
     client.request(
@@ -230,4 +235,4 @@ def test_a_scheduled_run_that_was_skipped_is_no_try(client: SyncPrefectClient, l
     assert len(skipped) >= MOST_TRIES
     for run in skipped:
         client.set_flow_run_state(run.id, Cancelled(name=SKIPPED), force=True)
-    assert start_missing(client, layout) == (["mylog, version 1 of the event table"], [])
+    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
