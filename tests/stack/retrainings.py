@@ -16,6 +16,7 @@ from storage.artifacts.artifact import read_table
 from storage.champions import read_champion
 from storage.layout import Layout
 from storage.published import latest, publications
+from storage.tracking.spool import spooled_runs
 
 # Long enough to be stopped in: the epochs are short, and there are many.
 SETTINGS = {
@@ -94,7 +95,11 @@ def assert_tracked_once(stack: Stack, dataset: str) -> None:
     assert len({version["run_id"] for version in versions}) == len(versions) == 1
 
 
-def reconciled(stack: Stack) -> None:
-    """Run the flow that is scheduled every five minutes."""
+def reconciled(stack: Stack, store: Layout) -> None:
+    """Run the flow that is scheduled every five minutes, and wait until all results are in MLflow.
+
+    The run of the schedule may be sending some, which this one then leaves to it.
+    """
     run = stack.run_of("reconcile/any")
     wait_until(lambda: stack.state(run) == "Completed", 180, "reconcile did not complete")
+    wait_until(lambda: not spooled_runs(Path(store.spool)), 120, "results wait in the spool")

@@ -46,7 +46,7 @@ def test_a_killed_flow_ends_and_the_next_one_goes_on(
         os.kill(process, signal.SIGKILL)
     ends(stack, run, SLOT_SECONDS, "Crashed")
     ends(stack, started(stack, log, "flow-killed"))
-    reconciled(stack)
+    reconciled(stack, store)
     assert_sound(stack, store, "flow-killed", undisturbed)
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_is_killed_with_its_worker_frees_its_slot_and_is_resumed_by_t
     left = SLOT_SECONDS - (time.monotonic() - killed)
     wait_until(lambda: state_type(stack, following) in ("PENDING", "RUNNING"), left, "the slot is not free")
     ends(stack, following)
-    reconciled(stack)
+    reconciled(stack, store)
     assert_sound(stack, store, "both-killed", undisturbed)
 
 

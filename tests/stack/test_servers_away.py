@@ -9,6 +9,7 @@ from compose_stack import Stack, ends
 from retrainings import assert_sound, in_training, reconciled, started
 
 from storage.layout import Layout
+from storage.tracking.spool import spooled_runs
 
 pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("idle")]
 
@@ -20,9 +21,9 @@ def test_results_wait_while_mlflow_is_down_and_are_sent_once(
     in_training(stack, store, run, "mlflow-down")
     stack.stop("mlflow")
     ends(stack, run)
+    assert spooled_runs(Path(store.spool)) != []
     stack.restart("mlflow")
-    assert list(Path(store.spool).iterdir()) != []
-    reconciled(stack)
+    reconciled(stack, store)
     assert_sound(stack, store, "mlflow-down", undisturbed)
 
 
@@ -33,7 +34,7 @@ def test_results_wait_while_mlflow_hangs_and_are_sent_once(
     in_training(stack, store, run, "mlflow-hanging")
     with stack.hanging("mlflow"):
         ends(stack, run)
-    reconciled(stack)
+    reconciled(stack, store)
     assert_sound(stack, store, "mlflow-hanging", undisturbed)
 
 
@@ -47,7 +48,7 @@ def test_a_run_outlasts_an_object_store_that_is_away(
     time.sleep(seconds)
     stack.restart("s3")
     ends(stack, run, 400)
-    reconciled(stack)
+    reconciled(stack, store)
     assert_sound(stack, store, f"store-away-{seconds}", undisturbed)
 
 
@@ -59,5 +60,5 @@ def test_a_run_outlasts_an_object_store_that_hangs(
     with stack.hanging("s3"):
         time.sleep(45)
     ends(stack, run, 400)
-    reconciled(stack)
+    reconciled(stack, store)
     assert_sound(stack, store, "store-hanging", undisturbed)

@@ -40,7 +40,7 @@ def test_a_commit_starts_the_retraining_by_its_event(
     [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 60, "no retraining was started")
     assert run["created_by"]["type"] == "AUTOMATION"
     ends(stack, run["id"])
-    reconciled(stack)
+    reconciled(stack, store)
     assert len(stack.request("/flow_runs/filter", of_this)) == 1
     assert_sound(stack, store, "by-event", undisturbed)
 
@@ -52,10 +52,10 @@ def test_rows_that_came_while_the_server_was_away_are_retrained_on(
     stack.stop("prefect-server")
     committed(stack, store, log, "event-lost")
     stack.restart("prefect-server")
-    reconciled(stack)
+    reconciled(stack, store)
     [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 60, "no retraining was started")
     ends(stack, run["id"])
-    reconciled(stack)
+    reconciled(stack, store)
     assert len(stack.request("/flow_runs/filter", of_this)) == 1
     assert_sound(stack, store, "event-lost", undisturbed)
 
