@@ -43,6 +43,7 @@ class Declared:
     bipartite: bool | None = None  # two id spaces: source 7 and target 7 are different nodes
     directed: bool | None = None
     comment_marks: str = "%#"  # a line that starts with one of these is left out
+    is_known: bool = False  # a known log; a copy of it may have row numbers before the columns, under an empty name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,7 @@ def declared_by(dataset: Dataset) -> Declared:
         time_unit=dataset.time_unit,
         bipartite=dataset.bipartite,
         directed=dataset.directed,
+        is_known=True,
     )
 
 

@@ -334,7 +334,7 @@ def _looks_like_header(rows: Sequence[Row], declared: Declared) -> bool:
     if any(isinstance(column, str) and not column.isdecimal() for column in columns):
         return True
     first = rows[0]
-    if any(map(_is_value, first)) or not all(first):
+    if any(map(_is_value, first)) or not all(first[1:]):  # that of row numbers, as pandas writes them, has no name
         return False
     return len(rows) == 1 or any(_is_value(cell) for row in rows[1:20] for cell in row)
 

@@ -110,10 +110,13 @@ def _plan(table: Table, declared: Declared, roles: dict[str, Any], unit: TimeUni
 def _roles(table: Table, declared: Declared) -> tuple[dict[str, Any], list[str]]:
     """Find the position of each role: first as declared, then by the columns' names, then by their values."""
     num_fields = max(table.num_fields, len(table.names))
+    wanted = {field.name: getattr(declared, field.name) for field in fields(Columns)}
+    if declared.is_known and table.names[:1] == ("",):
+        wanted = {role: column + 1 if isinstance(column, int) else column for role, column in wanted.items()}
     given = {
-        field.name: position(field.name, getattr(declared, field.name), table.names, num_fields, table.where)
-        for field in fields(Columns)
-        if getattr(declared, field.name) is not None
+        role: position(role, column, table.names, num_fields, table.where)
+        for role, column in wanted.items()
+        if column is not None
     }
     guessed = dict(given)
     _add_named(table, guessed)

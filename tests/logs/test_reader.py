@@ -5,7 +5,7 @@ from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons, texts
 
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import read_events
-from dyformer.logs.plan import declared_by
+from dyformer.logs.plan import Declared, declared_by
 from dyformer.logs.raw_file import ColumnNotFound
 from dyformer.logs.sniffing import sniff_plan
 
@@ -62,6 +62,27 @@ def test_both_jodie_forms_read_alike_as_the_known_dataset():
     one, other = (read_events(raw(text), sniff_plan(raw(text), known)) for text in (published, renumbered))
     assert one.events.equals(other.events)
     assert one.events["label"].to_list() == [0, 1]
+
+
+def test_the_processed_jodie_form_with_row_numbers_is_recognised():
+    """TGN's preprocessing writes the numbers of rows first, under an empty name, and those of features last."""
+    text = ",u,i,ts,label,idx\n0,7,20,0.0,0,1\n1,8,21,36.0,1,2\n2,7,21,77.0,0,3\n"
+    for declared in (None, declared_by(DATASETS["snap-wikipedia"])):
+        plan = sniff_plan(raw(text), declared)
+        result = read_events(raw(text), plan)
+        assert plan.bipartite
+        assert texts(result, "source", "target", "time", "label").rows() == [
+            ("7", "20", 0, 0),
+            ("8", "21", 36 * SECOND, 1),
+            ("7", "21", 77 * SECOND, 0),
+        ]
+        assert not reasons(result)
+
+
+def test_an_unnamed_first_column_of_a_log_of_ones_own_counts_as_a_column():
+    text = ",target,time\nann,bob,1600000000\nbob,cid,1600000001\n"
+    plan = sniff_plan(raw(text), Declared(source=0, target=1, time=2))
+    assert texts(read_events(raw(text), plan), "source", "target").rows() == [("ann", "bob"), ("bob", "cid")]
 
 
 def test_many_undecodable_lines_each_cost_one_row():
