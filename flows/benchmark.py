@@ -32,7 +32,8 @@ from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
 from flows.tasks.evaluation.labels import score_labels, scored_labels_metrics, steps_to_score
 from flows.tasks.evaluation.live_update import live_update_metrics, rank_week, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
-from flows.tasks.methods import chosen_methods, label_methods
+from flows.tasks.methods import chosen_methods, label_methods, searched_dataset
+from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import track_benchmark, track_rankings
 
 Models = dict[tuple[str, int], dict[int, str]]
@@ -57,6 +58,11 @@ def groups_of(chosen: Mapping[str, Method | NodeScorer]) -> list[list[str]]:
     return [*([scorers] if scorers else []), *([name] for name in chosen if name not in scorers)]
 
 
+def searched_steps(snapshots: str, steps: list[int]) -> str | None:
+    """Return the dataset whose chosen settings a benchmark of these steps may use for all of them, or None."""
+    return searched_dataset(open_snapshots(snapshots), min(steps))
+
+
 def _fitted(
     snapshots: str, step: int, experiment: Experiment, chosen: dict[str, Method], seed: int, known: Models
 ) -> Iterator[tuple[list[str], tuple[str, ...]]]:
@@ -68,16 +74,24 @@ def _fitted(
     for names in groups_of(chosen):
         method = chosen[names[0]]
         if isinstance(method, Variation):
-            changed, models = method.changed(experiment), known[names[0], seed]
+            changed, models = method.changed(experiment).of_seed(seed), known[names[0], seed]
             yield names, tuple(trained(snapshots, model_steps(step - 1), changed, seed, models))
         else:
             yield names, ()
 
 
 def paper_scores(
-    snapshots: str, jobs: Iterable[tuple[int, int]], experiment: Experiment, chosen: dict[str, Method]
+    snapshots: str,
+    jobs: Iterable[tuple[int, int]],
+    experiment: Experiment,
+    names: list[str],
+    searched: str | None = None,
 ) -> list[str]:
-    """Evaluate methods on each step and seed of `jobs` in the paper's protocol; return the scores' addresses."""
+    """Evaluate methods on each step and seed of `jobs` in the paper's protocol; return the scores' addresses.
+
+    `names` as in chosen_methods; they have the settings that a search chose for the dataset `searched`.
+    """
+    chosen = chosen_methods(names, dataset=searched)
     scores: list[str] = []
     models_of: Models = defaultdict(dict)
     for step, seed in jobs:
@@ -85,15 +99,23 @@ def paper_scores(
             scores.append(
                 evaluate_task(snapshots, models[-1], step, names[0], seed, models[:-1])
                 if models
-                else methods_task(snapshots, names, step, experiment, seed)
+                else methods_task(snapshots, names, step, experiment.of_seed(seed), seed, searched)
             )
     return scores
 
 
 def prequential_scores(
-    snapshots: str, jobs: Iterable[tuple[int, int]], experiment: Experiment, chosen: dict[str, Method]
+    snapshots: str,
+    jobs: Iterable[tuple[int, int]],
+    experiment: Experiment,
+    names: list[str],
+    searched: str | None = None,
 ) -> list[str]:
-    """Rank the links of each step and seed of `jobs` by methods; return the addresses of the scored queries."""
+    """Rank the links of each step and seed of `jobs` by methods; return the addresses of the scored queries.
+
+    `names` and `searched` as in paper_scores.
+    """
+    chosen = chosen_methods(names, dataset=searched)
     scores: list[str] = []
     models_of: Models = defaultdict(dict)
     for step, seed in jobs:
@@ -102,15 +124,23 @@ def prequential_scores(
             scores.append(
                 rank_model_task(snapshots, queries, models[-1], names[0], seed, models[:-1])
                 if models
-                else rank_methods_task(snapshots, queries, names, experiment, seed)
+                else rank_methods_task(snapshots, queries, names, experiment, seed, searched)
             )
     return scores
 
 
 def label_scores(
-    snapshots: str, jobs: Iterable[tuple[int, int]], experiment: Experiment, chosen: Mapping[str, Method | NodeScorer]
+    snapshots: str,
+    jobs: Iterable[tuple[int, int]],
+    experiment: Experiment,
+    names: list[str],
+    searched: str | None = None,
 ) -> list[str]:
-    """Score the nodes of the steps and seeds of `jobs` by methods; return the scores' addresses."""
+    """Score the nodes of the steps and seeds of `jobs` by methods; return the scores' addresses.
+
+    `names` as in label_methods; `searched` as in paper_scores.
+    """
+    chosen = label_methods(names, dataset=searched)
     scores: list[str] = []
     steps_of: dict[int, list[int]] = defaultdict(list)
     for step, seed in jobs:
@@ -121,7 +151,7 @@ def label_scores(
             if isinstance(method, Variation):
                 untils = list(range(MIN_TRAINED_STEPS, max(steps)))
                 models = trained(snapshots, untils, method.changed(experiment), seed, {})
-            scores.append(labels_task(snapshots, name, steps, experiment, seed, models))
+            scores.append(labels_task(snapshots, name, steps, experiment, seed, models, searched))
     return scores
 
 
@@ -144,10 +174,11 @@ def benchmark(
     Returns:
         snapshots: address; scores: addresses of the evaluated pairs.
     """
-    experiment, chosen = experiment_of(dataset, changes), chosen_methods(methods)
+    experiment, names = experiment_of(dataset, changes), list(chosen_methods(methods))
     snapshots = ingest(dataset, reading)["snapshots"]
-    jobs = _jobs(f"benchmark {dataset}", steps_to_evaluate(snapshots, steps), seeds)
-    scores = paper_scores(snapshots, jobs, experiment, chosen)
+    numbers = steps_to_evaluate(snapshots, steps)
+    jobs = _jobs(f"benchmark {dataset}", numbers, seeds)
+    scores = paper_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
     show_table(dataset, metrics(scores, snapshots))
     track_task(snapshots, scores, study)
     return {"snapshots": snapshots, "scores": scores}
@@ -171,10 +202,11 @@ def prequential(
     Returns:
         snapshots: address; scores: addresses of the scored queries.
     """
-    experiment, chosen = experiment_of(dataset, changes).check_interactions(), chosen_methods(methods)
+    experiment, names = experiment_of(dataset, changes).check_interactions(), list(chosen_methods(methods))
     snapshots = ingest(dataset, reading)["snapshots"]
-    jobs = _jobs(f"prequential benchmark {dataset}", steps_to_rank(snapshots, steps), seeds)
-    scores = prequential_scores(snapshots, jobs, experiment, chosen)
+    numbers = steps_to_rank(snapshots, steps)
+    jobs = _jobs(f"prequential benchmark {dataset}", numbers, seeds)
+    scores = prequential_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
     rows = ranking_metrics(scores, snapshots)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
     track_rankings_task(snapshots, scores, rows, study=study)
@@ -200,13 +232,12 @@ def labels(
     Returns:
         snapshots: address; scores: addresses of the scored nodes.
     """
-    experiment, chosen = (
-        experiment_of(dataset, changes).check_interactions(),
-        label_methods(methods or list(NODE_METHODS)),
-    )
+    experiment, names = experiment_of(dataset, changes).check_interactions(), methods or list(NODE_METHODS)
+    label_methods(names)  # raises for an unknown one, before anything is committed
     snapshots = ingest(dataset, reading)["snapshots"]
-    jobs = _jobs(f"labels of {dataset}", steps_to_score(snapshots, steps), seeds)
-    scores = label_scores(snapshots, jobs, experiment, chosen)
+    numbers = steps_to_score(snapshots, steps)
+    jobs = _jobs(f"labels of {dataset}", numbers, seeds)
+    scores = label_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
     track_rankings_task(snapshots, scores, scored_labels_metrics(scores, snapshots), study=study)
     return {"snapshots": snapshots, "scores": scores}
 
@@ -229,13 +260,16 @@ def forecasts(
     Returns:
         snapshots: address; scores: addresses of the backtests.
     """
-    experiment, chosen = experiment_of(dataset, changes).check_interactions(), chosen_methods(methods)
+    experiment, names = experiment_of(dataset, changes).check_interactions(), list(chosen_methods(methods))
     snapshots = ingest(dataset, reading)["snapshots"]
+    numbers = steps_to_backtest(snapshots, steps)
+    searched = searched_steps(snapshots, numbers)
+    chosen = chosen_methods(names, dataset=searched)
     scores: list[str] = []
     models_of: Models = defaultdict(dict)
-    for step, seed in _jobs(f"forecasts of {dataset}", steps_to_backtest(snapshots, steps), seeds):
-        for names, models in _fitted(snapshots, step - 1, experiment, chosen, seed, models_of):
-            scores += [backtest_task(snapshots, name, step, experiment, seed, models) for name in names]
+    for step, seed in _jobs(f"forecasts of {dataset}", numbers, seeds):
+        for group, models in _fitted(snapshots, step - 1, experiment, chosen, seed, models_of):
+            scores += [backtest_task(snapshots, name, step, experiment, seed, models, searched) for name in group]
     rows = backtest_metrics(scores, snapshots)
     show_tables(dataset, {"forecasts": printed_forecasts(rows, dataset)})
     track_rankings_task(snapshots, scores, rows, reliability(read_backtests(scores), baselines=BASELINES))

@@ -146,16 +146,17 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     out: Path | None,
 ) -> None:
     """Run an experiment, print its tables, and write its files."""
-    from dyformer.experiments.studies.studies import COST, PAPER, study_of
+    from dyformer.experiments.studies.studies import COST, study_of
 
     study = study_of(name)
     if study.protocol == COST and parallel > 1:
         raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
+    study.check_changes(text.partition("=")[0].strip() for text in changes or [])
     if study.protocol == COST and epochs is not None:
         raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave --epochs out")
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
-    if study.protocol not in (PAPER, COST):
+    if study.reads_interactions:
         experiments = {dataset: experiment.check_interactions() for dataset, experiment in experiments.items()}
     if study.protocol == COST and any(each.pretrain is None for each in experiments.values()):
         raise typer.BadParameter(f"{name} measures pre-training too: leave --set pretrain=none out")

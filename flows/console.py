@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
+QUIET = "DYFORMER_NO_PROGRESS"  # a variable of the processes that print no progress
 SHORT_LIST = 4  # values; a table shows the first two of a longer list
 CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
@@ -187,14 +188,24 @@ def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:
     return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in metrics.to_dicts()]
 
 
+def print_no_progress() -> None:
+    """Leave the progress to the process that started this one and others beside it, whose lines would mix."""
+    os.environ[QUIET] = "1"
+
+
 def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iterator[Item]:
     """Yield the items and print how many are done: a bar on a terminal, elsewhere an occasional line."""
+    if QUIET in os.environ:
+        return iter(items)
     return _with_bar(items, title, total) if sys.stderr.isatty() else _with_lines(items, title, total)
 
 
 @contextmanager
 def ongoing(title: str) -> Iterator[None]:
     """Print that work without parts to count goes on: a spinner on a terminal, elsewhere an occasional line."""
+    if QUIET in os.environ:
+        yield
+        return
     if sys.stderr.isatty():
         with _terminal().status(title):
             yield

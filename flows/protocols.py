@@ -10,7 +10,7 @@ from dyformer.experiments.methods import METHODS, default_methods
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES
-from dyformer.experiments.studies.study_tables import epochs_sentence, study_tables
+from dyformer.experiments.studies.study_tables import Setup, epochs_sentence, study_tables
 from dyformer.experiments.tables import PrintedTable, printed_tables
 from dyformer.experiments.tuning.chosen import chosen_settings, tuned_sentence
 from flows.benchmark import benchmark, forecasts, labels, live_update, prequential
@@ -79,7 +79,7 @@ def _live_update(
 
 
 def _label_tables(rows: pl.DataFrame, dataset: str) -> list[PrintedTable]:
-    return [table.printed() for table in study_tables("labels", STUDIES["labels"], rows, dataset)]
+    return [table.printed() for table in study_tables("labels", STUDIES["labels"], rows, dataset, Setup())]
 
 
 PROTOCOLS: dict[str, ProtocolRun] = {

@@ -22,23 +22,24 @@ from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.costs import cost_table
 from dyformer.experiments.studies.studies import COST, STUDIES, Study
-from dyformer.experiments.studies.study_tables import StudyTable, study_tables
-from flows.benchmark import groups_of, label_scores, paper_scores, prequential_scores
-from flows.console import tracked
+from dyformer.experiments.studies.study_tables import Setup, StudyTable, study_tables
+from dyformer.logs.datasets import DATASETS
+from flows.benchmark import groups_of, label_scores, paper_scores, prequential_scores, searched_steps
+from flows.console import print_no_progress, tracked
 from flows.protocols import PROTOCOLS
 from flows.service.outages import stored_task
 from flows.stages import ingest
 from flows.tasks.evaluation.costs import chosen_jobs, measure_costs, read_costs, step_to_cost
 from flows.tasks.evaluation.evaluate import steps_to_evaluate
 from flows.tasks.evaluation.labels import steps_to_score
-from flows.tasks.evaluation.rank import steps_to_rank
-from flows.tasks.methods import chosen_methods, label_methods, searched_dataset
+from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
+from flows.tasks.methods import chosen_methods, label_methods
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import track_study
 from flows.temporary_server import guard_temporary_server
 
 STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank, LABELS: steps_to_score, COST: step_to_cost}
-CHOSEN: dict[str, Callable[..., dict]] = {
+CHOSEN: dict[str, Callable[[list[str]], dict]] = {
     PAPER: chosen_methods,
     PREQUENTIAL: chosen_methods,
     LABELS: label_methods,
@@ -79,9 +80,15 @@ def run_trial(
     experiment: Experiment,
     names: list[str],
 ) -> list[str]:
-    """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses."""
-    chosen = CHOSEN[protocol](names, dataset=searched_dataset(open_snapshots(snapshots), min(steps)))
-    return SCORES[protocol](snapshots, [(step, seed) for step in steps], experiment, chosen)
+    """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses.
+
+    On one thread, so that the scores are the same for every number of processes.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    jobs = [(step, seed) for step in steps]
+    return SCORES[protocol](snapshots, jobs, experiment, names, searched_steps(snapshots, steps))
 
 
 def run_study(
@@ -114,22 +121,37 @@ def run_study(
     for _ in tracked(finished(trials, parallel), f"trials of {name}", len(trials)):
         pass
     for dataset, address in snapshots.items():
-        first = min(step for trial in trials if trial.dataset == dataset for step in trial.steps)
-        searched = searched_dataset(open_snapshots(address), first)
+        setup = setup_of(study, address, steps, experiments[dataset], changes)
         if study.protocol == COST:
             measured = [address for trial in trials if trial.dataset == dataset for address in run_trial(*trial)]
-            tables, drawn = [cost_table(name, study, read_costs(measured), dataset, changes, searched)], {}
+            tables, drawn = [cost_table(name, study, read_costs(measured), dataset, setup)], {}
         else:
             protocol = PROTOCOLS[study.protocol]
             scored = protocol.flow(dataset, None, steps, seeds, experiments[dataset], study.methods, name)
             metrics = protocol.metrics(scored["scores"], scored["snapshots"])
-            tables = study_tables(name, study, metrics, dataset, changes, experiments[dataset].max_epochs, searched)
-            drawn = plots(name, study, metrics, dataset)
+            if study.reference is not None:
+                metrics = ranking_metrics(scored["scores"], scored["snapshots"], (study.reference,))
+            tables = study_tables(name, study, metrics, dataset, setup)
+            drawn = plots(name, study, metrics, dataset, setup) | step_files(name, study, metrics, dataset)
         files = {file: text.encode() for table in tables for file, text in table.files().items()} | drawn
         track_study_task(name, address, files)
         made.tables.extend(tables)
         made.files.update(files)
     return made
+
+
+def setup_of(study: Study, snapshots: str, steps: str | None, experiment: Experiment, changes: str) -> Setup:
+    """Give how the methods of a study are run on one dataset."""
+    opened, numbers = open_snapshots(snapshots), STEPS[study.protocol](snapshots, steps)
+    known = DATASETS.get(opened.dataset)
+    has_windows = known is not None and opened.window == str(known.window)
+    return Setup(
+        changes=changes,
+        experiment=experiment,
+        searched=searched_steps(snapshots, numbers),
+        window=opened.window,
+        is_papers=has_windows and (steps is None or numbers == STEPS[study.protocol](snapshots, None)),
+    )
 
 
 def trials_of(
@@ -156,10 +178,8 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Trial]:
             yield trial
         return
     context = get_context("spawn")  # because threads of torch and Prefect do not survive a fork
-    num, num_trials, part = (1, 1, os.cpu_count() or 1) if is_cost else (parallel, None, parallel)
-    pool = ProcessPoolExecutor(
-        num, mp_context=context, initializer=_settle, initargs=(part,), max_tasks_per_child=num_trials
-    )
+    num, num_trials = (1, 1) if is_cost else (parallel, None)
+    pool = ProcessPoolExecutor(num, mp_context=context, initializer=_settle, max_tasks_per_child=num_trials)
     try:
         running = {pool.submit(_run, trial): trial for trial in trials}
         for future in as_completed(running):
@@ -169,16 +189,28 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Trial]:
         pool.shutdown(cancel_futures=True)
 
 
-def plots(name: str, study: Study, metrics: pl.DataFrame, dataset: str) -> dict[str, bytes]:
+def plots(name: str, study: Study, metrics: pl.DataFrame, dataset: str, setup: Setup) -> dict[str, bytes]:
     """Draw the plot of a study as PNG, by the name of its file: one for all links, and one for the new ones."""
     drawn: dict[str, bytes] = {}
     rows = metrics.filter(pl.col("method").is_in(list(study.rows)), pl.col("seed").is_not_null())
     for part in ("all", "new") if study.plot is not None else ():
         if not rows.filter(slice=part, metric="auc").drop_nulls("value").is_empty():
             content = io.BytesIO()
-            DRAWN[study.plot or ""](rows, slice_name=part).savefig(content, format="png", dpi=150)
+            paper = (
+                {"paper": study.paper_values(part, dataset)} if study.plot == "comparison" and setup.is_papers else {}
+            )
+            DRAWN[study.plot or ""](rows, slice_name=part, **paper).savefig(content, format="png", dpi=150)
             drawn[f"{name}-{dataset}-{part}.png"] = content.getvalue()
     return drawn
+
+
+def step_files(name: str, study: Study, metrics: pl.DataFrame, dataset: str) -> dict[str, bytes]:
+    """Give the CSV of a plot by step, by the name of its file: a row for each method, step, seed and slice."""
+    if study.plot != "steps":
+        return {}
+    columns = ("method", "step", "seed", "slice", "value", "low", "high", "num_pairs")
+    rows = metrics.filter(pl.col("method").is_in(list(study.rows)), pl.col("seed").is_not_null(), metric="auc")
+    return {f"{name}-{dataset}-steps.csv": rows.select(columns).write_csv().encode()}
 
 
 def _run(trial: Trial) -> None:
@@ -189,11 +221,9 @@ def _run(trial: Trial) -> None:
     (run_trial.fn if trial.protocol == COST else run_trial)(*trial)
 
 
-def _settle(parallel: int) -> None:
-    """Give a process its part of the cores, and end it when the study's own process ends, however that ends."""
-    import torch
-
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
+def _settle() -> None:
+    """Leave the progress to the study's own process, and end when that ends, however it ends."""
+    print_no_progress()
     guard_temporary_server()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -20,13 +20,15 @@ from dyformer.embedder import Embed, Embedder, NodeScorer, NoVectors, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
-from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.graphs.prepared_graph import PreparedGraph, with_window
 from dyformer.model.config import ModelConfig
 from dyformer.scoring.forecaster import Forecaster
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import DyFormerEmbedder, embed
 
 Method = Embedder | Scorer
+
+PUBLISHED_TITLE = "DyFormer (as published)"
 
 EPOCHS = ("first_epochs", "epochs")
 """Fields of a method with a number of epochs; none: as many as its other settings give."""
@@ -39,15 +41,36 @@ EXPECTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """DyFormer with the settings of an experiment, some of them changed (paper, Fig. 4)."""
+    """DyFormer with the settings of an experiment, some of them changed (paper, Fig. 4).
+
+    They are changed to those of `base`, then to those that a search chose for the base, then to its own `changes`.
+    """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
     experiment: Experiment = field(default_factory=Experiment)
+
+    @property
+    def all_changes(self) -> Mapping[str, Any]:
+        """Settings by name that differ from those of an experiment."""
+        return {**self.base, **self.chosen, **self.changes}
+
+    @property
+    def base_title(self) -> str:
+        """The title in METHODS whose chosen settings it has, so that two variations of it differ in `changes` alone."""
+        return PUBLISHED_TITLE if self.base else "DyFormer"
+
+    def sets(self, name: str) -> bool:
+        """Whether it has a value of its own for a setting, or leaves out the part to which the setting belongs."""
+        part, changes = name.partition(".")[0], self.all_changes
+        return name in changes or (part in changes and changes[part] is None)
 
     def changed(self, experiment: Experiment) -> Experiment:
         """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none."""
-        is_back = experiment.pretrain is None and any(name.startswith("pretrain.") for name in self.changes)
-        return experiment.changed({**({"pretrain": "default"} if is_back else {}), **self.changes})
+        changes = self.all_changes
+        is_back = experiment.pretrain is None and any(name.startswith("pretrain.") for name in changes)
+        return experiment.changed({**({"pretrain": "default"} if is_back else {}), **changes})
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
@@ -64,10 +87,12 @@ class Variation:
 class TrainedDyFormer:
     """DyFormer with stored weights: nothing is trained.
 
-    A graph is embedded with the newest weights that were trained on no step after `graph.until`.
+    A graph is embedded with the newest weights that were trained on no step after `graph.until`, and with the lags that
+    these have.
     """
 
     weights: Mapping[int, Weights]  # by the last step of their training
+    windows: Mapping[int, int] = field(default_factory=dict)  # lags of the weights where not those of the graph
     model: ModelConfig
     device: str = "cpu"
 
@@ -76,6 +101,7 @@ class TrainedDyFormer:
         until = max((until for until in self.weights if until <= graph.until), default=None)
         if until is None:
             raise NoVectors(f"weights trained until step {min(self.weights)}: expected some of step {graph.until}")
+        graph = with_window(graph, self.windows[until]) if until in self.windows else graph
         vector_ND = embed(graph, self.weights[until], self.model, device=self.device)
         return lambda node_N: vector_ND[node_N]
 
@@ -106,29 +132,30 @@ METHODS: dict[str, Method] = {
     "Forecaster without vectors": Forecaster(),
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),
-    "DyFormer (as published)": Variation(changes=PUBLISHED),
+    "DyFormer (as published)": Variation(base=PUBLISHED),
 }
 
 
-_FULL = {**PUBLISHED, "model.towers": "one"}  # attention among all nodes of a batch
+_FULL = {"model.towers": "one"}  # attention among all nodes of a batch
 _ONE_HOP = {**_FULL, "model.max_hops": 1}
 
 VARIATIONS: dict[str, Variation] = {
-    "Published DyFormer without pre-training": Variation(changes={**PUBLISHED, "pretrain": None}),
-    "Published DyFormer, 4 layers": Variation(changes={**PUBLISHED, "model.num_layers": 4}),
-    "Published DyFormer, 6 layers": Variation(changes={**PUBLISHED, "model.num_layers": 6}),
-    "Published DyFormer, no encoding": Variation(changes={**PUBLISHED, "model.encodings": "neither"}),
-    "Published DyFormer, connections only": Variation(changes={**PUBLISHED, "model.encodings": "connections"}),
-    "Published DyFormer, distances only": Variation(changes={**PUBLISHED, "model.encodings": "distances"}),
-    "Published DyFormer, one tower": Variation(changes=_FULL),
-    "Published DyFormer, 1 hop": Variation(changes=_ONE_HOP),
-    "Published DyFormer, 3 hops": Variation(changes={**_FULL, "model.max_hops": 3}),
-    "Published DyFormer, 1 hop, 10 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.1}),
-    "Published DyFormer, 1 hop, 20 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.2}),
-    "Published DyFormer, 1 hop, 50 % noise": Variation(changes={**_ONE_HOP, "graph.noise": 0.5}),
-    "Published DyFormer, one tower, 10 % noise": Variation(changes={**_FULL, "graph.noise": 0.1}),
-    "Published DyFormer, one tower, 20 % noise": Variation(changes={**_FULL, "graph.noise": 0.2}),
-    "Published DyFormer, one tower, 50 % noise": Variation(changes={**_FULL, "graph.noise": 0.5}),
+    "Published DyFormer without pre-training": Variation(base=PUBLISHED, changes={"pretrain": None}),
+    "Published DyFormer, 2 layers": Variation(base=PUBLISHED, changes={"model.num_layers": 2}),
+    "Published DyFormer, 4 layers": Variation(base=PUBLISHED, changes={"model.num_layers": 4}),
+    "Published DyFormer, 6 layers": Variation(base=PUBLISHED, changes={"model.num_layers": 6}),
+    "Published DyFormer, no encoding": Variation(base=PUBLISHED, changes={"model.encodings": "neither"}),
+    "Published DyFormer, connections only": Variation(base=PUBLISHED, changes={"model.encodings": "connections"}),
+    "Published DyFormer, distances only": Variation(base=PUBLISHED, changes={"model.encodings": "distances"}),
+    "Published DyFormer, one tower": Variation(base=PUBLISHED, changes=_FULL),
+    "Published DyFormer, 1 hop": Variation(base=PUBLISHED, changes=_ONE_HOP),
+    "Published DyFormer, 3 hops": Variation(base=PUBLISHED, changes={**_FULL, "model.max_hops": 3}),
+    "Published DyFormer, 1 hop, 10 % noise": Variation(base=PUBLISHED, changes={**_ONE_HOP, "graph.noise": 0.1}),
+    "Published DyFormer, 1 hop, 20 % noise": Variation(base=PUBLISHED, changes={**_ONE_HOP, "graph.noise": 0.2}),
+    "Published DyFormer, 1 hop, 50 % noise": Variation(base=PUBLISHED, changes={**_ONE_HOP, "graph.noise": 0.5}),
+    "Published DyFormer, one tower, 10 % noise": Variation(base=PUBLISHED, changes={**_FULL, "graph.noise": 0.1}),
+    "Published DyFormer, one tower, 20 % noise": Variation(base=PUBLISHED, changes={**_FULL, "graph.noise": 0.2}),
+    "Published DyFormer, one tower, 50 % noise": Variation(base=PUBLISHED, changes={**_FULL, "graph.noise": 0.5}),
 }
 """Variations of DyFormer that run only where they are named: the rows of the paper's studies of its parts."""
 

@@ -3,6 +3,8 @@
 The frame of metrics has the columns of METRICS_SCHEMA, with step a number, "micro" or "macro".
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -56,12 +58,18 @@ def step_curve(
 
 
 def comparison_chart(
-    metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all", family: str = "random"
+    metrics: pl.DataFrame,
+    *,
+    metric: str = "auc",
+    slice_name: str = "all",
+    family: str = "random",
+    paper: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Figure:
     """Draw Micro and Macro of every method as points with 95 % intervals, the best macro on top; on one step one point.
 
     Points, because the length of a bar misleads on an axis that does not begin at 0. Ours have colours, baselines grey.
-    Raises ValueError when the frame has neither a micro nor a macro value of this metric, slice and family.
+    `paper` gives the paper's micro and macro values in percent by method, as crosses. Raises ValueError when the frame
+    has neither a micro nor a macro value of this metric, slice and family.
     """
     every = _rows(metrics, metric, slice_name, family)
     rows = _not_empty(every.filter(pl.col("step").is_in(["micro", "macro"])), metrics, metric, slice_name)
@@ -76,6 +84,11 @@ def comparison_chart(
             if method in values:
                 _point(axes, values[method], position + shift, marker, styles[method]["color"])
         axes.plot([], [], linestyle="none", marker=marker, color=GREY, label=metric_title(metric, name, is_single))
+        theirs = {ranked.index(method): values[name == "macro"] for method, values in paper.items() if method in ranked}
+        for position, value in theirs.items():
+            axes.plot(value, position + shift, marker="x", color="black", markersize=6)
+    if paper:
+        axes.plot([], [], linestyle="none", marker="x", color="black", label="the paper's")
     axes.set_yticks(range(len(ranked)), ranked)
     axes.set_xlabel(f"{METRIC_TITLES.get(metric, metric)} (%), with 95 % interval")
     _finish(axes, rows, metric, slice_name)

@@ -128,6 +128,11 @@ class Experiment:
             )
         return self
 
+    def of_seed(self, seed: int) -> "Experiment":
+        """Give the experiment with the noise of a seed, that of `noise_seed` plus the seed; without noise, itself."""
+        graph = self.graph
+        return self if graph.noise == 0 else replace(self, graph=replace(graph, noise_seed=graph.noise_seed + seed))
+
     def changed(self, changes: Mapping[str, object]) -> "Experiment":
         """Give the experiment with some settings changed, such as `{"graph.max_distance": 3, "pretrain": None}`.
 

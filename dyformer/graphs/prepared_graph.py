@@ -3,7 +3,7 @@
 N nodes    T steps
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -66,6 +66,13 @@ def count_activity(history: DynamicGraph) -> Activity:
 def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
     """Give a graph as of the step `until`. Raises ValueError where there is no such step."""
     return PreparedGraph(config=config, until=until, history=_history(graph, until, config))
+
+
+def with_window(prepared: PreparedGraph, window: int) -> PreparedGraph:
+    """Give the prepared graph with another history window."""
+    if prepared.config.history_window == window:
+        return prepared
+    return replace(prepared, config=replace(prepared.config, history_window=window), extended_union=None)
 
 
 def _history(graph: DynamicGraph, until: int, config: GraphConfig) -> DynamicGraph:

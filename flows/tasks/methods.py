@@ -1,6 +1,5 @@
 """Names on a command line -> methods: entries of METHODS, or a user's own class `package.module:Class`."""
 
-import hashlib
 import importlib
 import inspect
 import sys
@@ -29,6 +28,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.logs.datasets import DATASETS
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import digest
+from storage.artifacts.code import source_digest
 
 
 class MethodFailed(ValueError):
@@ -154,4 +154,4 @@ def record_of(method: Method | NodeScorer) -> str:
     text = repr(method) if is_dataclass(method) else kind.__qualname__
     if _is_built_in(method):
         return text
-    return f"{text} {hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()}"
+    return f"{text} {source_digest(kind)}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import polars as pl
@@ -11,7 +11,9 @@ from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce
 from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, experiment_for, from_record
+from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.model.config import ModelConfig
 from dyformer.training.checkpoint import Weights, WeightsDoNotFit
 from flows.tasks.snapshots import HISTORY, Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import (
@@ -156,11 +158,17 @@ def _weights_as_method(
 ) -> tuple[FittedOnce, Experiment]:
     opened, models = open_snapshots(snapshots), [open_model(model) for model in addresses]
     experiment = models[-1][1]
-    # A window of the whole history is settled at training, so the older weights may have fewer lags: they do not fit.
-    fitting = [each for each in models if (each[1].graph, each[1].model) == (experiment.graph, experiment.model)]
+    # A window of the whole history is settled at training, so the older weights may have fewer lags.
+    fitting = [each for each in models if _but_window(each[1]) == _but_window(experiment)]
     weights = {trained_until(lineage, opened): own for own, _, lineage in fitting}
-    trained = TrainedDyFormer(weights=weights, model=experiment.model, device=device())
+    lags = {trained_until(lineage, opened): own.graph.history_window for _, own, lineage in fitting}
+    windows = {until: window for until, window in lags.items() if window is not None}
+    trained = TrainedDyFormer(weights=weights, windows=windows, model=experiment.model, device=device())
     return FittedOnce(method=StoredWeights(addresses=addresses, method=trained)), experiment
+
+
+def _but_window(experiment: Experiment) -> tuple[GraphConfig, ModelConfig]:
+    return replace(experiment.graph, history_window=None), experiment.model
 
 
 def device() -> str:

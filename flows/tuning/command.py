@@ -1,5 +1,7 @@
 """The command `tune`: a dataset and methods -> the best of the tried settings of each."""
 
+import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -45,6 +47,7 @@ def tune(  # noqa: PLR0913, because each option is an argument
     titles = list(dict.fromkeys(named)) or [title for title in GRIDS if title in TRAINED_BASELINES]
     for title in titles:
         grid_of(title)  # raises for a title without a grid, before anything is committed
+    earlier = {} if json_file is None else _record(json_file)  # refused before anything is trained
     announce()
     from flows.tuning.searches import tune as flow
 
@@ -52,7 +55,18 @@ def tune(  # noqa: PLR0913, because each option is an argument
     for title, tried in searched.tried.items():
         print_frame(_table(tried), f"{title}: AUC in percent on {searched.steps} of {dataset}")
     if json_file is not None:
-        write_json(json_file, searched.record())
+        write_json(json_file, {**earlier, **searched.record()})
+
+
+def _record(file: Path) -> dict[str, Any]:
+    """Read what earlier searches of other methods chose; nothing without a file."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(own, dict) and "settings" in own for own in found.values()):
+        raise typer.BadParameter(f"{file} has no chosen settings by method: name another file")
+    return found
 
 
 def _table(tried: list[Any]) -> Any:

@@ -9,7 +9,7 @@ from prefect import flow
 
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tuning.grids import grid_of, usual_point
-from dyformer.experiments.tuning.search import Tried, best, search
+from dyformer.experiments.tuning.search import Tried, best, points_of, search
 from flows.console import tracked
 from flows.service.managed import managed
 from flows.service.outages import stored_task
@@ -53,11 +53,12 @@ def tune(
 ) -> Searched:
     """Search the grid of each method with the same number of trials; trials of an earlier run are reused.
 
-    Raises NoGrid for a method without a grid, and TooShortPast for a log without steps to choose on.
+    Raises NoGrid for a method without a grid, OptunaMissing as points_of does, and TooShortPast for a log without steps
+    to choose on.
     """
-    for title in titles:
-        grid_of(title)
     experiment = experiment_of(dataset, changes)
+    for title in titles:
+        points_of(grid_of(title), usual_point(title, experiment), num_trials)  # raises before anything is trained
     snapshots = ingest(dataset, reading)["snapshots"]
     steps = str(steps_to_tune_on(snapshots))  # first, because a log without such steps needs no training
     tried = {title: _searched(snapshots, title, experiment, num_trials, seed) for title in titles}

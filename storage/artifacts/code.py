@@ -1,10 +1,13 @@
 """The installed sources -> the version of the code on which artifacts depend."""
 
 import hashlib
+import inspect
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
 
 PRESENTATION = "experiments"  # tables, plots and the API; hyperparameters are in the settings of a lineage
 
@@ -13,6 +16,11 @@ PRESENTATION = "experiments"  # tables, plots and the API; hyperparameters are i
 def code_version() -> str:
     """Name the release and the first 12 digits of a SHA-256 of all modules that compute results: `0.1.0+1f0a...`."""
     return f"{version('dyformer')}+{sources_digest(files('dyformer'))[:12]}"
+
+
+def source_digest(thing: Any) -> str:
+    """SHA-256 of the file that defines a module, a class or a function."""
+    return hashlib.sha256(Path(inspect.getfile(thing)).read_bytes()).hexdigest()
 
 
 def sources_digest(folder: Traversable) -> str:

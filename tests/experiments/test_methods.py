@@ -43,7 +43,7 @@ def test_every_variation_fits_every_change():
     variations = [method for method in METHODS.values() if isinstance(method, Variation)]
     assert len(variations) == 3
     for variation in variations:
-        assert Experiment().changed({**TINY, **variation.changes}).finetune.epochs == 1
+        assert Experiment().changed({**TINY, **variation.all_changes}).finetune.epochs == 1
 
 
 def test_a_variation_is_dyformer_with_its_changed_settings():

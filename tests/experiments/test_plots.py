@@ -242,3 +242,11 @@ def test_precision_against_k_has_a_line_for_each_method() -> None:
     assert len(axes.lines) == rows["method"].n_unique()
     with pytest.raises(ValueError, match="no value of precision_at_k, slice known"):
         precision_curve(metric_rows())
+
+
+def test_the_papers_values_are_crosses_beside_the_methods_that_have_them() -> None:
+    figure = comparison_chart(metric_rows(), paper={"DyFormer": (80.0, 85.0), "not drawn": (1.0, 2.0)})
+    crosses = [np.asarray(line.get_xdata()) for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert sorted(float(at[0]) for at in crosses if len(at)) == [80.0, 85.0]
+    assert "the paper's" in labels(figure)
+    assert "the paper's" not in labels(comparison_chart(metric_rows()))

@@ -1,6 +1,5 @@
 """The paper's experiments at toy size: every row has its value, and one that was killed ends as one that was not."""
 
-import os
 import random
 import resource
 from collections.abc import Callable, Iterator
@@ -9,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 import typer
 from own_log import own_log
 from prefect import Flow, Task
@@ -34,10 +35,13 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import COST, STUDIES, Study, UnknownStudy, study_of
 from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.logs.datasets import DATASETS
+from flows.benchmark import label_scores, paper_scores, prequential_scores
 from flows.benchmark_command import _run_study, reading_of, with_cap
+from flows.console import QUIET, ongoing, tracked
 from flows.options import experiment_from
 from flows.protocols import PROTOCOLS, run_protocol
-from flows.studies import Trial, finished, run_study
+from flows.studies import Trial, finished, run_study, setup_of
 from flows.tasks.evaluation.costs import peak_gigabytes
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
@@ -149,6 +153,13 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
         assert table.frame["method"].to_list() == list(STUDIES[name].rows)
         assert table.frame[table.values[-1]].is_finite().all(), table.frame
         assert set(table.files()) <= set(made.files)
+        if STUDIES[name].reference is not None:
+            value = {row["method"]: row["MRR"] for row in table.frame.to_dicts()}
+            gain = {row["method"]: row["MRR_gain"] for row in table.frame.to_dicts()}
+            without = value.pop(STUDIES[name].reference)
+            assert gain.pop(STUDIES[name].reference) is None
+            assert gain == pytest.approx({method: own - without for method, own in value.items()})
+    assert [file for file in made.files if file.endswith("-steps.csv")] == ["steps-mylog-steps.csv"] * (name == "steps")
     plots = [file for file in made.files if file.endswith(".png")]
     assert len(plots) == (0 if STUDIES[name].plot is None else len(made.tables))
     tracker = open_tracker(Layout.from_environment())
@@ -262,7 +273,6 @@ def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypat
     assert sorted(trial.names for trial in finished(trials, 1)) == [["DySAT"], ["node2vec"]]
     list(finished([trials[0]._replace(protocol="paper")], 4))
     assert [(pool["num"], pool["max_tasks_per_child"]) for pool in pools] == [(1, 1), (4, None)]
-    assert pools[0]["initargs"] == (os.cpu_count(),)  # one thread
     ran = []
     monkeypatch.setattr(flows.studies, "run_trial", SimpleNamespace(fn=lambda *trial: ran.append(Trial(*trial))))
     flows.studies._run(trials[0])
@@ -287,3 +297,93 @@ def test_options_that_costs_cannot_have_are_refused_before_anything_is_measured(
 ):
     with pytest.raises(typer.BadParameter, match=problem):
         _run_study("cost", ["mylog"], {}, None, 1, epochs, changes, parallel, None)
+
+
+def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    threads = []
+    monkeypatch.setitem(flows.studies.SCORES, "paper", lambda *given: threads.append(torch.get_num_threads()) or [])
+    monkeypatch.setattr(flows.studies, "searched_steps", lambda snapshots, steps: None)
+    torch.set_num_threads(2)
+    try:
+        flows.studies.run_trial("paper", "mylog", "", [3], 0, Experiment(), ["L3"])
+    finally:
+        torch.set_num_threads(1)
+    assert threads == [1]
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.delenv(QUIET, raising=False)
+    assert list(tracked([1, 2], "jobs")) == [1, 2]
+    assert "jobs: 2" in capsys.readouterr().out
+    monkeypatch.setattr("flows.studies.guard_temporary_server", lambda: None)
+    monkeypatch.setattr("flows.studies.threading.Thread", Mock())
+    monkeypatch.setenv(QUIET, "")  # so that it is taken away at the end
+    monkeypatch.delenv(QUIET)
+    flows.studies._settle()
+    assert list(tracked([1, 2], "jobs")) == [1, 2]
+    with ongoing("jobs"):
+        pass
+    assert capsys.readouterr().out == ""
+
+
+def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = store / "chosen"
+    folder.mkdir(exist_ok=True)
+    (folder / "uci.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
+    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
+    widths = []
+
+    def no_training(snapshots, untils, experiment, seed, known):
+        widths.append((experiment.model.width, experiment.graph.noise_seed))
+        raise StopIteration
+
+    monkeypatch.setattr(flows.benchmark, "trained", no_training)
+    noisy = Experiment().changed({"graph.noise": 0.2})
+    for searched, seed, experiment in (("uci", 0, Experiment()), (None, 0, Experiment()), ("uci", 2, noisy)):
+        for scores in (paper_scores, prequential_scores, label_scores):
+            monkeypatch.setattr(flows.benchmark, "queries_task", lambda *given: "")
+            with pytest.raises((StopIteration, RuntimeError)):
+                scores("", [(5, seed)], experiment, ["DyFormer"], searched)
+    assert widths == [(32, 0)] * 3 + [(128, 0)] * 3 + [(32, 2), (32, 2), (32, 0)]  # labels have no noise
+
+
+def test_the_windows_and_steps_decide_whether_the_papers_values_are_beside_ours(monkeypatch: pytest.MonkeyPatch):
+    usual = str(DATASETS["uci"].window)
+    monkeypatch.setitem(flows.studies.STEPS, "paper", lambda snapshots, wanted: [3, 4] if wanted != "4" else [4])
+    for dataset, window, steps, is_papers in (
+        ("uci", usual, None, True),
+        ("uci", usual, "3-4", True),
+        ("uci", usual, "4", False),
+        ("uci", "2d", None, False),
+        ("mylog", usual, None, False),
+    ):
+        opened = SimpleNamespace(dataset=dataset, window=window)
+        for module in (flows.studies, flows.benchmark):
+            monkeypatch.setattr(module, "open_snapshots", lambda address, found=opened: found)
+        setup = setup_of(STUDIES["layers"], "", steps, Experiment(), "")
+        assert (setup.is_papers, setup.window) == (is_papers, window)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("layers", "model.width=64", "model.width has no effect"),
+        ("pretraining", "promotion.level=0.9", "promotion.level has no effect"),
+        ("noise", "graph.noise=0.3", "graph.noise has no effect"),
+        ("links", "graph.noise=0.3", "graph.noise=0.3 changes the edges"),
+    ],
+)
+def test_a_change_without_effect_or_that_leaves_no_interactions_is_refused(name: str, change: str, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        _run_study(name, ["mylog"], {}, None, 1, None, [change], 1, None)
+
+
+def test_a_change_that_some_row_reads_is_taken():
+    for name, changed in (
+        ("pretraining", "model.width"),
+        ("layers", "finetune.epochs"),
+        ("labels", "graph.history_window"),
+        ("cost", "model.width"),
+        ("noise", "max_epochs"),
+    ):
+        STUDIES[name].check_changes([changed])

@@ -15,7 +15,7 @@ from dyformer.experiments.methods import EPOCHS, METHODS, Method, Variation
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.paper_tables import COSTS
 from dyformer.experiments.studies.studies import Study
-from dyformer.experiments.studies.study_tables import StudyTable, settings_sentence
+from dyformer.experiments.studies.study_tables import Setup, StudyTable, settings_sentence
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.training.stages import finetune, pretrain
 
@@ -73,12 +73,10 @@ def seconds_of(job: Job, graph: PreparedGraph, experiment: Experiment, seed: int
     return (seconds[1] - seconds[0]) / NUM_MORE, seconds[0]
 
 
-def cost_table(
-    name: str, study: Study, rows: pl.DataFrame, dataset: str, changes: str = "", searched: str | None = None
-) -> StudyTable:
+def cost_table(name: str, study: Study, rows: pl.DataFrame, dataset: str, setup: Setup) -> StudyTable:
     """Give the table of the study from rows of SCHEMA, with the paper's memory and seconds, which are of a GPU.
 
-    `changes` and `searched` as in study_tables.
+    `setup` as in study_tables.
     """
     table: list[dict[str, Any]] = []
     for method, published in study.rows.items():
@@ -100,7 +98,7 @@ def cost_table(
     title = (
         f"{name}, {dataset}, trained until the step before {steps}: CPU seconds on one thread, each method alone in a "
         f"process of its own, whose peak memory it is, Python and its libraries included; an epoch of DyFormer is "
-        f"`batches_per_epoch` batches; {settings_sentence(study, changes, searched)}; the paper's values are of a GPU"
+        f"`batches_per_epoch` batches; {settings_sentence(study, setup)}; the paper's values are of a GPU"
     )
     frame = pl.DataFrame(table, schema=schema | dict.fromkeys(columns, pl.Float64))
     return StudyTable(name=f"{name}-{dataset}-cost", title=title, frame=frame, values=VALUES, digits=2)

@@ -1,14 +1,15 @@
 """STUDIES: the experiments of `dyformer benchmark --experiment`: their rows, each with its row of the paper."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from dyformer.embedder import Scorer
 from dyformer.evaluation.node_classification import COUNTS_AND, PUBLISHED_PROTOCOL
 from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
-from dyformer.experiments.methods import METHODS, NODE_METHODS
+from dyformer.experiments.methods import METHODS, NODE_METHODS, PUBLISHED_TITLE, VARIATIONS, Variation
 from dyformer.experiments.studies.paper_tables import (
     ENCODINGS,
     HOPS,
@@ -23,7 +24,14 @@ from dyformer.experiments.studies.paper_tables import (
 )
 
 COST = "cost"  # the protocol that measures the time and the memory of trainings
-PUBLISHED_TITLE = "DyFormer (as published)"
+
+
+READ = ("graph", "model", "pretrain", "finetune", "warm_start", "max_epochs")
+"""Parts of the settings that a study's methods read."""
+
+
+class NoEffect(ValueError):
+    """A changed setting that changes no row."""
 
 
 class UnknownStudy(ValueError):
@@ -45,6 +53,7 @@ class Study:
     protocol: str = PAPER
     paper: Mapping[str, PaperTable]  # by slice, or by protocol where labels are forecast
     plot: str | None = None  # "steps" or "comparison"
+    reference: str | None = None  # the row with which the others of the prequential protocol are compared
 
     @property
     def methods(self) -> list[str]:
@@ -53,6 +62,28 @@ class Study:
             row if row in METHODS else row.removeprefix(FORECASTER_WITH).removeprefix(COUNTS_AND) for row in self.rows
         ]
         return list(dict.fromkeys(titles))
+
+    @property
+    def reads_interactions(self) -> bool:
+        """Whether a method reads interactions, which steps with noise do not have."""
+        scorers = [title for title in self.methods if isinstance(METHODS.get(title), Scorer)]
+        return self.protocol not in (PAPER, COST) or bool(scorers)
+
+    def paper_values(self, part: str, dataset: str) -> dict[str, tuple[float, float]]:
+        """Give the paper's two values of each row that has them, by row."""
+        theirs = self.paper.get(part, {}).get(dataset, {})
+        return {row: theirs[published] for row, published in self.rows.items() if published and published in theirs}
+
+    def check_changes(self, names: Iterable[str]) -> None:
+        """Raise NoEffect for a changed setting that no row reads, or that every row which reads it sets itself."""
+        known = {**METHODS, **VARIATIONS, **NODE_METHODS}
+        methods = [known.get(title, known.get(title.partition(", ")[0])) for title in self.methods]
+        variations = [method for method in methods if isinstance(method, Variation)]
+        for name in names:
+            part = name.partition(".")[0]
+            is_shared = part in ("graph", "max_epochs") and len(variations) < len(methods)
+            if not is_shared and (part not in READ or all(variation.sets(name) for variation in variations)):
+                raise NoEffect(f"{name} has no effect on this experiment, whose methods set it or do not read it")
 
 
 _BASELINES = {
@@ -118,7 +149,7 @@ STUDIES: dict[str, Study] = {
     "layers": Study(
         sentence="DyFormer as published with 2, 4 and 6 layers",
         rows={
-            PUBLISHED_TITLE: "2 layers",
+            "Published DyFormer, 2 layers": "2 layers",
             "Published DyFormer, 4 layers": "4 layers",
             "Published DyFormer, 6 layers": "6 layers",
         },
@@ -186,6 +217,7 @@ STUDIES: dict[str, Study] = {
         ),
         datasets=("uci", "yelp"),
         protocol=PREQUENTIAL,
+        reference="Forecaster without vectors",
         paper={},
     ),
     "labels": Study(

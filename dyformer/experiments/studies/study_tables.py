@@ -12,9 +12,32 @@ from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
+from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import Study
 from dyformer.experiments.tables import PrintedTable, markdown_rows
 from dyformer.experiments.tuning.chosen import tuned_sentence
+
+
+class Setup(NamedTuple):
+    """How the methods of a study are run on one dataset, as the titles of its tables state it."""
+
+    changes: str = ""  # changed settings
+    experiment: Experiment = Experiment()
+    searched: str | None = None  # the dataset whose chosen settings the methods have; None without any
+    window: str = ""
+    is_papers: bool = True  # whether windows and steps are those of the paper, whose values are left out otherwise
+
+    @property
+    def sentence(self) -> str:
+        """State the length of the trainings."""
+        capped = self.experiment.capped
+        stages = {"pre-training": capped.pretrain, "fine-tuning": capped.finetune}
+        lengths = [
+            f"{config.epochs} x {config.batches_per_epoch} batches of {stage}"
+            for stage, config in stages.items()
+            if config is not None
+        ]
+        return f"{epochs_sentence(self.experiment.max_epochs)}; DyFormer: at most {' and '.join(lengths)}"
 
 
 class Contents(NamedTuple):
@@ -44,7 +67,7 @@ CONTENTS: dict[str, tuple[Contents, ...]] = {
             "links between known nodes",
             PREQUENTIAL,
             {"slice": KNOWN, "metric": "mrr", "family": MIXED},
-            "MRR",
+            "MRR [95 % interval]",
             ("MRR",),
             1.0,
             3,
@@ -79,7 +102,7 @@ class StudyTable:
     frame: pl.DataFrame
     values: tuple[str, ...]
     digits: int
-    has_intervals: bool = False  # whether its text has the intervals, and the gain over the best baseline
+    reference: str | None = None  # what the rows are compared with; None: its text has no intervals either
 
     def text(self) -> pl.DataFrame:
         """Give the cells as text: "86.84 ± 0.31", the paper's value, and the difference."""
@@ -104,11 +127,11 @@ class StudyTable:
         for value in self.values:
             mean, deviation = row[value], row[f"{value}_std"]
             spread = "" if deviation is None else f" ± {form.format(deviation)}"
-            spread += _between(form, row, value) if self.has_intervals else ""
+            spread += _between(form, row, value) if self.reference else ""
             cells[value] = "" if mean is None else form.format(mean) + spread
-            if self.has_intervals and value == self.values[-1]:
+            if self.reference and value == self.values[-1]:
                 gain = _filled(signed, row[f"{value}_gain"])
-                cells["difference to the best count"] = gain and gain + _between(signed, row, f"{value}_gain")
+                cells[f"difference to {self.reference}"] = gain and gain + _between(signed, row, f"{value}_gain")
             if has_paper:
                 cells[f"{value}, paper"] = _filled(form, row[f"{value}_paper"])
                 cells[f"{value}, difference"] = _filled(signed, row[f"{value}_difference"])
@@ -120,9 +143,7 @@ def study_tables(
     study: Study,
     metrics: pl.DataFrame,
     dataset: str,
-    changes: str = "",
-    max_epochs: int | None = None,
-    searched: str | None = None,
+    setup: Setup,
 ) -> list[StudyTable]:
     """Give the tables of a study on one dataset, one for each slice that has values.
 
@@ -131,9 +152,7 @@ def study_tables(
         study: its rows.
         metrics: those of its protocol, with the columns of METRICS_SCHEMA.
         dataset: of the metrics.
-        changes: changed settings, which the title states.
-        max_epochs: the cap on the epochs of all methods, which the title states; None without one.
-        searched: the dataset whose chosen settings the methods have, which the title names; None without any.
+        setup: how the methods were run, which the title states.
     """
     rows = metrics.filter(pl.col("seed").is_not_null(), dataset=dataset)
     tables = []
@@ -144,17 +163,15 @@ def study_tables(
             continue
         steps = rows.filter(pl.col("step").str.contains(r"^\d+$"))["step"].cast(pl.Int64)
         log = metrics.filter(protocol=contents.protocol, dataset=dataset, metric="positives", step="micro")
-        theirs = study.paper.get(contents.protocol if study.protocol == LABELS else contents.part, {})
+        theirs = study.paper_values(contents.protocol if study.protocol == LABELS else contents.part, dataset)
         tables.append(
             StudyTable(
                 name=f"{name}-{dataset}-{contents.part}",
-                title=_title(
-                    name, dataset, contents, over_steps, steps, log, _limits(study, changes, max_epochs, searched)
-                ),
-                frame=_frame(study, over_steps, contents, theirs.get(dataset, {})),
+                title=_title(name, dataset, contents, over_steps, steps, log, _limits(study, setup, bool(theirs))),
+                frame=_frame(study, over_steps, contents, theirs if setup.is_papers else {}),
                 values=contents.values,
                 digits=contents.digits,
-                has_intervals=study.protocol == LABELS,
+                reference="the best count" if study.protocol == LABELS else study.reference,
             )
         )
     return tables
@@ -169,7 +186,7 @@ def _frame(
     for method, published in study.rows.items():
         own = rows.filter(method=method)
         row: dict[str, Any] = {"method": method, "paper_row": published, "num_seeds": own["seed"].n_unique()}
-        theirs = paper.get(published or "", (None, None))
+        theirs = paper.get(method, (None, None))
         for value, over_steps, of_paper in zip(
             reversed(contents.values), ("macro", "micro"), reversed(theirs), strict=False
         ):
@@ -215,14 +232,17 @@ def epochs_sentence(max_epochs: int | None) -> str:
     return "no cap on epochs" if max_epochs is None else f"cap on epochs of every trained method: {max_epochs}"
 
 
-def settings_sentence(study: Study, changes: str, searched: str | None) -> str:
-    """State the settings of a study's methods that are not the usual ones."""
-    changed = f"{changes} (graph.* for all methods, others for DyFormer)" if changes else "none"
-    return f"other changed settings: {changed}; {tuned_sentence(study.methods, searched)}"
+def settings_sentence(study: Study, setup: Setup) -> str:
+    """State the windows, and the settings of a study's methods that are not the usual ones."""
+    which = "graph.* for all methods, others for DyFormer, where a row does not set them itself"
+    changed = f"{setup.changes} ({which})" if setup.changes else "none"
+    windows = f"windows: {setup.window}; " if setup.window else ""
+    return f"{windows}other changed settings: {changed}; {tuned_sentence(study.methods, setup.searched)}"
 
 
-def _limits(study: Study, changes: str, max_epochs: int | None, searched: str | None) -> str:
-    return f"{epochs_sentence(max_epochs)}; {settings_sentence(study, changes, searched)}"
+def _limits(study: Study, setup: Setup, has_paper: bool) -> str:
+    other = "; without the paper's values, which are of other windows or steps" * (has_paper and not setup.is_papers)
+    return f"{setup.sentence}; {settings_sentence(study, setup)}{other}"
 
 
 def _between(form: str, row: Mapping[str, Any], value: str) -> str:

@@ -65,7 +65,7 @@ def grid_of(title: str) -> Mapping[str, tuple[Any, ...]]:
 def with_settings(method: Method, settings: Settings) -> Method:
     """Return a method with some settings changed. Raises TypeError or UnknownSetting for a name that it lacks."""
     if isinstance(method, Variation):
-        changed = replace(method, changes={**method.changes, **settings})
+        changed = replace(method, chosen=settings)
         changed.changed(changed.experiment)  # so that a wrong name or value is refused here
         return changed
     return replace(method, **settings)  # pyright: ignore[reportArgumentType]

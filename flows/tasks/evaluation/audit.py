@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,9 +84,7 @@ def _known_until(snapshots: str, step: int | None) -> int:
 def _short_methods(names: Sequence[str] | None) -> dict[str, Method]:
     chosen = {title_of(name): method for name, method in chosen_methods(names or DEFAULT_METHODS).items()}
     return {
-        name: Variation(changes={**method.changes, **SHORT}, experiment=method.experiment)
-        if isinstance(method, Variation)
-        else method
+        name: replace(method, changes={**method.changes, **SHORT}) if isinstance(method, Variation) else method
         for name, method in chosen.items()
     }
 

@@ -12,7 +12,7 @@ from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.pairs import TooFewLinks
 from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.evaluation.rank import rankable_steps
-from flows.tasks.methods import chosen_methods, own_errors, record_of, searched_dataset, title_of
+from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import Contender, method_of, space_of, trained_until
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import open_snapshots
@@ -20,18 +20,25 @@ from storage.artifacts.artifact import is_current, lineage_of, read_table, write
 
 
 def backtest_forecasts(
-    snapshots: str, name: str, step: int, experiment: Experiment, seed: int = 0, models: tuple[str, ...] = ()
+    snapshots: str,
+    name: str,
+    step: int,
+    experiment: Experiment,
+    seed: int = 0,
+    models: tuple[str, ...] = (),
+    searched: str | None = None,
 ) -> str:
     """Forecast a past step from the steps before it, as `write_forecasts` does; return the address of the outcome.
 
-    `name` as in chosen_methods; `models` are the stored weights of a method that is trained, the newest last.
+    `name` as in chosen_methods; `models` are the stored weights of a method that is trained, the newest last. Without
+    them the method has the settings that a search chose for the dataset `searched`.
     """
     opened = open_snapshots(snapshots)
     if models:
         method, experiment = method_of(opened, Contender(title=name, models=models))
         record: object = list(map(space_of, models))
     else:
-        [method] = chosen_methods([name], experiment.max_epochs, searched_dataset(opened, step)).values()
+        [method] = chosen_methods([name], experiment.max_epochs, searched).values()
         record = record_of(method)
     title = title_of(name) if isinstance(method, Scorer) else FORECASTER_WITH + title_of(name)
     settings = {"protocol": PROTOCOL, "method": title, "record": record, "step": step, "seed": seed}

@@ -1,7 +1,7 @@
 """A row of the study `cost` -> the seconds of an epoch of its training and the memory of this process, stored."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from flows.tasks.methods import chosen_methods, record_of
 from flows.tasks.models import PARTS
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import is_current, read_table, write_artifact
+from storage.artifacts.code import source_digest
 
 
 def chosen_jobs(rows: Sequence[str], dataset: str | None = None) -> dict[str, Job]:
@@ -29,12 +30,17 @@ def step_to_cost(snapshots: str, wanted: str | None = None) -> list[int]:
 
 
 def measure_costs(
-    snapshots: str, jobs: Iterable[tuple[int, int]], experiment: Experiment, chosen: Mapping[str, Job]
+    snapshots: str,
+    jobs: Iterable[tuple[int, int]],
+    experiment: Experiment,
+    rows: Sequence[str],
+    searched: str | None = None,
 ) -> list[str]:
-    """Measure the rows `chosen` on each step and seed of `jobs`, unless they were; return the addresses.
+    """Measure rows on each step and seed of `jobs`, unless they were; return the addresses.
 
     The memory is the peak of this process since its start, so that each row needs a process of its own.
     """
+    chosen = chosen_jobs(rows, dataset=searched)
     return [
         _measured(snapshots, step, seed, experiment, row, job) for step, seed in jobs for row, job in chosen.items()
     ]
@@ -59,7 +65,14 @@ def _measured(snapshots: str, step: int, seed: int, experiment: Experiment, row:
     opened = open_snapshots(snapshots)
     experiment = replace(experiment, max_epochs=None)  # an epoch takes as long with a cap
     record = job.method.changed(experiment) if isinstance(job.method, Variation) else experiment
-    settings = {"row": row, "method": record_of(job.method), "seed": seed, "step": step, **as_record(record, PARTS)}
+    settings = {
+        "row": row,
+        "measured_by": source_digest(seconds_of),
+        "method": record_of(job.method),
+        "seed": seed,
+        "step": step,
+        **as_record(record, PARTS),
+    }
     lineage = opened.lineage("costs", until=step - 1, settings=settings)
     keys = {"version": lineage.table_version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
     address = opened.layout.costs(opened.dataset, **keys)

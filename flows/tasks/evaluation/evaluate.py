@@ -14,7 +14,7 @@ from dyformer.experiments.methods import BASELINES, METHODS, Method
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.pairs import evaluated_steps
 from flows.console import ongoing
-from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, searched_dataset, title_of
+from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
@@ -35,12 +35,19 @@ def evaluate_model(
 
 
 def evaluate_methods(
-    snapshots: str, names: list[str], step: int, experiment: Experiment | None = None, seed: int = 0
+    snapshots: str,
+    names: list[str],
+    step: int,
+    experiment: Experiment | None = None,
+    seed: int = 0,
+    searched: str | None = None,
 ) -> str:
-    """Fit methods, named as in chosen_methods, on the steps before `step`; evaluate them; return the address."""
+    """Fit methods on the steps before `step`; evaluate them; return the address.
+
+    `names` as in chosen_methods; they have the settings that a search chose for the dataset `searched`.
+    """
     opened = open_snapshots(snapshots)
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
-    searched = searched_dataset(opened, step)
     methods = {
         title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, searched).items()
     }

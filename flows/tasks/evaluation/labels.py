@@ -16,7 +16,7 @@ from dyformer.evaluation.scored_pairs import to_table
 from dyformer.experiments.methods import NODE_METHODS
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from flows.tasks.evaluation.evaluate import chosen_steps, read_scores
-from flows.tasks.methods import label_methods, own_errors, record_of, searched_dataset
+from flows.tasks.methods import label_methods, own_errors, record_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import is_current, write_artifact
@@ -29,11 +29,13 @@ def score_labels(
     experiment: Experiment | None = None,
     seed: int = 0,
     models: Sequence[str] = (),
+    searched: str | None = None,
 ) -> str:
     """Score the nodes of steps by a method, titled as in label_methods; return the address of the scores.
 
     All steps are in one artifact, because vectors as of each step serve all later ones. `models` are the stored weights
-    of the method, one trained up to each step that needs vectors; without them the method is fitted here.
+    of the method, one trained up to each step that needs vectors; without them the method is fitted here, with the
+    settings that a search chose for the dataset `searched`.
     """
     opened, about = open_snapshots(snapshots), {"protocol": PROTOCOL, "seed": seed, "steps": list(steps)}
     if models:
@@ -41,7 +43,7 @@ def score_labels(
         settings = {**about, "method": name, "models": list(map(space_of, models))}
     else:
         experiment = experiment_for(opened.dataset) if experiment is None else experiment
-        method = label_methods([name], experiment.max_epochs, searched_dataset(opened, min(steps)))[name]
+        method = label_methods([name], experiment.max_epochs, searched)[name]
         settings = {**about, "methods": {name: record_of(method)}, **as_record(experiment, "graph")}
     lineage = opened.lineage("scores", until=max(steps), settings=settings, inputs=tuple(models))
     keys = {"version": lineage.table_version, "until": max(steps) - 1, "settings": lineage.settings_hash, "seed": seed}

@@ -1,6 +1,6 @@
 """Snapshots and a step -> its ranking queries, stored once, and the methods' scores of them (prequential protocol)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -42,7 +42,7 @@ from dyformer.sampling.ranking_queries import (
 )
 from flows.console import ongoing
 from flows.tasks.evaluation.evaluate import chosen_steps
-from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, searched_dataset, title_of
+from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, open_snapshots
@@ -76,12 +76,19 @@ def read_queries(address: str) -> RankingQueries:
 
 
 def rank_methods(
-    snapshots: str, queries: str, names: list[str], experiment: Experiment | None = None, seed: int = 0
+    snapshots: str,
+    queries: str,
+    names: list[str],
+    experiment: Experiment | None = None,
+    seed: int = 0,
+    searched: str | None = None,
 ) -> str:
-    """Fit methods, named as in chosen_methods, on the steps before the queries'; return the address of their scores."""
+    """Fit methods on the steps before the queries'; return the address of their scores.
+
+    `names` as in chosen_methods; they have the settings that a search chose for the dataset `searched`.
+    """
     opened = open_snapshots(snapshots)
     experiment = experiment_for(opened.dataset) if experiment is None else experiment
-    searched = searched_dataset(opened, lineage_of(queries).settings["step"])
     methods = {
         title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, searched).items()
     }
@@ -142,13 +149,16 @@ def check_forecast(snapshots: str) -> None:
         )
 
 
-def ranking_metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
-    """Return the metrics of rankings artifacts as rows of METRICS_SCHEMA: per step, micro and macro."""
-    return _metrics(tuple((address, digest(address)) for address in scores), snapshots)
+def ranking_metrics(scores: list[str], snapshots: str, baselines: Collection[str] = BASELINES) -> pl.DataFrame:
+    """Return the metrics of rankings artifacts as rows of METRICS_SCHEMA: per step, micro and macro.
+
+    All methods are compared with those of `baselines`.
+    """
+    return _metrics(tuple((address, digest(address)) for address in scores), snapshots, frozenset(baselines))
 
 
 @lru_cache(maxsize=16)  # a flow shows, tracks and prints the same metrics, and resampling takes seconds
-def _metrics(scores: tuple[tuple[str, str], ...], snapshots: str) -> pl.DataFrame:
+def _metrics(scores: tuple[tuple[str, str], ...], snapshots: str, baselines: frozenset[str]) -> pl.DataFrame:
     opened, addresses = open_snapshots(snapshots), [address for address, _ in scores]
     queries_of = {address: opened.layout.absolute(lineage_of(address).settings["queries"]) for address in addresses}
     queries = {address: read_queries(address) for address in dict.fromkeys(queries_of.values())}
@@ -175,7 +185,7 @@ def _metrics(scores: tuple[tuple[str, str], ...], snapshots: str) -> pl.DataFram
         steps.setdefault(drawn.step, {}).update(merged(measured, best))
         retrieved[drawn.step] = retrieved_links(read_table(evaluated[0], "retrieved"), graph, seed=seed)
     log = query_log_rows(queries.values(), opened.dataset, retrieved=retrieved)
-    return pl.concat([metric_rows(steps, opened.dataset, baselines=BASELINES), log])
+    return pl.concat([metric_rows(steps, opened.dataset, baselines=baselines), log])
 
 
 def _ranked(

@@ -1,5 +1,6 @@
 """Snapshots, a method and its settings -> their score on steps before the first reported one, stored once."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from dyformer.experiments.tuning.past_steps import PastSteps, macro_auc, past_st
 from flows.tasks.methods import record_of
 from flows.tasks.snapshots import Snapshots, first_evaluated_step, open_snapshots
 from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
+from storage.artifacts.code import source_digest
 
 
 def steps_to_tune_on(snapshots: str) -> PastSteps:
@@ -26,9 +28,10 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
     opened = open_snapshots(snapshots)
     method, config = capped(with_settings(METHODS[title], settings), experiment.max_epochs), experiment.graph
     if isinstance(method, Variation):
-        method = Variation(changes=method.changes, experiment=experiment)
+        method = replace(method, experiment=experiment)
         config = method.changed(experiment).graph
     own = {"method": title, "record": record_of(method), "seed": seed, **as_record(experiment, "graph")}
+    own["scored_by"] = source_digest(macro_auc)  # whose package is not a part of the version of the code
     lineage = opened.lineage("tuning", until=_last_step(opened), settings=own)
     keys = {"version": lineage.table_version, "until": _last_step(opened), "settings": lineage.settings_hash}
     address = opened.layout.tuning(opened.dataset, **keys, seed=seed)

@@ -13,6 +13,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies import costs
 from dyformer.experiments.studies.costs import SCHEMA, Job, cost_jobs, cost_table, seconds_of, train
 from dyformer.experiments.studies.studies import STUDIES
+from dyformer.experiments.studies.study_tables import Setup
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 
 GRAPH = prepare_graph(
@@ -76,7 +77,7 @@ def test_rows_are_methods_and_both_stages_of_dyformer():
 
 def test_the_papers_memory_and_seconds_stand_beside_ours():
     rows = pl.DataFrame([("DySAT", 0, 16, 3.0, 9.0, 0.5), ("DySAT", 1, 16, 5.0, 9.0, 0.7)], orient="row", schema=SCHEMA)
-    made = cost_table("cost", STUDIES["cost"], rows, "yelp")
+    made = cost_table("cost", STUDIES["cost"], rows, "yelp", Setup())
     own = made.frame.filter(method="DySAT").to_dicts()[0]
     assert (own["CPU s an epoch"], own["CPU s an epoch_paper"], own["CPU s an epoch_difference"]) == (4, 29.4, 4 - 29.4)
     assert (own["peak GB"], own["peak GB_paper"]) == (pytest.approx(0.6), 5.4)

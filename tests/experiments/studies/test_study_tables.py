@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study
-from dyformer.experiments.studies.study_tables import StudyTable, study_tables
+from dyformer.experiments.studies.study_tables import Setup, StudyTable, study_tables
 
 STUDY = Study(
     sentence="",
@@ -39,7 +40,7 @@ def framed(rows: list[dict]) -> pl.DataFrame:
 
 @pytest.fixture
 def table() -> StudyTable:
-    (made,) = study_tables("links", STUDY, metrics(VALUES), "uci", "finetune.epochs=3")
+    (made,) = study_tables("links", STUDY, metrics(VALUES), "uci", Setup(changes="finetune.epochs=3"))
     return made
 
 
@@ -60,13 +61,13 @@ def test_the_title_has_steps_seeds_and_the_cap_on_epochs(table: StudyTable):
     for part in ("uci", "2 steps from 3 to 7", "2 seeds", "finetune.epochs=3"):
         assert part in table.title
     assert "no cap on epochs; " in table.title
-    (capped,) = study_tables("links", STUDY, metrics(VALUES), "uci", max_epochs=5)
+    (capped,) = study_tables("links", STUDY, metrics(VALUES), "uci", Setup(experiment=Experiment(max_epochs=5)))
     assert "cap on epochs of every trained method: 5" in capped.title
     assert "none" in capped.title.rpartition(":")[2]
 
 
 def test_one_seed_has_no_deviation_and_a_missing_method_no_value():
-    (made,) = study_tables("links", STUDY, metrics({("L3", 0): 0.7}), "uci")
+    (made,) = study_tables("links", STUDY, metrics({("L3", 0): 0.7}), "uci", Setup())
     first, second = made.frame.to_dicts()
     assert first["Macro AUC_std"] is None
     assert second["Macro AUC"] is None
@@ -115,7 +116,7 @@ def test_tables_of_labels_have_intervals_the_number_of_positive_users_and_the_ga
     ]
     log = {**ABOUT, "protocol": "labels", "method": "-", "step": "micro", "metric": "positives"}
     log |= {"value": 7.0, "num_pairs": 1234}
-    made = {table.name: table for table in study_tables("labels", study, framed([*rows, log]), "uci")}
+    made = {table.name: table for table in study_tables("labels", study, framed([*rows, log]), "uci", Setup())}
     assert list(made) == ["labels-uci-auc", "labels-uci-precision", "labels-uci-published"]
     auc = made["labels-uci-auc"]
     assert "7 of 1,234 scored users are positive; best count: Count" in auc.title
@@ -128,3 +129,43 @@ def test_tables_of_labels_have_intervals_the_number_of_positive_users_and_the_ga
     assert published["Macro AUC, paper"] == "94.74"
     assert published["Macro AUC, difference"] == "-24.74"
     assert "no forecast" in made["labels-uci-published"].title
+
+
+def test_values_of_other_windows_or_steps_do_not_stand_beside_the_papers():
+    setup = Setup(window="2d", is_papers=False)
+    (made,) = study_tables("links", STUDY, metrics(VALUES), "uci", setup)
+    assert made.frame["Macro AUC_paper"].is_null().all()
+    assert "Macro AUC, paper" not in made.text().columns
+    assert "without the paper's values, which are of other windows or steps" in made.title
+    assert "windows: 2d; " in made.title
+    (usual,) = study_tables("links", STUDY, metrics(VALUES), "uci", Setup())
+    assert "without the paper's values" not in usual.title
+
+
+def test_the_title_has_the_epochs_of_dyformer():
+    experiment = Experiment().changed({"pretrain.epochs": 7, "finetune.epochs": 9, "max_epochs": 8})
+    (made,) = study_tables("links", STUDY, metrics(VALUES), "uci", Setup(experiment=experiment))
+    num = experiment.finetune.batches_per_epoch
+    assert f"DyFormer: at most 7 x {num} batches of pre-training and 8 x {num} batches of fine-tuning" in made.title
+    (none,) = study_tables("links", STUDY, metrics(VALUES), "uci", Setup(experiment=Experiment(pretrain=None)))
+    assert "pre-training" not in none.title
+
+
+def test_the_forecaster_has_its_gain_over_the_one_without_vectors():
+    first, second = "Forecaster without vectors", "Forecaster with DyFormer"
+    study = Study(
+        sentence="", rows=dict.fromkeys([first, second]), datasets=(), protocol="prequential", paper={}, reference=first
+    )
+    about = {"dataset": "uci", "protocol": "prequential", "slice": "known", "metric": "mrr", "family": "mixed"}
+    about |= {"seed": 0, "low": 0.3, "high": 0.5}
+    rows = [
+        {**about, "method": first, "step": "macro", "value": 0.4},
+        {**about, "method": second, "step": "macro", "value": 0.45}
+        | {"difference": 0.05, "difference_low": -0.01, "difference_high": 0.11},
+        {**about, "method": first, "step": "5", "value": 0.4},
+    ]
+    (made,) = study_tables("forecaster", study, framed(rows), "uci", Setup())
+    one, other = made.text().to_dicts()
+    assert one["difference to Forecaster without vectors"] == ""
+    assert other["difference to Forecaster without vectors"] == "+0.050 [-0.010, +0.110]"
+    assert other["MRR"] == "0.450 [0.300, 0.500]"

@@ -11,8 +11,8 @@ import pytest
 
 import flows.protocols
 from dyformer.baselines.dysat import DySAT
-from dyformer.experiments.methods import METHODS, Variation
-from dyformer.experiments.settings import Experiment
+from dyformer.experiments.methods import METHODS, VARIATIONS, Variation
+from dyformer.experiments.settings import Experiment, experiment_for
 from dyformer.experiments.tables import PrintedTable
 from dyformer.experiments.tuning import chosen
 from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, tuned_sentence
@@ -57,7 +57,7 @@ def test_methods_of_a_dataset_have_the_chosen_settings(mylog: str):
     assert methods["DySAT"] == DySAT(width=256, negative_weight=0.01)
     assert methods["GraphSAGE"] is METHODS["GraphSAGE"]
     assert isinstance(methods["DyFormer"], Variation)
-    assert dict(methods["DyFormer"].changes) == {"model.width": 256}
+    assert dict(methods["DyFormer"].all_changes) == {"model.width": 256}
     assert chosen_methods(["dysat"], dataset="another")["DySAT"] is METHODS["DySAT"]
     assert chosen_methods(["dysat"])["DySAT"] is METHODS["DySAT"]
 
@@ -105,3 +105,37 @@ def test_settings_chosen_on_rows_that_may_lie_after_a_forecast_are_not_used(
 def test_a_users_own_log_has_no_chosen_settings():
     opened: Any = SimpleNamespace(dataset="mylog", window="7d")
     assert searched_dataset(opened, 9) is None
+
+
+def test_a_variation_has_the_settings_of_its_base_but_for_its_own_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    record = {
+        "DyFormer": {"settings": {"model.width": 256}},
+        "DyFormer (as published)": {"settings": {"model.num_layers": 6, "model.num_heads": 16}},
+    }
+    (tmp_path / "mylog.json").write_text(json.dumps(record))
+    monkeypatch.setattr(chosen, "FOLDER", tmp_path)
+    titles = ["DyFormer without pre-training", "Published DyFormer, one tower", "Published DyFormer, 4 layers"]
+    methods = chosen_methods(titles, dataset="mylog")
+    models = [method.changed(Experiment()).model for method in methods.values() if isinstance(method, Variation)]
+    assert [(model.width, model.num_layers, model.num_heads) for model in models] == [
+        (256, Experiment().model.num_layers, Experiment().model.num_heads),
+        (128, 6, 16),
+        (128, 4, 16),
+    ]
+    assert models[1].towers == "one"
+    assert tuned_sentence(titles, "mylog") == (
+        "settings chosen on earlier steps: DyFormer without pre-training (model.width=256), "
+        "Published DyFormer, one tower (model.num_layers=6, model.num_heads=16), "
+        "Published DyFormer, 4 layers (model.num_heads=16)"
+    )
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
+def test_every_variation_fits_what_is_committed(file: Path):
+    for title, method in {**METHODS, **VARIATIONS}.items():
+        if isinstance(method, Variation):
+            fitted = tuned(title, method, file.stem)
+            assert isinstance(fitted, Variation)
+            fitted.changed(experiment_for(file.stem))

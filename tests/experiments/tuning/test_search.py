@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dyformer.experiments.tuning.search import OptunaMissing, Tried, best, search
+from dyformer.experiments.tuning.search import OptunaMissing, Tried, best, points_of, search
 
 GRID = {"a": (1, 2, 3, 4, 5), "b": ("x", "y", "z")}
 USUAL = {"a": 3, "b": "y"}
@@ -75,3 +75,18 @@ def test_a_missing_optuna_is_named(monkeypatch: pytest.MonkeyPatch):
     assert len(searched(15)) == 15
     with pytest.raises(OptunaMissing, match="pip install dyformer"):
         searched(6)
+
+
+def test_a_missing_optuna_is_noticed_before_anything_is_scored(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    grid = {"a": (1, 2), "b": (1, 2)}
+    assert points_of(grid, {"b": 1, "a": 1}, 4) == [
+        {"b": 1, "a": 1},
+        {"a": 1, "b": 2},
+        {"a": 2, "b": 1},
+        {"a": 2, "b": 2},
+    ]
+    scored: list[dict] = []
+    with pytest.raises(OptunaMissing, match="pip install dyformer"):
+        next(search(grid, {"a": 1, "b": 1}, lambda point: scored.append(point) or 0.0, num_trials=3, seed=0))
+    assert scored == []

@@ -14,11 +14,13 @@ from dyformer.embedder import Embed
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.tuning import grids
 from dyformer.experiments.tuning.grids import NoGrid
+from dyformer.experiments.tuning.search import Tried
 from dyformer.graphs.prepared_graph import PreparedGraph
 from flows.cli import main
 from flows.tasks.evaluation.tune import steps_to_tune_on, tune_trial, tuning_score
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
+from flows.tuning.searches import Searched
 from storage.artifacts.artifact import read_bytes
 
 GRID = {"power": (0.0, 0.5, 1.0, 2.0), "noise": (0.0, 1.0)}
@@ -149,3 +151,26 @@ def test_the_command_refuses_a_method_without_a_grid(name: str, message: str, ca
         main(["tune", "uci", "--method", name])
     assert ending.value.code not in (0, None)
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_searches_of_other_methods_chose_stays_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file, tried = tmp_path / "chosen.json", [Tried({"aggregator": "mean"}, 0.7)]
+    searched = Searched("steps 3, 4", None, {"GraphSAGE": tried})
+    monkeypatch.setattr(flows.tuning.searches, "tune", lambda *given: searched)
+    monkeypatch.setattr("flows.tuning.command.announce", lambda: None)
+    earlier = {"DySAT": {"settings": {"width": 256}}, "GraphSAGE": {"settings": {"aggregator": "gcn"}}}
+    file.write_text(json.dumps(earlier))
+    command = ["tune", "uci", "--method", "graphsage", "--json", str(file)]
+    with pytest.raises(SystemExit) as ending:
+        main(command)
+    assert ending.value.code in (0, None), capsys.readouterr().err
+    assert json.loads(file.read_text()) == {**earlier, **searched.record()}
+    for content in ("[1]", '{"rows": 3}', "not JSON"):
+        file.write_text(content)
+        with pytest.raises(SystemExit) as ending:
+            main(command)
+        assert ending.value.code not in (0, None)
+        assert "has no chosen settings by method" in " ".join(capsys.readouterr().err.split())
+        assert file.read_text() == content
