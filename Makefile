@@ -1,6 +1,6 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
-# make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, 25 minutes on two cores
+# make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, 27 minutes on two cores
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make screenshots  the pictures of docs/ui.md, made by the tests of the pages in Chromium
@@ -48,7 +48,7 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The longest first, because two of them run at a time.
-FAULTS := kills s3 errors damage s3_damage resume forgeries machines concurrency
+FAULTS := kills s3 errors experiments damage s3_damage resume forgeries machines concurrency
 .PHONY: $(FAULTS:%=test-%) test-readers
 
 test-faults: install
