@@ -83,6 +83,6 @@ def latest(layout: Layout, dataset: str) -> dict[str, str]:
 
 def _read(folder: str, name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
     addresses = [location.removesuffix(f"/{MANIFEST}") for location in files.find(folder, MANIFEST)]
-    tables = [read_table(address, name) for address in addresses]
+    tables = files.read_each(lambda address: read_table(address, name), addresses)
     # Of an earlier version some columns are missing.
     return pl.concat([pl.DataFrame(schema=schema), *tables], how="diagonal").sort("number", maintain_order=True)

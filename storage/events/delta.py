@@ -10,7 +10,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,6 @@ DELTA_TYPES: dict[Any, str] = {
     pl.Float64: "double",
     pl.String: "string",
 }
-REMOTE_READERS = 16
 OUTSIDE = "leads out of the table's folder, and the store does not follow it"
 NUM_FOLDERS = 5  # above a log: table, dataset, 2_events, the store, and the folder that has the store's name
 # A training is pinned to a version permanently, so rows are never deleted and the history is never cleaned up.
@@ -109,11 +107,9 @@ def opened(address: str) -> Table | None:
     missing = sorted({commit_name(version) for version in range(len(stamps))} - stamps.keys())
     if missing:
         raise TableDamaged(f"{log}/{missing[0]}", "is missing, though later commits exist", REMEDY)
-    located = [(f"{log}/{name}", stamps[name]) for name in stamps]
-    if files.is_remote(address):  # one request each, unless read before
-        with ThreadPoolExecutor(REMOTE_READERS) as pool:
-            return Table(address=address, commits=tuple(pool.map(_actions, *zip(*located, strict=True))))
-    return Table(address=address, commits=tuple(_actions(*each) for each in located))
+    located = {f"{log}/{name}": stamp for name, stamp in stamps.items()}
+    # A request for each commit that was not read before.
+    return Table(address=address, commits=tuple(files.read_each(lambda file: _actions(file, located[file]), located)))
 
 
 def opened_or_created(address: str, columns: Mapping[str, Any], partition_by: str | None = None) -> Table:

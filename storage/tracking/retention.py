@@ -24,12 +24,12 @@ def prune_runs(tracker: Tracker, dataset: str, keep: int) -> int:
     named = {version.run_id for version in versions if str(version.version) in aliased}
     runs = [run for stage in STAGES for run in _runs(client, experiment.experiment_id, stage)]
     runs.sort(key=lambda run: run.info.start_time, reverse=True)
-    old = [run for run in runs[keep:] if run.info.run_id not in named and PRUNED not in run.data.tags]
+    old = [run for run in runs[keep:] if run.info.run_id not in named]
     for run in old:
         for version in versions:
             if version.run_id == run.info.run_id:
                 client.delete_model_version(name, version.version)
-        _remove_files(run.info.artifact_uri)
+        _remove_files(run.info.artifact_uri, tracker.uri)
         client.set_tag(run.info.run_id, PRUNED, "true")
     return len(old)
 
@@ -37,13 +37,14 @@ def prune_runs(tracker: Tracker, dataset: str, keep: int) -> int:
 def _runs(client: Any, experiment: str, stage: str) -> list[Any]:
     found, token = [], None
     while True:
-        page = client.search_runs([experiment], f"tags.stage = '{stage}'", max_results=1000, page_token=token)
+        wanted = f"tags.stage = '{stage}' AND tags.{PRUNED} IS NULL"
+        page = client.search_runs([experiment], wanted, max_results=1000, page_token=token)
         found, token = [*found, *page], page.token
         if not token:
             return found
 
 
-def _remove_files(uri: str) -> None:
+def _remove_files(uri: str, server: str) -> None:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    get_artifact_repository(uri).delete_artifacts()
+    get_artifact_repository(uri, tracking_uri=server).delete_artifacts()

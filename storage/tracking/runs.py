@@ -4,7 +4,6 @@ Everything that is tracked is a record. It is sent to MLflow at once. From MLflo
 the run go to the spool. A tracker that is down therefore costs a training only a few seconds.
 """
 
-import os
 import re
 import tempfile
 import time
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 2.0  # pause before metrics are sent again, at least FLUSH_PAUSE times as long as the last sending
 FLUSH_PAUSE = 20
 FLUSH_METRICS = 1000
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens without a server
 LONGEST_TEXT = 5000  # that MLflow keeps of a tag
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -152,8 +152,9 @@ class Tracker:
 
 
 def open_tracker(layout: Layout) -> Tracker:
-    """Open the tracker at MLFLOW_TRACKING_URI, whose server sets the folder of files, else the store's database."""
-    artifact_root = None if os.environ.get("MLFLOW_TRACKING_URI") else layout.tracking_artifacts
+    """Open the tracker at MLFLOW_TRACKING_URI, else the store's database; a server names the folder of files itself."""
+    engine = layout.tracking_uri.partition(":")[0].partition("+")[0]
+    artifact_root = layout.tracking_artifacts if engine in DATABASES else None
     return Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root, layout=layout)
 
 

@@ -62,3 +62,15 @@ def test_a_run_outlasts_an_object_store_that_hangs(
     ends(stack, run, 400)
     reconciled(stack, store)
     assert_sound(stack, store, "store-hanging", undisturbed)
+
+
+def test_a_run_outlasts_a_prefect_server_that_hangs(
+    stack: Stack, store: Layout, log: Path, undisturbed: dict[str, Any]
+) -> None:
+    run = started(stack, log, "prefect-hanging")
+    in_training(stack, store, run, "prefect-hanging")
+    with stack.hanging("prefect-server"):
+        time.sleep(60)
+    ends(stack, run, 400)
+    reconciled(stack, store)
+    assert_sound(stack, store, "prefect-hanging", undisturbed)

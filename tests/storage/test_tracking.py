@@ -445,3 +445,28 @@ def test_numbers_are_sent_together(tracker: Tracker, monkeypatch: pytest.MonkeyP
 def test_tracker_costs_nothing_before_its_first_use() -> None:
     code = "import sys, storage.tracking.runs, storage.tracking.model_package; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0
+
+
+def test_files_of_a_database_that_is_named_lie_in_the_store(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    layout = Layout(str(tmp_path / "store"))
+    with open_tracker(layout).run(dataset="named", name="a") as run:
+        run.table("metrics.csv", pl.DataFrame({"a": [1]}))
+    assert run.problem is None
+    assert [path.name for path in Path(layout.tracking_artifacts).rglob("*.csv")] == ["metrics.csv"]
+    assert not (tmp_path / "mlruns").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "is_own"),
+    [("postgresql+psycopg2://host/runs", True), ("http://host", False), ("https://host", False), ("databricks", False)],
+)
+def test_a_server_names_the_folder_of_files_and_a_database_does_not(
+    address: str, is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    layout = Layout(str(tmp_path))
+    assert open_tracker(layout).artifact_root == (layout.tracking_artifacts if is_own else None)
