@@ -166,29 +166,6 @@ def test_a_rollback_publishes_what_the_champion_before_had_published(stack: Stac
     assert not after.equals(before)
 
 
-def test_the_oldest_run_loses_its_files_on_s3_and_its_metrics_stay(stack: Stack, story: Story) -> None:
-    by_name = {"max_results": 9, "filter": f"name = 'dyformer-{DATASET}'"}
-    [experiment] = stack.tracked("experiments/search", by_name)["experiments"]
-    retrainings = {
-        "experiment_ids": [experiment["experiment_id"]],
-        "filter": "tags.stage = 'retrain'",
-        "order_by": ["attributes.start_time"],
-    }
-
-    def have_files() -> list[bool]:
-        runs = [run["info"]["run_id"] for run in stack.tracked("runs/search", retrainings)["runs"]]
-        return ["files" in stack.tracked(f"artifacts/list?run_id={run}") for run in runs]
-
-    assert have_files() == [True, True, True]
-    done = stack.command("prune", DATASET, "--keep", "2")
-    assert done.returncode == 0, done.stderr
-    assert "removed the files and model versions of 1 runs from MLflow" in done.stdout
-    assert have_files() == [False, True, True]
-    assert all(run["data"]["metrics"] for run in stack.tracked("runs/search", retrainings)["runs"])
-    again = stack.command("prune", DATASET, "--keep", "2")
-    assert "removed the files and model versions of 0 runs from MLflow" in again.stdout
-
-
 def test_three_trainings_of_two_datasets_wait_for_one_slot(stack: Stack, story: Story) -> None:
     log = Path(stack.environment("worker-cpu")["DYFORMER_LOGS"]) / "queued.csv"
     log.write_bytes(FILES[0])
