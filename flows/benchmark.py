@@ -12,6 +12,7 @@ from dyformer.evaluation.protocols import MIN_TRAINED_STEPS, model_steps
 from dyformer.experiments.methods import BASELINES, METHODS, NODE_METHODS, Method, Variation
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_ranking
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.studies.studies import STUDIES
 from flows.artifacts import show_table, show_tables
 from flows.console import tracked
 from flows.service.managed import managed
@@ -207,7 +208,8 @@ def prequential(
     numbers = steps_to_rank(snapshots, steps)
     jobs = _jobs(f"prequential benchmark {dataset}", numbers, seeds)
     scores = prequential_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
-    rows = ranking_metrics(scores, snapshots)
+    reference = STUDIES[study].reference if study is not None else None
+    rows = ranking_metrics(scores, snapshots, BASELINES if reference is None else (reference,))
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
     track_rankings_task(snapshots, scores, rows, study=study)
     return {"snapshots": snapshots, "scores": scores}

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.console import plain_steps, print_frame, print_tables, write_json
-from flows.options import Changes, Epochs, JsonFile, ProtocolName, check_titles, experiment_from, with_cap, with_reading
+from flows.options import (
+    Changes,
+    Epochs,
+    JsonFile,
+    ProtocolName,
+    changed_names,
+    check_titles,
+    experiment_from,
+    with_cap,
+    with_reading,
+)
 from flows.runs import announce, ingested
 
 if TYPE_CHECKING:
@@ -115,11 +125,15 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     if protocol != "paper":
         experiment = experiment.check_interactions()
     check_titles(methods)
+    from dyformer.experiments.methods import Variation, method_of
     from flows.tasks.evaluation.evaluate import wanted_steps
     from flows.tasks.methods import benchmark_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
     names = benchmark_methods(methods)
+    for variation in [method_of(name) for name in names] if protocol != "paper" else []:
+        if isinstance(variation, Variation):
+            variation.changed(experiment).check_interactions()
     wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
     address, _ = ingested(
         dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
@@ -151,11 +165,11 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     study = study_of(name)
     if study.protocol == COST and parallel > 1:
         raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
-    study.check_changes(text.partition("=")[0].strip() for text in changes or [])
     if study.protocol == COST and epochs is not None:
         raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave --epochs out")
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
+    study.check_changes(changed_names(changes or []))
     if study.reads_interactions:
         experiments = {dataset: experiment.check_interactions() for dataset, experiment in experiments.items()}
     if study.protocol == COST and any(each.pretrain is None for each in experiments.values()):
@@ -166,7 +180,7 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     announce()
     from flows.studies import run_study
 
-    made = run_study(name, readings, experiments, steps, seeds, parallel, ", ".join(changes or []))
+    made = run_study(name, readings, experiments, steps, seeds, parallel, changes or [])
     print_tables([table.printed() for table in made.tables])
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

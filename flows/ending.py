@@ -59,13 +59,13 @@ def _message(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror or error}; check that the disk works, has space and may be written"
     if isinstance(error, MemoryError):
         return "not enough memory: end other programs, or take a larger machine, then run the same command again"
-    if isinstance(error, ValueError | OSError) and _is_ours(error.__traceback__):
+    if isinstance(error, ValueError | OSError) and is_ours(error.__traceback__):
         return on_command_line(str(error))
     first = str(error).strip().partition("\n")[0]
     return f"unexpected error ({type(error).__name__}: {first}); {_logged(error)}"
 
 
-def _is_ours(trace: TracebackType | None) -> bool:
+def is_ours(trace: TracebackType | None) -> bool:
     """Whether the error was raised by a `raise` of this program, and not by or in a function of a library."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -152,6 +152,11 @@ def experiment_from(dataset: str, changes: list[str] | None) -> "Experiment":
     if wrong:
         raise typer.BadParameter(f"--set {wrong[0]}: write name=value, such as --set model.num_layers=4")
     return experiment_for(dataset).changed({name.strip(): value.strip() for name, _, value in pairs})
+
+
+def changed_names(changes: Iterable[str]) -> list[str]:
+    """Give the names of `name=value` texts."""
+    return [change.partition("=")[0].strip() for change in changes]
 
 
 def with_cap(changes: list[str] | None, epochs: int | None) -> list[str]:

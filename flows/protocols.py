@@ -9,14 +9,12 @@ from dyformer.embedder import Scorer
 from dyformer.experiments.methods import METHODS, default_methods
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.studies import STUDIES
-from dyformer.experiments.studies.study_tables import Setup, epochs_sentence, study_tables
+from dyformer.experiments.studies.study_tables import epochs_sentence
 from dyformer.experiments.tables import PrintedTable, printed_tables
-from dyformer.experiments.tuning.chosen import chosen_settings, tuned_sentence
-from flows.benchmark import benchmark, forecasts, labels, live_update, prequential
+from dyformer.experiments.tuning.chosen import tuned_sentence
+from flows.benchmark import benchmark, forecasts, live_update, prequential
 from flows.tasks.evaluation.backtest import backtest_metrics, steps_to_backtest
 from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
-from flows.tasks.evaluation.labels import scored_labels_metrics, steps_to_score
 from flows.tasks.evaluation.live_update import live_update_metrics, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.methods import searched_dataset
@@ -48,7 +46,7 @@ def run_protocol(
     tables = chosen.tables(rows, dataset)
     searched = _searched(protocol, made["snapshots"], rows)
     tuned = tuned_sentence(names, searched)
-    if chosen_settings(searched).keys() & set(names):
+    if tuned is not None:
         tables = [table._replace(sentences=[*table.sentences, tuned]) for table in tables]
     if experiment.max_epochs is not None:
         sentence = epochs_sentence(experiment.max_epochs)
@@ -78,10 +76,6 @@ def _live_update(
     return live_update(dataset, reading, seeds, experiment, named)
 
 
-def _label_tables(rows: pl.DataFrame, dataset: str) -> list[PrintedTable]:
-    return [table.printed() for table in study_tables("labels", STUDIES["labels"], rows, dataset, Setup())]
-
-
 PROTOCOLS: dict[str, ProtocolRun] = {
     "paper": ProtocolRun(steps_to_evaluate, benchmark, metrics, printed_tables),
     "prequential": ProtocolRun(
@@ -90,7 +84,6 @@ PROTOCOLS: dict[str, ProtocolRun] = {
     "forecasts": ProtocolRun(
         steps_to_backtest, forecasts, backtest_metrics, lambda rows, dataset: [printed_forecasts(rows, dataset)]
     ),
-    "labels": ProtocolRun(steps_to_score, labels, scored_labels_metrics, _label_tables),
     "live-update": ProtocolRun(
         _all_weeks, _live_update, live_update_metrics, lambda rows, dataset: [printed_live_update(rows, dataset)]
     ),

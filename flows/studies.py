@@ -7,7 +7,7 @@ that was killed runs only the trials that are missing.
 import io
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple
@@ -18,20 +18,32 @@ from prefect import flow
 from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
+from dyformer.experiments.methods import BASELINES
 from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.costs import cost_table
+from dyformer.experiments.studies.paper_tables import LAST_STEPS
 from dyformer.experiments.studies.studies import COST, STUDIES, Study
 from dyformer.experiments.studies.study_tables import Setup, StudyTable, study_tables
 from dyformer.logs.datasets import DATASETS
-from flows.benchmark import groups_of, label_scores, paper_scores, prequential_scores, searched_steps
+from flows.benchmark import (
+    benchmark,
+    groups_of,
+    label_scores,
+    labels,
+    paper_scores,
+    prequential,
+    prequential_scores,
+    searched_steps,
+)
 from flows.console import print_no_progress, tracked
-from flows.protocols import PROTOCOLS
+from flows.ending import is_ours
+from flows.options import changed_names
 from flows.service.outages import stored_task
 from flows.stages import ingest
 from flows.tasks.evaluation.costs import chosen_jobs, measure_costs, read_costs, step_to_cost
-from flows.tasks.evaluation.evaluate import steps_to_evaluate
-from flows.tasks.evaluation.labels import steps_to_score
+from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
+from flows.tasks.evaluation.labels import scored_labels_metrics, steps_to_score
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
 from flows.tasks.methods import chosen_methods, label_methods
 from flows.tasks.snapshots import open_snapshots
@@ -46,6 +58,7 @@ CHOSEN: dict[str, Callable[[list[str]], dict]] = {
     COST: chosen_jobs,
 }
 SCORES = {PAPER: paper_scores, PREQUENTIAL: prequential_scores, LABELS: label_scores, COST: measure_costs}
+FLOWS = {PAPER: benchmark, PREQUENTIAL: prequential, LABELS: labels}
 DRAWN = {"steps": step_curve, "comparison": comparison_chart}
 
 track_study_task = stored_task(name="track study")(track_study)
@@ -82,7 +95,7 @@ def run_trial(
 ) -> list[str]:
     """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses.
 
-    On one thread, so that the scores are the same for every number of processes.
+    On one thread of torch, so that the scores are the same for every number of processes.
     """
     import torch
 
@@ -98,7 +111,7 @@ def run_study(
     steps: str | None = None,
     seeds: int = 1,
     parallel: int = 1,
-    changes: str = "",
+    changes: Sequence[str] = (),
 ) -> Finished:
     """Run the missing trials of a study, and make its tables and plots by the benchmark of its protocol.
 
@@ -109,10 +122,14 @@ def run_study(
         steps: those to evaluate, such as "3-13"; None for those of the paper.
         seeds: number of seeds, from 0.
         parallel: number of processes.
-        changes: the changed settings, as the titles of the tables state them.
+        changes: the changed settings, as in "model.width=64"; the titles of the tables state them.
     """
     study, made = STUDIES[name], Finished([], {})
     snapshots = {dataset: ingest(dataset, reading)["snapshots"] for dataset, reading in readings.items()}
+    setups = {
+        dataset: setup_of(study, address, steps, experiments[dataset], changes)
+        for dataset, address in snapshots.items()
+    }
     trials = [
         trial
         for dataset, address in snapshots.items()
@@ -121,18 +138,15 @@ def run_study(
     for _ in tracked(finished(trials, parallel), f"trials of {name}", len(trials)):
         pass
     for dataset, address in snapshots.items():
-        setup = setup_of(study, address, steps, experiments[dataset], changes)
+        setup = setups[dataset]
         if study.protocol == COST:
             measured = [address for trial in trials if trial.dataset == dataset for address in run_trial(*trial)]
             tables, drawn = [cost_table(name, study, read_costs(measured), dataset, setup)], {}
         else:
-            protocol = PROTOCOLS[study.protocol]
-            scored = protocol.flow(dataset, None, steps, seeds, experiments[dataset], study.methods, name)
-            metrics = protocol.metrics(scored["scores"], scored["snapshots"])
-            if study.reference is not None:
-                metrics = ranking_metrics(scored["scores"], scored["snapshots"], (study.reference,))
-            tables = study_tables(name, study, metrics, dataset, setup)
-            drawn = plots(name, study, metrics, dataset, setup) | step_files(name, study, metrics, dataset)
+            scored = FLOWS[study.protocol](dataset, None, steps, seeds, experiments[dataset], study.methods, name)
+            rows = metrics_of(study, scored["scores"], scored["snapshots"])
+            tables = study_tables(name, study, rows, dataset, setup)
+            drawn = plots(name, study, rows, dataset, setup) | step_files(name, study, rows, dataset)
         files = {file: text.encode() for table in tables for file, text in table.files().items()} | drawn
         track_study_task(name, address, files)
         made.tables.extend(tables)
@@ -140,17 +154,27 @@ def run_study(
     return made
 
 
-def setup_of(study: Study, snapshots: str, steps: str | None, experiment: Experiment, changes: str) -> Setup:
-    """Give how the methods of a study are run on one dataset."""
+def metrics_of(study: Study, scores: list[str], snapshots: str) -> pl.DataFrame:
+    """Return the metrics of a study's scores as rows of METRICS_SCHEMA."""
+    if study.protocol == PREQUENTIAL:
+        return ranking_metrics(scores, snapshots, BASELINES if study.reference is None else (study.reference,))
+    return {PAPER: metrics, LABELS: scored_labels_metrics}[study.protocol](scores, snapshots)
+
+
+def setup_of(study: Study, snapshots: str, steps: str | None, experiment: Experiment, changes: Sequence[str]) -> Setup:
+    """Give how the methods of a study are run on one dataset; raises NoEffect for a setting that has none there."""
     opened, numbers = open_snapshots(snapshots), STEPS[study.protocol](snapshots, steps)
-    known = DATASETS.get(opened.dataset)
+    known, names, searched = DATASETS.get(opened.dataset), changed_names(changes), searched_steps(snapshots, numbers)
+    study.check_changes(names, searched)
     has_windows = known is not None and opened.window == str(known.window)
+    has_steps = numbers == STEPS[study.protocol](snapshots, None) and numbers[-1] == LAST_STEPS.get(opened.dataset)
+    has_settings = not any(name.startswith(("graph.", "model.")) or name == "pretrain" for name in names)
     return Setup(
-        changes=changes,
+        changes=", ".join(changes),
         experiment=experiment,
-        searched=searched_steps(snapshots, numbers),
+        searched=searched,
         window=opened.window,
-        is_papers=has_windows and (steps is None or numbers == STEPS[study.protocol](snapshots, None)),
+        is_papers=has_windows and has_steps and has_settings,
     )
 
 
@@ -183,7 +207,9 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Trial]:
     try:
         running = {pool.submit(_run, trial): trial for trial in trials}
         for future in as_completed(running):
-            future.result()  # raises the error of a trial
+            error = future.result()
+            if error is not None:
+                raise error
             yield running[future]
     finally:
         pool.shutdown(cancel_futures=True)
@@ -205,7 +231,10 @@ def plots(name: str, study: Study, metrics: pl.DataFrame, dataset: str, setup: S
 
 
 def step_files(name: str, study: Study, metrics: pl.DataFrame, dataset: str) -> dict[str, bytes]:
-    """Give the CSV of a plot by step, by the name of its file: a row for each method, step, seed and slice."""
+    """Give the CSV of a plot by step, by the name of its file.
+
+    It has a row for each method, seed, slice and step, "micro" and "macro" among the steps, with an AUC from 0 to 1.
+    """
     if study.plot != "steps":
         return {}
     columns = ("method", "step", "seed", "slice", "value", "low", "high", "num_pairs")
@@ -213,12 +242,19 @@ def step_files(name: str, study: Study, metrics: pl.DataFrame, dataset: str) -> 
     return {f"{name}-{dataset}-steps.csv": rows.select(columns).write_csv().encode()}
 
 
-def _run(trial: Trial) -> None:
+def _run(trial: Trial) -> ValueError | OSError | None:
     """Run a trial in a process of its own, to which a function can be sent, but no flow.
 
-    One that measures costs has no tasks: as a plain function it starts no server for this process alone.
+    One that measures costs has no tasks: as a plain function it starts no server for this process alone. An error whose
+    message is written for the user is returned, because the traceback of a raised one would end in a library.
     """
-    (run_trial.fn if trial.protocol == COST else run_trial)(*trial)
+    try:
+        (run_trial.fn if trial.protocol == COST else run_trial)(*trial)
+    except (ValueError, OSError) as error:
+        if not is_ours(error.__traceback__):
+            raise
+        return error
+    return None
 
 
 def _settle() -> None:

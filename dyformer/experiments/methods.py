@@ -62,9 +62,13 @@ class Variation:
         return PUBLISHED_TITLE if self.base else "DyFormer"
 
     def sets(self, name: str) -> bool:
-        """Whether it has a value of its own for a setting, or leaves out the part to which the setting belongs."""
+        """Whether it has a value of its own for a setting, or leaves out the part to which the setting belongs.
+
+        A part such as `pretrain` has one if a setting of it has.
+        """
         part, changes = name.partition(".")[0], self.all_changes
-        return name in changes or (part in changes and changes[part] is None)
+        is_part = any(own.startswith(f"{name}.") for own in changes)
+        return is_part or name in changes or (part in changes and changes[part] is None)
 
     def changed(self, experiment: Experiment) -> Experiment:
         """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none."""
@@ -175,6 +179,12 @@ BASELINES = frozenset(title for title, method in METHODS.items() if not isinstan
 
 TRAINED_BASELINES = frozenset(title for title in BASELINES if isinstance(METHODS[title], Embedder))
 """Titles of the baselines that train for minutes: they run only where they are named."""
+
+
+def method_of(row: str) -> Method | NodeScorer | None:
+    """Return the method of a title; of a row such as "DyFormer, pre-training" of the study `cost`, that of DyFormer."""
+    known = {**METHODS, **VARIATIONS, **NODE_METHODS}
+    return known.get(row, known.get(row.partition(", ")[0]))
 
 
 def default_methods() -> dict[str, Method]:

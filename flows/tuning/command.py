@@ -48,6 +48,8 @@ def tune(  # noqa: PLR0913, because each option is an argument
     for title in titles:
         grid_of(title)  # raises for a title without a grid, before anything is committed
     earlier = {} if json_file is None else _record(json_file)  # refused before anything is trained
+    for title in earlier.keys() - set(titles):
+        _check_budget(title, earlier[title], trials, experiment.max_epochs)
     announce()
     from flows.tuning.searches import tune as flow
 
@@ -67,6 +69,19 @@ def _record(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(own, dict) and "settings" in own for own in found.values()):
         raise typer.BadParameter(f"{file} has no chosen settings by method: name another file")
     return found
+
+
+def _check_budget(title: str, own: dict[str, Any], trials: int, max_epochs: int | None) -> None:
+    """Refuse a search with another budget than an earlier one of the same file had."""
+    from dyformer.experiments.tuning.grids import num_points
+
+    num, epochs = own.get("trials", 0), own.get("max_epochs")
+    if epochs != max_epochs or num > trials or num < min(trials, num_points(title)):
+        raise typer.BadParameter(
+            f"the file has a search of {title} with {num} trials and "
+            f"{'no cap on epochs' if epochs is None else f'at most {epochs} epochs'}: the methods of a file need the "
+            "same --trials and --epochs; name another file otherwise"
+        )
 
 
 def _table(tried: list[Any]) -> Any:

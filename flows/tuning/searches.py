@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from functools import partial
-from math import prod
 from typing import Any, NamedTuple
 
 from prefect import flow
 
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.tuning.grids import grid_of, usual_point
+from dyformer.experiments.tuning.grids import grid_of, num_points, usual_point
 from dyformer.experiments.tuning.search import Tried, best, points_of, search
 from flows.console import tracked
 from flows.service.managed import managed
@@ -68,8 +67,7 @@ def tune(
 def _searched(snapshots: str, title: str, experiment: Experiment, num_trials: int, seed: int) -> list[Tried]:
     score = partial(_score, snapshots, title, experiment, seed)
     trials = search(grid_of(title), usual_point(title, experiment), score, num_trials=num_trials, seed=seed)
-    num_points = prod(map(len, grid_of(title).values()))
-    return list(tracked(trials, f"settings of {title}", min(num_trials, num_points)))
+    return list(tracked(trials, f"settings of {title}", min(num_trials, num_points(title))))
 
 
 def _score(snapshots: str, title: str, experiment: Experiment, seed: int, settings: Mapping[str, Any]) -> float:

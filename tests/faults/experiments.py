@@ -34,7 +34,7 @@ STUDIES["toy"] = Study(
 def command(folder: Path, parallel: int) -> list[str]:
     """Give the command that runs the experiment with its store in a folder, and writes its files there."""
     settings = [part for setting in TINY for part in ("--set", setting)]
-    about = ["--experiment", "toy", "--steps", "5-6", "--seeds", "2", "--parallel", str(parallel)]
+    about = ["--experiment", "toy", "--steps", "5-6", "--seeds", "3", "--parallel", str(parallel)]
     store = ["--storage", str(folder / "store")]
     return [sys.executable, __file__, *store, "benchmark", *about, "--out", str(folder / "out"), *settings]
 

@@ -199,6 +199,18 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("benchmark", *OWN, "good.csv", "--protocol", "prequential", *NOISE),
         ("graph.noise=0.1", "the paper's protocol"),
     ),
+    "noise of a variation among ranks": (
+        (
+            "benchmark",
+            *OWN,
+            "good.csv",
+            "--protocol",
+            "prequential",
+            "--methods",
+            "published_dyformer_1_hop_10_noise",
+        ),
+        ("graph.noise=0.1",),
+    ),
     "noise in an experiment": (
         ("benchmark", "--experiment", "forecaster", "--datasets", "uci", *NOISE),
         ("graph.noise=0.1", "leave graph.noise out"),

@@ -32,18 +32,21 @@ from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.node_classification import NoLabels
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.studies import COST, STUDIES, Study, UnknownStudy, study_of
+from dyformer.experiments.studies.studies import COST, STUDIES, NoEffect, Study, UnknownStudy, study_of
 from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.datasets import DATASETS
 from flows.benchmark import label_scores, paper_scores, prequential_scores
 from flows.benchmark_command import _run_study, reading_of, with_cap
 from flows.console import QUIET, ongoing, tracked
+from flows.ending import is_ours
 from flows.options import experiment_from
 from flows.protocols import PROTOCOLS, run_protocol
 from flows.studies import Trial, finished, run_study, setup_of
 from flows.tasks.evaluation.costs import peak_gigabytes
+from flows.tasks.evaluation.evaluate import wanted_steps
 from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import StepOutOfRange
 from storage.layout import Layout
 from storage.tracking.runs import experiment_name, open_tracker
 
@@ -241,6 +244,39 @@ def test_titles_of_the_rows_are_known_methods():
         assert list(flows.studies.CHOSEN[study.protocol](study.methods)) == study.methods
 
 
+def test_a_change_beside_which_a_search_chose_another_value_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = store / "chosen"
+    folder.mkdir(exist_ok=True)
+    (folder / "uci.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
+    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
+    for name in ("links", "cost"):
+        STUDIES[name].check_changes(["model.width", "model.num_heads"])
+        STUDIES[name].check_changes(["model.num_heads"], "uci")
+        with pytest.raises(NoEffect, match=r"model\.width has no effect"):
+            STUDIES[name].check_changes(["model.width"], "uci")
+
+
+def test_an_error_of_a_trials_process_keeps_its_message(monkeypatch: pytest.MonkeyPatch):
+    trial = Trial("paper", "mylog", "", [3], 0, Experiment(), ["L3"])
+    monkeypatch.setattr(flows.studies, "run_trial", lambda *given: wanted_steps("x"))
+    error = flows.studies._run(trial)
+    assert isinstance(error, StepOutOfRange)
+    future: Future = Future()
+    future.set_result(error)
+    pool = SimpleNamespace(submit=lambda run, trial: future, shutdown=lambda cancel_futures: None)
+    monkeypatch.setattr(flows.studies, "ProcessPoolExecutor", lambda *given, **options: pool)
+    with pytest.raises(StepOutOfRange, match="'x' is not a list of steps") as caught:
+        list(finished([trial], 2))
+    assert is_ours(caught.tb)
+    monkeypatch.setattr(flows.studies, "run_trial", lambda *given: int("x"))
+    with pytest.raises(ValueError, match="invalid literal"):  # of a library: a fault of this program
+        flows.studies._run(trial)
+
+
+def test_a_step_that_is_named_twice_is_evaluated_once():
+    assert wanted_steps("5,3-5") == [3, 4, 5]
+
+
 def test_a_cap_on_epochs_reaches_the_experiment_and_the_titles_of_a_benchmark(monkeypatch: pytest.MonkeyPatch):
     experiment = experiment_from("mylog", with_cap(["finetune.epochs=9"], 4))
     assert [experiment.max_epochs, experiment.finetune.epochs, experiment.capped.finetune.epochs] == [4, 9, 4]
@@ -347,20 +383,24 @@ def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, 
     assert widths == [(32, 0)] * 3 + [(128, 0)] * 3 + [(32, 2), (32, 2), (32, 0)]  # labels have no noise
 
 
-def test_the_windows_and_steps_decide_whether_the_papers_values_are_beside_ours(monkeypatch: pytest.MonkeyPatch):
+def test_the_windows_steps_and_graphs_decide_whether_the_papers_values_are_beside_ours(monkeypatch: pytest.MonkeyPatch):
     usual = str(DATASETS["uci"].window)
-    monkeypatch.setitem(flows.studies.STEPS, "paper", lambda snapshots, wanted: [3, 4] if wanted != "4" else [4])
-    for dataset, window, steps, is_papers in (
-        ("uci", usual, None, True),
-        ("uci", usual, "3-4", True),
-        ("uci", usual, "4", False),
-        ("uci", "2d", None, False),
-        ("mylog", usual, None, False),
+    steps_of = {None: [12, 13], "12-13": [12, 13], "13": [13]}
+    without_last = {None: [11, 12]}
+    for dataset, window, steps, changes, numbers, is_papers in (
+        ("uci", usual, None, [], steps_of, True),
+        ("uci", usual, "12-13", ["finetune.epochs=3"], steps_of, True),
+        ("uci", usual, "13", [], steps_of, False),
+        ("uci", "2d", None, [], steps_of, False),
+        ("uci", usual, None, [], without_last, False),
+        ("uci", usual, None, ["graph.noise=0.1"], steps_of, False),
+        ("mylog", usual, None, [], steps_of, False),
     ):
+        monkeypatch.setitem(flows.studies.STEPS, "paper", lambda snapshots, wanted, known=numbers: known[wanted])
         opened = SimpleNamespace(dataset=dataset, window=window)
         for module in (flows.studies, flows.benchmark):
             monkeypatch.setattr(module, "open_snapshots", lambda address, found=opened: found)
-        setup = setup_of(STUDIES["layers"], "", steps, Experiment(), "")
+        setup = setup_of(STUDIES["layers"], "", steps, Experiment(), changes)
         assert (setup.is_papers, setup.window) == (is_papers, window)
 
 
@@ -370,6 +410,11 @@ def test_the_windows_and_steps_decide_whether_the_papers_values_are_beside_ours(
         ("layers", "model.width=64", "model.width has no effect"),
         ("pretraining", "promotion.level=0.9", "promotion.level has no effect"),
         ("noise", "graph.noise=0.3", "graph.noise has no effect"),
+        ("layers", "pretrain=none", "pretrain has no effect"),
+        ("cost", "max_epochs=3", "max_epochs has no effect"),
+        ("cost", "finetune.patience=3", "finetune.patience has no effect"),
+        ("cost", "warm_start=0.3", "warm_start has no effect"),
+        ("links", "modle.width=64", "model.width"),
         ("links", "graph.noise=0.3", "graph.noise=0.3 changes the edges"),
     ],
 )

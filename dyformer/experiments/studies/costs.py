@@ -15,7 +15,7 @@ from dyformer.experiments.methods import EPOCHS, METHODS, Method, Variation
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.paper_tables import COSTS
 from dyformer.experiments.studies.studies import Study
-from dyformer.experiments.studies.study_tables import Setup, StudyTable, settings_sentence
+from dyformer.experiments.studies.study_tables import Setup, StudyTable, paper_sentence, settings_sentence
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.training.stages import finetune, pretrain
 
@@ -81,7 +81,7 @@ def cost_table(name: str, study: Study, rows: pl.DataFrame, dataset: str, setup:
     table: list[dict[str, Any]] = []
     for method, published in study.rows.items():
         own = rows.filter(method=method)
-        theirs = COSTS.get(dataset, {}).get(published or "")
+        theirs = COSTS.get(dataset, {}).get(published or "") if setup.is_papers else None
         paper: Mapping[str, float | None] = dict.fromkeys(VALUES)
         if theirs is not None:
             paper = {**paper, VALUES[0]: theirs.epoch_seconds, VALUES[2]: theirs.gigabytes}
@@ -96,9 +96,11 @@ def cost_table(name: str, study: Study, rows: pl.DataFrame, dataset: str, setup:
     columns = [value + suffix for value in VALUES for suffix in ("", "_std", "_paper", "_difference")]
     steps = ", ".join(map(str, rows["step"].unique().sort()))
     title = (
-        f"{name}, {dataset}, trained until the step before {steps}: CPU seconds on one thread, each method alone in a "
-        f"process of its own, whose peak memory it is, Python and its libraries included; an epoch of DyFormer is "
-        f"`batches_per_epoch` batches; {settings_sentence(study, setup)}; the paper's values are of a GPU"
+        f"{name}, {dataset}, trained until the step before {steps}: CPU seconds of all threads, with one of torch, "
+        f"each method alone in a process of its own, whose peak memory it is, Python and its libraries included; an "
+        f"epoch of DyFormer is `batches_per_epoch` batches; {settings_sentence(study, setup)}"
+        f"{paper_sentence(setup, dataset in COSTS)}"
     )
+    title += "; the paper's values are of a GPU" if setup.is_papers and dataset in COSTS else ""
     frame = pl.DataFrame(table, schema=schema | dict.fromkeys(columns, pl.Float64))
     return StudyTable(name=f"{name}-{dataset}-cost", title=title, frame=frame, values=VALUES, digits=2)

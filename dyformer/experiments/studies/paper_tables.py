@@ -16,6 +16,9 @@ def _by_dataset(rows: Mapping[str, tuple[tuple[float, float], ...]], datasets: t
     }
 
 
+LAST_STEPS = {"uci": 13, "yelp": 16, "ml-10m": 13, "rds": 100, "snap-wikipedia": 11}
+"""The last step of each log, up to which the paper's values go."""
+
 THREE_LOGS = ("uci", "yelp", "ml-10m")
 
 LINKS: PaperTable = {log: {row: own[:2] for row, own in rows.items()} for log, rows in PAPER_METRICS.items()}

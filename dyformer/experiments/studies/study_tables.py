@@ -25,7 +25,9 @@ class Setup(NamedTuple):
     experiment: Experiment = Experiment()
     searched: str | None = None  # the dataset whose chosen settings the methods have; None without any
     window: str = ""
-    is_papers: bool = True  # whether windows and steps are those of the paper, whose values are left out otherwise
+    is_papers: bool = (
+        True  # whether windows, steps, graphs and models are the paper's; its values are left out otherwise
+    )
 
     @property
     def sentence(self) -> str:
@@ -191,7 +193,7 @@ def _frame(
             reversed(contents.values), ("macro", "micro"), reversed(theirs), strict=False
         ):
             columns = [pl.col(name).mean() * contents.scale for name in ("value", *beside.values())]
-            seeds = own.filter(step=over_steps).group_by("seed").agg(columns)
+            seeds = own.filter(step=over_steps).group_by("seed").agg(columns).sort("seed")  # so that sums are the same
             mean: Any = seeds["value"].mean()
             row |= {
                 value: mean,
@@ -237,12 +239,18 @@ def settings_sentence(study: Study, setup: Setup) -> str:
     which = "graph.* for all methods, others for DyFormer, where a row does not set them itself"
     changed = f"{setup.changes} ({which})" if setup.changes else "none"
     windows = f"windows: {setup.window}; " if setup.window else ""
-    return f"{windows}other changed settings: {changed}; {tuned_sentence(study.methods, setup.searched)}"
+    tuned = tuned_sentence(study.methods, setup.searched) or "settings chosen on earlier steps: none"
+    return f"{windows}other changed settings: {changed}; {tuned}"
+
+
+def paper_sentence(setup: Setup, has_paper: bool) -> str:
+    """State why the paper's values are not there; nothing where they are, or where it has none."""
+    other = "; without the paper's values, which are of other windows, steps or settings"
+    return other if has_paper and not setup.is_papers else ""
 
 
 def _limits(study: Study, setup: Setup, has_paper: bool) -> str:
-    other = "; without the paper's values, which are of other windows or steps" * (has_paper and not setup.is_papers)
-    return f"{setup.sentence}; {settings_sentence(study, setup)}{other}"
+    return f"{setup.sentence}; {settings_sentence(study, setup)}{paper_sentence(setup, has_paper)}"
 
 
 def _between(form: str, row: Mapping[str, Any], value: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dyformer.experiments.methods import METHODS, VARIATIONS, Method, Variation
+from dyformer.experiments.methods import Method, Variation, method_of
 from dyformer.experiments.tuning.grids import with_settings
 
 FOLDER = Path(__file__).with_name("chosen")
@@ -22,32 +22,28 @@ def chosen_settings(dataset: str | None) -> dict[str, dict[str, Any]]:
     return {title: record["settings"] for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
 
 
-def tuned(title: str, method: Method, dataset: str) -> Method:
+def tuned(title: str, method: Method, dataset: str | None) -> Method:
     """Return a method with the settings chosen for a dataset; without any, it stays the same.
 
     `title` is that in METHODS or VARIATIONS: a user's own method of the same name is another one and stays the same.
     """
     settings = chosen_settings(dataset).get(_searched_title(title))
-    return method if settings is None or method is not _known(title) else with_settings(method, settings)
+    return method if settings is None or method is not method_of(title) else with_settings(method, settings)
 
 
-def tuned_sentence(titles: Iterable[str], dataset: str | None) -> str:
-    """Name the methods among `titles` with chosen settings, as in "DySAT (width=256)"."""
+def tuned_sentence(titles: Iterable[str], dataset: str | None) -> str | None:
+    """Name the methods among `titles` with chosen settings, as in "DySAT (width=256)"; None if none has any."""
     named = []
     for title in titles:
-        method = _known(title)
+        method = method_of(title)
         own = method.changes if isinstance(method, Variation) else {}
         settings = chosen_settings(dataset).get(_searched_title(title), {})
         listed = [f"{name}={value}" for name, value in settings.items() if name not in own]
         named += [f"{title} ({', '.join(listed)})"] if listed else []
-    return f"settings chosen on earlier steps: {', '.join(named) if named else 'none'}"
+    return f"settings chosen on earlier steps: {', '.join(named)}" if named else None
 
 
 def _searched_title(title: str) -> str:
     """Give the title in METHODS whose settings were searched: of a variation of DyFormer, that of its base."""
-    method = _known(title)
+    method = method_of(title)
     return method.base_title if isinstance(method, Variation) else title
-
-
-def _known(title: str) -> Method | None:
-    return METHODS.get(title, VARIATIONS.get(title))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +61,11 @@ def grid_of(title: str) -> Mapping[str, tuple[Any, ...]]:
     if title not in GRIDS:
         raise NoGrid(f"{title!r} has no settings to search: expected one of {', '.join(GRIDS)}")
     return GRIDS[title]
+
+
+def num_points(title: str) -> int:
+    """Count the points of a method's grid; none without one."""
+    return prod(map(len, GRIDS[title].values())) if title in GRIDS else 0
 
 
 def with_settings(method: Method, settings: Settings) -> Method:

@@ -71,7 +71,7 @@ def _measured(snapshots: str, step: int, seed: int, experiment: Experiment, row:
         "method": record_of(job.method),
         "seed": seed,
         "step": step,
-        **as_record(record, PARTS),
+        **as_record(record, PARTS if isinstance(job.method, Variation) else ("graph",)),
     }
     lineage = opened.lineage("costs", until=step - 1, settings=settings)
     keys = {"version": lineage.table_version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}

@@ -129,8 +129,8 @@ def chosen_steps(snapshots: str, possible: list[int], wanted: str | None, need: 
 
 
 def wanted_steps(text: str) -> list[int]:
-    """Read "5", "3-13" or "3,5,7"; raises StepOutOfRange for anything else."""
-    return [step for part in text.split(",") for step in _range(part)]
+    """Read "5", "3-13" or "3,5,7" as ascending steps, each once; raises StepOutOfRange for anything else."""
+    return sorted({step for part in text.split(",") for step in _range(part)})
 
 
 def metrics(scores: list[str], snapshots: str) -> pl.DataFrame:

@@ -85,4 +85,9 @@ def test_the_papers_memory_and_seconds_stand_beside_ours():
     assert made.frame["method"].to_list() == list(STUDIES["cost"].rows)
     assert made.frame.filter(method="node2vec")["num_seeds"].item() == 0
     assert "trained until the step before 16" in made.title
+    assert "the paper's values are of a GPU" in made.title
+    other = cost_table("cost", STUDIES["cost"], rows, "yelp", Setup(is_papers=False))
+    assert other.frame["CPU s an epoch_paper"].is_null().all()
+    assert "without the paper's values" in other.title
+    assert "of a GPU" not in other.title
     assert set(made.files()) == {f"cost-yelp-cost.{ending}" for ending in ("md", "csv", "tex")}

@@ -136,10 +136,22 @@ def test_values_of_other_windows_or_steps_do_not_stand_beside_the_papers():
     (made,) = study_tables("links", STUDY, metrics(VALUES), "uci", setup)
     assert made.frame["Macro AUC_paper"].is_null().all()
     assert "Macro AUC, paper" not in made.text().columns
-    assert "without the paper's values, which are of other windows or steps" in made.title
+    assert "without the paper's values, which are of other windows, steps or settings" in made.title
     assert "windows: 2d; " in made.title
     (usual,) = study_tables("links", STUDY, metrics(VALUES), "uci", Setup())
     assert "without the paper's values" not in usual.title
+
+
+def test_the_same_scores_give_the_same_bytes():
+    values = {("DyFormer", seed): value for seed, value in enumerate((0.1, 0.7, 0.2, 0.4, 0.6, 0.3))}
+    rows = metrics(values)
+    files = {
+        study_tables("links", STUDY, rows.sample(fraction=1.0, shuffle=True, seed=seed), "uci", Setup())[0].files()[
+            "links-uci-all.csv"
+        ]
+        for seed in range(50)
+    }
+    assert len(files) == 1
 
 
 def test_the_title_has_the_epochs_of_dyformer():

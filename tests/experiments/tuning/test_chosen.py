@@ -72,7 +72,7 @@ def test_the_sentence_names_what_was_chosen(mylog: str):
     assert tuned_sentence(["L3", "DySAT"], mylog) == (
         "settings chosen on earlier steps: DySAT (width=256, negative_weight=0.01)"
     )
-    assert tuned_sentence(["L3"], mylog) == "settings chosen on earlier steps: none"
+    assert tuned_sentence(["L3"], mylog) is None
     assert chosen_settings("another") == {}
 
 
@@ -85,6 +85,7 @@ def test_a_printed_benchmark_names_the_chosen_settings_of_its_methods(mylog: str
     monkeypatch.setattr(flows.protocols, "_searched", lambda *given: mylog)
     for names, sentences in (
         (["L3"], ["first"]),
+        (["DyFormer without pre-training"], ["first", tuned_sentence(["DyFormer without pre-training"], mylog)]),
         (["L3", "DySAT"], ["first", tuned_sentence(["DySAT"], mylog)]),
     ):
         assert run_protocol("paper", mylog, {}, None, 1, Experiment(), names)[1][0].sentences == sentences

@@ -160,13 +160,27 @@ def test_what_searches_of_other_methods_chose_stays_in_the_file(
     searched = Searched("steps 3, 4", None, {"GraphSAGE": tried})
     monkeypatch.setattr(flows.tuning.searches, "tune", lambda *given: searched)
     monkeypatch.setattr("flows.tuning.command.announce", lambda: None)
-    earlier = {"DySAT": {"settings": {"width": 256}}, "GraphSAGE": {"settings": {"aggregator": "gcn"}}}
+    budget = {"trials": 6, "max_epochs": None}
+    earlier = {"DySAT": {"settings": {"width": 256}, **budget}, "GraphSAGE": {"settings": {"aggregator": "gcn"}}}
     file.write_text(json.dumps(earlier))
     command = ["tune", "uci", "--method", "graphsage", "--json", str(file)]
     with pytest.raises(SystemExit) as ending:
         main(command)
     assert ending.value.code in (0, None), capsys.readouterr().err
     assert json.loads(file.read_text()) == {**earlier, **searched.record()}
+    for other in ({"trials": 5}, {"trials": 7}, {"max_epochs": 20}):
+        content = json.dumps({"DySAT": {**earlier["DySAT"], **other}})
+        file.write_text(content)
+        with pytest.raises(SystemExit) as ending:
+            main(command)
+        assert ending.value.code not in (0, None)
+        assert "the file has a search of DySAT with" in " ".join(capsys.readouterr().err.split())
+        assert file.read_text() == content
+    whole = {"EvolveGCN-O": {"settings": {}, "trials": 6, "max_epochs": None}}  # all points of its grid
+    file.write_text(json.dumps(whole))
+    with pytest.raises(SystemExit) as ending:
+        main([*command, "--trials", "9"])
+    assert ending.value.code in (0, None), capsys.readouterr().err
     for content in ("[1]", '{"rows": 3}', "not JSON"):
         file.write_text(content)
         with pytest.raises(SystemExit) as ending:
