@@ -115,9 +115,8 @@ def plain_functions() -> Iterator[None]:
             for name, value in list(vars(module).items()):
                 if isinstance(value, Flow | Task):
                     patch.setattr(module, name, value.fn)
-        for name, own in PROTOCOLS.items():
-            if isinstance(own.flow, Flow):
-                patch.setitem(PROTOCOLS, name, own._replace(flow=own.flow.fn))
+        for protocol, own in flows.studies.FLOWS.items():
+            patch.setitem(flows.studies.FLOWS, protocol, own.fn)
         yield
 
 
