@@ -208,8 +208,7 @@ def prequential(
     numbers = steps_to_rank(snapshots, steps)
     jobs = _jobs(f"prequential benchmark {dataset}", numbers, seeds)
     scores = prequential_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
-    reference = STUDIES[study].reference if study is not None else None
-    rows = ranking_metrics(scores, snapshots, BASELINES if reference is None else (reference,))
+    rows = ranking_metrics(scores, snapshots, BASELINES if study is None else STUDIES[study].baselines)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
     track_rankings_task(snapshots, scores, rows, study=study)
     return {"snapshots": snapshots, "scores": scores}

@@ -18,7 +18,6 @@ from prefect import flow
 from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
-from dyformer.experiments.methods import BASELINES
 from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.costs import cost_table
@@ -157,7 +156,7 @@ def run_study(
 def metrics_of(study: Study, scores: list[str], snapshots: str) -> pl.DataFrame:
     """Return the metrics of a study's scores as rows of METRICS_SCHEMA."""
     if study.protocol == PREQUENTIAL:
-        return ranking_metrics(scores, snapshots, BASELINES if study.reference is None else (study.reference,))
+        return ranking_metrics(scores, snapshots, study.baselines)
     return {PAPER: metrics, LABELS: scored_labels_metrics}[study.protocol](scores, snapshots)
 
 

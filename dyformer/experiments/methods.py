@@ -64,11 +64,11 @@ class Variation:
     def sets(self, name: str) -> bool:
         """Whether it has a value of its own for a setting, or leaves out the part to which the setting belongs.
 
-        A part such as `pretrain` has one if a setting of it has.
+        A whole part, such as `pretrain`, counts as set if any of its settings is.
         """
         part, changes = name.partition(".")[0], self.all_changes
-        is_part = any(own.startswith(f"{name}.") for own in changes)
-        return is_part or name in changes or (part in changes and changes[part] is None)
+        is_in_part = any(own.startswith(f"{name}.") for own in changes)
+        return is_in_part or name in changes or (part in changes and changes[part] is None)
 
     def changed(self, experiment: Experiment) -> Experiment:
         """Give an experiment with the changes; changes of pre-training bring it back where the experiment has none."""

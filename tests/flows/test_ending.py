@@ -159,7 +159,7 @@ def test_ctrl_c_ends_a_command_that_is_inside_a_library():
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, f"{STOPPED_LINE}\n")
-    assert time.monotonic() - sent < SECONDS_TO_STOP + 10
+    assert time.monotonic() - sent < SECONDS_TO_STOP + 1
 
 
 IGNORING = (
@@ -215,7 +215,7 @@ def test_ctrl_c_in_a_run_ends_it_and_its_server_in_time(tmp_path: Path):
     sent = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - sent < 15
+    assert time.monotonic() - sent < 3
     assert (process.returncode, errors) == (130, f"{STOPPED_LINE}\n")
     assert servers
     assert all(ended_within(server, 10) for server in servers)

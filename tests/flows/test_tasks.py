@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -98,8 +99,10 @@ def test_finished_training_is_not_repeated(tmp_path: Path):
     first = trained(tmp_path / "store", snapshots)
     (left,) = (Path(path.parent.as_posix().replace("/model/", "/finetune/")) for path in tmp_path.rglob(WEIGHTS))
     save_checkpoint(str(left), {}, {})  # by a process that was killed before it removed its own
+    started = time.monotonic()
     with patch("flows.tasks.train.pretrain", side_effect=AssertionError("trained again")):
         assert trained(tmp_path / "store", snapshots) == first
+    assert time.monotonic() - started < 5
     assert not has_checkpoint(str(left))
 
 

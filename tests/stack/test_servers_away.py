@@ -52,25 +52,14 @@ def test_a_run_outlasts_an_object_store_that_is_away(
     assert_sound(stack, store, f"store-away-{seconds}", undisturbed)
 
 
-def test_a_run_outlasts_an_object_store_that_hangs(
-    stack: Stack, store: Layout, log: Path, undisturbed: dict[str, Any]
+@pytest.mark.parametrize(("service", "seconds"), [("s3", 45), ("prefect-server", 60)])
+def test_a_run_outlasts_a_server_that_hangs(
+    stack: Stack, store: Layout, log: Path, undisturbed: dict[str, Any], service: str, seconds: int
 ) -> None:
-    run = started(stack, log, "store-hanging")
-    in_training(stack, store, run, "store-hanging")
-    with stack.hanging("s3"):
-        time.sleep(45)
+    run = started(stack, log, f"{service}-hanging")
+    in_training(stack, store, run, f"{service}-hanging")
+    with stack.hanging(service):
+        time.sleep(seconds)
     ends(stack, run, 400)
     reconciled(stack, store)
-    assert_sound(stack, store, "store-hanging", undisturbed)
-
-
-def test_a_run_outlasts_a_prefect_server_that_hangs(
-    stack: Stack, store: Layout, log: Path, undisturbed: dict[str, Any]
-) -> None:
-    run = started(stack, log, "prefect-hanging")
-    in_training(stack, store, run, "prefect-hanging")
-    with stack.hanging("prefect-server"):
-        time.sleep(60)
-    ends(stack, run, 400)
-    reconciled(stack, store)
-    assert_sound(stack, store, "prefect-hanging", undisturbed)
+    assert_sound(stack, store, f"{service}-hanging", undisturbed)

@@ -37,7 +37,7 @@ def test_a_commit_starts_the_retraining_by_its_event(
 ) -> None:
     of_this = scheduled_once_a_year(stack, log, "by-event")
     committed(stack, store, log, "by-event")
-    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 120, "no retraining was started")
+    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 60, "no retraining was started")
     assert run["created_by"]["type"] == "AUTOMATION"
     ends(stack, run["id"])
     reconciled(stack, store)
@@ -53,7 +53,7 @@ def test_rows_that_came_while_the_server_was_away_are_retrained_on(
     committed(stack, store, log, "event-lost")
     stack.restart("prefect-server")
     reconciled(stack, store)
-    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 120, "no retraining was started")
+    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 60, "no retraining was started")
     ends(stack, run["id"])
     reconciled(stack, store)
     assert len(stack.request("/flow_runs/filter", of_this)) == 1

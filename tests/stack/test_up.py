@@ -51,8 +51,8 @@ def test_stack_ends_at_sigterm_and_the_next_one_ends_what_a_killed_one_left(tmp_
             before = set(marked(mark))
             assert len(before) == 2  # one that stops the runs first, and Prefect's
             os.kill(min(before), signal.SIGKILL)
-            wait_until(lambda: not before & set(marked(mark)), 120, "a part of the worker was left")
-            wait_until(lambda: len(marked(mark)) == 2, 120, "the worker was not started again")
+            wait_until(lambda: not before & set(marked(mark)), 60, "a part of the worker was left")
+            wait_until(lambda: len(marked(mark)) == 2, 60, "the worker was not started again")
             up.process.send_signal(signal.SIGTERM)
             output = up.process.communicate(timeout=90)[0]
             assert "worker-1 ended with code -9" in output

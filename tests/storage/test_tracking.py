@@ -165,7 +165,7 @@ def test_unreachable_server_costs_seconds_and_the_spool_is_replayed_once(
     started = time.monotonic()
     with away.run(dataset="away", name="DyFormer", tags=TAGS) as run:
         track_everything(run)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 5
     assert run.problem is not None
     assert len(spooled_runs(away.spool)) == 1
     assert num_runs(tracker, "away") == 0
@@ -183,7 +183,7 @@ def test_silent_server_costs_only_seconds(tracker: Tracker, tmp_path: Path, monk
         started = time.monotonic()
         with silent.run(dataset="silent", name="DyFormer", tags=TAGS) as run:
             track_everything(run)
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 6
     assert run.problem is not None
     assert len(spooled_runs(tracker.spool)) == 1
 
@@ -212,7 +212,7 @@ def test_locked_database_sends_the_run_to_the_spool(
     started = time.monotonic()
     run.params({"a": 1})
     run.finish()
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 3
     holder.execute("rollback")
     holder.close()
     assert run.problem is not None
@@ -229,7 +229,7 @@ def test_broken_database_file_sends_the_run_to_the_spool(tmp_path: Path) -> None
     started = time.monotonic()
     with tracker.run(dataset="uci", name="a") as run:
         run.metrics({"loss": 1.0})
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 5
     assert run.problem is not None
     assert len(spooled_runs(tracker.spool)) == 1
 

@@ -9,7 +9,7 @@ from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
-from dyformer.experiments.methods import METHODS, NODE_METHODS, PUBLISHED_TITLE, Variation, method_of
+from dyformer.experiments.methods import BASELINES, METHODS, NODE_METHODS, PUBLISHED_TITLE, Variation, method_of
 from dyformer.experiments.studies.paper_tables import (
     ENCODINGS,
     HOPS,
@@ -64,6 +64,11 @@ class Study:
             row if row in METHODS else row.removeprefix(FORECASTER_WITH).removeprefix(COUNTS_AND) for row in self.rows
         ]
         return list(dict.fromkeys(titles))
+
+    @property
+    def baselines(self) -> frozenset[str]:
+        """Titles of the rows with which the others of the prequential protocol are compared."""
+        return BASELINES if self.reference is None else frozenset({self.reference})
 
     @property
     def reads_interactions(self) -> bool:

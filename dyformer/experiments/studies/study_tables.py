@@ -25,9 +25,7 @@ class Setup(NamedTuple):
     experiment: Experiment = Experiment()
     searched: str | None = None  # the dataset whose chosen settings the methods have; None without any
     window: str = ""
-    is_papers: bool = (
-        True  # whether windows, steps, graphs and models are the paper's; its values are left out otherwise
-    )
+    is_papers: bool = True  # whether windows, steps and settings are the paper's, whose values are left out otherwise
 
     @property
     def sentence(self) -> str:
