@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,6 +75,7 @@ def test_an_ingest_is_committed_and_read_back(layout: Layout):
 
 WRITER = """
 import sys
+import threading
 sys.path.insert(0, sys.argv[1])
 from test_events_table import append, batch, Layout
 
@@ -297,3 +299,15 @@ def test_a_store_that_cannot_be_reached_says_nothing_about_its_files(monkeypatch
         checksums.fault_of("s3://bucket/steps.parquet", 10, "0")
     with pytest.raises(StoreUnreachable), disk.named_read("s3://bucket/steps.parquet"):
         raise StoreUnreachable("s3://bucket/steps.parquet", "no response")
+
+
+def test_objects_are_read_at_the_same_time_and_given_in_their_order() -> None:
+    together = threading.Barrier(3)
+
+    def read(address: str) -> str:
+        together.wait(30)  # broken where one is read after the other
+        return address
+
+    addresses = [f"s3://bucket/{name}" for name in "cab"]
+    assert files.read_each(read, addresses) == addresses
+    assert files.read_each(str.upper, ["/b", "/a"]) == ["/B", "/A"]
