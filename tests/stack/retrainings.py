@@ -21,7 +21,7 @@ from storage.tracking.spool import spooled_runs
 # Long enough to be stopped in: the epochs are short, and there are many.
 SETTINGS = {
     "pretrain": None,
-    "finetune.epochs": 300,
+    "finetune.epochs": 200,
     "finetune.patience": None,
     "finetune.batches_per_epoch": 2,
     "model.width": 16,
