@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -190,11 +191,14 @@ def _meta(address: str) -> "obstore.ObjectMeta":
 
 
 def stamps(folder: str) -> dict[str, Stamp]:
-    """Names and stamps of what lies directly in a folder; none when there is no folder."""
+    """Names and stamps of what lies directly in a folder and stays there; none when there is no folder."""
     if not is_remote(folder):
-        path = Path(folder)
-        found = {child.name: child.lstat() for child in path.iterdir()} if path.is_dir() else {}
-        return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
+        path, found = Path(folder), {}
+        for child in path.iterdir() if path.is_dir() else ():
+            with suppress(FileNotFoundError):  # a temporary file of a writer at work, which has got its name since
+                status = child.lstat()
+                found[child.name] = (status.st_size, status.st_mtime_ns)
+        return found
     found = objects.listed(folder, lambda: obstore.list_with_delimiter(*objects.object_at(folder))["objects"])
     return {entry["path"].rpartition("/")[2]: objects.stamp_of(folder, entry) for entry in found}
 

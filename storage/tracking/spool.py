@@ -99,8 +99,11 @@ def _append_line(path: Path, line: str) -> None:
 
 def spooled_runs(spool: Path) -> list[Path]:
     """Folders of runs that wait for a replay, oldest first."""
-    found = [path.parent for path in spool.glob(f"*/{RECORDS}")]
-    return sorted(found, key=lambda folder: (folder / RECORDS).stat().st_ctime_ns)
+    written = {}
+    for path in spool.glob(f"*/{RECORDS}"):
+        with suppress(FileNotFoundError):  # another process has sent it since
+            written[path.parent] = path.stat().st_ctime_ns
+    return sorted(written, key=lambda folder: written[folder])
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
