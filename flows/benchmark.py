@@ -33,9 +33,9 @@ from flows.tasks.evaluation.evaluate import metrics, steps_to_evaluate
 from flows.tasks.evaluation.labels import score_labels, scored_labels_metrics, steps_to_score
 from flows.tasks.evaluation.live_update import live_update_metrics, rank_week, weeks_to_rank
 from flows.tasks.evaluation.rank import ranking_metrics, steps_to_rank
-from flows.tasks.methods import chosen_methods, label_methods, searched_dataset
+from flows.tasks.methods import chosen_methods, label_methods, searched_dataset, title_of
 from flows.tasks.snapshots import open_snapshots
-from flows.tasks.tracking.benchmarks import track_benchmark, track_rankings
+from flows.tasks.tracking.benchmarks import Compared, track_benchmark, track_rankings
 
 Models = dict[tuple[str, int], dict[int, str]]
 """The models that a benchmark trained: by method and seed, then by the last step of their training."""
@@ -62,6 +62,12 @@ def groups_of(chosen: Mapping[str, Method | NodeScorer]) -> list[list[str]]:
 def searched_steps(snapshots: str, steps: list[int]) -> str | None:
     """Return the dataset whose chosen settings a benchmark of these steps may use for all of them, or None."""
     return searched_dataset(open_snapshots(snapshots), min(steps))
+
+
+def _compared(names: list[str], experiment: Experiment, searched: str | None, study: str | None = None) -> Compared:
+    """Give what a benchmark compared, for its tracked runs; `names` and `searched` as in paper_scores."""
+    chosen = chosen_methods(names, experiment.max_epochs, searched)
+    return Compared(experiment, {title_of(name): method for name, method in chosen.items()}, study)
 
 
 def _fitted(
@@ -179,9 +185,10 @@ def benchmark(
     snapshots = ingest(dataset, reading)["snapshots"]
     numbers = steps_to_evaluate(snapshots, steps)
     jobs = _jobs(f"benchmark {dataset}", numbers, seeds)
-    scores = paper_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
+    searched = searched_steps(snapshots, numbers)
+    scores = paper_scores(snapshots, jobs, experiment, names, searched)
     show_table(dataset, metrics(scores, snapshots))
-    track_task(snapshots, scores, study)
+    track_task(snapshots, scores, _compared(names, experiment, searched, study))
     return {"snapshots": snapshots, "scores": scores}
 
 
@@ -207,10 +214,11 @@ def prequential(
     snapshots = ingest(dataset, reading)["snapshots"]
     numbers = steps_to_rank(snapshots, steps)
     jobs = _jobs(f"prequential benchmark {dataset}", numbers, seeds)
-    scores = prequential_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
+    searched = searched_steps(snapshots, numbers)
+    scores = prequential_scores(snapshots, jobs, experiment, names, searched)
     rows = ranking_metrics(scores, snapshots, BASELINES if study is None else STUDIES[study].baselines)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
-    track_rankings_task(snapshots, scores, rows, study=study)
+    track_rankings_task(snapshots, scores, rows, _compared(names, experiment, searched, study))
     return {"snapshots": snapshots, "scores": scores}
 
 
@@ -238,8 +246,10 @@ def labels(
     snapshots = ingest(dataset, reading)["snapshots"]
     numbers = steps_to_score(snapshots, steps)
     jobs = _jobs(f"labels of {dataset}", numbers, seeds)
-    scores = label_scores(snapshots, jobs, experiment, names, searched_steps(snapshots, numbers))
-    track_rankings_task(snapshots, scores, scored_labels_metrics(scores, snapshots), study=study)
+    searched = searched_steps(snapshots, numbers)
+    scores = label_scores(snapshots, jobs, experiment, names, searched)
+    compared = Compared(experiment, label_methods(names, experiment.max_epochs, searched), study)
+    track_rankings_task(snapshots, scores, scored_labels_metrics(scores, snapshots), compared)
     return {"snapshots": snapshots, "scores": scores}
 
 
@@ -273,7 +283,8 @@ def forecasts(
             scores += [backtest_task(snapshots, name, step, experiment, seed, models, searched) for name in group]
     rows = backtest_metrics(scores, snapshots)
     show_tables(dataset, {"forecasts": printed_forecasts(rows, dataset)})
-    track_rankings_task(snapshots, scores, rows, reliability(read_backtests(scores), baselines=BASELINES))
+    reliable = reliability(read_backtests(scores), baselines=BASELINES)
+    track_rankings_task(snapshots, scores, rows, _compared(names, experiment, searched), reliable)
     return {"snapshots": snapshots, "scores": scores}
 
 
@@ -300,5 +311,5 @@ def live_update(
         week_task(snapshots, week, names, experiment, seed)
         for week, seed in _jobs(f"weeks of {dataset}", weeks_to_rank(snapshots), seeds)
     ]
-    track_rankings_task(snapshots, scores, live_update_metrics(scores, snapshots))
+    track_rankings_task(snapshots, scores, live_update_metrics(scores, snapshots), _compared(names, experiment, None))
     return {"snapshots": snapshots, "scores": scores}

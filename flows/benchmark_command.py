@@ -125,12 +125,14 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     if protocol != "paper":
         experiment = experiment.check_interactions()
     check_titles(methods)
+    from dyformer.experiments.changes import check_effect
     from dyformer.experiments.methods import Variation, method_of
     from flows.tasks.evaluation.evaluate import wanted_steps
-    from flows.tasks.methods import benchmark_methods
+    from flows.tasks.methods import benchmark_methods, chosen_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
-    names = benchmark_methods(methods)
+    names, changed = benchmark_methods(methods), changed_names(with_cap(changes, epochs))
+    check_effect(changed, chosen_methods(names).values())
     for variation in [method_of(name) for name in names] if protocol != "paper" else []:
         if isinstance(variation, Variation):
             variation.changed(experiment).check_interactions()
@@ -139,9 +141,12 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
         dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
     )
     announce()
+    from flows.benchmark import searched_steps
     from flows.protocols import PROTOCOLS, run_protocol
 
-    PROTOCOLS[protocol].check_steps(address, steps)
+    numbers = PROTOCOLS[protocol].check_steps(address, steps)
+    searched = searched_steps(address, numbers) if numbers else None
+    check_effect(changed, chosen_methods(names, dataset=searched).values())  # a search may have set what was changed
     rows, tables = run_protocol(protocol, dataset, reading, steps, seeds, experiment, names)
     print_tables(tables)
     if json_file is not None:
@@ -161,12 +166,12 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
 ) -> None:
     """Run an experiment, print its tables, and write its files."""
     from dyformer.experiments.studies.studies import COST, study_of
+    from flows.tasks.evaluation.evaluate import wanted_steps
+    from flows.tasks.ingest import check_logs
 
     study = study_of(name)
-    if study.protocol == COST and parallel > 1:
-        raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
-    if study.protocol == COST and epochs is not None:
-        raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave --epochs out")
+    if study.protocol == COST:
+        _check_cost_options(name, epochs, parallel)
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
     study.check_changes(changed_names(changes or []))
@@ -175,6 +180,9 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     if study.protocol == COST and any(each.pretrain is None for each in experiments.values()):
         raise typer.BadParameter(f"{name} measures pre-training too: leave --set pretrain=none out")
     readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}
+    if steps is not None:
+        wanted_steps(steps)
+    check_logs(readings)
     for dataset in chosen:
         ingested(dataset, readings[dataset])
     announce()
@@ -187,6 +195,13 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
         for file, content in made.files.items():
             (out / file).write_bytes(content)
         print(f"wrote {len(made.files)} files to {out}")
+
+
+def _check_cost_options(name: str, epochs: int | None, parallel: int) -> None:
+    if parallel > 1:
+        raise typer.BadParameter(f"{name} is measured with one trial at a time: leave --parallel out")
+    if epochs is not None:
+        raise typer.BadParameter(f"{name} measures an epoch, whatever their number: leave --epochs out")
 
 
 def reading_of(dataset: str, datasets: list[str], reading: dict[str, Any]) -> dict[str, Any]:
@@ -208,8 +223,12 @@ def _check_study_options(
 ) -> None:
     if dataset is not None and datasets is not None:
         raise typer.BadParameter("name the datasets once: as DATASET, or by --datasets")
-    if methods or protocol != "paper" or json_file is not None:
-        raise typer.BadParameter("an experiment has its own methods and protocol, and writes its tables to --out")
+    given = {"--methods": methods, "--protocol": protocol != "paper", "--json": json_file}
+    named = " and ".join(option for option, value in given.items() if value)
+    if named:
+        raise typer.BadParameter(
+            f"an experiment has its own methods and protocol, and writes its tables to --out: leave {named} out"
+        )
 
 
 def _print_studies() -> None:

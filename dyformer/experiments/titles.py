@@ -13,8 +13,17 @@ class UnknownMethod(ValueError):
 
 
 def split_names(given: Sequence[str] | None) -> list[str]:
-    """Split texts such as "dyformer,l3" into names."""
-    return [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
+    """Split texts such as "dyformer,l3" into names; a title with a comma in it stays whole."""
+    slugs = {_slug(title) for title in known_titles()} if given else set()
+    names = []
+    for text in given or []:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        while parts:
+            ends = (end for end in range(len(parts), 1, -1) if _slug(",".join(parts[:end])) in slugs)
+            end = next(ends, 1)
+            names.append(", ".join(parts[:end]))
+            parts = parts[end:]
+    return names
 
 
 def known_titles() -> list[str]:
@@ -49,7 +58,7 @@ def full_title(name: str, titles: Iterable[str]) -> str:
     close = get_close_matches(slug, slugs, n=1)
     hint = f" Did you mean {slugs[close[0]]}?" if close else ""
     problem = f"{name!r} fits {len(near)} methods." if near else f"no method {name!r}.{hint}"
-    raise UnknownMethod(f"{problem} Allowed: {', '.join(slugs.values())}; or a class of your own, package.module:Class")
+    raise UnknownMethod(f"{problem} Allowed: {'; '.join(slugs.values())}; or a class of your own, package.module:Class")
 
 
 def _slug(text: str) -> str:

@@ -1,6 +1,6 @@
 """A raw log -> committed events: unusable rows go to quarantine, and every row is counted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,13 @@ def ingest_log(
         "changed": any(ingest.changed for ingest in made),
         **counts,
     }
+
+
+def check_logs(readings: Mapping[str, dict[str, Any]]) -> None:
+    """Raise, before any row is read, for a dataset without a log: neither files nor rows of an earlier ingest."""
+    layout = Layout.from_environment()
+    for dataset in readings.keys() - set(ingested_datasets(layout)):
+        find_logs(readings[dataset].get("log"), dataset, layout.raw(dataset))
 
 
 def _record(

@@ -78,7 +78,7 @@ def test_a_title_may_be_written_in_any_case_and_shortened(name: str, title: str)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dyfromer", "no method 'dyfromer'. Did you mean DyFormer\\? Allowed: EdgeBank .ever., .*DyFormer"),
+        ("dyfromer", "no method 'dyfromer'. Did you mean DyFormer\\? Allowed: EdgeBank .ever.; .*DyFormer"),
         ("edgebank", "'edgebank' fits 3 methods. Allowed"),
         ("", "no method ''"),
         ("-", "no method '-'"),

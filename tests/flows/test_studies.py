@@ -30,14 +30,15 @@ from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embed
 from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.node_classification import NoLabels
+from dyformer.experiments.changes import NoEffect
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.studies import COST, STUDIES, NoEffect, Study, UnknownStudy, study_of
+from dyformer.experiments.studies.studies import COST, STUDIES, Study, UnknownStudy, study_of
 from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.logs.datasets import DATASETS
+from dyformer.logs.datasets import DATASETS, UnknownDataset
 from flows.benchmark import label_scores, paper_scores, prequential_scores
-from flows.benchmark_command import _run_study, reading_of, with_cap
+from flows.benchmark_command import _check_study_options, _run_protocol, _run_study, reading_of, with_cap
 from flows.console import QUIET, ongoing, tracked
 from flows.ending import is_ours
 from flows.options import experiment_from
@@ -48,6 +49,7 @@ from flows.tasks.evaluation.evaluate import wanted_steps
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import StepOutOfRange
 from storage.layout import Layout
+from storage.tracking.comparison import compare_runs
 from storage.tracking.runs import experiment_name, open_tracker
 
 pytestmark = pytest.mark.usefixtures("few_trees", "plain_functions")
@@ -72,6 +74,9 @@ TINY = {
     "EvolveGCN-O": EvolveGCN(evolution="O", width=8, epochs=1),
     "EvolveGCN-H": EvolveGCN(evolution="H", width=8, epochs=1),
 }
+
+
+CAPS = ("", ", max_epochs=1")  # in the names of runs
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
     runs = tracker.client().search_runs([own.experiment_id], f"tags.experiment = '{name}'")
     rows = {(row, "0") for row in STUDIES[name].rows} if name in TRACKED else set()
     assert {(run.data.tags["method"], run.data.tags.get("seed")) for run in runs} >= rows
+    assert all("model.width=8" in run.data.tags["changed_settings"] for run in runs if "seed" in run.data.tags)
     tables = [run for run in runs if run.data.tags["stage"] == "experiment"]
     assert len(tables) == 1
     assert {each.path for each in tracker.client().list_artifacts(tables[0].info.run_id)} == set(made.files)
@@ -423,6 +429,60 @@ def test_a_change_without_effect_or_that_leaves_no_interactions_is_refused(
     monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
     with pytest.raises(ValueError, match=problem):
         _run_study(name, ["mylog"], {}, None, 1, None, [change], 1, None)
+
+
+def test_runs_with_other_settings_differ_in_name_and_parameters(store: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
+    for epochs in (None, 1):
+        chosen = {} if epochs is None else {"max_epochs": epochs}
+        flows.studies.FLOWS["paper"]("mylog", {}, "3", 1, Experiment().changed(chosen), ["DySAT", "L3"])
+    names = [f"{title}, mylog v1 steps 3-3{changes}, seed 0" for title in ("DySAT", "L3") for changes in CAPS]
+    table = compare_runs(open_tracker(Layout.from_environment()), names[:2])
+    differing = {name: texts for kind, name, *texts in table.rows() if kind == "setting"}
+    assert differing == {"epochs": ["None", "1"]}
+    assert all(compare_runs(open_tracker(Layout.from_environment()), names[2:])["kind"] == "metric")
+
+
+@pytest.mark.parametrize("change", ["model.width=64", "max_epochs=3", "promotion.level=0.9"])
+def test_a_benchmark_refuses_a_change_that_no_method_reads(change: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
+    name = change.partition("=")[0]
+    with pytest.raises(NoEffect, match=f"{name} has no effect"):
+        _run_protocol("mylog", {}, "3", 1, "paper", ["l3,edgebank_ever"], None, [change], None)
+
+
+def test_a_benchmark_refuses_a_change_beside_which_a_search_chose(store: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = store / "chosen"
+    folder.mkdir(exist_ok=True)
+    (folder / "mylog.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
+    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
+    monkeypatch.setattr("flows.benchmark.searched_dataset", lambda opened, step: "mylog")
+    monkeypatch.setattr("flows.benchmark_command.announce", lambda: None)
+    with pytest.raises(NoEffect, match=r"model\.width has no effect"):
+        _run_protocol("mylog", {}, "3", 1, "paper", ["dyformer"], None, ["model.width=64"], None)
+
+
+def test_wrong_steps_and_a_dataset_without_a_log_are_refused_before_any_row_is_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
+    with pytest.raises(StepOutOfRange, match="abc"):
+        _run_study("layers", ["mylog"], {}, "abc", 1, None, None, 1, None)
+    with pytest.raises(UnknownDataset, match="nosuchlog"):
+        _run_study("layers", ["mylog", "nosuchlog"], {}, "3", 1, None, None, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ((["l3"], "paper", None), "leave --methods out"),
+        ((None, "forecasts", None), "leave --protocol out"),
+        ((["l3"], "paper", Path("scores.json")), "leave --methods and --json out"),
+    ],
+)
+def test_options_that_an_experiment_cannot_have_are_named(given: tuple, named: str):
+    with pytest.raises(typer.BadParameter, match=named):
+        _check_study_options(None, "uci", *given)
 
 
 def test_a_change_that_some_row_reads_is_taken():

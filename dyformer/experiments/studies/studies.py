@@ -9,6 +9,7 @@ from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols import FORECASTER_WITH
 from dyformer.evaluation.protocols import PROTOCOL as PAPER
+from dyformer.experiments.changes import NoEffect, check_effect
 from dyformer.experiments.methods import BASELINES, METHODS, NODE_METHODS, PUBLISHED_TITLE, Variation, method_of
 from dyformer.experiments.studies.paper_tables import (
     ENCODINGS,
@@ -26,14 +27,6 @@ from dyformer.experiments.tuning.chosen import tuned
 
 COST = "cost"  # the protocol that measures the time and the memory of trainings
 COST_SETS = ("max_epochs", "warm_start")  # settings that it gives each training, beside numbers of epochs
-
-
-READ = ("graph", "model", "pretrain", "finetune", "warm_start", "max_epochs")
-"""Parts of the settings that a study's methods read."""
-
-
-class NoEffect(ValueError):
-    """A changed setting that changes no row."""
 
 
 class UnknownStudy(ValueError):
@@ -82,21 +75,19 @@ class Study:
         return {row: theirs[published] for row, published in self.rows.items() if published and published in theirs}
 
     def check_changes(self, names: Iterable[str], searched: str | None = None) -> None:
-        """Raise NoEffect for a changed setting that no row reads, or that every row which reads it sets itself.
+        """Raise NoEffect for a changed setting that changes no row of the table, as check_effect does.
 
         `searched` is the dataset whose chosen settings the methods have; None without any.
         """
+        wanted = list(names)
+        for name in wanted if self.protocol == COST else ():
+            if name in COST_SETS or name.endswith((".epochs", ".patience")):
+                raise NoEffect(f"{name} has no effect here: the time of an epoch is measured, whatever their number")
         found = {title: method_of(title) for title in self.methods}
-        variations = [
-            tuned(title, method, searched) for title, method in found.items() if isinstance(method, Variation)
-        ]
-        for name in names:
-            part = name.partition(".")[0]
-            is_shared = part in ("graph", "max_epochs") and len(variations) < len(found)
-            is_measured = self.protocol == COST and (name in COST_SETS or name.endswith((".epochs", ".patience")))
-            is_set = part not in READ or all(isinstance(each, Variation) and each.sets(name) for each in variations)
-            if is_measured or (is_set and not is_shared):
-                raise NoEffect(f"{name} has no effect on this experiment, whose methods set it or do not read it")
+        check_effect(
+            wanted,
+            [tuned(title, own, searched) if isinstance(own, Variation) else own for title, own in found.items()],
+        )
 
 
 _BASELINES = {

@@ -1,11 +1,17 @@
 """A benchmark or a leak audit -> MLflow: one run for each method and seed, and one with the comparison."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from dyformer.embedder import NodeScorer
+from dyformer.evaluation.node_classification import COUNTS_AND
+from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.experiments.changes import changes_of, settings_of
+from dyformer.experiments.methods import Method
 from dyformer.experiments.plots import reliability_diagram
+from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.evaluate import metrics
 from flows.tasks.snapshots import Snapshots, open_snapshots
@@ -25,19 +31,43 @@ from storage.layout import Layout
 from storage.tracking.runs import Tracker, open_tracker
 
 
-def track_benchmark(snapshots: str, scores: list[str], study: str | None = None) -> dict[str, Any]:
-    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison.
+class Compared(NamedTuple):
+    """What a benchmark compared: tags, names and settings of its runs."""
 
-    `study` is the experiment that the runs belong to: it is a tag, and makes them other runs.
-    """
+    experiment: Experiment
+    methods: Mapping[str, Method | NodeScorer]  # by title in the table, as they were trained
+    study: str | None = None  # the experiment of `--experiment` that the runs belong to, which makes them other runs
+
+    def changes(self, dataset: str) -> str:
+        """Write the changed settings, as in "max_epochs=3, model.width=64"."""
+        return ", ".join(f"{name}={value}" for name, value in changes_of(self.experiment, dataset).items())
+
+    def tags(self, dataset: str) -> dict[str, str]:
+        """Give the tags of all runs of the benchmark: the experiment and the changed settings, where there are."""
+        values = {"experiment": self.study, "changed_settings": self.changes(dataset)}
+        return {name: value for name, value in values.items() if value}
+
+    def key(self, dataset: str, scores: list[str]) -> str:
+        """Derive the key of the run with all methods."""
+        kind = ("benchmark",) if self.study is None else ("benchmark", self.study)
+        changes = self.changes(dataset)
+        return run_key(*kind, *(digest(address) for address in scores), *([changes] if changes else []))
+
+    def settings(self, title: str, seed: int) -> dict[str, Any]:
+        """Give the settings of a row of the table; of one that reads a method's vectors, those of the method."""
+        method = self.methods[title.removeprefix(FORECASTER_WITH).removeprefix(COUNTS_AND)]
+        return settings_of(method, self.experiment.of_seed(seed))
+
+
+def track_benchmark(snapshots: str, scores: list[str], compared: Compared) -> dict[str, Any]:
+    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison."""
     opened = open_snapshots(snapshots)
     table = metrics(scores, snapshots)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
-    whole = run_key(*_kind(study), *(digest(address) for address in scores))
-    tags = {**tags_of(opened, None), **_study_tag(study), "stage": "benchmark", "steps": _steps(table)}
-    _track_methods(tracker, opened, table, tags, whole)
-    name = _run_name(opened, "comparison of methods", table)
+    tags = {**tags_of(opened, None), "stage": "benchmark", "steps": _steps(table)}
+    whole, tags = _track_methods(tracker, opened, table, tags, scores, compared)
+    name = _run_name(opened, "comparison of methods", table, compared)
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
         track_data(run, opened)
         draw(run, table, table)
@@ -49,8 +79,8 @@ def track_rankings(
     snapshots: str,
     scores: list[str],
     table: pl.DataFrame,
+    compared: Compared,
     reliability_rows: pl.DataFrame | None = None,
-    study: str | None = None,
 ) -> dict[str, Any]:
     """Track a benchmark of ranks or forecasts: one run per method and seed with its metrics, and one with all.
 
@@ -58,22 +88,20 @@ def track_rankings(
         snapshots: address of the snapshots.
         scores: addresses of the scored queries, the ranks or the backtests.
         table: their metrics, of one protocol.
+        compared: the methods and their settings.
         reliability_rows: the reliability of the probabilities, where the protocol has some.
-        study: as in track_benchmark.
     """
     opened = open_snapshots(snapshots)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
-    whole = run_key(*_kind(study), *(digest(address) for address in scores))
     tags = {
         **tags_of(opened, None),
-        **_study_tag(study),
         "protocol": table["protocol"][0],
         "stage": "benchmark",
         "steps": _steps(table),
     }
-    _track_methods(tracker, opened, table, tags, whole)
-    name = _run_name(opened, "comparison of methods", table)
+    whole, tags = _track_methods(tracker, opened, table, tags, scores, compared)
+    name = _run_name(opened, "comparison of methods", table, compared)
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
         track_data(run, opened)
         draw_families(run, table)
@@ -92,7 +120,7 @@ def track_study(study: str, snapshots: str, files: Mapping[str, bytes]) -> dict[
     with tracker.run(
         dataset=opened.dataset,
         name=f"tables of {study}, {opened.dataset} v{opened.version}",
-        tags={**tags_of(opened, None), **_study_tag(study), "stage": "experiment", "method": "all"},
+        tags={**tags_of(opened, None), "experiment": study, "stage": "experiment", "method": "all"},
         key=run_key("experiment", study, *(content.hex() for _, content in sorted(files.items()))),
     ) as run:
         for name, content in files.items():
@@ -124,15 +152,16 @@ def track_audit(report: str) -> dict[str, Any]:
     return outcome(tracker, run, None)
 
 
-def _kind(study: str | None) -> tuple[str, ...]:
-    return ("benchmark",) if study is None else ("benchmark", study)
-
-
-def _study_tag(study: str | None) -> dict[str, str]:
-    return {} if study is None else {"experiment": study}
-
-
-def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tags: dict[str, Any], key: str) -> None:
+def _track_methods(
+    tracker: Tracker,
+    opened: Snapshots,
+    table: pl.DataFrame,
+    tags: dict[str, Any],
+    scores: list[str],
+    compared: Compared,
+) -> tuple[str, dict[str, Any]]:
+    """Track a run for each method and seed; return key and tags of the run with the comparison."""
+    key, tags = compared.key(opened.dataset, scores), {**tags, **compared.tags(opened.dataset)}
     evaluated = table.filter(pl.col("seed").is_not_null())
     # MLflow shows the newest runs first, and charts of ten: those of our methods.
     evaluated = evaluated.sort("is_baseline", descending=True, maintain_order=True)
@@ -148,17 +177,19 @@ def _track_methods(tracker: Tracker, opened: Snapshots, table: pl.DataFrame, tag
         }
         with tracker.run(
             dataset=opened.dataset,
-            name=_run_name(opened, str(method), rows, seed),
+            name=_run_name(opened, str(method), rows, compared, seed),
             tags=own,
             key=run_key(key, str(method), str(seed)),
         ) as run:
+            run.params(compared.settings(str(method), int(str(seed))))
             track_metrics(run, rows)
+    return key, tags
 
 
-def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, seed: object = None) -> str:
-    """Name a run: "L3, uci v1 steps 3-13, seed 0"."""
-    name = f"{title}, {opened.dataset} v{opened.version} steps {_steps(table)}"
-    return name if seed is None else f"{name}, seed {seed}"
+def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, compared: Compared, seed: object = None) -> str:
+    """Name a run: "DySAT, uci v1 steps 3-13, max_epochs=3, seed 0"."""
+    parts = [title, f"{opened.dataset} v{opened.version} steps {_steps(table)}", compared.changes(opened.dataset)]
+    return ", ".join([*(part for part in parts if part), *([] if seed is None else [f"seed {seed}"])])
 
 
 def _steps(table: pl.DataFrame) -> str:
