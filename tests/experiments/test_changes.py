@@ -37,9 +37,8 @@ def test_a_change_is_taken_where_a_method_reads_it(name: str, methods: list, is_
 
 def test_changes_are_those_that_differ_from_the_usual_ones():
     assert changes_of(Experiment(), "mylog") == {}
-    changed = Experiment().changed(
-        {"model.width": 64, "max_epochs": 3, "pretrain.epochs": Experiment().pretrain.epochs}
-    )  # pyright: ignore[reportOptionalMemberAccess]
+    usual = {"model.num_layers": Experiment().model.num_layers}
+    changed = Experiment().changed({"model.width": 64, "max_epochs": 3, **usual})
     assert changes_of(changed, "mylog") == {"model.width": 64, "max_epochs": 3}
     assert changes_of(Experiment().changed({"pretrain": None}), "mylog") == {"pretrain": None}
     assert changes_of(Experiment().changed({"promotion.level": 0.9}), "mylog") == {}
