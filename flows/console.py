@@ -8,7 +8,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -193,11 +193,16 @@ def print_no_progress() -> None:
     os.environ[QUIET] = "1"
 
 
-def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and print how many are done: a bar on a terminal, elsewhere an occasional line."""
+def tracked(
+    items: Iterable[Item], title: str, total: int | None = None, was_stored: Callable[[Item], bool] = lambda item: False
+) -> Iterator[Item]:
+    """Yield the items and print how many are done: a bar on a terminal, elsewhere an occasional line.
+
+    An item that an earlier run has stored takes no time, so that the line's time left is that of the others.
+    """
     if QUIET in os.environ:
         return iter(items)
-    return _with_bar(items, title, total) if sys.stderr.isatty() else _with_lines(items, title, total)
+    return _with_bar(items, title, total) if sys.stderr.isatty() else _with_lines(items, title, total, was_stored)
 
 
 @contextmanager
@@ -254,14 +259,20 @@ def _with_bar(items: Iterable[Item], title: str, total: int | None) -> Iterator[
     return iter(track(items, description=title, total=total, console=_terminal(), transient=True))
 
 
-def _with_lines(items: Iterable[Item], title: str, total: int | None) -> Iterator[Item]:
+def _with_lines(
+    items: Iterable[Item], title: str, total: int | None, was_stored: Callable[[Item], bool]
+) -> Iterator[Item]:
     started = printed = time.monotonic()
+    num_stored = 0
     for number, item in enumerate(items, start=1):
+        num_stored += was_stored(item)
         yield item
         now = time.monotonic()
         if now - printed >= SECONDS_BETWEEN_LINES:
-            left = f", about {(now - started) / number * (total - number):.0f} s left" if total else ""
-            print(f"{title}: {number}{f' of {total}' if total else ''}, {now - started:.0f} s{left}", flush=True)
+            num_new = number - num_stored
+            left = f", about {(now - started) / num_new * (total - number):.0f} s left" if total and num_new else ""
+            done = f"{number}{f' of {total}' if total else ''}{f' ({num_stored} stored before)' if num_stored else ''}"
+            print(f"{title}: {done}, {now - started:.0f} s{left}", flush=True)
             printed = now
 
 

@@ -82,6 +82,27 @@ def markdown_rows(frame: pl.DataFrame) -> list[str]:
     return ["| " + " | ".join(frame.columns) + " |", "|" + " --- |" * frame.width, *rows]
 
 
+def latex_table(frame: pl.DataFrame, *, caption: str, label: str, note: str) -> str:
+    """Give a table of texts in LaTeX, with a note below it."""
+    lines = [" & ".join(_escaped(value or "") for value in row) + r" \\" for row in [frame.columns, *frame.rows()]]
+    columns = "l" + "r" * (frame.width - 1)
+    body = [lines[0], r"\hline", *lines[1:]]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_escaped(caption)}}}",
+            rf"\label{{tab:{label}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            *body,
+            r"\end{tabular}",
+            rf"\par\footnotesize {_escaped(note)}.",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
 def score_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     """Give one row per method with its AUC in percent, two decimals, averaged over seeds.
 
@@ -209,3 +230,9 @@ def _published(dataset: str) -> pl.DataFrame:
         for method, values in PAPER_METRICS.get(dataset, {}).items()
     ]
     return pl.DataFrame(rows, schema=TABLE_SCHEMA)
+
+
+def _escaped(text: str) -> str:
+    for mark in "&%#_$":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("±", r"$\pm$")

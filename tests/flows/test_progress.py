@@ -82,3 +82,18 @@ def test_ranking_evaluation_and_forecasts_print_lines(
         "forecasts of mylog as of step 12",
     ):
         assert f"{title}: 0 s so far" in printed
+
+
+def test_items_that_an_earlier_run_stored_are_not_in_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.0)
+    moments = iter([0.0, 1.0, 1.0, 9.0])  # the start, and after each item
+    monkeypatch.setattr("flows.console.time.monotonic", lambda: next(moments))
+    items = tracked(["stored", "stored", "new"], "trials", 9, was_stored=lambda item: item == "stored")
+    assert list(items) == ["stored", "stored", "new"]
+    assert capsys.readouterr().out.splitlines() == [
+        "trials: 1 of 9 (1 stored before), 1 s",
+        "trials: 2 of 9 (2 stored before), 1 s",
+        "trials: 3 of 9 (2 stored before), 9 s, about 54 s left",
+    ]

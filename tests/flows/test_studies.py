@@ -21,6 +21,7 @@ from prefect import Flow, Task
 import flows.benchmark
 import flows.stages
 import flows.studies
+import flows.trials
 from dyformer.baselines.dynaernn import DynAERNN
 from dyformer.baselines.dyngem import DynGEM
 from dyformer.baselines.dysat import DySAT
@@ -43,11 +44,12 @@ from flows.console import QUIET, ongoing, tracked
 from flows.ending import is_ours
 from flows.options import experiment_from
 from flows.protocols import PROTOCOLS, run_protocol
-from flows.studies import Trial, finished, run_study, setup_of
+from flows.studies import run_study, setup_of
 from flows.tasks.evaluation.costs import peak_gigabytes
 from flows.tasks.evaluation.evaluate import wanted_steps
 from flows.tasks.ingest import ingest_log
-from flows.tasks.snapshots import StepOutOfRange
+from flows.tasks.snapshots import StepOutOfRange, make_snapshots
+from flows.trials import Ended, Trial, finished
 from storage.layout import Layout
 from storage.tracking.comparison import compare_runs
 from storage.tracking.runs import experiment_name, open_tracker
@@ -116,7 +118,7 @@ def ingest_labels(folder: Path) -> None:
 def plain_functions() -> Iterator[None]:
     """Replace flows and tasks by their functions, because a server is not what these tests are about."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (flows.benchmark, flows.stages, flows.studies):
+        for module in (flows.benchmark, flows.stages, flows.studies, flows.trials):
             for name, value in list(vars(module).items()):
                 if isinstance(value, Flow | Task):
                     patch.setattr(module, name, value.fn)
@@ -139,11 +141,11 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
         yield folder
 
 
-def in_this_process(trials: list[Trial], parallel: int) -> Iterator[Trial]:
+def in_this_process(trials: list[Trial], parallel: int) -> Iterator[Ended]:
     """Run trials as `finished` does, those too that have a process of their own, whose start takes seconds."""
     for trial in trials:
-        flows.studies.run_trial(*trial)
-        yield trial
+        flows.trials.run_trial(*trial)
+        yield Ended(trial, was_stored=False)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -162,7 +164,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
         assert set(table.files()) <= set(made.files)
         if STUDIES[name].reference is not None:
             value = {row["method"]: row["MRR"] for row in table.frame.to_dicts()}
-            gain = {row["method"]: row["MRR_gain"] for row in table.frame.to_dicts()}
+            gain = {row["method"]: row["MRR_minus_best"] for row in table.frame.to_dicts()}
             without = value.pop(STUDIES[name].reference)
             assert gain.pop(STUDIES[name].reference) is None
             assert gain == pytest.approx({method: own - without for method, own in value.items()})
@@ -188,7 +190,7 @@ def test_labels_of_a_log_without_them_are_refused_with_what_is_expected(store: P
 
 def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> None:
     """End the study with this probability before each step of a trial, as Ctrl-C does."""
-    scored, generator = flows.studies.SCORES["paper"], random.Random(0)
+    scored, generator = flows.trials.SCORES["paper"], random.Random(0)
 
     def until_killed(jobs):
         for job in jobs:
@@ -197,7 +199,7 @@ def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> Non
             yield job
 
     monkeypatch.setitem(
-        flows.studies.SCORES, "paper", lambda snapshots, jobs, *rest: scored(snapshots, until_killed(jobs), *rest)
+        flows.trials.SCORES, "paper", lambda snapshots, jobs, *rest: scored(snapshots, until_killed(jobs), *rest)
     )
 
 
@@ -246,7 +248,7 @@ def test_an_unknown_experiment_is_refused_with_the_known_names():
 
 def test_titles_of_the_rows_are_known_methods():
     for study in STUDIES.values():
-        assert list(flows.studies.CHOSEN[study.protocol](study.methods)) == study.methods
+        assert list(flows.trials.CHOSEN[study.protocol](study.methods)) == study.methods
 
 
 def test_a_change_beside_which_a_search_chose_another_value_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -263,19 +265,26 @@ def test_a_change_beside_which_a_search_chose_another_value_is_refused(store: Pa
 
 def test_an_error_of_a_trials_process_keeps_its_message(monkeypatch: pytest.MonkeyPatch):
     trial = Trial("paper", "mylog", "", [3], 0, Experiment(), ["L3"])
-    monkeypatch.setattr(flows.studies, "run_trial", lambda *given: wanted_steps("x"))
-    error = flows.studies._run(trial)
+    monkeypatch.setattr(flows.trials, "run_trial", lambda *given: wanted_steps("x"))
+    error = flows.trials._run(trial)
     assert isinstance(error, StepOutOfRange)
     future: Future = Future()
     future.set_result(error)
     pool = SimpleNamespace(submit=lambda run, trial: future, shutdown=lambda cancel_futures: None)
-    monkeypatch.setattr(flows.studies, "ProcessPoolExecutor", lambda *given, **options: pool)
+    monkeypatch.setattr(flows.trials, "ProcessPoolExecutor", lambda *given, **options: pool)
     with pytest.raises(StepOutOfRange, match="'x' is not a list of steps") as caught:
         list(finished([trial], 2))
     assert is_ours(caught.tb)
-    monkeypatch.setattr(flows.studies, "run_trial", lambda *given: int("x"))
+    monkeypatch.setattr(flows.trials, "run_trial", lambda *given: int("x"))
     with pytest.raises(ValueError, match="invalid literal"):  # of a library: a fault of this program
-        flows.studies._run(trial)
+        flows.trials._run(trial)
+
+
+def test_a_trial_of_an_earlier_run_is_recognized(store: Path):
+    experiment = Experiment().changed({"graph.max_distance": 4})
+    address = make_snapshots("mylog", 1)
+    trial = Trial("paper", "mylog", address, [3], 0, experiment, ["L3"])
+    assert [ended.was_stored for _ in range(2) for ended in finished([trial], 1)] == [False, True]
 
 
 def test_a_step_that_is_named_twice_is_evaluated_once():
@@ -304,19 +313,19 @@ def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypat
 
         def submit(self, run: Any, trial: Trial) -> Future:
             future: Future = Future()
-            future.set_result(None)
+            future.set_result(False)
             return future
 
         def shutdown(self, cancel_futures: bool) -> None: ...
 
-    monkeypatch.setattr(flows.studies, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(flows.trials, "ProcessPoolExecutor", Pool)
     trials = [Trial(COST, "mylog", "", [3], 0, Experiment(), [name]) for name in ("DySAT", "node2vec")]
-    assert sorted(trial.names for trial in finished(trials, 1)) == [["DySAT"], ["node2vec"]]
+    assert sorted(ended.trial.names for ended in finished(trials, 1)) == [["DySAT"], ["node2vec"]]
     list(finished([trials[0]._replace(protocol="paper")], 4))
     assert [(pool["num"], pool["max_tasks_per_child"]) for pool in pools] == [(1, 1), (4, None)]
     ran = []
-    monkeypatch.setattr(flows.studies, "run_trial", SimpleNamespace(fn=lambda *trial: ran.append(Trial(*trial))))
-    flows.studies._run(trials[0])
+    monkeypatch.setattr(flows.trials, "run_trial", SimpleNamespace(fn=lambda *trial: ran.append(Trial(*trial)) or []))
+    flows.trials._run(trials[0])
     assert ran == [trials[0]]  # without a flow, which would start a server of this process
 
 
@@ -344,11 +353,11 @@ def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     threads = []
-    monkeypatch.setitem(flows.studies.SCORES, "paper", lambda *given: threads.append(torch.get_num_threads()) or [])
-    monkeypatch.setattr(flows.studies, "searched_steps", lambda snapshots, steps: None)
+    monkeypatch.setitem(flows.trials.SCORES, "paper", lambda *given: threads.append(torch.get_num_threads()) or [])
+    monkeypatch.setattr(flows.trials, "searched_steps", lambda snapshots, steps: None)
     torch.set_num_threads(2)
     try:
-        flows.studies.run_trial("paper", "mylog", "", [3], 0, Experiment(), ["L3"])
+        flows.trials.run_trial("paper", "mylog", "", [3], 0, Experiment(), ["L3"])
     finally:
         torch.set_num_threads(1)
     assert threads == [1]
@@ -356,11 +365,11 @@ def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
     monkeypatch.delenv(QUIET, raising=False)
     assert list(tracked([1, 2], "jobs")) == [1, 2]
     assert "jobs: 2" in capsys.readouterr().out
-    monkeypatch.setattr("flows.studies.guard_temporary_server", lambda: None)
-    monkeypatch.setattr("flows.studies.threading.Thread", Mock())
+    monkeypatch.setattr("flows.trials.guard_temporary_server", lambda: None)
+    monkeypatch.setattr("flows.trials.threading.Thread", Mock())
     monkeypatch.setenv(QUIET, "")  # so that it is taken away at the end
     monkeypatch.delenv(QUIET)
-    flows.studies._settle()
+    flows.trials._settle()
     assert list(tracked([1, 2], "jobs")) == [1, 2]
     with ongoing("jobs"):
         pass
@@ -401,7 +410,7 @@ def test_the_windows_steps_and_graphs_decide_whether_the_papers_values_are_besid
         ("uci", usual, None, ["graph.noise=0.1"], steps_of, False),
         ("mylog", usual, None, [], steps_of, False),
     ):
-        monkeypatch.setitem(flows.studies.STEPS, "paper", lambda snapshots, wanted, known=numbers: known[wanted])
+        monkeypatch.setitem(flows.trials.STEPS, "paper", lambda snapshots, wanted, known=numbers: known[wanted])
         opened = SimpleNamespace(dataset=dataset, window=window)
         for module in (flows.studies, flows.benchmark):
             monkeypatch.setattr(module, "open_snapshots", lambda address, found=opened: found)

@@ -90,17 +90,18 @@ def cost_table(name: str, study: Study, rows: pl.DataFrame, dataset: str, setup:
             mean: Any = own[value].mean()
             beside = paper[value]
             row |= {value: mean, f"{value}_std": own[value].std() if own.height > 1 else None}
-            row |= {f"{value}_paper": beside, f"{value}_difference": mean - beside if mean and beside else None}
+            row |= {f"{value}_paper": beside, f"{value}_minus_paper": mean - beside if mean and beside else None}
         table.append(row)
     schema = {"method": pl.String, "paper_row": pl.String, "num_seeds": pl.Int64}
-    columns = [value + suffix for value in VALUES for suffix in ("", "_std", "_paper", "_difference")]
+    columns = [value + suffix for value in VALUES for suffix in ("", "_std", "_paper", "_minus_paper")]
     steps = ", ".join(map(str, rows["step"].unique().sort()))
-    title = (
-        f"{name}, {dataset}, trained until the step before {steps}: CPU seconds of all threads, with one of torch, "
+    caption = f"{name}, {dataset}, trained until the step before {steps}: CPU seconds of all threads, with one of torch"
+    limits = (
         f"each method alone in a process of its own, whose peak memory it is, Python and its libraries included; an "
         f"epoch of DyFormer is `batches_per_epoch` batches; {settings_sentence(study, setup)}"
         f"{paper_sentence(setup, dataset in COSTS)}"
     )
-    title += "; the paper's values are of a GPU" if setup.is_papers and dataset in COSTS else ""
+    limits += "; the paper's values are of a GPU" if setup.is_papers and dataset in COSTS else ""
     frame = pl.DataFrame(table, schema=schema | dict.fromkeys(columns, pl.Float64))
-    return StudyTable(name=f"{name}-{dataset}-cost", title=title, frame=frame, values=VALUES, digits=2)
+    name = f"{name}-{dataset}-cost"
+    return StudyTable(name=name, caption=caption, limits=limits, frame=frame, values=VALUES, digits=2)

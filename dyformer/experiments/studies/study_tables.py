@@ -1,6 +1,6 @@
 """Metrics of a study -> its tables with the paper's values beside ours, as text, Markdown, CSV and LaTeX."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import Study
-from dyformer.experiments.tables import PrintedTable, markdown_rows
+from dyformer.experiments.tables import PrintedTable, latex_table, markdown_rows
 from dyformer.experiments.tuning.chosen import tuned_sentence
 
 
@@ -49,6 +49,7 @@ class Contents(NamedTuple):
     wanted: Mapping[str, str]  # columns of METRICS_SCHEMA and their value
     measure: str
     values: tuple[str, ...] = ("Micro AUC", "Macro AUC")
+    counted: str = "test pairs"
     scale: float = 100.0
     digits: int = 2
 
@@ -58,7 +59,7 @@ _SAMPLED = "balanced samples of users, most of whom were trained on, labels carr
 
 CONTENTS: dict[str, tuple[Contents, ...]] = {
     PAPER: tuple(
-        Contents(part, f"{part} links", PAPER, {"slice": part, "metric": "auc"}, "AUC in percent")
+        Contents(part, f"{part} links", PAPER, {"slice": part, "metric": "auc"}, "AUC in percent [95 % interval]")
         for part in ("all", "new")
     ),
     PREQUENTIAL: (
@@ -69,6 +70,7 @@ CONTENTS: dict[str, tuple[Contents, ...]] = {
             {"slice": KNOWN, "metric": "mrr", "family": MIXED},
             "MRR [95 % interval]",
             ("MRR",),
+            "ranked links",
             1.0,
             3,
         ),
@@ -88,9 +90,10 @@ CONTENTS: dict[str, tuple[Contents, ...]] = {
 }
 """The tables of a study, by its protocol."""
 
-SUFFIXES = ("", "_std", "_paper", "_difference", "_low", "_high", "_gain", "_gain_low", "_gain_high")
-"""Columns of a value: the mean over seeds, its sample standard deviation (null for one seed), the paper's value, ours
-less it; the ends of its 95 % interval, averaged over seeds; ours less the best baseline's, with its interval."""
+SUFFIXES = ("", "_std", "_low", "_high", "_paper", "_minus_paper", "_minus_best", "_minus_best_low", "_minus_best_high")
+"""Columns of a value: the mean over seeds, its sample standard deviation (null for one seed), the ends of its 95 %
+interval, averaged over seeds; the paper's value, and ours less it; ours less the value of the best baseline (of the row
+with which a study compares the others), with its interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +101,20 @@ class StudyTable:
     """One table of a study, of one dataset: a row per method, and SUFFIXES for each value such as Macro AUC."""
 
     name: str  # of its files: links-uci-all
-    title: str
+    caption: str
+    limits: str  # windows, settings and lengths of trainings
     frame: pl.DataFrame
     values: tuple[str, ...]
     digits: int
-    reference: str | None = None  # what the rows are compared with; None: its text has no intervals either
+    reference: str | None = None  # what the text compares the rows with
+
+    @property
+    def title(self) -> str:
+        """The caption with the limits."""
+        return f"{self.caption}; {self.limits}"
 
     def text(self) -> pl.DataFrame:
-        """Give the cells as text: "86.84 ± 0.31", the paper's value, and the difference."""
+        """Give the cells as text: "86.84 ± 0.31 [85.90, 87.70]", the paper's value, and the difference."""
         return pl.DataFrame([self._cells(row) for row in self.frame.iter_rows(named=True)])
 
     def printed(self) -> PrintedTable:
@@ -117,7 +126,7 @@ class StudyTable:
         return {
             f"{self.name}.md": "\n".join([f"{self.title}.", "", *markdown_rows(self.text())]) + "\n",
             f"{self.name}.csv": self.frame.write_csv(),
-            f"{self.name}.tex": _latex(self.title, self.text()),
+            f"{self.name}.tex": latex_table(self.text(), caption=self.caption, label=self.name, note=self.limits),
         }
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, str]:
@@ -127,14 +136,14 @@ class StudyTable:
         for value in self.values:
             mean, deviation = row[value], row[f"{value}_std"]
             spread = "" if deviation is None else f" ± {form.format(deviation)}"
-            spread += _between(form, row, value) if self.reference else ""
-            cells[value] = "" if mean is None else form.format(mean) + spread
+            cells[value] = "" if mean is None else form.format(mean) + spread + _between(form, row, value)
             if self.reference and value == self.values[-1]:
-                gain = _filled(signed, row[f"{value}_gain"])
-                cells[f"difference to {self.reference}"] = gain and gain + _between(signed, row, f"{value}_gain")
+                beside = _filled(signed, row[f"{value}_minus_best"])
+                between = _between(signed, row, f"{value}_minus_best")
+                cells[f"difference to {self.reference}"] = beside and beside + between
             if has_paper:
                 cells[f"{value}, paper"] = _filled(form, row[f"{value}_paper"])
-                cells[f"{value}, difference"] = _filled(signed, row[f"{value}_difference"])
+                cells[f"{value}, difference"] = _filled(signed, row[f"{value}_minus_paper"])
         return cells
 
 
@@ -161,15 +170,22 @@ def study_tables(
         over_steps = own.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
         if over_steps.is_empty():
             continue
-        steps = rows.filter(pl.col("step").str.contains(r"^\d+$"))["step"].cast(pl.Int64)
+        steps = numbered_steps(rows)
         log = metrics.filter(protocol=contents.protocol, dataset=dataset, metric="positives", step="micro")
         theirs = study.paper_values(contents.protocol if study.protocol == LABELS else contents.part, dataset)
+        about = {
+            "dataset": dataset,
+            "part": contents.part,
+            "steps": str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}",
+            "max_epochs": setup.experiment.max_epochs,
+        }
         tables.append(
             StudyTable(
                 name=f"{name}-{dataset}-{contents.part}",
-                title=_title(name, dataset, contents, over_steps, steps, log, _limits(study, setup, bool(theirs))),
-                frame=_frame(study, over_steps, contents, theirs if setup.is_papers else {}),
-                values=contents.values,
+                caption=_caption(name, dataset, contents, over_steps, steps, log),
+                limits=_limits(study, setup, bool(theirs)),
+                frame=_frame(study, over_steps, contents, theirs if setup.is_papers else {}, about),
+                values=contents.values if len(steps) > 1 else contents.values[-1:],  # of one step micro is macro
                 digits=contents.digits,
                 reference="the best count" if study.protocol == LABELS else study.reference,
             )
@@ -177,15 +193,25 @@ def study_tables(
     return tables
 
 
+def numbered_steps(rows: pl.DataFrame) -> list[int]:
+    """Give the steps that rows of METRICS_SCHEMA have a value of, in ascending order."""
+    return sorted(set(rows.filter(pl.col("step").str.contains(r"^\d+$"))["step"].cast(pl.Int64)))
+
+
 def _frame(
-    study: Study, rows: pl.DataFrame, contents: Contents, paper: Mapping[str, tuple[float, float]]
+    study: Study,
+    rows: pl.DataFrame,
+    contents: Contents,
+    paper: Mapping[str, tuple[float, float]],
+    about: Mapping[str, Any],
 ) -> pl.DataFrame:
     table: list[dict[str, Any]] = []
     beside = {"_low": "low", "_high": "high"}
-    beside |= {f"_gain{end}": f"difference{end}" for end in ("", "_low", "_high")}
+    beside |= {f"_minus_best{end}": f"difference{end}" for end in ("", "_low", "_high")}
     for method, published in study.rows.items():
         own = rows.filter(method=method)
-        row: dict[str, Any] = {"method": method, "paper_row": published, "num_seeds": own["seed"].n_unique()}
+        row: dict[str, Any] = {"method": method, "paper_row": published, "num_seeds": own["seed"].n_unique(), **about}
+        row |= {"num_pairs": own["num_pairs"].max()}
         theirs = paper.get(method, (None, None))
         for value, over_steps, of_paper in zip(
             reversed(contents.values), ("macro", "micro"), reversed(theirs), strict=False
@@ -197,34 +223,38 @@ def _frame(
                 value: mean,
                 f"{value}_std": seeds["value"].std() if seeds.height > 1 else None,
                 f"{value}_paper": of_paper,
-                f"{value}_difference": None if mean is None or of_paper is None else mean - of_paper,
+                f"{value}_minus_paper": None if mean is None or of_paper is None else mean - of_paper,
                 **{value + suffix: seeds[name].mean() for suffix, name in beside.items()},
             }
         table.append(row)
-    schema = {"method": pl.String, "paper_row": pl.String, "num_seeds": pl.Int64}
+    schema: dict[str, Any] = {"method": pl.String, "paper_row": pl.String, "num_seeds": pl.Int64}
+    schema |= {
+        "dataset": pl.String,
+        "part": pl.String,
+        "steps": pl.String,
+        "max_epochs": pl.Int64,
+        "num_pairs": pl.Int64,
+    }
     schema |= dict.fromkeys((value + suffix for value in contents.values for suffix in SUFFIXES), pl.Float64)
     return pl.DataFrame(table, schema=schema)
 
 
-def _title(
-    name: str,
-    dataset: str,
-    contents: Contents,
-    rows: pl.DataFrame,
-    steps: pl.Series,
-    log: pl.DataFrame,
-    limits: str,
+def _caption(
+    name: str, dataset: str, contents: Contents, rows: pl.DataFrame, steps: list[int], log: pl.DataFrame
 ) -> str:
-    num_seeds, num_steps = rows["seed"].n_unique(), steps.n_unique()
-    first, last = steps.min(), steps.max()
-    which = f"step {first}" if num_steps == 1 else f"{num_steps} steps from {first} to {last}"
-    for row in log.to_dicts():
-        best = rows["best_baseline"].drop_nulls().first()
-        which += f"; {row['value']:.0f} of {row['num_pairs']:,} scored users are positive; best count: {best}"
-    return (
-        f"{name}, {dataset}, {contents.title}: {contents.measure}, {contents.protocol} protocol, mean ± standard "
-        f"deviation over {num_seeds} seed{'s' * (num_seeds > 1)}, {which}; {limits}"
-    )
+    num_seeds, num_pairs = rows["seed"].n_unique(), rows["num_pairs"].max()
+    over = "1 seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
+    of_log = [f"{row['value']:.0f} of {row['num_pairs']:,} scored users are positive" for row in log.to_dicts()]
+    counted = of_log or ([] if num_pairs is None else [f"{num_pairs:,} {contents.counted}"])
+    best = rows["best_baseline"].drop_nulls().first() if of_log else None
+    compared = [] if best is None else [f"best count: {best}"]
+    measured = f"{name}, {dataset}, {contents.title}: {contents.measure}, {contents.protocol} protocol, {over}"
+    return "; ".join([f"{measured}, {steps_sentence(steps)}", *counted, *compared])
+
+
+def steps_sentence(steps: Sequence[int]) -> str:
+    """State the evaluated steps, which are in ascending order."""
+    return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
 
 
 def epochs_sentence(max_epochs: int | None) -> str:
@@ -252,32 +282,9 @@ def _limits(study: Study, setup: Setup, has_paper: bool) -> str:
 
 
 def _between(form: str, row: Mapping[str, Any], value: str) -> str:
-    low, high = (row[f"{value}_{end}"] for end in ("low", "high"))
+    low, high = (row.get(f"{value}_{end}") for end in ("low", "high"))
     return "" if low is None else f" [{form.format(low)}, {form.format(high)}]"
 
 
 def _filled(form: str, value: float | None) -> str:
     return "" if value is None else form.format(value)
-
-
-def _latex(title: str, cells: pl.DataFrame) -> str:
-    lines = [" & ".join(_escaped(value or "") for value in row) + r" \\" for row in [cells.columns, *cells.rows()]]
-    columns = "l" + "r" * (cells.width - 1)
-    body = [lines[0], r"\hline", *lines[1:]]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{_escaped(title)}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            *body,
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def _escaped(text: str) -> str:
-    for mark in "&%#_$":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("±", r"$\pm$")

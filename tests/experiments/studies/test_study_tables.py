@@ -50,11 +50,11 @@ def test_mean_deviation_and_difference_are_those_by_hand(table: StudyTable):
     first, second = table.frame.to_dicts()
     assert first["Macro AUC"] == pytest.approx(72)
     assert first["Macro AUC_std"] == pytest.approx(2 * 2**0.5)  # sqrt(((70 - 72)^2 + (74 - 72)^2) / 1)
-    assert first["Macro AUC_paper"] is first["Macro AUC_difference"] is None
+    assert first["Macro AUC_paper"] is first["Macro AUC_minus_paper"] is None
     assert second["Micro AUC"] == pytest.approx(88)
     assert second["Micro AUC_paper"] == 87.91
     assert second["Macro AUC_paper"] == 88.49
-    assert second["Macro AUC_difference"] == pytest.approx(89 - 88.49)
+    assert second["Macro AUC_minus_paper"] == pytest.approx(89 - 88.49)
     assert [row["num_seeds"] for row in (first, second)] == [2, 2]
 
 
@@ -85,8 +85,33 @@ def test_files_have_the_same_cells_and_the_csv_the_numbers(table: StudyTable):
     assert "| DyFormer | 2 | 88.00 ± 1.41 | 87.91 | +0.09 | 89.00 ± 1.41 | 88.49 | +0.51 |" in files["links-uci-all.md"]
     assert r"DyFormer & 2 & 88.00 $\pm$ 1.41 & 87.91 & +0.09 &" in files["links-uci-all.tex"]
     assert files["links-uci-all.tex"].count(r"\\") == 3
+    assert r"\label{tab:links-uci-all}" in files["links-uci-all.tex"]
+    (caption,) = [line for line in files["links-uci-all.tex"].splitlines() if line.startswith(r"\caption")]
+    assert "finetune.epochs" not in caption  # which stands in the note below the table
     rows = list(csv.DictReader(io.StringIO(files["links-uci-all.csv"])))
     assert float(rows[1]["Macro AUC"]) == pytest.approx(89)
+    assert [(row["dataset"], row["part"], row["steps"], row["max_epochs"]) for row in rows] == 2 * [
+        ("uci", "all", "3-7", "")
+    ]
+
+
+def test_values_have_their_intervals_and_the_caption_the_number_of_pairs():
+    rows = metrics(VALUES).with_columns(
+        low=pl.col("value") - 0.02, high=pl.col("value") + 0.03, num_pairs=pl.lit(1234, pl.Int64)
+    )
+    (made,) = study_tables("links", STUDY, rows, "uci", Setup())
+    assert made.text().to_dicts()[1]["Macro AUC"] == "89.00 ± 1.41 [87.00, 92.00]"
+    assert "; 1,234 test pairs; " in made.title
+    assert made.frame["num_pairs"].to_list() == [1234, 1234]
+
+
+def test_one_step_has_one_value_and_one_seed_no_deviation():
+    rows = metrics({("L3", 0): 0.7}).filter(pl.col("step") != "3")
+    (made,) = study_tables("links", STUDY, rows, "uci", Setup())
+    assert "Micro AUC" not in made.text().columns
+    assert made.text()["Macro AUC"].to_list() == ["70.00", ""]
+    assert "1 seed, step 7; " in made.title
+    assert "deviation" not in made.title
 
 
 def test_every_row_of_the_paper_that_a_study_names_exists():
