@@ -9,6 +9,7 @@ from prefect import flow
 from dyformer.embedder import NodeScorer, Scorer
 from dyformer.evaluation.forecasts.forecast_rows import reliability
 from dyformer.evaluation.protocols import MIN_TRAINED_STEPS, model_steps
+from dyformer.experiments.changes import changes_of, check_effect
 from dyformer.experiments.methods import BASELINES, METHODS, NODE_METHODS, Method, Variation
 from dyformer.experiments.ranking_tables import printed_forecasts, printed_ranking
 from dyformer.experiments.settings import Experiment
@@ -64,9 +65,11 @@ def searched_steps(snapshots: str, steps: list[int]) -> str | None:
     return searched_dataset(open_snapshots(snapshots), min(steps))
 
 
-def _compared(names: list[str], experiment: Experiment, searched: str | None, study: str | None = None) -> Compared:
-    """Give what a benchmark compared, for its tracked runs; `names` and `searched` as in paper_scores."""
-    chosen = chosen_methods(names, experiment.max_epochs, searched)
+def _compared(
+    dataset: str, experiment: Experiment, chosen: Mapping[str, Method | NodeScorer], study: str | None = None
+) -> Compared:
+    """Give what a benchmark compares, for its tracked runs. Raises NoEffect for a change that no method reads."""
+    check_effect(changes_of(experiment, dataset), chosen.values())
     return Compared(experiment, {title_of(name): method for name, method in chosen.items()}, study)
 
 
@@ -184,11 +187,12 @@ def benchmark(
     experiment, names = experiment_of(dataset, changes), list(chosen_methods(methods))
     snapshots = ingest(dataset, reading)["snapshots"]
     numbers = steps_to_evaluate(snapshots, steps)
-    jobs = _jobs(f"benchmark {dataset}", numbers, seeds)
     searched = searched_steps(snapshots, numbers)
+    compared = _compared(dataset, experiment, chosen_methods(names, experiment.max_epochs, searched), study)
+    jobs = _jobs(f"benchmark {dataset}", numbers, seeds)
     scores = paper_scores(snapshots, jobs, experiment, names, searched)
     show_table(dataset, metrics(scores, snapshots))
-    track_task(snapshots, scores, _compared(names, experiment, searched, study))
+    track_task(snapshots, scores, compared)
     return {"snapshots": snapshots, "scores": scores}
 
 
@@ -213,12 +217,13 @@ def prequential(
     experiment, names = experiment_of(dataset, changes).check_interactions(), list(chosen_methods(methods))
     snapshots = ingest(dataset, reading)["snapshots"]
     numbers = steps_to_rank(snapshots, steps)
-    jobs = _jobs(f"prequential benchmark {dataset}", numbers, seeds)
     searched = searched_steps(snapshots, numbers)
+    compared = _compared(dataset, experiment, chosen_methods(names, experiment.max_epochs, searched), study)
+    jobs = _jobs(f"prequential benchmark {dataset}", numbers, seeds)
     scores = prequential_scores(snapshots, jobs, experiment, names, searched)
     rows = ranking_metrics(scores, snapshots, BASELINES if study is None else STUDIES[study].baselines)
     show_tables(dataset, {"rankings": printed_ranking(rows, dataset)})
-    track_rankings_task(snapshots, scores, rows, _compared(names, experiment, searched, study))
+    track_rankings_task(snapshots, scores, rows, compared)
     return {"snapshots": snapshots, "scores": scores}
 
 
@@ -245,10 +250,10 @@ def labels(
     label_methods(names)  # raises for an unknown one, before anything is committed
     snapshots = ingest(dataset, reading)["snapshots"]
     numbers = steps_to_score(snapshots, steps)
-    jobs = _jobs(f"labels of {dataset}", numbers, seeds)
     searched = searched_steps(snapshots, numbers)
+    compared = _compared(dataset, experiment, label_methods(names, experiment.max_epochs, searched), study)
+    jobs = _jobs(f"labels of {dataset}", numbers, seeds)
     scores = label_scores(snapshots, jobs, experiment, names, searched)
-    compared = Compared(experiment, label_methods(names, experiment.max_epochs, searched), study)
     track_rankings_task(snapshots, scores, scored_labels_metrics(scores, snapshots), compared)
     return {"snapshots": snapshots, "scores": scores}
 
@@ -275,7 +280,8 @@ def forecasts(
     snapshots = ingest(dataset, reading)["snapshots"]
     numbers = steps_to_backtest(snapshots, steps)
     searched = searched_steps(snapshots, numbers)
-    chosen = chosen_methods(names, dataset=searched)
+    chosen = chosen_methods(names, experiment.max_epochs, searched)
+    compared = _compared(dataset, experiment, chosen)
     scores: list[str] = []
     models_of: Models = defaultdict(dict)
     for step, seed in _jobs(f"forecasts of {dataset}", numbers, seeds):
@@ -284,7 +290,7 @@ def forecasts(
     rows = backtest_metrics(scores, snapshots)
     show_tables(dataset, {"forecasts": printed_forecasts(rows, dataset)})
     reliable = reliability(read_backtests(scores), baselines=BASELINES)
-    track_rankings_task(snapshots, scores, rows, _compared(names, experiment, searched), reliable)
+    track_rankings_task(snapshots, scores, rows, compared, reliable)
     return {"snapshots": snapshots, "scores": scores}
 
 
@@ -304,12 +310,14 @@ def live_update(
     Returns:
         snapshots: address; scores: addresses of the ranks, one of each week and seed.
     """
-    experiment, chosen = experiment_of(dataset, changes).check_interactions(), chosen_methods(methods)
+    experiment = experiment_of(dataset, changes).check_interactions()
+    chosen = chosen_methods(methods, experiment.max_epochs)
     names = [name for name, method in chosen.items() if methods is not None or isinstance(method, Scorer)]
+    compared = _compared(dataset, experiment, {name: chosen[name] for name in names})
     snapshots = ingest(dataset, reading)["snapshots"]
     scores = [
         week_task(snapshots, week, names, experiment, seed)
         for week, seed in _jobs(f"weeks of {dataset}", weeks_to_rank(snapshots), seeds)
     ]
-    track_rankings_task(snapshots, scores, live_update_metrics(scores, snapshots), _compared(names, experiment, None))
+    track_rankings_task(snapshots, scores, live_update_metrics(scores, snapshots), compared)
     return {"snapshots": snapshots, "scores": scores}

@@ -131,8 +131,8 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     from flows.tasks.methods import benchmark_methods, chosen_methods
     from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
 
-    names, changed = benchmark_methods(methods), changed_names(with_cap(changes, epochs))
-    check_effect(changed, chosen_methods(names).values())
+    names = benchmark_methods(methods)
+    check_effect(changed_names(with_cap(changes, epochs)), chosen_methods(names).values())
     for variation in [method_of(name) for name in names] if protocol != "paper" else []:
         if isinstance(variation, Variation):
             variation.changed(experiment).check_interactions()
@@ -141,12 +141,9 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
         dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
     )
     announce()
-    from flows.benchmark import searched_steps
     from flows.protocols import PROTOCOLS, run_protocol
 
-    numbers = PROTOCOLS[protocol].check_steps(address, steps)
-    searched = searched_steps(address, numbers) if numbers else None
-    check_effect(changed, chosen_methods(names, dataset=searched).values())  # a search may have set what was changed
+    PROTOCOLS[protocol].check_steps(address, steps)
     rows, tables = run_protocol(protocol, dataset, reading, steps, seeds, experiment, names)
     print_tables(tables)
     if json_file is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dyformer.embedder import NodeScorer
 from dyformer.experiments.methods import EPOCHS, Method, Variation
-from dyformer.experiments.settings import PARTS, Experiment, as_record, experiment_for
+from dyformer.experiments.settings import Experiment, as_record, experiment_for
 
 READ = ("graph", "model", "pretrain", "finetune", "warm_start", "max_epochs")
 """Parts of the settings that a benchmark reads; the others are of retrainings."""
@@ -36,17 +36,17 @@ def changes_of(experiment: Experiment, dataset: str) -> dict[str, Any]:
 
 
 def settings_of(method: Method | NodeScorer, experiment: Experiment) -> dict[str, Any]:
-    """Give the settings with which a method is trained and evaluated, by name.
+    """Give the settings with which a method is trained and evaluated, those of a part nested, as in as_record.
 
     DyFormer's are those of the experiment with its own changes; another method's are its fields, and the experiment's
     `graph.*`. Numbers of epochs are those after the cap of `max_epochs`, for which `method` is one of `capped`.
     """
     if isinstance(method, Variation):
-        return _flat(as_record(method.changed(experiment).capped, READ[:-1]))
+        return as_record(method.changed(experiment).capped, READ[:-1])
     own = (
         {each.name: getattr(method, each.name) for each in fields(method) if each.init} if is_dataclass(method) else {}
     )
-    return {**_flat(as_record(experiment, "graph")), **own}
+    return {**as_record(experiment, "graph"), **own}
 
 
 def _reads(method: Method | NodeScorer | None, name: str) -> bool:
@@ -59,7 +59,8 @@ def _reads(method: Method | NodeScorer | None, name: str) -> bool:
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Give a record with dotted names; a part that is none keeps its own name."""
-    inner = {name for name in record if name in PARTS and record[name] is not None}
-    dotted = {f"{part}.{name}": value for part in inner for name, value in record[part].items()}
-    return {**{name: value for name, value in record.items() if name not in inner}, **dotted}
+    """Give a record with dotted names, in its order; a part that is none stays under its own name."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        flat |= {f"{name}.{inner}": own for inner, own in value.items()} if isinstance(value, dict) else {name: value}
+    return flat

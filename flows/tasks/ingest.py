@@ -93,10 +93,12 @@ def ingest_log(
 
 
 def check_logs(readings: Mapping[str, dict[str, Any]]) -> None:
-    """Raise, before any row is read, for a dataset without a log: neither files nor rows of an earlier ingest."""
+    """Raise as find_logs does, before any row is read, for the first dataset without a log."""
     layout = Layout.from_environment()
-    for dataset in readings.keys() - set(ingested_datasets(layout)):
-        find_logs(readings[dataset].get("log"), dataset, layout.raw(dataset))
+    stored = ingested_datasets(layout)
+    for dataset, reading in readings.items():
+        if "log" in reading or dataset not in stored:
+            find_logs(reading.get("log"), dataset, layout.raw(dataset))
 
 
 def _record(

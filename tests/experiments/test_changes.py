@@ -1,5 +1,7 @@
 """Changed settings: those that no method reads are refused, and each method's run lists its own."""
 
+from dataclasses import asdict
+
 import pytest
 
 from dyformer.baselines.dysat import DySAT
@@ -44,12 +46,19 @@ def test_changes_are_those_that_differ_from_the_usual_ones():
     assert changes_of(Experiment().changed({"promotion.level": 0.9}), "mylog") == {}
 
 
+def test_changes_are_in_the_order_of_the_settings_so_that_a_runs_key_is_the_same_in_each_process():
+    changes = {"finetune.epochs": 3, "graph.noise": 0.1, "max_epochs": 2, "model.width": 8, "pretrain.epochs": 4}
+    ordered = ["graph.noise", "model.width", "pretrain.epochs", "finetune.epochs", "max_epochs"]
+    assert list(changes_of(Experiment().changed(changes), "mylog")) == ordered
+
+
 def test_settings_are_those_with_which_a_method_is_trained():
     experiment = Experiment().changed({"model.width": 64, "max_epochs": 2})
     own = settings_of(DYFORMER, experiment)
-    assert (own["model.width"], own["finetune.epochs"]) == (64, 2)
+    assert (own["model"]["width"], own["finetune"]["epochs"]) == (64, 2)
     assert settings_of(METHODS["DyFormer without pre-training"], experiment)["pretrain"] is None
-    assert settings_of(PUBLISHED, experiment)["model.width"] != 64
+    assert settings_of(PUBLISHED, experiment)["model"]["width"] != 64
     walks = settings_of(capped(DySAT(width=8), 2), experiment)
-    assert (walks["width"], walks["epochs"], walks["graph.max_distance"]) == (8, 2, experiment.graph.max_distance)
-    assert "model.width" not in walks
+    assert (walks["width"], walks["epochs"]) == (8, 2)
+    assert walks["graph"] == asdict(experiment.graph)
+    assert "model" not in walks

@@ -4,6 +4,7 @@ import random
 import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-import typer
+from matplotlib.figure import Figure
 from own_log import own_log
 from prefect import Flow, Task
 
@@ -29,22 +30,24 @@ from dyformer.baselines.evolvegcn import EvolveGCN
 from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embed
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.node_classification import NoLabels
 from dyformer.experiments.changes import NoEffect
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import COST, STUDIES, Study, UnknownStudy, study_of
+from dyformer.experiments.studies.study_tables import Setup
 from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.logs.datasets import DATASETS, UnknownDataset
+from dyformer.logs.datasets import DATASETS
 from flows.benchmark import label_scores, paper_scores, prequential_scores
-from flows.benchmark_command import _check_study_options, _run_protocol, _run_study, reading_of, with_cap
+from flows.benchmark_command import with_cap
 from flows.console import QUIET, ongoing, tracked
 from flows.ending import is_ours
 from flows.options import experiment_from
 from flows.protocols import PROTOCOLS, run_protocol
-from flows.studies import run_study, setup_of
+from flows.studies import plots, run_study, setup_of
 from flows.tasks.evaluation.costs import peak_gigabytes
 from flows.tasks.evaluation.evaluate import wanted_steps
 from flows.tasks.ingest import ingest_log
@@ -141,6 +144,16 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
         yield folder
 
 
+def small(study: Study) -> dict[str, Any]:
+    """Give those of SMALL that a method of a study reads: the published one sets its width itself."""
+    read = {}
+    for name, value in SMALL.items():
+        with suppress(NoEffect):
+            study.check_changes([name])
+            read[name] = value
+    return read
+
+
 def in_this_process(trials: list[Trial], parallel: int) -> Iterator[Ended]:
     """Run trials as `finished` does, those too that have a process of their own, whose start takes seconds."""
     for trial in trials:
@@ -156,7 +169,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw_families", lambda *given: None)
     monkeypatch.setattr(flows.studies, "finished", in_this_process)
     dataset, steps = ("labelled", "4") if STUDIES[name].protocol == LABELS else ("mylog", "3")
-    made = run_study(name, {dataset: {}}, {dataset: Experiment().changed(SMALL)}, steps=steps)
+    made = run_study(name, {dataset: {}}, {dataset: Experiment().changed(small(STUDIES[name]))}, steps=steps)
     assert made.tables
     for table in made.tables:
         assert table.frame["method"].to_list() == list(STUDIES[name].rows)
@@ -177,7 +190,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
     runs = tracker.client().search_runs([own.experiment_id], f"tags.experiment = '{name}'")
     rows = {(row, "0") for row in STUDIES[name].rows} if name in TRACKED else set()
     assert {(run.data.tags["method"], run.data.tags.get("seed")) for run in runs} >= rows
-    assert all("model.width=8" in run.data.tags["changed_settings"] for run in runs if "seed" in run.data.tags)
+    assert all("finetune.epochs=1" in run.data.tags["changed_settings"] for run in runs if "seed" in run.data.tags)
     tables = [run for run in runs if run.data.tags["stage"] == "experiment"]
     assert len(tables) == 1
     assert {each.path for each in tracker.client().list_artifacts(tables[0].info.run_id)} == set(made.files)
@@ -230,15 +243,6 @@ def test_an_experiment_killed_at_random_and_finished_equals_one_run(
     assert fits == sorted(RandomVectors.fits)  # no trial ran twice
     assert all(own.frame.equals(other.frame) for own, other in zip(finished.tables, once.tables, strict=True))
     assert finished.files == once.files
-
-
-def test_several_logs_have_each_its_own_files():
-    reading = {"log": ["uci=a=b.gz", "yelp=c.gz"], "max_bad": "1%"}
-    assert reading_of("uci", ["uci", "yelp"], reading) == {"log": ["a=b.gz"], "max_bad": "1%"}
-    assert reading_of("rds", ["uci", "yelp", "rds"], reading) == {"max_bad": "1%"}
-    assert reading_of("uci", ["uci"], {"log": ["a=b.gz"]}) == {"log": ["a=b.gz"]}
-    with pytest.raises(typer.BadParameter, match=r"uci=other\.gz"):
-        reading_of("uci", ["uci", "yelp"], {"log": ["other.gz"]})
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_names():
@@ -338,17 +342,6 @@ def test_peak_memory_is_that_of_the_process():
     assert before + 0.15 < peak_gigabytes() < before + 0.4
 
 
-@pytest.mark.parametrize(
-    ("epochs", "changes", "parallel", "problem"),
-    [(3, None, 1, "--epochs"), (None, ["pretrain=none"], 1, "pretrain=none"), (None, None, 2, "--parallel")],
-)
-def test_options_that_costs_cannot_have_are_refused_before_anything_is_measured(
-    epochs: int | None, changes: list[str] | None, parallel: int, problem: str
-):
-    with pytest.raises(typer.BadParameter, match=problem):
-        _run_study("cost", ["mylog"], {}, None, 1, epochs, changes, parallel, None)
-
-
 def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -418,28 +411,6 @@ def test_the_windows_steps_and_graphs_decide_whether_the_papers_values_are_besid
         assert (setup.is_papers, setup.window) == (is_papers, window)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "problem"),
-    [
-        ("layers", "model.width=64", "model.width has no effect"),
-        ("pretraining", "promotion.level=0.9", "promotion.level has no effect"),
-        ("noise", "graph.noise=0.3", "graph.noise has no effect"),
-        ("layers", "pretrain=none", "pretrain has no effect"),
-        ("cost", "max_epochs=3", "max_epochs has no effect"),
-        ("cost", "finetune.patience=3", "finetune.patience has no effect"),
-        ("cost", "warm_start=0.3", "warm_start has no effect"),
-        ("links", "modle.width=64", "model.width"),
-        ("links", "graph.noise=0.3", "graph.noise=0.3 changes the edges"),
-    ],
-)
-def test_a_change_without_effect_or_that_leaves_no_interactions_is_refused(
-    name: str, change: str, problem: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
-    with pytest.raises(ValueError, match=problem):
-        _run_study(name, ["mylog"], {}, None, 1, None, [change], 1, None)
-
-
 def test_runs_with_other_settings_differ_in_name_and_parameters(store: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
     for epochs in (None, 1):
@@ -452,46 +423,16 @@ def test_runs_with_other_settings_differ_in_name_and_parameters(store: Path, mon
     assert all(compare_runs(open_tracker(Layout.from_environment()), names[2:])["kind"] == "metric")
 
 
-@pytest.mark.parametrize("change", ["model.width=64", "max_epochs=3", "promotion.level=0.9"])
-def test_a_benchmark_refuses_a_change_that_no_method_reads(change: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
-    name = change.partition("=")[0]
-    with pytest.raises(NoEffect, match=f"{name} has no effect"):
-        _run_protocol("mylog", {}, "3", 1, "paper", ["l3,edgebank_ever"], None, [change], None)
-
-
-def test_a_benchmark_refuses_a_change_beside_which_a_search_chose(store: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = store / "chosen"
-    folder.mkdir(exist_ok=True)
-    (folder / "mylog.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
-    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
-    monkeypatch.setattr("flows.benchmark.searched_dataset", lambda opened, step: "mylog")
-    monkeypatch.setattr("flows.benchmark_command.announce", lambda: None)
-    with pytest.raises(NoEffect, match=r"model\.width has no effect"):
-        _run_protocol("mylog", {}, "3", 1, "paper", ["dyformer"], None, ["model.width=64"], None)
-
-
-def test_wrong_steps_and_a_dataset_without_a_log_are_refused_before_any_row_is_read(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
-    with pytest.raises(StepOutOfRange, match="abc"):
-        _run_study("layers", ["mylog"], {}, "abc", 1, None, None, 1, None)
-    with pytest.raises(UnknownDataset, match="nosuchlog"):
-        _run_study("layers", ["mylog", "nosuchlog"], {}, "3", 1, None, None, 1, None)
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ((["l3"], "paper", None), "leave --methods out"),
-        ((None, "forecasts", None), "leave --protocol out"),
-        ((["l3"], "paper", Path("scores.json")), "leave --methods and --json out"),
-    ],
-)
-def test_options_that_an_experiment_cannot_have_are_named(given: tuple, named: str):
-    with pytest.raises(typer.BadParameter, match=named):
-        _check_study_options(None, "uci", *given)
+def test_a_run_with_many_changes_has_them_in_its_tag_and_not_in_its_name(store: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
+    many = {"graph.max_distance": 4, "graph.history_window": 2, "graph.noise": 0.1, "graph.noise_seed": 7}
+    flows.studies.FLOWS["paper"]("mylog", None, "3", 1, Experiment().changed(many), ["L3"])
+    tracker = open_tracker(Layout.from_environment())
+    own = tracker.client().get_experiment_by_name(experiment_name("mylog"))
+    assert own is not None
+    found = tracker.client().search_runs([own.experiment_id], "tags.changed_settings LIKE '%graph.noise_seed=7%'")
+    name = "mylog v1 steps 3-3, changed settings"
+    assert {run.info.run_name for run in found} == {f"L3, {name}, seed 0", f"comparison of methods, {name}"}
 
 
 def test_a_change_that_some_row_reads_is_taken():
@@ -503,3 +444,35 @@ def test_a_change_that_some_row_reads_is_taken():
         ("noise", "max_epochs"),
     ):
         STUDIES[name].check_changes([changed])
+
+
+@pytest.mark.parametrize("name", ["benchmark", "prequential", "forecasts", "live_update", "labels"])
+def test_a_change_that_no_method_reads_is_refused_without_the_command_too(name: str, store: Path):
+    experiment = Experiment().changed({"model.width": 64})
+    steps = {"live_update": (), "labels": ("4",), "forecasts": ("5",)}.get(name, ("3",))
+    dataset = "labelled" if name == "labels" else "mylog"
+    with pytest.raises(NoEffect, match=r"model\.width has no effect"):
+        getattr(flows.benchmark, name)(dataset, None, *steps, 1, experiment, ["L3"])
+
+
+def test_a_change_beside_which_a_search_chose_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = store / "chosen"
+    folder.mkdir(exist_ok=True)
+    (folder / "mylog.json").write_text('{"DyFormer": {"settings": {"model.width": 32}}}')
+    monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
+    monkeypatch.setattr("flows.benchmark.searched_dataset", lambda opened, step: "mylog")
+    with pytest.raises(NoEffect, match=r"model\.width has no effect"):
+        flows.studies.FLOWS["paper"]("mylog", None, "3", 1, Experiment().changed({"model.width": 64}), ["DyFormer"])
+
+
+def test_the_title_of_a_plot_states_steps_and_cap(monkeypatch: pytest.MonkeyPatch):
+    figure = Figure()
+    figure.add_subplot().set_title("all links", loc="left")
+    monkeypatch.setitem(flows.studies.DRAWN, "comparison", lambda rows, **given: figure)
+    about = {"dataset": "uci", "protocol": "paper", "method": "L3", "seed": 0, "slice": "all", "metric": "auc"}
+    rows = [dict.fromkeys(METRICS_SCHEMA) | about | {"step": step, "value": 0.9} for step in ("3", "4", "macro")]
+    setup = Setup(experiment=Experiment(max_epochs=3))
+    plots("links", STUDIES["links"], pl.DataFrame(rows, METRICS_SCHEMA), "uci", setup)
+    first, second = figure.axes[0].get_title(loc="left").splitlines()
+    assert first == "all links"
+    assert second == "2 steps from 3 to 4; cap on epochs of every trained method: 3"

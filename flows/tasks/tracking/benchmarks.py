@@ -30,6 +30,8 @@ from storage.artifacts.artifact import digest, lineage_of, read_bytes
 from storage.layout import Layout
 from storage.tracking.runs import Tracker, open_tracker
 
+LONGEST_CHANGES = 60  # characters in a run's name, of which a database of MLflow takes 250
+
 
 class Compared(NamedTuple):
     """What a benchmark compared: tags, names and settings of its runs."""
@@ -187,8 +189,10 @@ def _track_methods(
 
 
 def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, compared: Compared, seed: object = None) -> str:
-    """Name a run: "DySAT, uci v1 steps 3-13, max_epochs=3, seed 0"."""
-    parts = [title, f"{opened.dataset} v{opened.version} steps {_steps(table)}", compared.changes(opened.dataset)]
+    """Name a run: "DySAT, uci v1 steps 3-13, max_epochs=3, seed 0"; the changed settings are its tag, too."""
+    changes = compared.changes(opened.dataset)
+    changes = changes if len(changes) <= LONGEST_CHANGES else "changed settings"
+    parts = [title, f"{opened.dataset} v{opened.version} steps {_steps(table)}", changes]
     return ", ".join([*(part for part in parts if part), *([] if seed is None else [f"seed {seed}"])])
 
 
