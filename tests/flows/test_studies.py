@@ -423,6 +423,14 @@ def test_runs_with_other_settings_differ_in_name_and_parameters(store: Path, mon
     assert all(compare_runs(open_tracker(Layout.from_environment()), names[2:])["kind"] == "metric")
 
 
+def test_a_cap_that_changes_no_score_has_runs_of_its_own(store: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
+    for experiment in (Experiment(), Experiment(max_epochs=5)):
+        flows.studies.FLOWS["paper"]("mylog", None, "4", 1, experiment, ["node2vec"])  # which has one epoch
+    names = [f"node2vec, mylog v1 steps 4-4{changes}, seed 0" for changes in ("", ", max_epochs=5")]
+    assert compare_runs(open_tracker(Layout.from_environment()), names).width == 4  # kind, name and two runs
+
+
 def test_a_run_with_many_changes_has_them_in_its_tag_and_not_in_its_name(store: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
     many = {"graph.max_distance": 4, "graph.history_window": 2, "graph.noise": 0.1, "graph.noise_seed": 7}
