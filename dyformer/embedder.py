@@ -1,6 +1,9 @@
-"""The interfaces of methods: an Embedder gives vectors of nodes, a Scorer scores of pairs, a NodeScorer of nodes."""
+"""The interfaces of methods: an Embedder gives vectors of nodes, a Scorer scores of pairs, a NodeScorer of nodes.
 
-from collections.abc import Callable, Sequence
+A Ranker scores a source's candidates as of any moment.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -9,6 +12,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.pairs import LinkExamples
+from dyformer.streams.event_log import EventLog, EventQueries
 
 Embed = Callable[[NDArray[np.int64]], NDArray[np.floating]]
 """Nodes `[n]` of the fitted graph -> their vectors `[n, width]`; a vector does not depend on the other nodes."""
@@ -77,4 +81,25 @@ class NodeScorer(Protocol):
 
     def fit_nodes(self, graph: PreparedGraph, labelled: Sequence[LabelledNodes]) -> NodeScore:
         """Return the function from nodes to scores of the step after `graph.until`; all labelled steps are past."""
+        ...
+
+
+RankEvents = Callable[[EventLog, EventQueries], Iterator[NDArray[np.floating]]]
+"""A log and Q queries -> scores `[n, C]` of consecutive queries, together Q rows; a higher score ranks first.
+
+For a query only the log's first `num_visible_Q` events are read, so that equal prefixes give equal scores.
+"""
+
+
+@runtime_checkable
+class Ranker(Protocol):
+    """A method that ranks a source's candidates as of a moment: a frozen dataclass of its hyper-parameters."""
+
+    def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:
+        """Fit on the events of the training queries, choose settings on those of the validation ones.
+
+        The log ends with the last validation event. Query k of `training` is about event k of the log; the validation
+        queries are about the events that follow these. Their `num_visible_Q` says what is visible in the evaluation
+        too. `candidate_QC` is None in both.
+        """
         ...
