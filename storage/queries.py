@@ -1,11 +1,11 @@
-"""SQL over the store: a view for every artifact, checks of snapshot tables, candidate pairs for forecasts.
+"""SQL over the store: a view for every artifact.
 
 DuckDB reads only Polars frames, so an S3 store needs no DuckDB extension. Its own access to files is switched off,
 so a statement can read only the views and write nothing.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import duckdb
@@ -171,137 +171,3 @@ def _with_keys(layout: Layout, address: str, name: str) -> pl.LazyFrame:
     return scan_table(address, name).with_columns(
         pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items()
     )
-
-
-SNAPSHOT_CHECKS = {
-    "an edge has source < target": "select count(*) from edges where source >= target",
-    "an edge is listed once in a step": (
-        "select count(*) from (select 1 from edges group by step, source, target having count(*) > 1)"
-    ),
-    "a weight is at least 1 and finite": "select count(*) from edges where not (weight >= 1 and isfinite(weight))",
-    "an edge's nodes are known at its step": (
-        "select count(*) from edges left join steps using (step) "
-        "where steps.step is null or source < 0 or target >= num_nodes"
-    ),
-    "steps count from 1 without a gap": (
-        "select count(*) from (select step, row_number() over (order by step) as n from steps) where step <> n"
-    ),
-    # Neighbouring windows of equal count may share a time, so only their order is checked.
-    "windows follow each other": (
-        "select count(*) from steps a left join steps b on b.step = a.step + 1 "
-        "where b.start_time < a.start_time or b.end_time < a.end_time or a.start_time > a.end_time"
-    ),
-    "nodes never become fewer": (
-        "select count(*) from steps a join steps b on b.step = a.step + 1 where b.num_nodes < a.num_nodes"
-    ),
-    "interactions are the edges' weights and the self-loops": (
-        "select count(*) from steps "
-        "left join (select step, sum(weight) as weight from edges group by step) using (step) "
-        "where num_interactions <> coalesce(weight, 0) + num_self_loops"
-    ),
-    "the nodes are those known at the last step": (
-        "select abs(count(*) - (select max(num_nodes) from steps)) from nodes"
-    ),
-}
-
-
-def snapshot_faults(snapshot_tables: Mapping[str, pl.DataFrame]) -> list[str]:
-    """Violated checks of the tables `edges`, `steps` and `nodes`, with the number of rows; empty for sound tables."""
-    with duckdb.connect() as connection:
-        for name in ("edges", "steps", "nodes"):
-            connection.register(name, snapshot_tables[name])
-        return faults_in(connection)
-
-
-def faults_in(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Check the tables of a connection as `snapshot_faults` does."""
-    found = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
-    return [f"violated: {claim} ({num_rows} rows)" for claim, num_rows in found.items() if num_rows]
-
-
-CANDIDATE_PARTS = """
-create table neighbors as
-select source as node, target as neighbor from edges union select target, source from edges;
-
-create table popularity as select neighbor as node, count(*) as degree from neighbors group by 1;
-
-create table bridges as
-select n.node, n.neighbor from neighbors n join popularity p on p.node = n.neighbor
-qualify row_number() over (partition by n.node order by p.degree, n.neighbor) <= {num_bridges};
-
-create table popular as
-select n.node, n.neighbor, p.degree from neighbors n join popularity p on p.node = n.neighbor
-qualify row_number() over (partition by n.node order by p.degree desc, n.neighbor) <= {num_popular};
-"""
-LONGER_BRIDGES = """
-create or replace table bridges as
-with longer as (
-    select a.node, b.neighbor, count(*) as num_ways from bridges a join bridges b on b.node = a.neighbor
-    where a.node <> b.neighbor group by a.node, b.neighbor
-)
-select node, neighbor from longer
-qualify row_number() over (partition by node order by num_ways desc, neighbor) <= {num_bridges};
-"""
-CANDIDATES = """
-with pairs as (
-    select node, neighbor as partner, score, 0 as degree from pagerank semi join queries using (node)
-    union all
-    select bridges.node, popular.neighbor, 0, popular.degree
-    from bridges semi join queries using (node) join popular on popular.node = bridges.neighbor
-),
-fresh as (
-    select node, partner, max(score) as score, max(degree) as degree
-    from pairs anti join neighbors known on known.node = pairs.node and known.neighbor = pairs.partner
-    where node <> partner
-    group by all
-)
-select node, partner from fresh
-qualify row_number() over (partition by node order by score desc, degree desc, partner) <= $num_candidates
-order by node, partner
-"""
-BLOCK_NODES = 20_000  # the joined pairs of this many nodes take some hundred megabytes
-
-
-def candidates(
-    edges: pl.DataFrame,
-    pagerank: pl.DataFrame,
-    *,
-    num_candidates: int = 100,
-    num_bridges: int = 10,
-    num_popular: int = 20,
-    bipartite: bool = False,
-    nodes: pl.Series | None = None,
-) -> pl.DataFrame:
-    """Pairs to score on a graph too large to score all pairs: rows node, partner, sorted.
-
-    A partner comes from the node's PageRank table, or is one of the `num_popular` most popular neighbours of one of
-    its `num_bridges` least popular neighbours (the Adamic-Adar index weighs these most). Pairs with an
-    edge are left out. A node has at most `num_candidates` partners, the best by score, then by popularity.
-
-    Args:
-        edges: all edges as of a step: source, target (either order; repeats allowed).
-        pagerank: rows node, neighbor, score.
-        num_candidates: partners for each node.
-        num_bridges: neighbours of each node through which partners two edges away are found.
-        num_popular: partners for each bridge.
-        bipartite: find partners three edges away, which are on the other side.
-        nodes: nodes whose partners are wanted; all by default.
-    """
-    with duckdb.connect() as connection:
-        connection.register("edges", edges)
-        connection.register("pagerank", pagerank)
-        connection.execute(CANDIDATE_PARTS.format(num_bridges=int(num_bridges), num_popular=int(num_popular)))
-        if bipartite:
-            connection.execute(LONGER_BRIDGES.format(num_bridges=int(num_bridges)))
-        everyone = "select node from bridges union select node from pagerank"
-        wanted = (connection.sql(everyone).pl()["node"] if nodes is None else nodes.unique()).sort().to_frame("node")
-        blocks = []
-        for first in range(0, max(wanted.height, 1), BLOCK_NODES):
-            connection.register("queries", wanted.slice(first, BLOCK_NODES))
-            blocks.append(connection.sql(CANDIDATES, params={"num_candidates": num_candidates}).pl())
-    return pl.concat(blocks)
-
-
-def _number(connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    (row,) = connection.execute(query).fetchall()
-    return int(row[0] or 0)

@@ -12,12 +12,10 @@ from dyformer.evaluation.forecasts.forecast import Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_record
 from dyformer.evaluation.protocols import FittedOnce
 from dyformer.experiments.settings import Experiment, as_record
-from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.graphs.snapshots import DynamicGraph, to_tables
-from dyformer.sampling.pairs import Pairs
+from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import ForecasterScore
-from dyformer.scoring.labelled_tables import pair_features
 from dyformer.scoring.retrieval import last_active
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
@@ -29,7 +27,6 @@ from storage.artifacts.artifact import is_current, lineage_of, write_artifact
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
 from storage.layout import FORECAST
-from storage.queries import candidates
 
 FORECAST_COLUMNS = ("probability", "linked_before", "evidence", "reasons")
 
@@ -155,27 +152,6 @@ def check_vectors(vectors: pl.Series, origin: str) -> None:
         raise WrongVectors(f"{origin}: expected vectors of 32-bit numbers and of one width; train or write them again")
     if not vectors.explode().is_finite().fill_null(False).all():
         raise WrongVectors(f"the vectors of {origin} are not finite: its weights cannot be used, train again")
-
-
-def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:
-    """Return the pairs to compare on a graph too large for all pairs.
-
-    They are near by PageRank, popular two hops away, or were linked before.
-    """
-    graph, union = prepared.history, prepared.union
-    table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=query_A)
-    found = candidates(
-        to_tables(graph)["edges"],
-        table,
-        bipartite=len(np.unique(graph.side_N)) > 1,
-        nodes=None if query_A is None else pl.Series(query_A),
-    )
-    source_E, target_E = pair_features(prepared).edges.source_E, pair_features(prepared).edges.target_E
-    if query_A is not None:
-        wanted_E = np.isin(source_E, query_A) | np.isin(target_E, query_A)
-        source_E, target_E = source_E[wanted_E], target_E[wanted_E]
-    node_P, partner_P = found["node"].to_numpy(), found["partner"].to_numpy()
-    return np.concatenate([node_P, source_E]), np.concatenate([partner_P, target_E])
 
 
 def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:

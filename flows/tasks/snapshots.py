@@ -5,7 +5,9 @@ from typing import Any, Literal
 
 import polars as pl
 
+from dyformer.graphs.disk_snapshots import cut_rows, interactions_behind, labels_behind
 from dyformer.graphs.node_labels import NodeLabels
+from dyformer.graphs.snapshot_checks import faults_in, snapshot_faults
 from dyformer.graphs.snapshots import (
     DynamicGraph,
     build_snapshots,
@@ -29,10 +31,8 @@ from storage.artifacts.artifact import (
 )
 from storage.events import scratch_database
 from storage.events.declarations import declaration
-from storage.events.disk_snapshots import cut_events, read_interactions, read_labels
 from storage.events.table import history, max_event_time, newest_version, read_events, scan_events
 from storage.layout import Layout
-from storage.queries import faults_in, snapshot_faults
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
@@ -113,11 +113,15 @@ class Snapshots:
         graph = replace(prefix(from_tables(tables), until), directed=self.directed)
         if not interactions:
             return graph
-        return replace(graph, interactions=read_interactions(self.layout, self.dataset, self.version, graph))
+        return replace(graph, interactions=interactions_behind(self._events, graph))
 
     def labels(self) -> NodeLabels:
         """Read the labels of the rows of all steps."""
-        return read_labels(self.layout, self.dataset, self.version, self.graph(self.num_steps))
+        return labels_behind(self._events, self.graph(self.num_steps))
+
+    @property
+    def _events(self) -> pl.LazyFrame:
+        return scan_events(self.layout, self.dataset, self.version)
 
 
 def make_snapshots(dataset: str, version: int | None = None, end_time: int | None = None) -> str:
@@ -154,7 +158,8 @@ def _tables(
         tables = _tables_of(graph, commits, settings)
         return tables, snapshot_faults(tables)
     with scratch_database.open_spill(layout) as database:
-        graph = cut_events(database, scan_events(layout, dataset, version), window, time_unit)
+        time_R = scratch_database.rows_in_time(database, scan_events(layout, dataset, version))
+        graph = cut_rows(database, time_R, window, time_unit)
         tables = _tables_of(graph, commits, settings)
         for name, table in tables.items():
             scratch_database.create(database, name, table.select(pl.exclude(pl.List)))

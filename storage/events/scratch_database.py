@@ -33,6 +33,16 @@ BATCH_ROWS = 1 << 16
 LOCK = "lock"
 CREATE = "CREATE OR REPLACE TABLE {table} AS SELECT * FROM block"
 INSERT = "INSERT INTO {table} BY NAME SELECT * FROM block"
+ROW_COLUMNS = {
+    "ingest": "ingest",
+    "row": "row",
+    "source": "source_node",
+    "target": "target_node",
+    "side": "target_side",
+    "time": "time",
+}
+ROWS = "CREATE TABLE rows (ingest BIGINT, row BIGINT, source BIGINT, target BIGINT, side TINYINT, time BIGINT)"
+IN_TIME = "CREATE TABLE in_time AS SELECT source, target, side, time FROM rows ORDER BY time, ingest, row"
 
 
 def memory_bytes() -> int:
@@ -116,3 +126,12 @@ def sorted_times(connection: "DuckDBPyConnection", query: str) -> NDArray[np.int
         for batch in batches(connection, f"{query} ORDER BY 1"):
             batch.to_series().to_numpy().tofile(stream)
     return np.memmap(path, dtype=np.int64, mode="r")
+
+
+def rows_in_time(connection: "DuckDBPyConnection", events: pl.LazyFrame) -> NDArray[np.int64]:
+    """Copy stored events (`table.scan_events`) to a table `in_time` in the order of their times; return the times."""
+    connection.execute(ROWS)
+    insert(connection, "rows", events.select(**ROW_COLUMNS).collect_batches(chunk_size=BATCH_ROWS))
+    connection.execute(IN_TIME)
+    connection.execute("DROP TABLE rows")
+    return sorted_times(connection, "SELECT time FROM in_time")

@@ -10,11 +10,11 @@ from dyformer.experiments.methods import BASELINES
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.pairs import TooFewLinks
+from dyformer.scoring.candidate_pairs import candidate_pairs
 from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.evaluation.rank import rankable_steps
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.models import Contender, method_of, space_of, trained_until
-from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import is_current, lineage_of, read_table, write_artifact
 

@@ -40,11 +40,11 @@ from dyformer.sampling.ranking_queries import (
     queries_to_tables,
     ranking_queries,
 )
+from dyformer.scoring.candidate_pairs import candidate_pairs
 from flows.console import ongoing
 from flows.tasks.evaluation.evaluate import chosen_steps
 from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
 from flows.tasks.models import space_of, stored_method
-from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import digest, is_current, lineage_of, read_table, write_artifact
 

@@ -1,6 +1,6 @@
-"""Events on disk -> the snapshots that `dyformer.graphs.snapshots.build_snapshots` makes, and the rows behind them.
+"""Events on disk -> the snapshots that `build_snapshots` makes, and the rows behind them.
 
-V permanent node numbers    N nodes of the graph    E edges of one snapshot
+V permanent node numbers    N nodes of the graph    E edges of one snapshot    R rows in order of time
 """
 
 from typing import TYPE_CHECKING
@@ -14,23 +14,10 @@ from dyformer.graphs.node_labels import NodeLabels
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 from dyformer.graphs.windows import Windows, split_windows
 from dyformer.logs.datasets import TimeUnit, Window
-from storage.events import scratch_database
-from storage.events.table import scan_events
-from storage.layout import Layout
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-COLUMNS = {
-    "ingest": "ingest",
-    "row": "row",
-    "source": "source_node",
-    "target": "target_node",
-    "side": "target_side",
-    "time": "time",
-}
-ROWS = "CREATE TABLE rows (ingest BIGINT, row BIGINT, source BIGINT, target BIGINT, side TINYINT, time BIGINT)"
-IN_TIME = "CREATE TABLE in_time AS SELECT source, target, side, time FROM rows ORDER BY time, ingest, row"
 NODES = """
 SELECT node, side, min(position) // 2 AS first_row FROM (
     SELECT source AS node, 0::TINYINT AS side, 2 * rowid AS position FROM in_time WHERE rowid >= $first AND rowid < $end
@@ -44,17 +31,14 @@ FROM in_time WHERE rowid >= $first AND rowid < $end GROUP BY 1, 2
 """
 
 
-def cut_events(
-    connection: "DuckDBPyConnection", events: pl.LazyFrame, window: Window, time_unit: TimeUnit
+def cut_rows(
+    connection: "DuckDBPyConnection", time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit
 ) -> DynamicGraph:
-    """Cut stored events (`table.scan_events`) into snapshots; raises WindowError."""
-    connection.execute(ROWS)
-    scratch_database.insert(
-        connection, "rows", events.select(**COLUMNS).collect_batches(chunk_size=scratch_database.BATCH_ROWS)
-    )
-    connection.execute(IN_TIME)
-    connection.execute("DROP TABLE rows")
-    windows = split_windows(scratch_database.sorted_times(connection, "SELECT time FROM in_time"), window, time_unit)
+    """Cut the table `in_time` (source, target, side, time), which is in order of time, into snapshots.
+
+    `time_R` is its column of times. Raises WindowError.
+    """
+    windows = split_windows(time_R, window, time_unit)
     rows = {"first": int(windows.first_row_T[0]), "end": int(windows.end_row_T[-1])}
     nodes = connection.sql(NODES, params=rows).pl()
     node_N, first_N = nodes["node"].to_numpy(), nodes["first_row"].to_numpy()
@@ -91,17 +75,17 @@ def _snapshot(
     )
 
 
-def read_interactions(layout: Layout, dataset: str, version: int, graph: DynamicGraph) -> Interactions:
-    """Read the rows behind the snapshots of a graph from the event table, in the order of `build_snapshots`."""
-    rows = _rows_behind(layout, dataset, version, graph, ("source_node", "target_node", "time", "weight"))
+def interactions_behind(events: pl.LazyFrame, graph: DynamicGraph) -> Interactions:
+    """Read the rows behind the snapshots of a graph from its log's events, in the order of `build_snapshots`."""
+    rows = _rows_behind(events, graph, ("source_node", "target_node", "time", "weight"))
     source, target, time, weight = (rows[name].to_numpy() for name in rows.columns)
     number_V = _numbers(graph)
     return interactions_in(graph.snapshots, number_V[source], number_V[target], time, weight)
 
 
-def read_labels(layout: Layout, dataset: str, version: int, graph: DynamicGraph) -> NodeLabels:
+def labels_behind(events: pl.LazyFrame, graph: DynamicGraph) -> NodeLabels:
     """Read the labels of the rows behind the snapshots of a graph; none where the log has no labels."""
-    rows = _rows_behind(layout, dataset, version, graph, ("source_node", "label"))
+    rows = _rows_behind(events, graph, ("source_node", "label"))
     step_R = np.repeat([s.step for s in graph.snapshots], [s.num_interactions for s in graph.snapshots])
     is_labelled_R = rows["label"].is_not_null().to_numpy()
     rows = rows.filter(is_labelled_R)
@@ -112,17 +96,14 @@ def read_labels(layout: Layout, dataset: str, version: int, graph: DynamicGraph)
     )
 
 
-def _rows_behind(
-    layout: Layout, dataset: str, version: int, graph: DynamicGraph, columns: tuple[str, ...]
-) -> pl.DataFrame:
+def _rows_behind(events: pl.LazyFrame, graph: DynamicGraph, columns: tuple[str, ...]) -> pl.DataFrame:
     num_rows = sum(snapshot.num_interactions for snapshot in graph.snapshots)
     inside = pl.col("time").is_between(
         graph.snapshots[0].start_time, graph.snapshots[-1].end_time, closed="left"
     )  # rows before the first window are trimmed
-    rows = scan_events(layout, dataset, version).filter(inside)
     # Rows of the last moment may belong to the next step, so the number of rows decides.
-    rows = rows.sort("time", "ingest", "row").select(columns).collect().head(num_rows)
-    assert rows.height == num_rows, f"{dataset}: {rows.height} rows for {num_rows} interactions"
+    rows = events.filter(inside).sort("time", "ingest", "row").select(columns).collect().head(num_rows)
+    assert rows.height == num_rows, f"{rows.height} rows for {num_rows} interactions"
     return rows
 
 
