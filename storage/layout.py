@@ -19,6 +19,36 @@ RAW, EVENTS, SNAPSHOTS, GRAPHS = "1_raw", "2_events", "3_snapshots", "4_graphs"
 CHECKPOINTS, VECTORS, FORECASTS = "5_checkpoints", "6_vectors", "7_forecasts"
 ARTIFACT_FOLDERS = (SNAPSHOTS, GRAPHS, CHECKPOINTS, VECTORS, FORECASTS)
 KEYS = ("dataset", "version", "until", "settings", "seed")
+STEP = ("version", "until", "settings")
+RUN = (*STEP, "seed")
+KINDS = {
+    "snapshots": (
+        SNAPSHOTS,
+        ("version", "settings"),
+    ),  # the tables `edges`, `steps` and `nodes` of a table version under one window
+    "pagerank": (GRAPHS, STEP),  # of the union graph of the snapshots up to `until`
+    "distances": (GRAPHS, STEP),
+    "pretrain": (CHECKPOINTS, RUN),  # the newest state of a stage that runs
+    "finetune": (CHECKPOINTS, RUN),
+    "model": (CHECKPOINTS, RUN),  # the weights of a finished training
+    "times": (CHECKPOINTS, RUN),  # the seconds of its epochs
+    "vectors": (VECTORS, RUN),  # one vector for each node
+    "forecasts": (FORECASTS, RUN),  # the best partners of each node in step `until + 1`
+    "publications": (FORECASTS, STEP),  # forecasts that the champion has published
+    "outcomes": (FORECASTS, STEP),  # metrics of published forecasts, whose step `until` is complete
+    "drift": (FORECASTS, STEP),  # distances of the steps up to `until` from those before them
+    "scores": (FORECASTS, RUN),  # evaluated pairs
+    "queries": (FORECASTS, RUN),  # the ranking queries and candidates of a step
+    "rankings": (FORECASTS, RUN),  # methods' scores of queries
+    "ranks": (FORECASTS, RUN),  # of the held-out links of a week
+    "backtests": (FORECASTS, RUN),  # the forecasts of a method for a past step, and the links that came
+    "tuning": (FORECASTS, RUN),  # scores of a method's settings
+    "costs": (FORECASTS, RUN),  # time and memory of a method's training
+    "audit": (FORECASTS, RUN),  # the checks of a leak audit
+    "report": (FORECASTS, RUN),  # metrics and summary of a finished run
+}
+"""Folder of each kind of artifact, and the keys of its address beside the dataset."""
+
 WEIGHTS, FORECAST = "weights.safetensors", "forecast.json"  # names of files in the artifacts of models and forecasts
 HASH_LENGTH = 12  # characters of a settings hash in an address; the lineage record holds the whole hash
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -79,26 +109,16 @@ class Layout:
         """Folder of a dataset, below the folder of one kind of artifacts or below `datasets`."""
         return f"{folder}/{_hive(dataset=dataset)}"
 
-    def snapshots(self, dataset: str, *, version: int, settings: str) -> str:
-        """Artifact with the tables `edges`, `steps` and `nodes` of one table version under one window."""
-        return self._join(SNAPSHOTS, "snapshots", _hive(dataset=dataset, version=version, settings=settings))
+    def artifact(self, kind: str, dataset: str, **keys: str | int) -> str:
+        """Folder of an artifact of one of KINDS, or of the checkpoint of a running stage, with the keys of its kind."""
+        folder, names = _kind(kind)
+        if set(keys) != set(names):
+            raise ValueError(f"address of {kind}: expected the keys {', '.join(names)}, got {', '.join(keys)}")
+        return self._join(folder, kind, _hive(dataset=dataset, **{name: keys[name] for name in names}))
 
-    def all_snapshots(self, dataset: str) -> str:
-        """Folder of the snapshots of all versions of a dataset."""
-        return self._join(SNAPSHOTS, "snapshots", _hive(dataset=dataset))
-
-    def graph(self, kind: str, dataset: str, *, version: int, until: int, settings: str) -> str:
-        """Artifact of one kind (`pagerank`, `distances`, ...) made of the snapshots up to `until`."""
-        keys = _hive(dataset=dataset, version=version, until=until, settings=settings)
-        return self._join(GRAPHS, _safe(kind), keys)
-
-    def checkpoint(self, stage: str, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Folder of the newest state of a running stage (`pretrain`, `finetune`)."""
-        return self._join(CHECKPOINTS, _safe(stage), _run(dataset, version, until, settings, seed))
-
-    def model(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the weights of a finished training."""
-        return self._join(CHECKPOINTS, "model", _run(dataset, version, until, settings, seed))
+    def artifacts(self, kind: str, dataset: str) -> str:
+        """Folder of all artifacts of one of KINDS of a dataset."""
+        return self._join(_kind(kind)[0], kind, _hive(dataset=dataset))
 
     def champion(self, dataset: str) -> str:
         """JSON record of a dataset's champion."""
@@ -107,14 +127,6 @@ class Layout:
     def champion_copy(self, dataset: str) -> str:
         """Copy of the champion's record, written first, by which a lost record is noticed."""
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion-copy.json")
-
-    def vectors(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with one vector for each node."""
-        return self._join(VECTORS, "vectors", _run(dataset, version, until, settings, seed))
-
-    def forecasts(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the top-k links of each node for step `until + 1`."""
-        return self._join(FORECASTS, "forecasts", _run(dataset, version, until, settings, seed))
 
     def scores(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the evaluated pairs and metrics of step `until + 1`."""
@@ -143,34 +155,6 @@ class Layout:
     def costs(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the time and the memory of a method's training on the steps up to `until`."""
         return self._join(FORECASTS, "costs", _run(dataset, version, until, settings, seed))
-
-    def publication(self, dataset: str, *, version: int, until: int, settings: str) -> str:
-        """Artifact that names forecasts which the champion has published."""
-        return f"{self.publications(dataset)}/{_hive(version=version, until=until, settings=settings)}"
-
-    def publications(self, dataset: str) -> str:
-        """Folder of all publications of a dataset."""
-        return self._join(FORECASTS, "publications", _hive(dataset=dataset))
-
-    def outcome(self, dataset: str, *, version: int, until: int, settings: str) -> str:
-        """Artifact with the metrics of published forecasts, whose step `until` is complete."""
-        return f"{self.outcomes(dataset)}/{_hive(version=version, until=until, settings=settings)}"
-
-    def outcomes(self, dataset: str) -> str:
-        """Folder of all outcomes of a dataset."""
-        return self._join(FORECASTS, "outcomes", _hive(dataset=dataset))
-
-    def drift(self, dataset: str, *, version: int, until: int, settings: str) -> str:
-        """Artifact with the distances of the steps up to `until` from those before them."""
-        return self._join(FORECASTS, "drift", _hive(dataset=dataset, version=version, until=until, settings=settings))
-
-    def report(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the metrics and the summary of a finished run."""
-        return self._join(FORECASTS, "report", _run(dataset, version, until, settings, seed))
-
-    def reports(self, dataset: str) -> str:
-        """Folder of all reports of a dataset."""
-        return self._join(FORECASTS, "report", _hive(dataset=dataset))
 
     def audit(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the checks of a leak audit as of step `until`."""
@@ -246,6 +230,12 @@ class Layout:
 
     def _join(self, *parts: str) -> str:
         return "/".join((self.root, *parts))
+
+
+def _kind(kind: str) -> tuple[str, tuple[str, ...]]:
+    if kind not in KINDS:
+        raise ValueError(f"there is no artifact of the kind {kind!r}; the kinds are {', '.join(KINDS)}")
+    return KINDS[kind]
 
 
 def _run(dataset: str, version: int, until: int, settings: str, seed: int) -> str:

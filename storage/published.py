@@ -56,12 +56,12 @@ def check_one_space(vectors: pl.DataFrame, origin: str) -> str:
 
 def publications(layout: Layout, dataset: str) -> pl.DataFrame:
     """All publications of a dataset in their order, with the columns of PUBLICATION_SCHEMA."""
-    return _read(layout.publications(dataset), PUBLICATIONS, PUBLICATION_SCHEMA)
+    return _read(layout.artifacts("publications", dataset), PUBLICATIONS, PUBLICATION_SCHEMA)
 
 
 def outcomes(layout: Layout, dataset: str) -> pl.DataFrame:
     """All outcomes of a dataset, at most one row a publication and slice, with the columns of OUTCOME_SCHEMA."""
-    return _read(layout.outcomes(dataset), OUTCOMES, OUTCOME_SCHEMA)
+    return _read(layout.artifacts("outcomes", dataset), OUTCOMES, OUTCOME_SCHEMA)
 
 
 def ledger(layout: Layout, dataset: str) -> pl.DataFrame:

@@ -152,7 +152,7 @@ def _add_published(
     layout: Layout, dataset: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
 ) -> None:
     """Add what the champions of a dataset publish, if they have published something."""
-    if not files.children(layout.publications(dataset)):
+    if not files.children(layout.artifacts("publications", dataset)):
         return
     if wanted("ledger"):
         parts["ledger"].append(ledger(layout, dataset).lazy().with_columns(pl.lit(dataset).alias("dataset")))

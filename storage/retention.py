@@ -29,7 +29,7 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
     if keep < FEWEST:
         raise ValueError(f"keep {keep} versions: expected at least {FEWEST}")
     check_dataset(layout, dataset)
-    snapshots = {address: _version(layout, address) for address in _addresses(layout.all_snapshots(dataset))}
+    snapshots = {address: _version(layout, address) for address in _addresses(layout.artifacts("snapshots", dataset))}
     versions = sorted(set(snapshots.values()))
     if len(versions) <= keep:
         return []

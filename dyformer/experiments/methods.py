@@ -16,15 +16,14 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
-from dyformer.embedder import Embed, Embedder, NodeScorer, NoVectors, Scorer
+from dyformer.embedder import Embed, Embedder, NodeScorer, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
-from dyformer.graphs.prepared_graph import PreparedGraph, with_window
-from dyformer.model.config import ModelConfig
+from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.forecaster import Forecaster
-from dyformer.training.checkpoint import Weights
-from dyformer.training.stages import DyFormerEmbedder, embed
+from dyformer.training.stages import DyFormerEmbedder
+from dyformer.training.stored_weights import TrainedDyFormer
 
 Method = Embedder | Scorer
 
@@ -80,34 +79,11 @@ class Variation:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
         return self.trained(graph, seed=seed).fit(graph, seed=seed)
 
-    def trained(self, graph: PreparedGraph, *, seed: int) -> "TrainedDyFormer":
+    def trained(self, graph: PreparedGraph, *, seed: int) -> TrainedDyFormer:
         """Train from scratch; the result embeds this graph, and the graph of a later step too."""
         changed = self.changed(self.experiment).capped
         method = DyFormerEmbedder(model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune)
         return TrainedDyFormer(weights={graph.until: method.train(graph, seed=seed)}, model=changed.model)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedDyFormer:
-    """DyFormer with stored weights: nothing is trained.
-
-    A graph is embedded with the newest weights that were trained on no step after `graph.until`, and with the lags that
-    these have.
-    """
-
-    weights: Mapping[int, Weights]  # by the last step of their training
-    windows: Mapping[int, int] = field(default_factory=dict)  # lags of the weights where not those of the graph
-    model: ModelConfig
-    device: str = "cpu"
-
-    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
-        """Embed all nodes known at `graph.until`; the seed has no effect. Raises NoVectors."""
-        until = max((until for until in self.weights if until <= graph.until), default=None)
-        if until is None:
-            raise NoVectors(f"weights trained until step {min(self.weights)}: expected some of step {graph.until}")
-        graph = with_window(graph, self.windows[until]) if until in self.windows else graph
-        vector_ND = embed(graph, self.weights[until], self.model, device=self.device)
-        return lambda node_N: vector_ND[node_N]
 
 
 METHODS: dict[str, Method] = {

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import Pairs, distinct, pair_keys
 from dyformer.scoring.decoder import LinkDecoder, logit, slopes
 from dyformer.scoring.pair_features import (
@@ -72,21 +71,6 @@ def retrieve(
             row_R, column_R = _best_of_rows(np.where(linked_SC == is_linked, logit_SC, -np.inf), k)
             parts.append(Retrieved(row_S[row_R], column_C[column_R], np.full(len(row_R), is_linked)))
     return _grouped(parts)
-
-
-def last_active(history: DynamicGraph, num_nodes: int) -> NDArray[np.int64]:
-    """Give the `num_nodes` nodes with the newest last link, sorted; ties go to the smallest numbers.
-
-    Nodes without a link are left out. Raises ValueError for less than one node.
-    """
-    if num_nodes < 1:
-        raise ValueError(f"forecasts for {num_nodes} nodes: expected at least 1")
-    active_step_N = np.zeros(len(history.node_N), dtype=np.int64)
-    for snapshot in history.snapshots:
-        active_step_N[snapshot.source_E] = snapshot.step
-        active_step_N[snapshot.target_E] = snapshot.step
-    order_N = np.argsort(-active_step_N, kind="stable")[:num_nodes]
-    return np.sort(order_N[active_step_N[order_N] > 0])
 
 
 def best_of_nodes(

@@ -24,11 +24,13 @@ from dyformer.evaluation.drift import (
     with_deviations,
 )
 from dyformer.experiments.settings import Experiment, as_record
+from flows.made import made
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.models import Contender
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import ArtifactMissing, Lineage, is_current, read_bytes, read_table, write_artifact
+from storage.artifacts.artifact import ArtifactMissing, read_bytes, read_table
+from storage.artifacts.made import Contents
 from storage.published import complete_rows, ledger
 
 DRIFT, DECISION, ALARM = "drift", "decision.json", "alarm.json"
@@ -41,15 +43,20 @@ ID = ["side", "id"]
 def write_drift(snapshots: str, experiment: Experiment) -> str:
     """Compare the newest step with the earlier ones, and apply the rule of the settings; return the address of both."""
     opened = open_snapshots(snapshots)
-    rows = _known(opened)
-    known = {"publications": rows["number"].to_list(), "outcomes": rows.drop_nulls("num_pairs")["number"].to_list()}
-    address, lineage = _planned(opened, {**as_record(experiment, "drift"), **known})
-    if is_current(address, lineage):
-        return address
-    values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
-    drift = with_deviations(values)
-    decision = decide_on_drift(drift, opened.num_steps, experiment.drift)
-    return write_artifact(address, {DRIFT: drift, DECISION: json.dumps(asdict(decision), indent=1).encode()}, lineage)
+    published = _known(opened)
+    settings = {
+        **as_record(experiment, "drift"),
+        "publications": published["number"].to_list(),
+        "outcomes": published.drop_nulls("num_pairs")["number"].to_list(),
+    }
+
+    def compare() -> Contents:
+        values = pl.concat([step_values(opened.graph(opened.num_steps)), _published_values(opened)])
+        drift = with_deviations(values)
+        decision = decide_on_drift(drift, opened.num_steps, experiment.drift)
+        return {DRIFT: drift, DECISION: json.dumps(asdict(decision), indent=1).encode()}
+
+    return made(opened, DRIFT, until=opened.num_steps, settings=settings, make=compare, code=(step_values,))
 
 
 def send_alarm(snapshots: str, drift: str) -> str:
@@ -61,10 +68,15 @@ def send_alarm(snapshots: str, drift: str) -> str:
     opened, (_, decision) = open_snapshots(snapshots), read_drift(drift)
     if not decision["alarms"]:
         return "none"
-    address, lineage = _planned(opened, {"alarms": sorted(text.split(" ")[0] for text in decision["alarms"])})
-    if not is_current(address, lineage):
-        write_artifact(address, {ALARM: json.dumps(_posted(opened, decision)).encode()}, lineage)
-    return json.loads(read_bytes(address, ALARM))
+    alarm = made(
+        opened,
+        DRIFT,
+        until=opened.num_steps,
+        settings={"alarms": sorted(text.split(" ")[0] for text in decision["alarms"])},
+        make=lambda: {ALARM: json.dumps(_posted(opened, decision)).encode()},
+        code=(),  # an alarm is not sent again where the code changes
+    )
+    return json.loads(read_bytes(alarm, ALARM))
 
 
 def read_drift(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -84,12 +96,6 @@ def champion_without_challenger(snapshots: str, drift: str) -> Contender | None:
     """
     champion = champion_contender(snapshots) if read_drift(drift)[1]["action"] == "skip" else None
     return champion if champion is not None and champion.models else None
-
-
-def _planned(opened: Snapshots, settings: dict[str, Any]) -> tuple[str, Lineage]:
-    lineage = opened.lineage(DRIFT, until=opened.num_steps, settings=settings)
-    keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": lineage.settings_hash}
-    return opened.layout.drift(opened.dataset, **keys), lineage
 
 
 def _posted(opened: Snapshots, decision: dict[str, Any]) -> str:

@@ -4,16 +4,31 @@ A run without new rows loads this module alone, and nothing that trains, evaluat
 """
 
 from dyformer.experiments.settings import Experiment, as_record
+from flows.made import plan
 from flows.tasks.snapshots import open_snapshots
-from storage.artifacts.artifact import Lineage, is_current
+from storage.artifacts.made import Planned
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
+
+CODE = (
+    "dyformer.experiments.methods",  # all that a run trains and scores by
+    "dyformer.evaluation.drift",
+    "dyformer.evaluation.forecasts.best_partners",
+    "dyformer.evaluation.forecasts.forecast_rows",
+    "dyformer.evaluation.forecasts.stored_forecast",
+    "dyformer.evaluation.metric_rows",
+    "dyformer.evaluation.promotion",
+    "dyformer.evaluation.ranking_rows",
+    "dyformer.scoring.candidate_pairs",
+    "dyformer.scoring.vector_spaces",
+)
+"""Code on which the numbers of a run depend."""
 
 
 def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> str | None:
     """Return the address of the report that a run on these snapshots would write, if it exists."""
-    address, lineage = planned_report(snapshots, experiment, seed)
-    return address if is_current(address, lineage) else None
+    report = planned_report(snapshots, experiment, seed)
+    return report.address if report.is_current else None
 
 
 def send_spooled() -> None:
@@ -21,15 +36,8 @@ def send_spooled() -> None:
     open_tracker(Layout.from_environment()).replay_spool()
 
 
-def planned_report(snapshots: str, experiment: Experiment, seed: int) -> tuple[str, Lineage]:
+def planned_report(snapshots: str, experiment: Experiment, seed: int) -> Planned:
     """Return the address and the lineage of the report that a run on these snapshots writes."""
     opened = open_snapshots(snapshots)
     settings = {**as_record(experiment), "seed": seed}
-    lineage = opened.lineage("report", until=opened.num_steps, settings=settings)
-    keys = {
-        "version": lineage.table_version,
-        "until": opened.num_steps,
-        "settings": lineage.settings_hash,
-        "seed": seed,
-    }
-    return opened.layout.report(opened.dataset, **keys), lineage
+    return plan(opened, "report", until=opened.num_steps, settings=settings, code=CODE)

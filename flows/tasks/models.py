@@ -15,7 +15,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig
 from dyformer.training.checkpoint import Weights, WeightsDoNotFit
-from flows.tasks.snapshots import HISTORY, Snapshots, StepOutOfRange, open_snapshots
+from flows.tasks.snapshots import Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import (
     Lineage,
     digest,
@@ -23,14 +23,17 @@ from storage.artifacts.artifact import (
     lineage_of,
     read_bytes,
     read_table,
-    settings_hash,
 )
 from storage.artifacts.checkpoints import check_finite, from_bytes
+from storage.artifacts.made import address_of
 from storage.checksums import sha256
 from storage.layout import WEIGHTS
 
 PARTS = ("graph", "model", "pretrain", "finetune")
 """Parts of an experiment on which the weights depend."""
+
+TRAINING = ("dyformer.training.stages",)
+"""Code that makes the weights."""
 
 DYFORMER = FORECASTER_WITH + "DyFormer"
 """Title of the forecaster that reads the vectors of the trained model."""
@@ -68,25 +71,8 @@ def model_times(opened: Snapshots, model: str) -> pl.DataFrame:
 
     They are a separate artifact, so that repeated trainings write the same bytes of weights.
     """
-    address = times_address(opened, lineage_of(model))
+    address = address_of(opened.layout, replace(lineage_of(model), kind="times"))
     return read_table(address, "times") if is_complete(address) else pl.DataFrame(schema=TIMES)
-
-
-def times_address(opened: Snapshots, trained: Lineage) -> str:
-    """Return the address of the times of a training."""
-    return opened.layout.checkpoint("times", opened.dataset, **run_keys(trained))
-
-
-def run_keys(trained: Lineage) -> dict:
-    """Return the keys of the addresses of a training's artifacts.
-
-    The code and the history are a part of them, so that a new release trains a challenger and leaves the champion's
-    weights, and the same history has the same address, whatever rows come later.
-    """
-    seed = trained.settings["seed"]
-    history = trained.inputs.get(HISTORY)
-    settings = settings_hash({"settings": trained.settings_hash, "code": trained.code_version, HISTORY: history})
-    return {"version": trained.table_version, "until": trained.until, "settings": settings, "seed": seed}
 
 
 def space_of(model: str) -> str:
@@ -165,6 +151,13 @@ def _weights_as_method(
     windows = {until: window for until, window in lags.items() if window is not None}
     trained = TrainedDyFormer(weights=weights, windows=windows, model=experiment.model, device=device())
     return FittedOnce(method=StoredWeights(addresses=addresses, method=trained)), experiment
+
+
+def method_code(method: object) -> tuple[type, ...]:
+    """Return the class of a method, whose module computes by it; that of the weights where it has stored ones."""
+    while isinstance(method, FittedOnce | StoredWeights):
+        method = method.method
+    return (type(method),)
 
 
 def _but_window(experiment: Experiment) -> tuple[GraphConfig, ModelConfig]:

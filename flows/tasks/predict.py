@@ -16,14 +16,16 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import ForecasterScore
-from dyformer.scoring.retrieval import last_active
+from dyformer.scoring.vector_spaces import rotation_onto
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
 from flows.console import ongoing
-from flows.tasks.models import Contender, device, method_of, naming, open_model, space_of
+from flows.made import made
+from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import placed, unrotated_vectors
-from storage.artifacts.artifact import is_current, lineage_of, write_artifact
+from storage.artifacts.artifact import lineage_of
+from storage.artifacts.made import Contents
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
 from storage.layout import FORECAST
@@ -59,27 +61,25 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
     weights, experiment, _ = open_model(model)
-    settings, inputs = {"model": space_of(model)}, (model,)
+    settings, inputs = {"model": space_of(model), "seed": seed}, (model,)
     if onto is not None:
         settings, inputs = {**settings, "onto": opened.layout.relative(onto)}, (model, onto)
-    lineage = opened.lineage("vectors", until=step, settings=settings, inputs=inputs)
-    keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash, "seed": seed}
-    address = opened.layout.vectors(opened.dataset, **keys)
-    if is_current(address, lineage):
-        return address
-    graph = opened.graph(step)
-    nodes = user_ids(opened, graph)
-    with naming(model), ongoing(f"vectors of {opened.dataset} as of step {step}"):
-        vectors = _vectors(graph, weights, experiment)
-    table = nodes.with_columns(
-        step=pl.lit(step, pl.Int64),
-        space_id=pl.lit(space_of(model)),
-        vector=pl.Series(vectors, dtype=pl.List(pl.Float32)),
-    )
-    check_vectors(table["vector"], model)
-    return write_artifact(
-        address, {"vectors": table} if onto is None else placed(table, space_of(model), onto), lineage
-    )
+
+    def embed_nodes() -> Contents:
+        graph = opened.graph(step)
+        nodes = user_ids(opened, graph)
+        with naming(model), ongoing(f"vectors of {opened.dataset} as of step {step}"):
+            vectors = _vectors(graph, weights, experiment)
+        table = nodes.with_columns(
+            step=pl.lit(step, pl.Int64),
+            space_id=pl.lit(space_of(model)),
+            vector=pl.Series(vectors, dtype=pl.List(pl.Float32)),
+        )
+        check_vectors(table["vector"], model)
+        return {"vectors": table} if onto is None else placed(table, space_of(model), onto)
+
+    code = (*TRAINING, rotation_onto)
+    return made(opened, "vectors", until=step, settings=settings, make=embed_nodes, code=code, inputs=inputs)
 
 
 def write_forecasts(
@@ -88,14 +88,12 @@ def write_forecasts(
     vectors: str | None = None,
     seed: int = 0,
     k: int = 10,
-    num_nodes: int | None = None,
     links: Links = "all",
 ) -> str:
     """Rank the `k` best partners of every node for the step after that of the vectors (by default the newest).
 
     The method is fitted on all steps up to that one, as the prequential protocol evaluates it. The artifact has the
-    table `forecasts`, and with `links` "all" also the table `new` of each node's best new partners alone. With
-    `num_nodes`, only the nodes linked last get some.
+    table `forecasts`, and with `links` "all" also the table `new` of each node's best new partners alone.
 
     Args:
         snapshots: address of the snapshots.
@@ -103,7 +101,6 @@ def write_forecasts(
         vectors: address of the vectors of its newest model.
         seed: seed of the labelled pairs.
         k: partners of each node at most.
-        num_nodes: number of nodes to forecast for, all by default.
         links: "all", "new" (pairs never linked before) or "repeat".
     """
     opened = open_snapshots(snapshots)
@@ -112,30 +109,28 @@ def write_forecasts(
     method, experiment = method_of(opened, contender)
     settings = {"method": contender.title, "models": list(map(space_of, contender.models)), "seed": seed, "k": k}
     settings |= {"links": links, **as_record(experiment, "graph")}
-    settings |= {} if num_nodes is None else {"num_nodes": num_nodes}
     inputs = (*contender.models, *([] if vectors is None else [vectors]))
-    lineage = opened.lineage("forecasts", until=step, settings=settings, inputs=inputs)
-    keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash, "seed": seed}
-    address = opened.layout.forecasts(opened.dataset, **keys)
-    if is_current(address, lineage):
-        return address
-    past = prepare_graph(opened.graph(step, interactions=True), until=step, config=experiment.graph)
-    if isinstance(method, FittedOnce) and vectors is not None:
-        method = StoredVectors(method=method, until=past.until, vector_ND=read_vectors(vectors))
-    kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
-    with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
-        forecast = fit_forecast(contender.title, method, past, seed=seed, candidates_of=candidate_pairs)
-        query_A = None if num_nodes is None else last_active(past.history, num_nodes)
-        tables = forecast.tables(k, kinds, query_A=query_A)
-    nodes = user_ids(opened, past.history)
-    contents = {
-        "forecasts" if kind == links else kind: _named(table, nodes, past.until + 1) for kind, table in tables.items()
-    }
-    if isinstance(forecast.score, ForecasterScore):
-        gains = forecast.score.fitted.gains()
-        contents["inputs"] = pl.DataFrame({"inputs": list(gains), "gain": list(gains.values())})
-    record = json.dumps(forecast_record(forecast, method, seed=seed)).encode()
-    return write_artifact(address, {**contents, FORECAST: record}, lineage)
+
+    def forecast_links() -> Contents:
+        past = prepare_graph(opened.graph(step, interactions=True), until=step, config=experiment.graph)
+        fitted = method
+        if isinstance(method, FittedOnce) and vectors is not None:
+            fitted = StoredVectors(method=method, until=past.until, vector_ND=read_vectors(vectors))
+        kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
+        with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
+            forecast = fit_forecast(contender.title, fitted, past, seed=seed, candidates_of=candidate_pairs)
+            tables = forecast.tables(k, kinds)
+        nodes = user_ids(opened, past.history)
+        contents: dict[str, pl.DataFrame | bytes] = {
+            "forecasts" if kind == links else kind: _named(table, nodes, step + 1) for kind, table in tables.items()
+        }
+        if isinstance(forecast.score, ForecasterScore):
+            gains = forecast.score.fitted.gains()
+            contents["inputs"] = pl.DataFrame({"inputs": list(gains), "gain": list(gains.values())})
+        return {**contents, FORECAST: json.dumps(forecast_record(forecast, fitted, seed=seed)).encode()}
+
+    code = (fit_forecast, forecast_record, candidate_pairs, *method_code(method))
+    return made(opened, "forecasts", until=step, settings=settings, make=forecast_links, code=code, inputs=inputs)
 
 
 def read_vectors(address: str) -> NDArray[np.float32]:

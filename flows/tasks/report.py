@@ -22,7 +22,6 @@ from storage.artifacts.artifact import (
     names,
     read_bytes,
     read_table,
-    write_artifact,
 )
 from storage.artifacts.code import code_version
 from storage.drop import check_dataset
@@ -40,8 +39,8 @@ def write_report(
     snapshots: str, rows: pl.DataFrame, summary: dict[str, Any], experiment: Experiment, seed: int = 0
 ) -> str:
     """Write the metrics and the summary of a run and return the report's address."""
-    address, lineage = planned_report(snapshots, experiment, seed)
-    return write_artifact(address, {"metrics": rows, SUMMARY: json.dumps(summary, indent=1).encode()}, lineage)
+    contents = {"metrics": rows, SUMMARY: json.dumps(summary, indent=1).encode()}
+    return planned_report(snapshots, experiment, seed).made(lambda: contents)
 
 
 def run_metrics(snapshots: str, rankings: list[str], scores: list[str], published: str | None = None) -> pl.DataFrame:
@@ -76,7 +75,7 @@ def newest_report(dataset: str) -> str:
     """
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
-    found = files.find(layout.reports(dataset), MANIFEST)
+    found = files.find(layout.artifacts("report", dataset), MANIFEST)
     if not found:
         raise ArtifactMissing(f"{dataset} has no report in {layout.root}: run `dyformer run {dataset}` first")
     addresses = {address.removesuffix(f"/{MANIFEST}"): files.modified(address) for address in found}

@@ -1,5 +1,6 @@
 """Committed events -> the snapshots artifact, checked before it is written, and the record that later tasks open."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,16 +20,9 @@ from dyformer.graphs.snapshots import (
 )
 from dyformer.graphs.windows import split_windows
 from dyformer.logs.datasets import DATASETS, Window
-from storage.artifacts.artifact import (
-    REMEDY,
-    ArtifactDamaged,
-    Lineage,
-    digest,
-    is_current,
-    lineage_of,
-    read_table,
-    write_artifact,
-)
+from storage.artifacts.artifact import REMEDY, ArtifactDamaged, Lineage, digest, lineage_of, read_table
+from storage.artifacts.code import code_digest, code_version
+from storage.artifacts.made import HISTORY, planned
 from storage.events import scratch_database
 from storage.events.declarations import declaration
 from storage.events.table import history, max_event_time, newest_version, read_events, scan_events
@@ -36,7 +30,7 @@ from storage.layout import Layout
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
-HISTORY = "history"  # the input of an artifact that is made of the steps up to one
+CODE = ("dyformer.graphs.disk_snapshots", "dyformer.graphs.snapshot_checks")
 FIRST_EVALUATED_STEP = 3  # so that training has at least two steps
 
 
@@ -71,13 +65,26 @@ class Snapshots:
         self.check(step)
         return self.steps.filter(step=step)[name].item()
 
+    def num_nodes(self, step: int) -> int:
+        """Return the number of nodes known at a step; raises StepOutOfRange."""
+        self.check(step)
+        return self.steps.filter(step=step)["num_nodes"].item()
+
     def check(self, step: int) -> None:
         """Raise StepOutOfRange if the snapshots lack the step."""
         if not 1 <= step <= self.num_steps:
             raise StepOutOfRange(f"{self.dataset} has steps 1 to {self.num_steps}; step {step} is not one of them")
 
-    def lineage(self, kind: str, *, until: int, settings: dict[str, Any], inputs: tuple[str, ...] = ()) -> Lineage:
-        """Return the lineage of an artifact that is made of the steps up to `until`.
+    def lineage(
+        self,
+        kind: str,
+        *,
+        until: int,
+        settings: dict[str, Any],
+        inputs: tuple[str, ...] = (),
+        code: Sequence[str] | None = None,
+    ) -> Lineage:
+        """Return the lineage of an artifact that the modules `code` make of the steps up to `until`.
 
         Its table version is that of the newest commit with a row of these steps, and its first input the digest of
         their history: an artifact stays current when later rows come.
@@ -91,6 +98,7 @@ class Snapshots:
             until=until,
             settings={"window": self.window, **settings},
             max_event_time=self.time("end_time", until) - 1,
+            code_version=code_version() if code is None else code_digest(*code),
             inputs={HISTORY: history, **{self.layout.relative(address): digest(address) for address in inputs}},
         )
 
@@ -139,13 +147,23 @@ def make_snapshots(dataset: str, version: int | None = None, end_time: int | Non
         own, newest = version, max_event_time(layout, dataset, version)
     else:
         settings, own, newest = {**settings, "end_time": end_time}, _version_at(commits, end_time), end_time - 1
-    lineage = Lineage(kind="snapshots", dataset=dataset, table_version=own, settings=settings, max_event_time=newest)
-    address = layout.snapshots(dataset, version=own, settings=lineage.settings_hash)
-    if is_current(address, lineage):
-        return address
+    lineage = Lineage(
+        kind="snapshots",
+        dataset=dataset,
+        table_version=own,
+        settings=settings,
+        code_version=code_digest(*CODE),
+        max_event_time=newest,
+    )
+    return planned(layout, lineage).made(lambda: _checked_tables(layout, dataset, commits, settings))
+
+
+def _checked_tables(
+    layout: Layout, dataset: str, commits: pl.DataFrame, settings: dict[str, Any]
+) -> dict[str, pl.DataFrame]:
     tables, problems = _tables(layout, dataset, commits, settings)
     assert not problems, f"snapshots of {dataset} are inconsistent: {'; '.join(problems)}"
-    return write_artifact(address, tables, lineage)
+    return tables
 
 
 def _tables(

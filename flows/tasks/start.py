@@ -7,10 +7,10 @@ from typing import Any
 
 from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluation.promote import MISSING, STEP_IN_TEST, champion_of, is_usable
-from flows.tasks.models import open_model, trained_until
+from flows.tasks.models import TRAINING, open_model, trained_until
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import Lineage, lineage_of
-from storage.artifacts.code import code_version
+from storage.artifacts.code import code_digest
 
 FRESH = "trained from scratch, because"
 
@@ -81,7 +81,7 @@ def _num_tested(record: dict[str, Any], end_time: int) -> int:
 
 def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:
     """Say why weights cannot be those that a training starts from."""
-    if trained.code_version != code_version():  # whose weights may have other names and shapes
+    if trained.code_version != code_digest(*TRAINING):  # whose weights may have other names and shapes
         return f"is of another version of the code ({trained.code_version})"
     _, own, _ = open_model(model)
     if experiment.graph.history_window is None:

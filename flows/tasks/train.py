@@ -15,22 +15,22 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
 from dyformer.training.stages import finetune, pretrain
 from flows.console import tracked
+from flows.made import plan
 from flows.tasks.deferral import sigterm_deferred
 from flows.tasks.models import (
     DYFORMER,
     LOSSES,
     PARTS,
     TIMES,
+    TRAINING,
     Contender,
     device,
     open_model,
-    run_keys,
     space_of,
-    times_address,
     trained_until,
 )
-from flows.tasks.snapshots import Snapshots, StepOutOfRange, newest_until, open_snapshots
-from storage.artifacts.artifact import Lineage, is_current, write_artifact
+from flows.tasks.snapshots import StepOutOfRange, newest_until, open_snapshots
+from storage.artifacts.artifact import Lineage
 from storage.artifacts.checkpoints import (
     check_finite,
     has_checkpoint,
@@ -39,7 +39,8 @@ from storage.artifacts.checkpoints import (
     save_checkpoint,
     to_bytes,
 )
-from storage.layout import WEIGHTS
+from storage.artifacts.made import Planned, address_of, planned
+from storage.layout import WEIGHTS, Layout
 from storage.locks import alone, in_use
 
 SECONDS_BETWEEN_CHECKPOINTS = 15.0  # or this many times the seconds of the last save, if longer
@@ -99,15 +100,14 @@ def train_model(
                 f"{start} was trained on step {until}: expected a model of an earlier step to start from"
             )
         settings, inputs = {**settings, "start": space_of(start)}, (start,)
-    lineage = opened.lineage("model", until=until, settings=settings, inputs=inputs)
-    address = opened.layout.model(opened.dataset, **run_keys(lineage))
-    key = f"model-{opened.dataset}-{lineage.settings_hash[:12]}-{until}-{seed}"
+    model = plan(opened, "model", until=until, settings=settings, code=TRAINING, inputs=inputs)
+    key = f"model-{opened.dataset}-{model.lineage.settings_hash[:12]}-{until}-{seed}"
     with in_use(opened.layout, opened.dataset).read_lock(), alone(opened.layout, key):
-        if is_current(address, lineage):
-            _remove_checkpoints(opened, lineage)
-            return address
-        graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
-        return _train(opened, graph, experiment, lineage, address, weights, on_epoch)
+        if not model.is_current:
+            graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
+            _train(opened.layout, graph, experiment, model, weights, on_epoch)
+        _remove_checkpoints(opened.layout, model.lineage)
+    return model.address
 
 
 def _with_lags(experiment: Experiment, until: int) -> Experiment:
@@ -128,17 +128,17 @@ def _warm(experiment: Experiment) -> Experiment:
 
 
 def _train(
-    opened: Snapshots,
+    layout: Layout,
     graph: PreparedGraph,
     experiment: Experiment,
-    lineage: Lineage,
-    address: str,
+    model: Planned,
     weights: Weights | None,
     on_epoch: OnEpoch,
-) -> str:
+) -> None:
     """Run the stages, from scratch or from weights of an earlier step, and write the weights once, at the end."""
-    seed, stages = lineage.settings["seed"], _checkpoints(opened, lineage)
-    key = {"settings_hash": lineage.settings_hash, "dataset": opened.dataset, "until": graph.until, "seed": seed}
+    lineage = model.lineage
+    seed, stages = lineage.settings["seed"], _checkpoints(layout, lineage)
+    key = {"settings_hash": lineage.settings_hash, "dataset": lineage.dataset, "until": graph.until, "seed": seed}
     rows: list[EpochRow] = []
     for name, folder in stages.items():
         if getattr(experiment, name) is not None:
@@ -146,26 +146,23 @@ def _train(
             weights, stage_rows = run(graph, experiment, weights, {**key, "stage": name})
             rows += stage_rows
     assert weights is not None
-    check_finite(weights, f"the training of {address}")
+    check_finite(weights, f"the training of {model.address}")
     losses, times = ([row for row in rows if (row[2] in TIME_NAMES) == is_time] for is_time in (False, True))
     times_table = {"times": pl.DataFrame(times, orient="row", schema=TIMES)}
-    write_artifact(times_address(opened, lineage), times_table, replace(lineage, kind="times"))
+    planned(layout, replace(lineage, kind="times")).made(lambda: times_table)
     losses_table = pl.DataFrame(losses, orient="row", schema=LOSSES)
-    write_artifact(address, {WEIGHTS: to_bytes(weights, key), "losses": losses_table}, lineage)
-    _remove_checkpoints(opened, lineage)
-    return address
+    model.made(lambda: {WEIGHTS: to_bytes(weights, key), "losses": losses_table})
 
 
-def _remove_checkpoints(opened: Snapshots, lineage: Lineage) -> None:
+def _remove_checkpoints(layout: Layout, lineage: Lineage) -> None:
     """Remove the checkpoints of a finished training; a process may have been killed before it did."""
-    for folder in _checkpoints(opened, lineage).values():
+    for folder in _checkpoints(layout, lineage).values():
         remove_checkpoint(folder)
 
 
-def _checkpoints(opened: Snapshots, lineage: Lineage) -> dict[str, str]:
+def _checkpoints(layout: Layout, lineage: Lineage) -> dict[str, str]:
     """Give the address of the checkpoint of each stage."""
-    keys = run_keys(lineage)
-    return {name: opened.layout.checkpoint(name, opened.dataset, **keys) for name in ("pretrain", "finetune")}
+    return {name: address_of(layout, replace(lineage, kind=name)) for name in ("pretrain", "finetune")}
 
 
 def _run_stage(

@@ -1,41 +1,142 @@
-"""The installed sources -> the version of the code on which artifacts depend."""
+"""Names of modules -> a digest of the project's code that runs in them, on which artifacts depend.
 
+It is that of the modules' syntax trees, and of those of all modules of the project that they import, inside functions
+too. Comments, docstrings and formatting are no part of it.
+"""
+
+import ast
 import hashlib
 import inspect
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-PRESENTATION = "experiments"  # tables, plots and the API; hyperparameters are in the settings of a lineage
+PACKAGES = ("dyformer", "storage", "flows")
+NUM_DIGITS = 12
+PRESENTATION = "dyformer.experiments."
+FOR_TYPES = "TYPE_CHECKING"  # imports below this test are never made
 
 
 @cache
 def code_version() -> str:
-    """Name the release and the first 12 digits of a SHA-256 of all modules that compute results: `0.1.0+1f0a...`."""
-    return f"{version('dyformer')}+{sources_digest(files('dyformer'))[:12]}"
+    """Name the release and a digest of all that computes, which tables and plots are no part of: `0.2.0+1f0a...`."""
+    modules = [name for name in all_modules("dyformer") if not name.startswith(PRESENTATION)]
+    return f"{version('dyformer')}+{code_digest(*modules)}"
+
+
+def code_digest(*modules: str) -> str:
+    """First digits of a SHA-256 of modules of the project and of all that they import, in any order.
+
+    Raises ValueError for a name that is no module of the project.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(frozenset().union(*map(modules_behind, modules))):
+        digest.update(f"{name} {_parsed(name)[0]}\n".encode())
+    return digest.hexdigest()[:NUM_DIGITS]
+
+
+@cache
+def modules_behind(module: str) -> frozenset[str]:
+    """Name a module and all modules of the project that it imports, directly or through others."""
+    found, waiting = set(), [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += _parsed(name)[1]
+    return frozenset(found)
+
+
+def all_modules(package: str) -> list[str]:
+    """Name all modules of a package of the project."""
+    folder = _folder(package)
+    paths = (path.relative_to(folder).with_suffix("").parts for path in sorted(folder.rglob("*.py")))
+    return [".".join((package, *parts)) for parts in paths if parts[-1] != "__init__"]
 
 
 def source_digest(thing: Any) -> str:
-    """SHA-256 of the file that defines a module, a class or a function."""
+    """SHA-256 of the file that defines a module, a class or a function of a user."""
     return hashlib.sha256(Path(inspect.getfile(thing)).read_bytes()).hexdigest()
 
 
-def sources_digest(folder: Traversable) -> str:
-    """SHA-256 of the names and contents of a package's modules, without the folder PRESENTATION."""
-    digest = hashlib.sha256()
-    _add(digest, folder, "")
-    return digest.hexdigest()
+@cache
+def _parsed(module: str) -> tuple[str, frozenset[str]]:
+    """Give the digest of a module's syntax tree, and the modules of the project that it imports itself."""
+    path = _path(module)
+    if path is None:
+        raise ValueError(f"{module!r} is no module of {', '.join(PACKAGES)}")
+    tree = ast.parse(source_of(path))
+    parts: list[str] = []
+    _write_node(tree, parts)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest(), frozenset(_imports(tree))
 
 
-def _add(digest: "hashlib._Hash", folder: Traversable, path: str) -> None:
-    for item in sorted(folder.iterdir(), key=lambda item: item.name):
-        name = f"{path}/{item.name}"
-        if item.is_dir():
-            if name != f"/{PRESENTATION}":
-                _add(digest, item, name)
-        elif name.endswith(".py"):
-            content = item.read_bytes()
-            digest.update(f"{name} {len(content)}\n".encode() + content)
+def source_of(path: Path) -> bytes:
+    """Read the source of a module."""
+    return path.read_bytes()
+
+
+def _write_node(node: ast.AST, parts: list[str]) -> None:
+    """Append the kinds and the values of a tree; empty fields are left out, because Python's versions differ there."""
+    parts.append(type(node).__name__)
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if name == "body" and isinstance(value, list):
+            value = _without_docstring(node, value)
+        items = value if isinstance(value, list) else [value] if value is not None else []
+        for item in items:
+            parts.append(name if isinstance(item, ast.AST) else f"{name} {item!r}")
+            if isinstance(item, ast.AST):
+                _write_node(item, parts)
+    parts.append(")")
+
+
+def _without_docstring(node: ast.AST, body: list[Any]) -> list[Any]:
+    is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    # Of a variable, too: a text as a statement of its own has no effect.
+    return [item for item in body if not (is_documented and _is_text(item))]
+
+
+def _is_text(item: ast.AST) -> bool:
+    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if _path(alias.name) is not None)
+    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        assert node.level == 0, f"the relative import of {node.module}"
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"
+            yield from [module for module in (name, node.module) if _path(module) is not None][:1]
+    else:
+        for child in _executed(node):
+            yield from _imports(child)
+
+
+def _executed(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == FOR_TYPES:
+        return list(node.orelse)
+    return list(ast.iter_child_nodes(node))
+
+
+@cache
+def _path(module: str) -> Path | None:
+    """Find the file of a module of the project, None where there is none."""
+    package, *parts = module.split(".")
+    if package not in PACKAGES:
+        return None
+    stem = _folder(package).joinpath(*parts)
+    paths = (stem / "__init__.py", *([stem.with_suffix(".py")] if parts else []))
+    return next((path for path in paths if path.is_file()), None)
+
+
+@cache
+def _folder(package: str) -> Path:
+    spec = find_spec(package)  # of a package without a dot in its name, which imports nothing
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])

@@ -110,7 +110,7 @@ def table_of(layout: Layout, dataset: str) -> Table | None:
 
 def newest_used(layout: Layout, dataset: str) -> int:
     """Newest version of which snapshots were made; 0 without snapshots."""
-    folder = layout.all_snapshots(dataset)
+    folder = layout.artifacts("snapshots", dataset)
     versions = [name.removeprefix("version=") for name in files.children(folder) if name.startswith("version=")]
     found = sorted((int(version) for version in versions if version.isdecimal()), reverse=True)
     # S3 may list empty folders, and a killed writer leaves one.

@@ -51,15 +51,17 @@ def prepared_store(folder: Path, layout: Layout) -> None:
         make_snapshots(name)
     weights = to_bytes({"weight": torch.arange(8.0)}, {"epoch": 3})
     losses = pl.DataFrame({"epoch": [1, 2], "value": [0.5, 0.25]})
-    model = write_artifact(layout.model("log", **KEYS), {WEIGHTS: weights, "losses": losses}, MODEL)
+    model = write_artifact(layout.artifact("model", "log", **KEYS), {WEIGHTS: weights, "losses": losses}, MODEL)
     vectors = pl.DataFrame({"id": ["u0", "u1"], "vector": [[0.5, 1.0], [2.0, 3.0]]})
     write_artifact(
-        layout.vectors("log", **KEYS), {"vectors": vectors}, Lineage(kind="v", dataset="log", table_version=1)
+        layout.artifact("vectors", "log", **KEYS),
+        {"vectors": vectors},
+        Lineage(kind="v", dataset="log", table_version=1),
     )
     forecasts = pl.DataFrame({"id": ["u0"], "partner_id": ["v1"], "probability": [0.25]})
-    address = layout.forecasts("log", **KEYS)
+    address = layout.artifact("forecasts", "log", **KEYS)
     write_artifact(address, {"forecasts": forecasts}, Lineage(kind="f", dataset="log", table_version=1))
-    save_checkpoint(layout.checkpoint("pretrain", "log", **KEYS), {"weight": torch.arange(8.0)}, {"epoch": 3})
+    save_checkpoint(layout.artifact("pretrain", "log", **KEYS), {"weight": torch.arange(8.0)}, {"epoch": 3})
     about = {"title": "DyFormer", "models": [layout.relative(model)], "identity": "x"}
     record = {**about, "num_tests": 0, "tests": {}}
     replace_champion(layout, "log", record, None)
@@ -110,12 +112,16 @@ READERS: dict[str, Callable[[Layout], Any]] = {
     "history": lambda layout: history(layout, "log").to_dicts(),
     "declaration": lambda layout: declaration(layout, "log"),
     "snapshots": lambda layout: _snapshots(layout, "log"),
-    "vectors": lambda layout: read_table(layout.vectors("log", **KEYS), "vectors").to_dicts(),
-    "forecasts": lambda layout: read_table(layout.forecasts("log", **KEYS), "forecasts").to_dicts(),
-    "weights": lambda layout: _plain(from_bytes(read_bytes(layout.model("log", **KEYS), WEIGHTS), name="weights")),
-    "losses": lambda layout: read_table(layout.model("log", **KEYS), "losses").to_dicts(),
-    "model": lambda layout: manifest(layout.model("log", **KEYS)) or _missing(layout.model("log", **KEYS)),
-    "checkpoint": lambda layout: _plain(load_checkpoint(layout.checkpoint("pretrain", "log", **KEYS))),
+    "vectors": lambda layout: read_table(layout.artifact("vectors", "log", **KEYS), "vectors").to_dicts(),
+    "forecasts": lambda layout: read_table(layout.artifact("forecasts", "log", **KEYS), "forecasts").to_dicts(),
+    "weights": lambda layout: _plain(
+        from_bytes(read_bytes(layout.artifact("model", "log", **KEYS), WEIGHTS), name="weights")
+    ),
+    "losses": lambda layout: read_table(layout.artifact("model", "log", **KEYS), "losses").to_dicts(),
+    "model": lambda layout: (
+        manifest(layout.artifact("model", "log", **KEYS)) or _missing(layout.artifact("model", "log", **KEYS))
+    ),
+    "checkpoint": lambda layout: _plain(load_checkpoint(layout.artifact("pretrain", "log", **KEYS))),
     "champion": lambda layout: champion_of(layout, "log"),
     "spool": _spooled,
 }

@@ -19,10 +19,10 @@ from flows.tasks import train
 from flows.tasks.complete_windows import TooFewWindows, complete_snapshots, make_complete_snapshots, moment
 from flows.tasks.evaluation.evaluate import evaluate_baselines
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import run_keys
 from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model
 from storage.artifacts.artifact import lineage_of, read_bytes
+from storage.artifacts.made import address_of
 from storage.events.table import newest_version
 from storage.layout import Layout
 
@@ -321,7 +321,7 @@ def test_the_lineage_and_the_address_of_a_model_hold_the_digest_of_its_history(s
     lineage = opened.lineage("model", until=3, settings={"seed": 0})
     assert lineage.inputs == {"history": opened.steps["history"][2]}
     other = replace(lineage, inputs={"history": opened.steps["history"][3]})
-    assert run_keys(other) != run_keys(lineage)
+    assert address_of(opened.layout, other) != address_of(opened.layout, lineage)
     assert (opened.has_history(lineage), opened.has_history(other)) == (True, False)
 
 

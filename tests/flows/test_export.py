@@ -37,7 +37,7 @@ def vectors_of(snapshots: str) -> tuple[str, pl.DataFrame]:  # noqa: F811
     table = pl.DataFrame(
         {"side": [0, 0], "id": [1, 2], "step": 5, "space_id": "ab", "vector": [[0.5, 1.0], [0.0, -1.0]]}
     )
-    address = opened.layout.vectors("mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
+    address = opened.layout.artifact("vectors", "mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
     return write_artifact(address, {"vectors": table}, lineage), table
 
 

@@ -76,7 +76,7 @@ def trained(snapshots: str, value: float, until: int | None = None) -> str:
     lineage = opened.lineage("model", until=until, settings={"value": value})
     keys = {"version": opened.version, "until": until, "settings": lineage.settings_hash, "seed": 0}
     weights = {"weights.safetensors": to_bytes({"weight": torch.tensor(value)}, {})}
-    return write_artifact(opened.layout.model("mylog", **keys), weights, lineage)
+    return write_artifact(opened.layout.artifact("model", "mylog", **keys), weights, lineage)
 
 
 def contender_of(snapshots: str, value: float, until: int | None = None) -> Contender:
@@ -102,7 +102,7 @@ def ranked(
     lineage = opened.lineage("rankings", until=step, settings=settings, inputs=(queries, *models))
     keys = {"version": opened.version, "until": step - 1, "settings": lineage.settings_hash, "seed": 0}
     table = to_table([scored(read_queries(queries), title, skill) for title, skill in skills.items()])
-    return write_artifact(opened.layout.rankings("mylog", **keys), {"rankings": table}, lineage)
+    return write_artifact(opened.layout.artifact("rankings", "mylog", **keys), {"rankings": table}, lineage)
 
 
 def promoted(

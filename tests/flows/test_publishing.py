@@ -285,7 +285,7 @@ def test_a_champion_whose_publication_is_missing_is_not_rolled_back_to(
     opened = open_snapshots(snapshots)
     model = contender_of(snapshots, 5.0).models[-1]
     lineage = opened.lineage("vectors", until=5, settings={}, inputs=(model,))
-    address = opened.layout.vectors("mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
+    address = opened.layout.artifact("vectors", "mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
     write_artifact(address, {"vectors": pl.DataFrame({"id": [1], "space_id": ["any"]})}, lineage)
     rollback("mylog")
     assert publish(snapshots, L3, two_published[0], address) is not None

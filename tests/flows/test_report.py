@@ -54,7 +54,7 @@ def test_newest_report_is_the_last_one_on_the_newest_rows(tmp_path: Path, monkey
         newest_report("mylog")
 
     def report(version: int, settings: str, written: int) -> str:
-        address = layout.report("mylog", version=version, until=3, settings=settings, seed=0)
+        address = layout.artifact("report", "mylog", version=version, until=3, settings=settings, seed=0)
         lineage = Lineage(kind="report", dataset="mylog", table_version=version, until=3)
         write_artifact(address, {"summary.json": b"{}"}, lineage)
         os.utime(Path(address) / "manifest.json", (written, written))

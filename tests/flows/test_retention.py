@@ -29,12 +29,12 @@ def publish(layout: Layout, dataset: str, num_versions: int) -> Path:
     Path(layout.interactions(dataset)).mkdir(parents=True)
     Path(layout.interactions(dataset), "part").touch()
     for version in range(1, num_versions + 1):
-        address = layout.snapshots(dataset, version=version, settings=SETTINGS)
+        address = layout.artifact("snapshots", dataset, version=version, settings=SETTINGS)
         lineage = Lineage(kind="snapshots", dataset=dataset, table_version=version)
         steps = pl.DataFrame({"step": range(version), "version": range(1, version + 1)})
         write_artifact(address, {"steps": steps}, lineage)
     row = {"number": 1, "champion": 1, "method": "m", "step": 3, "start_time": 0, "forecasts": "f", "vectors": None}
-    address = layout.publication(dataset, version=num_versions, until=2, settings=SETTINGS)
+    address = layout.artifact("publications", dataset, version=num_versions, until=2, settings=SETTINGS)
     lineage = Lineage(kind=PUBLICATIONS, dataset=dataset, table_version=num_versions)
     write_artifact(address, {PUBLICATIONS: pl.DataFrame([row], schema=PUBLICATION_SCHEMA)}, lineage)
     return Path(address, f"{PUBLICATIONS}.parquet")
@@ -52,5 +52,8 @@ def test_a_damaged_dataset_is_reported_and_the_others_are_pruned(
     assert [problem.split(":")[0] for problem in done["problems"]] == ["broken", "lost"]
     assert str(publication) in done["problems"][0]
     assert done["pruned"][0].startswith("removed 2 artifacts of sound")
-    left = {name: len(list(files.find(layout.all_snapshots(name), MANIFEST))) for name in ("broken", "lost", "sound")}
+    left = {
+        name: len(list(files.find(layout.artifacts("snapshots", name), MANIFEST)))
+        for name in ("broken", "lost", "sound")
+    }
     assert left == {"broken": 9, "lost": 9, "sound": 7}

@@ -58,7 +58,7 @@ def model(snapshots: str, number: float) -> str:
     lineage = opened.lineage("model", until=2, settings={**as_record(Experiment(), PARTS), "seed": 0, "number": number})
     keys = {"version": 1, "until": 2, "settings": lineage.settings_hash, "seed": 0}
     weights = {"weights.safetensors": to_bytes({"weight": torch.tensor(number)}, {})}
-    return write_artifact(opened.layout.model("mylog", **keys), weights, lineage)
+    return write_artifact(opened.layout.artifact("model", "mylog", **keys), weights, lineage)
 
 
 def champion(snapshots: str, *models: str) -> Contender:
@@ -86,7 +86,7 @@ def published(snapshots: str, address: str, vectors: str | None = None) -> str:
     lineage = opened.lineage("forecasts", until=opened.num_steps, settings={"model": address}, inputs=(vectors,))
     keys = {"version": 1, "until": opened.num_steps, "settings": lineage.settings_hash, "seed": 0}
     table = pl.DataFrame({"side": [0], "id": [1], "rank": [1], "step": [opened.num_steps + 1]})
-    forecasts = write_artifact(opened.layout.forecasts("mylog", **keys), {"forecasts": table}, lineage)
+    forecasts = write_artifact(opened.layout.artifact("forecasts", "mylog", **keys), {"forecasts": table}, lineage)
     assert publish(snapshots, contender, forecasts, vectors) is not None
     return vectors
 
@@ -211,13 +211,13 @@ def test_mixed_spaces_are_refused_by_name(given: dict[tuple[float, int], NDArray
     opened = open_snapshots(week)
     lineage = opened.lineage("vectors", until=4, settings={"model": space_of(address), "made": "by hand"})
     keys = {"version": 1, "until": 4, "settings": lineage.settings_hash, "seed": 0}
-    broken = write_artifact(opened.layout.vectors("mylog", **keys), {"vectors": mixed}, lineage)
+    broken = write_artifact(opened.layout.artifact("vectors", "mylog", **keys), {"vectors": mixed}, lineage)
     with pytest.raises(MixedSpaces, match=f"expected vectors of one space, found .*{space_of(address)}"):
         write_vectors(week, address, onto=broken)
     record = {"vectors": mixed, "space.json": json.dumps({**space_record(sound), "space_id": "other"}).encode()}
     lineage = opened.lineage("vectors", until=4, settings={"model": space_of(address), "made": "with a record"})
     keys["settings"] = lineage.settings_hash
-    published(week, address, write_artifact(opened.layout.vectors("mylog", **keys), record, lineage))
+    published(week, address, write_artifact(opened.layout.artifact("vectors", "mylog", **keys), record, lineage))
     with pytest.raises(MixedSpaces, match="vectors of mylog"):
         export("mylog", str(tmp_path / "out"))
     with pytest.raises(MixedSpaces):

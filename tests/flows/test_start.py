@@ -9,7 +9,7 @@ import torch
 from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.evaluation.promote import STEP_IN_TEST
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import PARTS
+from flows.tasks.models import PARTS, TRAINING
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.start import FRESH, Start, start_of, warm
 from storage import files
@@ -34,12 +34,13 @@ def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def model(snapshots: str, until: int, experiment: Experiment = EXPERIMENT, code: str = "") -> str:
     """Weights with the settings of an experiment; nothing is trained."""
     opened = open_snapshots(snapshots)
-    lineage = opened.lineage("model", until=until, settings={**as_record(experiment, PARTS), "seed": 0})
+    settings = {**as_record(experiment, PARTS), "seed": 0}
+    lineage = opened.lineage("model", until=until, settings=settings, code=TRAINING)
     if code:
         lineage = Lineage(**{**vars(lineage), "code_version": code})
     keys = {"version": 1, "until": until, "settings": f"{lineage.settings_hash}{code}", "seed": 0}
     weights = {"weights.safetensors": to_bytes({"weight": torch.tensor(float(until))}, {})}
-    return write_artifact(opened.layout.model("mylog", **keys), weights, lineage)
+    return write_artifact(opened.layout.artifact("model", "mylog", **keys), weights, lineage)
 
 
 def champion(snapshots: str, step: int, *models: str, tested: tuple[int, ...] = ()) -> None:
@@ -104,8 +105,8 @@ def test_a_model_of_other_settings_is_no_start(snapshots: str, changes: dict[str
 
 
 def test_what_else_is_no_start_has_its_reason(snapshots: str) -> None:
-    champion(snapshots, 3, model(snapshots, 2, code="0.0+other"))
-    other = f"{FRESH} the champion is of another version of the code (0.0+other)"
+    champion(snapshots, 3, model(snapshots, 2, code="0a1b"))
+    other = f"{FRESH} the champion is of another version of the code (0a1b)"
     assert start_of(snapshots, EXPERIMENT) == Start(reason=other)
     champion(snapshots, 4)
     assert start_of(snapshots, EXPERIMENT) == Start(reason=f"{FRESH} the champion, L3, has no weights")

@@ -20,12 +20,13 @@ from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.stages import trained as trained_models
 from flows.tasks.evaluation.evaluate import evaluate_model
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import PARTS, Contender, open_model, run_keys, space_of
+from flows.tasks.models import PARTS, Contender, open_model, space_of
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors
 from flows.tasks.snapshots import StepOutOfRange, check_range, make_snapshots, open_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
 from storage.artifacts.artifact import ArtifactDamaged, Lineage, lineage_of, read_bytes, read_table, write_artifact
 from storage.artifacts.checkpoints import has_checkpoint, save_checkpoint, to_bytes
+from storage.artifacts.made import address_of
 from storage.layout import FORECAST, WEIGHTS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -173,9 +174,9 @@ def test_a_new_release_trains_a_challenger_and_leaves_the_weights_of_the_old_one
     with patch.dict(os.environ, {"DYFORMER_STORAGE": str(tmp_path / "store")}):
         old = train_model(snapshots, UNTIL, short)
         before = trained_files(old)
-        with patch("storage.artifacts.artifact.code_version", return_value="99+0"):
+        with patch("flows.tasks.snapshots.code_digest", return_value="99"):
             new = train_model(snapshots, UNTIL, short)
-        assert lineage_of(new).code_version == "99+0"
+        assert lineage_of(new).code_version == "99"
     assert new != old
     assert trained_files(old) == before
 
@@ -213,7 +214,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path):
         weights = to_bytes({"more": torch.zeros(2)}, {})
         settings = {"seed": 0, **as_record(EXPERIMENT, PARTS)}
         lineage = opened.lineage("model", until=UNTIL, settings=settings)
-        model = write_artifact(opened.layout.model("mylog", **run_keys(lineage)), {WEIGHTS: weights}, lineage)
+        model = write_artifact(address_of(opened.layout, lineage), {WEIGHTS: weights}, lineage)
         for use in (lambda: write_vectors(address, model), lambda: evaluate_model(address, model, UNTIL + 1)):
             with pytest.raises(WeightsDoNotFit, match=f"^{model}: the weights do not fit"):
                 use()

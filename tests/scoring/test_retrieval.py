@@ -7,7 +7,7 @@ import dyformer.scoring.retrieval as module
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder, logit
 from dyformer.scoring.pair_features import pair_feature_table, prepare_pair_features
-from dyformer.scoring.retrieval import Retrieved, last_active, retrieve
+from dyformer.scoring.retrieval import Retrieved, retrieve
 
 TWO_SIDES = toy_graph([(0, 1), (2, 3), (0, 3)], [(4, 1), (4, 5), (2, 7), (6, 7)], sides=[0, 1, 0, 1, 0, 1, 0, 1])
 
@@ -121,11 +121,3 @@ def test_more_nodes_than_can_be_compared_need_candidates(monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match=r"4 nodes are too many to compare all pairs \(up to 3\): give candidates"):
         retrieved(history, 1)
     assert as_set(retrieved(history, 1, candidates=(np.array([0]), np.array([3])))) == {(0, 3, False), (3, 0, False)}
-
-
-def test_nodes_linked_last_are_chosen():
-    history = toy_graph([(0, 1), (2, 3)], [(1, 2)], [(4, 5)])
-    assert last_active(history, 3).tolist() == [1, 4, 5]
-    assert last_active(history, 10).tolist() == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(ValueError, match="forecasts for 0 nodes"):
-        last_active(history, 0)

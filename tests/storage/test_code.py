@@ -1,43 +1,123 @@
-"""The digest of the sources changes with each module that computes, and with nothing else."""
+"""The digest of code changes with what runs in it, and with nothing else."""
 
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from storage.artifacts.code import code_version, sources_digest
+from storage.artifacts import code
+from storage.artifacts.code import all_modules, code_digest, code_version, modules_behind
+
+SOURCES = {
+    "__init__": "",
+    "formula": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from toy import table\n"
+    "from toy.deep import inner\n\n\n"
+    'def double(x):\n    """Double a number."""\n    return 2 * x  # exactly\n',
+    "deep/__init__": "",
+    "deep/inner": "def late():\n    import toy.late\n    return toy.late.value\n",
+    "late": "value = 1\n",
+    "table": "import toy.formula\nvalue = 1\n",
+}
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
-    for name in ("formula.py", "deep/formula.py", "experiments/table.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("value = 1\n")
-    return tmp_path
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let a package of a few modules be a part of the project."""
+    folder = tmp_path / "toy"
+    for name, text in SOURCES.items():
+        path = folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(code, "PACKAGES", (*code.PACKAGES, "toy"))
+    forget()
+    yield folder
+    forget()
 
 
-@pytest.mark.parametrize("change", ["edit", "edit deep", "add", "rename", "remove"])
-def test_a_change_of_a_module_changes_the_digest(package: Path, change: str):
-    before = sources_digest(package)
-    module = package / "formula.py"
-    if change == "edit":
-        module.write_text("value = 2\n")
-    elif change == "edit deep":
-        (package / "deep" / "formula.py").write_text("value = 2\n")
-    elif change == "add":
-        (package / "other.py").write_text("")
-    elif change == "rename":
-        module.rename(package / "other.py")
-    else:
-        module.unlink()
-    assert sources_digest(package) != before
+def forget() -> None:
+    for function in (code._parsed, code._path, code._folder, modules_behind, code_version):
+        function.cache_clear()
 
 
-def test_presentation_and_compiled_files_do_not_count(package: Path):
-    before = sources_digest(package)
-    (package / "experiments" / "table.py").write_text("value = 2\n")
-    (package / "formula.pyc").write_bytes(b"1")
-    assert sources_digest(package) == before
+def digest_after(toy: Path, name: str, old: str, new: str) -> str:
+    """Edit a module, and give the digest of `toy.formula`."""
+    path = toy / f"{name}.py"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    forget()
+    return code_digest("toy.formula")
+
+
+def test_a_module_stands_on_all_that_it_imports_when_it_runs(toy: Path):
+    assert modules_behind("toy.formula") == {"toy.formula", "toy.deep.inner", "toy.late"}
+    assert modules_behind("toy.table") == {"toy.table", "toy.formula", "toy.deep.inner", "toy.late"}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("formula", "2 * x", "3 * x"),
+        ("formula", "2 * x", "x * 2"),
+        ("formula", "double(x)", "double(x, *, y=None)"),
+        ("deep/inner", "toy.late.value", "toy.late.values"),
+        ("late", "value = 1", "value = 2"),
+    ],
+)
+def test_an_edit_of_the_code_or_of_what_it_imports_changes_the_digest(toy: Path, name: str, old: str, new: str):
+    before = code_digest("toy.formula")
+    assert digest_after(toy, name, old, new) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("formula", "# exactly", "# about"),
+        ("formula", "Double a number.", "Give twice a number."),
+        ("formula", '    """Double a number."""\n', ""),
+        ("formula", "2 * x", "(2 *\n        x)"),
+        ("late", "value = 1", 'value = 1\n"""A number."""\n'),
+        ("table", "value = 1", "value = 2"),
+    ],
+)
+def test_comments_formatting_and_other_modules_change_nothing(toy: Path, name: str, old: str, new: str):
+    before = code_digest("toy.formula")
+    assert digest_after(toy, name, old, new) == before
+
+
+def test_the_order_of_modules_is_no_part_of_the_digest(toy: Path):
+    assert code_digest("toy.late", "toy.deep.inner") == code_digest("toy.deep.inner") == code_digest("toy.deep.inner")
+    assert code_digest("toy.late") != code_digest("toy.deep.inner")
+
+
+def test_a_name_of_no_module_is_refused(toy: Path):
+    for name in ("toy.nothing", "numpy", "toy.formula.double"):
+        with pytest.raises(ValueError, match=f"'{name}' is no module of dyformer, storage, flows"):
+            code_digest(name)
+
+
+def test_what_computes_stands_on_no_flow_and_on_no_table():
+    """So that an edit of a flow, or of how a store is read, makes nothing anew."""
+    for module in all_modules("dyformer"):
+        behind = modules_behind(module)
+        assert {name.split(".")[0] for name in behind} == {"dyformer"}
+        if not module.startswith(code.PRESENTATION):
+            assert not {name for name in behind if name.startswith(code.PRESENTATION)}
+
+
+def test_weights_stand_on_no_baseline_and_on_no_reader_of_logs():
+    behind = modules_behind("dyformer.training.stages")
+    folders = {name.split(".")[1] for name in behind}
+    assert not folders & {"baselines", "evaluation", "experiments", "scoring"}
+    assert not {name for name in behind if name.startswith("dyformer.logs")} - {"dyformer.logs.datasets"}
+
+
+def test_a_baseline_stands_on_no_other_and_not_on_the_model():
+    for module in all_modules("dyformer"):
+        if module.startswith("dyformer.baselines."):
+            folders = {name.split(".")[1] for name in modules_behind(module) - {module}}
+            assert not folders & {"baselines", "model", "training", "evaluation", "experiments"}
 
 
 def test_the_version_names_release_and_sources():

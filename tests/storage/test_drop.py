@@ -40,8 +40,8 @@ def layout(request: pytest.FixtureRequest, tmp_path: Path) -> Layout:
         files.write_bytes(f"{layout.raw(dataset)}/log.csv", b"rows")
         files.write_bytes(layout.champion(dataset), b"{}")
         lineage = Lineage(kind="vectors", dataset=dataset, table_version=1, until=3)
-        write_artifact(layout.vectors(dataset, **KEYS), {"vectors": pl.DataFrame({"id": [1]})}, lineage)
-        save_checkpoint(layout.checkpoint("pretrain", dataset, **KEYS), {}, {})
+        write_artifact(layout.artifact("vectors", dataset, **KEYS), {"vectors": pl.DataFrame({"id": [1]})}, lineage)
+        save_checkpoint(layout.artifact("pretrain", dataset, **KEYS), {}, {})
     return layout
 
 

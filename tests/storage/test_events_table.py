@@ -253,8 +253,8 @@ def test_a_lost_commit_is_named_by_what_was_made_of_it(layout: Layout):
     with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing"):
         read_events(layout, "chat")
     shutil.rmtree(layout.nodes("chat"))
-    Path(layout.snapshots("chat", version=2, settings="ab")).mkdir(parents=True)
-    Path(layout.snapshots("chat", version=2, settings="ab"), "edges.parquet").touch()
+    Path(layout.artifact("snapshots", "chat", version=2, settings="ab")).mkdir(parents=True)
+    Path(layout.artifact("snapshots", "chat", version=2, settings="ab"), "edges.parquet").touch()
     with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing, though snapshots of version 2 exist"):
         read_events(layout, "chat")
 

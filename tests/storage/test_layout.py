@@ -14,23 +14,23 @@ def test_every_kind_has_its_own_address(tmp_path: Path):
         layout.declaration("uci"),
         layout.interactions("uci"),
         layout.nodes("uci"),
-        layout.snapshots("uci", version=3, settings="ab"),
-        layout.graph("pagerank", "uci", version=3, until=12, settings="ab"),
-        layout.graph("distances", "uci", version=3, until=12, settings="ab"),
-        layout.checkpoint("pretrain", "uci", **RUN),
-        layout.checkpoint("finetune", "uci", **RUN),
-        layout.model("uci", **RUN),
+        layout.artifact("snapshots", "uci", version=3, settings="ab"),
+        layout.artifact("pagerank", "uci", version=3, until=12, settings="ab"),
+        layout.artifact("distances", "uci", version=3, until=12, settings="ab"),
+        layout.artifact("pretrain", "uci", **RUN),
+        layout.artifact("finetune", "uci", **RUN),
+        layout.artifact("model", "uci", **RUN),
         layout.champion("uci"),
-        layout.vectors("uci", **RUN),
-        layout.forecasts("uci", **RUN),
-        layout.scores("uci", **RUN),
-        layout.queries("uci", **RUN),
-        layout.rankings("uci", **RUN),
-        layout.ranks("uci", **RUN),
-        layout.backtests("uci", **RUN),
-        layout.costs("uci", **RUN),
-        layout.audit("uci", **RUN),
-        layout.tuning("uci", **RUN),
+        layout.artifact("vectors", "uci", **RUN),
+        layout.artifact("forecasts", "uci", **RUN),
+        layout.artifact("scores", "uci", **RUN),
+        layout.artifact("queries", "uci", **RUN),
+        layout.artifact("rankings", "uci", **RUN),
+        layout.artifact("ranks", "uci", **RUN),
+        layout.artifact("backtests", "uci", **RUN),
+        layout.artifact("costs", "uci", **RUN),
+        layout.artifact("audit", "uci", **RUN),
+        layout.artifact("tuning", "uci", **RUN),
         layout.spool,
         layout.spills,
         layout.lock("train-uci"),
@@ -46,14 +46,14 @@ def test_every_kind_has_its_own_address(tmp_path: Path):
 )
 def test_each_key_of_a_run_changes_its_address(tmp_path: Path, change: dict):
     layout = Layout(str(tmp_path))
-    for address in (layout.model, layout.vectors, layout.forecasts, layout.scores):
-        assert address("uci", **RUN) != address("uci", **(RUN | change))
-    assert layout.model("uci", **RUN) != layout.model("yelp", **RUN)
+    for kind in ("model", "vectors", "forecasts", "scores"):
+        assert layout.artifact(kind, "uci", **RUN) != layout.artifact(kind, "uci", **(RUN | change))
+    assert layout.artifact("model", "uci", **RUN) != layout.artifact("model", "yelp", **RUN)
 
 
 def test_an_address_carries_kind_and_keys(tmp_path: Path):
     layout = Layout(str(tmp_path / "dataset=trap"))
-    address = layout.vectors("uci", **RUN)
+    address = layout.artifact("vectors", "uci", **RUN)
     keys = {"dataset": "uci", "version": "3", "until": "12", "settings": "ab12cd34ef56", "seed": "0"}
     assert layout.describe(address) == ("vectors", keys)
     assert layout.absolute(layout.relative(address)) == address

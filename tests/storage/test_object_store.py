@@ -108,7 +108,7 @@ def killed_before_the_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_an_artifact_is_visible_once_its_manifest_is_written(layout: Layout, killed_before_the_record: None):
-    address = layout.snapshots("uci", version=1, settings="ab")
+    address = layout.artifact("snapshots", "uci", version=1, settings="ab")
     with pytest.raises(KeyboardInterrupt):
         write_artifact(address, CONTENTS, LINEAGE)
     assert len(files.children(address)) == 2
@@ -118,7 +118,7 @@ def test_an_artifact_is_visible_once_its_manifest_is_written(layout: Layout, kil
 
 
 def test_an_artifact_comes_back_whole(layout: Layout):
-    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     assert verified(address) == LINEAGE
     assert names(address) == ["edges.parquet", "record.json"]
     assert read_table(address, "edges").equals(EDGES)
@@ -126,7 +126,7 @@ def test_an_artifact_comes_back_whole(layout: Layout):
 
 
 def test_the_older_artifact_stays_whole_until_the_newer_is(layout: Layout, request: pytest.FixtureRequest):
-    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     request.getfixturevalue("killed_before_the_record")
     with pytest.raises(KeyboardInterrupt):
         write_artifact(address, {"edges": EDGES.head(1)}, Lineage(kind="x", dataset="uci", table_version=9))
@@ -197,7 +197,7 @@ def test_the_server_honours_conditional_writes(layout: Layout):
 
 
 def test_a_tampered_object_is_refused(layout: Layout):
-    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     (location,) = files.find(address, "edges-*")
     content = bytearray(files.read_bytes(location))
     content[len(content) // 2] ^= 1
@@ -207,7 +207,7 @@ def test_a_tampered_object_is_refused(layout: Layout):
 
 
 def test_writers_of_different_content_at_once_leave_one_whole_artifact(layout: Layout):
-    address = layout.snapshots("uci", version=1, settings="ab")
+    address = layout.artifact("snapshots", "uci", version=1, settings="ab")
 
     def write(version: int) -> None:
         lineage = Lineage(kind="x", dataset="uci", table_version=version)
@@ -221,7 +221,7 @@ def test_writers_of_different_content_at_once_leave_one_whole_artifact(layout: L
 
 
 def test_a_checkpoint_is_replaced(layout: Layout):
-    address = layout.checkpoint("pretrain", "uci", version=1, until=3, settings="ab", seed=0)
+    address = layout.artifact("pretrain", "uci", version=1, until=3, settings="ab", seed=0)
     for epoch in (1, 2):
         save_checkpoint(address, {"weight": torch.tensor([epoch, 2**62])}, {"epoch": epoch})
     tensors, record = load_checkpoint(address, expected={"epoch": 2})
@@ -231,7 +231,7 @@ def test_a_checkpoint_is_replaced(layout: Layout):
 
 def test_the_views_have_the_rows_of_the_object_store(layout: Layout):
     append(layout, "chat", FIRST, "sha-1")
-    address = layout.graph("pagerank", "chat", version=1, until=3, settings="123")
+    address = layout.artifact("pagerank", "chat", version=1, until=3, settings="123")
     lineage = Lineage(kind="pagerank", dataset="chat", table_version=1)
     write_artifact(address, {"pagerank": pl.DataFrame({"node": [0], "score": [0.5]})}, lineage)
     assert query(layout, "select count(*) from events").item() == 3
@@ -247,7 +247,7 @@ def test_a_declaration_is_stored(layout: Layout):
 def test_an_artifact_without_a_manifest_is_damage_once_its_writer_must_have_ended(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ):
-    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     files.remove(f"{address}/manifest.json")
     assert not list(faults(layout))
     monkeypatch.setattr(unfinished, "WRITING_SECONDS", -60.0)
@@ -260,7 +260,7 @@ def test_an_artifact_without_a_manifest_is_damage_once_its_writer_must_have_ende
 
 
 def test_old_files_of_a_replaced_artifact_are_removed_after_a_day(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    address = write_artifact(layout.snapshots("uci", version=1, settings="ab"), CONTENTS, LINEAGE)
+    address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     newer = Lineage(kind="x", dataset="uci", table_version=9)
     write_artifact(address, {"edges": EDGES.head(1)}, newer)
     assert len(files.find(address)) == 4

@@ -35,10 +35,10 @@ def layout(tmp_path: Path) -> Layout:
     for dataset in ("chat", "2024"):
         append(layout, dataset, READ, f"sha-{dataset}")
     for until in (3, 4):
-        address = layout.graph("pagerank", "chat", version=1, until=until, settings="123456789012")
+        address = layout.artifact("pagerank", "chat", version=1, until=until, settings="123456789012")
         table = pl.DataFrame({"node": [0], "neighbor": [until], "score": [0.5]})
         write_artifact(address, {"pagerank": table}, lineage("pagerank", until=until))
-    address = layout.snapshots("2024", version=1, settings="abc")
+    address = layout.artifact("snapshots", "2024", version=1, settings="abc")
     tables = {name: pl.DataFrame({"step": [1, 2]}) for name in ("edges", "steps")}
     write_artifact(address, tables, lineage("snapshots", dataset="2024"))
     return layout
@@ -71,10 +71,10 @@ def test_events_nodes_and_quarantine_are_views_of_all_logs(layout: Layout):
 
 
 def test_a_part_of_an_artifact_is_in_no_view_and_is_named(layout: Layout):
-    address = Path(layout.graph("distances", "chat", version=1, until=3, settings="abc"))
+    address = Path(layout.artifact("distances", "chat", version=1, until=3, settings="abc"))
     address.mkdir(parents=True)
     (address / "distances.parquet").write_bytes(b"half")
-    done = layout.graph("pagerank", "chat", version=1, until=3, settings="123456789012")
+    done = layout.artifact("pagerank", "chat", version=1, until=3, settings="123456789012")
     (Path(done) / "pagerank.parquet").unlink()
     damage: list[Damaged] = []
     assert query(layout, "select until from pagerank", damage.append).rows() == [(4,)]
@@ -87,7 +87,7 @@ def test_a_part_of_an_artifact_is_in_no_view_and_is_named(layout: Layout):
 
 
 def test_tables_with_and_without_a_newer_column_are_one_view(layout: Layout):
-    address = layout.graph("pagerank", "chat", version=1, until=5, settings="abc")
+    address = layout.artifact("pagerank", "chat", version=1, until=5, settings="abc")
     newer = pl.DataFrame({"node": [0], "neighbor": [5], "score": [0.5], "rank": [1]})
     write_artifact(address, {"pagerank": newer}, lineage("pagerank", until=5))
     assert query(layout, "select until, rank from pagerank order by 1").rows() == [(3, None), (4, None), (5, 1)]

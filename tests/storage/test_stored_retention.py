@@ -1,6 +1,5 @@
 """What is removed of a synthetic store: nothing young, nothing that a champion needs, no file of a user."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -26,9 +25,11 @@ def written(layout: Layout, kind: str, version: int, inputs: tuple[str, ...] = (
     )
     if kind == "snapshots":
         steps = pl.DataFrame({"step": range(1, version + 1), "version": range(1, version + 1)})
-        return write_artifact(layout.snapshots("chat", version=version, settings="abc"), {"steps": steps}, lineage)
-    address: Callable[..., str] = getattr(layout, kind)
-    return write_artifact(address("chat", version=version, until=version, **KEYS), {"content": b"bytes"}, lineage)
+        return write_artifact(
+            layout.artifact("snapshots", "chat", version=version, settings="abc"), {"steps": steps}, lineage
+        )
+    address = layout.artifact(kind, "chat", version=version, until=version, **KEYS)
+    return write_artifact(address, {"content": b"bytes"}, lineage)
 
 
 @pytest.fixture

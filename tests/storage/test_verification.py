@@ -53,8 +53,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_record(layout.champion(dataset), CHAMPION)
         lineage = Lineage(kind="vectors", dataset=dataset, table_version=1, until=3)
         vectors = pl.DataFrame({"id": [f"{dataset}-1"], "vector": [[0.5, 1.0]]})
-        write_artifact(layout.vectors(dataset, **KEYS), {"vectors": vectors}, lineage)
-        save_checkpoint(layout.checkpoint("pretrain", dataset, **KEYS), {}, {"epoch": 1})
+        write_artifact(layout.artifact("vectors", dataset, **KEYS), {"vectors": vectors}, lineage)
+        save_checkpoint(layout.artifact("pretrain", dataset, **KEYS), {}, {"epoch": 1})
     (tmp_path / "plot").mkdir()
     (tmp_path / "plot" / "loss.png").write_bytes(b"picture")
     run = open_spool(Path(layout.spool), START)
@@ -184,7 +184,7 @@ def test_nothing_is_repaired_while_the_dataset_is_in_use(layout: Layout):
 
 
 def test_a_link_is_no_part_of_the_store_and_its_target_stays(layout: Layout, tmp_path: Path):
-    folder = Path(layout.vectors("chat", **KEYS))
+    folder = Path(layout.artifact("vectors", "chat", **KEYS))
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="symbolic link to"):
@@ -234,7 +234,7 @@ def test_a_spooled_line_that_was_not_finished_is_left_out_and_a_changed_one_is_d
 
 
 def test_leftovers_of_killed_writers_are_removed_after_a_day(layout: Layout):
-    folder = Path(layout.vectors("chat", **KEYS)).parent
+    folder = Path(layout.artifact("vectors", "chat", **KEYS)).parent
     old, new = (folder / disk.temporary_name(name) for name in ("seed=1", "seed=2"))
     for left in (old, new):
         left.mkdir()
@@ -298,8 +298,8 @@ def test_a_record_that_the_disk_cannot_read_is_named_and_hurts_no_other(
 
 @pytest.mark.parametrize("above", ["", "/dataset=chat"])
 def test_a_stray_file_above_artifacts_costs_none_of_them(layout: Layout, above: str):
-    vectors = Path(layout.vectors("chat", **KEYS)) / "vectors.parquet"
-    kind = Path(layout.vectors("chat", **KEYS).partition("/dataset=")[0])
+    vectors = Path(layout.artifact("vectors", "chat", **KEYS)) / "vectors.parquet"
+    kind = Path(layout.artifact("vectors", "chat", **KEYS).partition("/dataset=")[0])
     shutil.copy(vectors, f"{kind}{above}/mine.parquet")
     for fault in found(layout):
         repaired(layout, dataset_of(fault), fault)
@@ -324,7 +324,7 @@ def test_the_remedy_of_a_damaged_commit_says_that_names_are_lost(layout: Layout)
 
 
 def test_a_repair_deletes_nothing_behind_a_link_above_artifacts(layout: Layout, tmp_path: Path):
-    folder = Path(layout.vectors("chat", **KEYS).partition("/vectors/")[0])
+    folder = Path(layout.artifact("vectors", "chat", **KEYS).partition("/vectors/")[0])
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
     before = sorted(tmp_path.joinpath("moved").rglob("*"))
@@ -345,7 +345,7 @@ def test_a_run_that_is_being_written_is_not_verified_nor_set_aside(layout: Layou
 
 
 def test_a_part_that_was_made_again_meanwhile_is_left_alone(layout: Layout):
-    vectors = Path(layout.vectors("chat", **KEYS)) / "vectors.parquet"
+    vectors = Path(layout.artifact("vectors", "chat", **KEYS)) / "vectors.parquet"
     content = vectors.read_bytes()
     vectors.write_bytes(content[:-1])
     (fault,) = found(layout)
@@ -380,7 +380,9 @@ def test_folders_of_other_names_are_no_datasets(layout: Layout):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_lost_end_of_both_tables_is_noticed_by_what_was_made_of_it(layout: Layout, version: int):
     lineage = Lineage(kind="snapshots", dataset="chat", table_version=2)
-    address = write_artifact(layout.snapshots("chat", version=2, settings="ab"), {"edges": pl.DataFrame()}, lineage)
+    address = write_artifact(
+        layout.artifact("snapshots", "chat", version=2, settings="ab"), {"edges": pl.DataFrame()}, lineage
+    )
     data = data_paths(layout)
     for path in (commit_file(layout, number) for number in range(version, 3)):
         path.unlink()
@@ -423,7 +425,7 @@ def rewritten(layout: Layout, part: str) -> tuple[Path, Any, Callable[[Any], byt
         reader = declaration if part == "declaration" else read_champion
         return path, json.loads(path.read_text())["record"], checksums.sealed, lambda: reader(layout, "chat")
     if part == "manifest":
-        address = layout.vectors("chat", **KEYS)
+        address = layout.artifact("vectors", "chat", **KEYS)
         path = Path(address, "manifest.json")
 
         def written(record: Any) -> bytes:

@@ -18,8 +18,9 @@ from dyformer.sampling.ranking_queries import RankingQueries
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries
 from flows.tasks.models import Contender, space_of, trained_until
-from flows.tasks.snapshots import HISTORY, Snapshots, open_snapshots
+from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, manifest, read_table
+from storage.artifacts.made import HISTORY
 from storage.champions import champion_lock, read_champion, replace_champion, succession, update_copy
 from storage.files import Stamp
 from storage.layout import Layout

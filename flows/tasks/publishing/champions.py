@@ -14,9 +14,10 @@ from flows.tasks.evaluation.promote import (
     record_and_stamp,
 )
 from flows.tasks.publishing.publications import publish_again
-from flows.tasks.snapshots import HISTORY, make_snapshots, open_snapshots
+from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
 from storage.artifacts.artifact import lineage_of, manifest
+from storage.artifacts.made import HISTORY
 from storage.champions import champion_lock, next_publication, replace_champion, succession, tenure, update_copy
 from storage.checksums import sha256
 from storage.drop import check_dataset

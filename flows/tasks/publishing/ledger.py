@@ -1,6 +1,8 @@
 """Published forecasts whose step is complete -> what came of them, written once and never changed: the ledger."""
 
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import polars as pl
 
@@ -8,9 +10,11 @@ from dyformer.evaluation.first_stage import linked_in, ordered
 from dyformer.evaluation.forecasts.best_partners import FIRST, NUM_PARTNERS
 from dyformer.evaluation.forecasts.forecast_rows import BACKTEST_SCHEMA, SLICES, forecast_metrics
 from dyformer.scoring.retrieval import Retrieved
+from flows.made import made
 from flows.tasks.predict import user_ids
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import ArtifactMissing, read_table, write_artifact
+from storage.artifacts.artifact import ArtifactMissing, read_table
+from storage.artifacts.made import Contents
 from storage.checksums import sha256
 from storage.published import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
 from storage.tracking.runs import open_tracker
@@ -26,16 +30,24 @@ def write_outcomes(snapshots: str) -> list[str]:
     """
     opened = open_snapshots(snapshots)
     known = set(outcomes(opened.layout, opened.dataset)["number"])
-    made = []
+    addresses = []
     for publication in publications(opened.layout, opened.dataset).iter_rows(named=True):
         steps = opened.steps.filter(start_time=publication["start_time"])["step"].to_list()
         if publication["number"] in known or not steps:
             continue
         with suppress(ArtifactMissing):  # forecasts that were removed from the store
-            made.append(
-                _compared(opened, publication["number"], publication["method"], publication["forecasts"], steps[0])
+            addresses.append(
+                made(
+                    opened,
+                    OUTCOMES,
+                    until=steps[0],
+                    settings={"number": publication["number"]},
+                    make=partial(_compared, opened, publication, steps[0]),
+                    code=(forecast_metrics, linked_in),
+                    inputs=(opened.layout.absolute(publication["forecasts"]),),
+                )
             )
-    return made
+    return addresses
 
 
 def track_ledger(snapshots: str) -> None:
@@ -56,10 +68,12 @@ def track_ledger(snapshots: str) -> None:
         run.table("ledger.csv", rows)
 
 
-def _compared(opened: Snapshots, number: int, method: str, forecasts: str, step: int) -> str:
-    address = opened.layout.absolute(forecasts)
+def _compared(opened: Snapshots, publication: dict[str, Any], step: int) -> Contents:
+    address = opened.layout.absolute(publication["forecasts"])
     pairs = _with_outcome(opened, read_table(address, "forecasts"), step)
-    named = pairs.with_columns(method=pl.lit(method), seed=pl.lit(0, pl.Int64), step=pl.lit(step, pl.Int64))
+    named = pairs.with_columns(
+        method=pl.lit(publication["method"]), seed=pl.lit(0, pl.Int64), step=pl.lit(step, pl.Int64)
+    )
     metrics = forecast_metrics(named.select(BACKTEST_SCHEMA.names()), opened.dataset).filter(step=str(step))
     is_new = {"all": pl.lit(value=True), "new": ~pl.col("linked_before"), "repeat": pl.col("linked_before")}
     rows = []
@@ -71,7 +85,7 @@ def _compared(opened: Snapshots, number: int, method: str, forecasts: str, step:
         best = value[f"precision_at_{NUM_PARTNERS}"]
         rows.append(
             {
-                "number": number,
+                "number": publication["number"],
                 "slice": part,
                 "num_pairs": own.height,
                 "num_came": int(own["came"].sum()),
@@ -82,10 +96,7 @@ def _compared(opened: Snapshots, number: int, method: str, forecasts: str, step:
                 "brier": value["brier"]["value"],
             }
         )
-    lineage = opened.lineage(OUTCOMES, until=step, settings={"number": number}, inputs=(address,))
-    keys = {"version": lineage.table_version, "until": step, "settings": lineage.settings_hash}
-    table = pl.DataFrame(rows, schema=OUTCOME_SCHEMA)
-    return write_artifact(opened.layout.outcome(opened.dataset, **keys), {OUTCOMES: table}, lineage)
+    return {OUTCOMES: pl.DataFrame(rows, schema=OUTCOME_SCHEMA)}
 
 
 def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.DataFrame:

@@ -9,7 +9,9 @@ from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_vectors
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.spaces import space_record
-from storage.artifacts.artifact import Lineage, digest, lineage_of, manifest, write_artifact
+from storage.artifacts.artifact import Lineage, digest, lineage_of, manifest
+from storage.artifacts.code import code_digest
+from storage.artifacts.made import planned
 from storage.champions import champion_lock, next_publication, replace_champion, tenure
 from storage.layout import Layout
 from storage.published import PUBLICATION_SCHEMA, PUBLICATIONS, publications
@@ -95,12 +97,9 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
         table_version=made.table_version,
         until=made.until,
         settings=row,
+        code_version=code_digest(),  # a record, of which nothing is computed
         max_event_time=made.max_event_time,
         inputs=inputs,
     )
-    keys = {"version": made.table_version, "until": made.until, "settings": lineage.settings_hash}
-    return write_artifact(
-        layout.publication(dataset, **keys),
-        {PUBLICATIONS: pl.DataFrame([row | space], schema=PUBLICATION_SCHEMA)},
-        lineage,
-    )
+    table = pl.DataFrame([row | space], schema=PUBLICATION_SCHEMA)
+    return planned(layout, lineage).made(lambda: {PUBLICATIONS: table})

@@ -62,7 +62,7 @@ def write_report(dataset: str) -> None:
     opened = open_snapshots(make_complete_snapshots(dataset))
     lineage = opened.lineage("report", until=opened.num_steps, settings={})
     keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": "any", "seed": 0}
-    write_artifact(opened.layout.report(dataset, **keys), {"metrics": pl.DataFrame()}, lineage)
+    write_artifact(opened.layout.artifact("report", dataset, **keys), {"metrics": pl.DataFrame()}, lineage)
 
 
 def due_runs(client: SyncPrefectClient, dataset: str = "missedlog") -> list[FlowRun]:
