@@ -1,0 +1,50 @@
+"""The mixture chooses its weights on validation events and beats its parts where they add up."""
+
+import numpy as np
+import pytest
+from event_logs import random_log
+
+from dyformer.baselines import event_mixture
+from dyformer.baselines.event_heuristics import PairMemory, Popularity
+from dyformer.baselines.event_mixture import EventMixture, mixed_parts
+from dyformer.evaluation.events.splits import EventTrial, Visibility, split_events
+from dyformer.evaluation.events.trials import ranked_events
+from dyformer.scoring.event_ranks import event_ranks, mean_reciprocal_rank
+
+LOG = random_log(num_events=1_500, num_nodes=40, num_times=900)
+TRIAL = EventTrial(log=LOG, splits=split_events(LOG), visibility=Visibility())
+
+
+def validation_mrr(method) -> float:
+    ranks = ranked_events("method", method, TRIAL, seed=0).filter(split="validation")
+    return float((1 / ranks["rank"]).mean())  # pyright: ignore[reportArgumentType]
+
+
+def test_parts_are_fractions():
+    [event_Q] = TRIAL.ranked("test")
+    parts = np.concatenate(list(mixed_parts(LOG, TRIAL.queries(event_Q), 3_600)))
+    assert parts.shape == (len(event_Q), 40, 3)
+    assert (parts.min(), parts[..., 1].max()) == (0, 1)
+    assert parts.max() == 1
+
+
+def test_chosen_weights_are_the_best_on_validation(monkeypatch: pytest.MonkeyPatch):
+    mixed = validation_mrr(EventMixture())
+    assert mixed > max(validation_mrr(PairMemory()), validation_mrr(Popularity()))
+    values = []
+    for weight in (0.0, 0.01, 1.0):
+        monkeypatch.setattr(event_mixture, "all_weights", lambda weight=weight: iter([np.array([1, weight, weight])]))
+        values.append(validation_mrr(EventMixture()))
+    assert max(values) <= mixed
+    assert len(set(values)) == 3
+
+
+def test_weights_depend_on_validation_alone():
+    log, training, validation = TRIAL.fitting
+    rank_events = EventMixture().fit_events(log, training, validation, seed=0)
+    [event_Q] = TRIAL.ranked("test")
+    queries = TRIAL.queries(event_Q)
+    found = event_ranks(rank_events(LOG, queries), LOG, queries, TRIAL.chosen(event_Q))
+    again = event_ranks(rank_events(LOG, queries), LOG, queries, TRIAL.chosen(event_Q))
+    np.testing.assert_array_equal(found, again)
+    assert mean_reciprocal_rank(found) > 0.2

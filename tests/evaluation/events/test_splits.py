@@ -1,0 +1,185 @@
+"""Splits by quantiles of time, what is visible to an event, and sampled negatives."""
+
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from event_logs import log_of, random_log
+
+from dyformer.evaluation.events import splits as splits_module
+from dyformer.evaluation.events.splits import (
+    SPLITS,
+    EventTrial,
+    TooFewEvents,
+    UnknownVisibility,
+    Visibility,
+    num_visible,
+    sampled_negatives,
+    split_events,
+)
+
+LOG = random_log()
+HALVES = log_of([(0, 0, time // 2) for time in range(40)])  # two events at each of 20 times
+
+
+def trial_of(visible: str = "strict", log=LOG, **more) -> EventTrial:
+    return EventTrial(log=log, splits=split_events(log), visibility=Visibility.parse(visible), **more)
+
+
+def test_events_of_one_time_stay_in_one_split_and_quantiles_divide_the_log():
+    splits = split_events(LOG)
+    first, second = np.quantile(LOG.time_E, [0.7, 0.85])
+    assert splits.first_validation == (LOG.time_E <= first).sum()
+    assert splits.first_test == (LOG.time_E <= second).sum()
+    for bound in (splits.first_validation, splits.first_test):
+        assert LOG.time_E[bound - 1] < LOG.time_E[bound]
+
+
+@pytest.mark.parametrize("rows", [[(0, 0, 5)] * 9, [(0, 0, 1), (0, 0, 2)]])
+def test_a_log_without_enough_times_is_refused(rows: list):
+    with pytest.raises(TooFewEvents, match="expected"):
+        split_events(log_of(rows))
+
+
+def test_strict_shows_all_events_before_the_time():
+    visible_E = num_visible(LOG, split_events(LOG), Visibility.parse("strict"))
+    np.testing.assert_array_equal(visible_E, [(LOG.time_E < time).sum() for time in LOG.time_E])
+
+
+def test_batches_start_with_each_split_and_show_no_equal_time():
+    splits = split_events(HALVES)
+    assert (splits.first_validation, splits.first_test) == (28, 34)
+    visible_E = num_visible(HALVES, splits, Visibility.parse("batch:4"))
+    np.testing.assert_array_equal(visible_E[28:34], [28, 28, 28, 28, 32, 32])
+    np.testing.assert_array_equal(visible_E[34:], [34, 34, 34, 34, 38, 38])
+    # Batches of three events divide pairs of equal times: the second one does not see the first.
+    visible_E = num_visible(HALVES, splits, Visibility.parse("batch:3"))
+    np.testing.assert_array_equal(visible_E[28:34], [28, 28, 28, 30, 31, 31])
+
+
+def test_a_window_freezes_the_state_at_its_start():
+    visible_E = num_visible(LOG, split_events(LOG), Visibility.parse("window:1h"))
+    hour = 3_600_000_000
+    np.testing.assert_array_equal(visible_E, [(LOG.time_E < time // hour * hour).sum() for time in LOG.time_E])
+    steps_E = num_visible(HALVES, split_events(HALVES), Visibility.parse("window:4"))
+    np.testing.assert_array_equal(steps_E, [8 * (time // 4) for time in HALVES.time_E])
+
+
+@pytest.mark.parametrize("text", ["", "all", "batch", "batch:0", "batch:x", "window:", "strict:3", "strict:"])
+def test_other_visibilities_are_refused(text: str):
+    with pytest.raises(UnknownVisibility, match="write strict"):
+        Visibility.parse(text)
+
+
+def test_a_window_that_does_not_fit_the_times_is_refused():
+    for log, text in ((LOG, "window:3"), (HALVES, "window:1h"), (LOG, "window:1mo")):
+        with pytest.raises(UnknownVisibility, match="window"):
+            num_visible(log, split_events(log), Visibility.parse(text))
+
+
+@pytest.mark.parametrize("text", ["strict", "batch:200", "window:1h"])
+def test_a_visibility_is_written_as_it_is_read(text: str):
+    assert str(Visibility.parse(text)) == text
+
+
+def test_a_method_is_fitted_on_nothing_of_the_test():
+    trial = trial_of()
+    log, training, validation = trial.fitting
+    assert len(log) == trial.splits.first_test == len(training) + len(validation)
+    assert training.candidate_QC is None
+    assert validation.candidate_QC is None
+    np.testing.assert_array_equal(validation.source_Q, LOG.source_E[trial.splits.events("validation")])
+    np.testing.assert_array_equal(validation.num_visible_Q, trial.num_visible_E[trial.splits.events("validation")])
+
+
+def test_an_event_of_a_source_with_itself_is_not_ranked():
+    log = log_of([(event % 3, (event * 2) % 3, event) for event in range(40)], two_sides=False)
+    trial = trial_of(log=log)
+    ranked = np.concatenate(list(trial.ranked("test")))
+    test = np.arange(40)[trial.splits.events("test")]
+    np.testing.assert_array_equal(ranked, test[log.source_E[test] != log.target_E[test]])
+    assert len(ranked) < len(test)
+
+
+@pytest.fixture
+def generator_of_py_tgb(monkeypatch: pytest.MonkeyPatch):
+    """The generator reads a class of torch_geometric for its annotations alone; a stand-in spares that package."""
+    pytest.importorskip("tgb", reason="py-tgb is not installed")
+    if "torch_geometric" not in sys.modules:
+        package, data = ModuleType("torch_geometric"), ModuleType("torch_geometric.data")
+        data.TemporalData = object  # pyright: ignore[reportAttributeAccessIssue]
+        monkeypatch.setitem(sys.modules, "torch_geometric", package)
+        monkeypatch.setitem(sys.modules, "torch_geometric.data", data)
+    from tgb.linkproppred.negative_generator import NegativeEdgeGenerator
+
+    return NegativeEdgeGenerator
+
+
+class Edges:
+    """Events as the generator reads them."""
+
+    def __init__(self, log, part: slice) -> None:
+        import torch
+
+        self.src, self.dst, self.t = (
+            torch.from_numpy(values[part].copy()) for values in (log.source_E, log.target_E, log.time_E)
+        )
+
+
+@pytest.mark.parametrize(("num_nodes", "num_negatives"), [(60, 20), (30, 24), (20, 40)])
+def test_negatives_are_those_of_py_tgb_with_its_seed(
+    generator_of_py_tgb, tmp_path: Path, num_nodes: int, num_negatives: int
+):
+    log = random_log(num_nodes=num_nodes, num_events=500)
+    splits = split_events(log)
+    oracle = generator_of_py_tgb(
+        "log",
+        first_dst_id=0,
+        last_dst_id=num_nodes - 1,
+        num_neg_e=num_negatives,
+        strategy="hist_rnd",
+        rnd_seed=42,
+        historical_data=Edges(log, slice(0, splits.first_validation)),
+    )
+    found = sampled_negatives(log, splits, num_negatives=num_negatives)
+    for split, name in zip(SPLITS, ("val", "test"), strict=True):
+        part = splits.events(split)
+        oracle.generate_negative_samples(Edges(log, part), name, str(tmp_path))
+        drawn = pickle.loads((tmp_path / f"log_{name}_ns.pkl").read_bytes())
+        events = zip(log.source_E[part].tolist(), log.target_E[part].tolist(), log.time_E[part].tolist(), strict=True)
+        for row, event in zip(found[split], events, strict=True):
+            np.testing.assert_array_equal(row[row >= 0], drawn[event].astype(np.int64))
+
+
+def test_negatives_avoid_what_the_source_chose_at_that_time():
+    log = random_log(num_nodes=40)
+    splits = split_events(log)
+    found = sampled_negatives(log, splits, num_negatives=10)
+    training = set(zip(log.source_E[: splits.first_validation], log.target_E[: splits.first_validation], strict=True))
+    for split in SPLITS:
+        for row, event in enumerate(range(len(log))[splits.events(split)]):
+            source, time = log.source_E[event], log.time_E[event]
+            chosen = set(log.target_E[(log.source_E == source) & (log.time_E == time)])
+            own = found[split][row].tolist()
+            assert len(set(own)) == 10
+            assert not chosen & set(own)
+            past = {target for target in range(40) if (source, target) in training} - chosen
+            assert len(past & set(own)) == min(5, len(past))
+
+
+def test_parts_of_sampled_queries_are_the_whole(monkeypatch: pytest.MonkeyPatch):
+    log = random_log(num_nodes=40)
+    trial = trial_of(log=log, negatives=sampled_negatives(log, split_events(log), num_negatives=10))
+    whole = list(trial.ranked("test"))
+    monkeypatch.setattr(splits_module, "MAX_CANDIDATES", 100)
+    parts = list(trial.ranked("test"))
+    assert [len(part) for part in parts][:2] == [9, 9]
+    assert len(whole) == 1
+    candidates = [trial.ranked_queries("test", part).candidate_QC for part in parts]
+    expected = trial.ranked_queries("test", whole[0]).candidate_QC
+    assert expected is not None
+    np.testing.assert_array_equal(np.concatenate([block for block in candidates if block is not None]), expected)
+    assert (expected == log.target_E[whole[0]][:, None]).any(axis=1).all()
