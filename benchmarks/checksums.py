@@ -13,7 +13,7 @@ import polars as pl
 
 from dyformer.logs.events import ReadResult
 from storage import checksums
-from storage.events import delta
+from storage.events import versions
 from storage.events.commits import append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import read_events
@@ -53,21 +53,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout(folder)
         append(layout, "log", log(), "0" * 64)
-        table = delta.opened(layout.interactions("log"))
-        assert table is not None
-        num_bytes = sum(file.num_bytes for file in table.data_files)
+        (part,) = [part for part in versions.newest(layout, "log").parts if part["name"] == versions.INTERACTIONS]
 
         def checked() -> pl.DataFrame:
             checksums._file_sha256.cache_clear()  # a check is made once in a process  # noqa: SLF001
             return read_events(layout, "log")
 
         def unchecked() -> pl.DataFrame:
-            with mock.patch.object(delta, "readable", lambda table, file: (f"{table.address}/{file.path}", None)):
+            with mock.patch.object(versions, "_readable", lambda location, part: location):
                 return read_events(layout, "log")
 
         assert checked().equals(unchecked())
         seconds = measure.cpu_seconds({"checked": checked, "unchecked": unchecked})
-    print(f"{NUM_ROWS:,} events in {len(table.data_files)} files of {num_bytes / 2**20:.0f} MiB in all")
+    print(f"{NUM_ROWS:,} events in a file of {part['bytes'] / 2**20:.0f} MiB")
     for name, value in measure.medians(seconds).items():
         print(f"{name}: {value:.2f} s")
     ratios = measure.ratios(seconds["checked"], seconds["unchecked"])

@@ -124,70 +124,6 @@ class Manifest(BaseModel, strict=True):
     files: dict[str, StoredFile]
 
 
-class Counts(BaseModel):
-    """The counts and the times of the rows of a source."""
-
-    batch: Text
-    num_read: Count
-    num_accepted: Count
-    num_quarantined: Count
-    num_dropped: Count
-    num_duplicates: Count
-    first_time: Whole
-    last_time: Whole
-
-
-class Source(Counts, strict=True):
-    """A source that a commit brought."""
-
-    files: list[str] = []
-
-
-class Commit(BaseModel, strict=True):
-    """What a commit of the event table says about its sources; one of an earlier version has one source."""
-
-    version: Count
-    arrival: Whole
-    sources: list[Source]
-
-
-class EarlierCommit(Counts):
-    """A commit of one source, as an earlier version wrote it; its numbers may be texts."""
-
-    version: Count
-    arrival: Whole
-
-
-class Added(BaseModel, strict=True):
-    """A data file that a commit adds."""
-
-    path: str
-    size: Count
-    tags: dict[str, str | None] | None = None
-
-
-class Removed(BaseModel, strict=True):
-    """A data file that a commit removes."""
-
-    path: str
-
-
-class Transaction(BaseModel, strict=True):
-    """The version of an application that a commit records."""
-
-    appId: str
-    version: Whole
-
-
-class Action(BaseModel, strict=True):
-    """A line of a commit of a Delta table."""
-
-    commitInfo: dict[str, Any] | None = None
-    add: Added | None = None
-    remove: Removed | None = None
-    txn: Transaction | None = None
-
-
 class Spooled(BaseModel, strict=True):
     """What all records that wait for MLflow have."""
 
@@ -277,13 +213,6 @@ def wrong_kind(model: type[BaseModel], record: Any) -> str | None:
         where = ".".join(map(str, fault["loc"]))[:80]
         return f"is wrong in kind: {where or 'the record'}: {fault['msg']}".encode("ascii", "backslashreplace").decode()
     return None
-
-
-def wrong_in_commit(info: dict[str, Any]) -> str | None:
-    """Say what is wrong with the metadata of a commit; those of other programs say nothing about sources."""
-    if "sources" in info:
-        return wrong_kind(Commit, info)
-    return wrong_kind(EarlierCommit, info) if "num_read" in info else None
 
 
 def wrong_in_spool(record: Any) -> str | None:

@@ -1,7 +1,8 @@
 """The address of everything that is stored; the only module that builds paths and URLs.
 
     1_raw/dataset=uci/                                              fetched files as published
-    2_events/dataset=uci/{declaration.json,interactions,nodes}      the transactional tables
+    2_events/dataset=uci/commit=3                                   events, rejected rows and nodes of an ingest
+    2_events/dataset=uci/{declaration,raw_files}.json               how the log is read, and which files were
     3_snapshots/snapshots/dataset=uci/version=3/settings=ab12cd34ef56
     4_graphs/pagerank/dataset=uci/version=3/until=12/settings=...
     5_checkpoints/pretrain/dataset=uci/version=3/until=12/settings=.../seed=0
@@ -87,13 +88,17 @@ class Layout:
         """JSON record of how a log is read: columns, separator, time unit, window."""
         return self._join(EVENTS, _hive(dataset=dataset), "declaration.json")
 
-    def interactions(self, dataset: str) -> str:
-        """Delta table of the accepted and the quarantined rows of a log."""
-        return self._join(EVENTS, _hive(dataset=dataset), "interactions")
+    def commits(self, dataset: str) -> str:
+        """Folder of the commits of a log's events, beside its declaration."""
+        return self._join(EVENTS, _hive(dataset=dataset))
 
-    def nodes(self, dataset: str) -> str:
-        """Delta table of the permanent node dictionary."""
-        return self._join(EVENTS, _hive(dataset=dataset), "nodes")
+    def commit(self, dataset: str, version: int) -> str:
+        """Artifact with the tables `interactions`, `quarantine`, `nodes`, `sources` and `parts` of one commit."""
+        return self._join(EVENTS, _hive(dataset=dataset, commit=version))
+
+    def raw_files(self, dataset: str) -> str:
+        """JSON record of the raw files that were read: by address, what shows a change, and the checksum."""
+        return self._join(EVENTS, _hive(dataset=dataset), "raw_files.json")
 
     @property
     def datasets(self) -> str:
@@ -257,7 +262,7 @@ def _safe(name: str) -> str:
 
 
 def _normal_root(root: str) -> str:
-    if "%" in root:  # the Delta library decodes it and reads another folder
+    if "%" in root:  # MLflow decodes it and writes to another folder
         raise ValueError(f"storage root {root!r}: choose a name without '%'")
     if root.startswith("s3://"):
         if not root.removeprefix("s3://").strip("/"):

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import polars as pl
-
 from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_bytes
@@ -15,10 +13,9 @@ from storage.artifacts.unfinished import without_manifest
 from storage.champions import MISSING, champion_problems, repair_champion
 from storage.checksums import Damaged, link_in, no_folder_at
 from storage.disk import ReadFailed
-from storage.events import delta, rows
+from storage.events import versions
 from storage.events.declarations import declaration
-from storage.events.delta_log import LOG, TableDamaged, actions_in
-from storage.events.table import sources_of, table_of
+from storage.events.versions import TableDamaged, Version
 from storage.layout import CHECKPOINTS, Layout
 from storage.locks import not_in_use
 from storage.tracking import spool
@@ -96,59 +93,64 @@ def _repairable(address: str, problem: str, repair: Repair) -> Fault:
 
 
 def _of_events(layout: Layout, dataset: str) -> Iterator[Fault]:
-    events, nodes = layout.interactions(dataset), layout.nodes(dataset)
-    found = delta.faults(events)
-    in_nodes = delta.faults(nodes)
-    if not found and not in_nodes:
-        try:
-            table = table_of(layout, dataset)
-            in_nodes = [(nodes, "differs from the events")] if table and not _is_dictionary(nodes, table) else []
-        except TableDamaged as error:  # the newest commit is missing, which only its traces show
-            found = [(error.address, error.problem)]
-        except pl.exceptions.PolarsError as error:  # a file of an earlier version, which has no checksum
-            found = [(events, f"has a data file that cannot be decoded ({str(error).strip().splitlines()[0]})")]
-    lost_commits = any(address.endswith(".json") for address, _ in found)
+    found = list(_event_faults(layout, dataset))
+    remedy = _events_remedy(layout, dataset) if found else ""
     for address, problem in found:
-        remedy = _events_remedy(layout, dataset, lost_commits=lost_commits)
         yield Fault(address=address, problem=problem, remedy=remedy)
-    again = Repair(
-        before="`--repair` makes the dictionary again from the events",
-        after="the dictionary was made again from the events",
-        action=partial(_make_dictionary, layout, dataset),
-    )
-    for address, problem in in_nodes:
-        if found:
-            yield Fault(address=address, problem=problem, remedy="made again from the events, once they are sound")
-        else:
-            yield _repairable(address, problem, again)
 
 
-def _is_dictionary(address: str, table: delta.Table) -> bool:
-    """Whether the dictionary has the nodes that the events have."""
-    known = rows.known_nodes(address, table, table.version)
-    return known.equals(rows.nodes_of(table))
-
-
-def _make_dictionary(layout: Layout, dataset: str) -> None:
-    address, table = layout.nodes(dataset), delta.opened(layout.interactions(dataset))
-    if table is None or (not delta.faults(address) and _is_dictionary(address, table)):
+def _event_faults(layout: Layout, dataset: str) -> Iterator[tuple[str, str]]:
+    """Give the damaged files of all commits, and what is wrong with each."""
+    try:
+        addresses = [layout.commit(dataset, number) for number in versions.commit_numbers(layout, dataset)]
+    except TableDamaged as error:
+        yield error.address, error.problem
         return
-    files.remove_folder(address)
-    rows.extend_dictionary(address, table)
-
-
-def _events_remedy(layout: Layout, dataset: str, *, lost_commits: bool) -> str:
-    """Name the raw files of which the events were made."""
-    names: list[str] = []
-    for name in files.stamps(f"{layout.interactions(dataset)}/{LOG}"):
-        location = f"{layout.interactions(dataset)}/{LOG}/{name}"
+    found = [fault for address in addresses for fault in _commit_faults(address)]
+    if not found:
         try:
-            actions = actions_in(location, files.read_bytes(location))
-        except (TableDamaged, OSError):
-            continue
-        sources = sources_of(delta.Table(address="", commits=(actions,)))
-        names += [file for source in sources for file in source.get("files", [f"SHA-256 {source['batch'][:12]}..."])]
-    names = list(dict.fromkeys(names))
+            found = _chain_faults(layout, versions.newest(layout, dataset), dataset)
+        except TableDamaged as error:  # one is missing, or is that of another number
+            found = [(error.address, error.problem)]
+    yield from found
+
+
+def _commit_faults(address: str) -> list[tuple[str, str]]:
+    if (problem := no_folder_at(address)) is not None:
+        return [(address, problem)]
+    try:
+        return artifact.faults(address)
+    except artifact.ArtifactMissing:
+        # Where an object store has files alone, their writer is at work or was killed, for an hour at least.
+        is_lost = not files.is_remote(address) or address in without_manifest(files.find(address))
+        return [(f"{address}/{artifact.MANIFEST}", "is missing")] if is_lost else []
+
+
+def _chain_faults(layout: Layout, newest: Version, dataset: str) -> list[tuple[str, str]]:
+    """Find commits that do not follow the one before, because one of the two was replaced."""
+    found, before = [], ""
+    for number in range(1, newest.number + 1):
+        address = layout.commit(dataset, number)
+        record = artifact.record_of(address)
+        assert record is not None, "its files were verified"
+        if before and before not in record["lineage"]["inputs"].values():
+            found.append((f"{address}/{artifact.MANIFEST}", f"does not follow commit {number - 1} as it is now"))
+        before = record["digest"]
+    return found
+
+
+def _events_remedy(layout: Layout, dataset: str) -> str:
+    """Name the raw files of which the events were made, by the newest commit that can be read."""
+    names, lost_commits = [], False
+    try:
+        for number in reversed(versions.commit_numbers(layout, dataset)):
+            with suppress(Damaged):
+                sources = versions.opened(layout, dataset, number).sources
+                names = list(dict.fromkeys(name for source in sources for name in source["files"]))
+                break
+            lost_commits = True
+    except TableDamaged as error:
+        return error.remedy
     more = f" and {len(names) - MOST_FILES} more" if len(names) > MOST_FILES else ""
     listed = ", ".join(names[:MOST_FILES]) + more if names else "their names are lost"
     if names and lost_commits:

@@ -22,7 +22,8 @@ from storage.events import scratch_database
 from storage.events.commits import append_all
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
-from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events, table_of
+from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events
+from storage.events.versions import newest
 from storage.layout import Layout
 from storage.leftovers import remove_leftovers
 from storage.locks import in_use
@@ -226,7 +227,7 @@ def known_and_ingested(on_damage: Callable[[str], None] = print) -> list[dict[st
 def _declared_window(layout: Layout, dataset: str, on_damage: Callable[[str], None]) -> str | None:
     """Return the window of a stored log, and report damage of its records."""
     try:
-        table_of(layout, dataset)
+        newest(layout, dataset)
         return (declaration(layout, dataset) or {}).get("window")
     except (Damaged, ReadFailed) as error:
         on_damage(str(error))

@@ -3,10 +3,15 @@
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import io
 import json
+import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +26,7 @@ from storage.kinds import is_below, wrong_kind
 
 MANIFEST = "manifest.json"
 MOST_LETTERS = 100  # of a name in a message
+TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of a rename: an artifact has the name
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
 
 
@@ -77,7 +83,7 @@ def write_artifact(address: str, contents: Mapping[str, pl.DataFrame | bytes], l
 
 def manifest(address: str) -> Lineage | None:
     """Lineage of a complete artifact, else None; ArtifactDamaged when the manifest was changed."""
-    record = _record(address)
+    record = record_of(address)
     if record is None or not _all_there(address, record):
         return None
     return Lineage(**record["lineage"])
@@ -131,6 +137,89 @@ def scan_table(address: str, name: str) -> pl.LazyFrame:
     return pl.scan_parquet(path, hive_partitioning=False, glob=False)
 
 
+class Draft:
+    """A new artifact, whose files are written to a local folder one after the other, because memory may hold none."""
+
+    def __init__(self, address: str, folder: Path):
+        """Start an artifact without files; `drafted` makes the folder and removes it."""
+        self.address, self.folder = address, folder
+        self.entries: dict[str, dict[str, Any]] = {}
+        # In an object store no writer touches the files of another one, even if they have the same content.
+        self._suffix = f"-{uuid.uuid4().hex[:12]}" if files.is_remote(address) else ""
+
+    def path(self, name: str) -> Path:
+        """Where a file is written; `add` follows once it is complete."""
+        stem, dot, suffix = name.rpartition(".")
+        return self.folder / f"{stem}{self._suffix}{dot}{suffix}"
+
+    def add(self, name: str) -> dict[str, Any]:
+        """Wait until the disk has a complete file; return its entry in the manifest: path, bytes, sha256."""
+        path = self.path(name)
+        with disk.named_write(Path(self.address, name)), path.open("rb") as stream:
+            os.fsync(stream.fileno())
+            checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+        self.entries[name] = {"path": path.name, "bytes": path.stat().st_size, "sha256": checksum}
+        return self.entries[name]
+
+    def published(self, lineage: Lineage) -> bool:
+        """Give the files their address unless an artifact has it; returns whether this call did.
+
+        Of several writers one succeeds, also on several machines. After an error the files may be visible, though not
+        on the disk yet.
+        """
+        content = _manifest_of(lineage, self.entries)
+        return self._uploaded(content) if files.is_remote(self.address) else self._renamed(content)
+
+    def _renamed(self, manifest_bytes: bytes) -> bool:
+        final = Path(self.address)
+        with disk.named_write(final):
+            disk.write_synced(self.folder / MANIFEST, manifest_bytes)
+            disk.sync_folder(self.folder)
+            try:
+                self.folder.rename(final)
+            except OSError as error:
+                if error.errno not in TAKEN:
+                    raise
+                return False
+            disk.sync_folder(final.parent)
+        return True
+
+    def _uploaded(self, manifest_bytes: bytes) -> bool:
+        locations = [f"{self.address}/{entry['path']}" for entry in self.entries.values()]
+        try:
+            for location, entry in zip(locations, self.entries.values(), strict=True):
+                files.write_bytes(location, self.folder / entry["path"])
+        except (Exception, KeyboardInterrupt):
+            _remove_each(locations)
+            raise
+        if files.create_bytes(f"{self.address}/{MANIFEST}", manifest_bytes):
+            return True
+        _remove_each(locations)
+        return False
+
+
+@contextmanager
+def drafted(address: str) -> Iterator[Draft]:
+    """Start an artifact beside its address, or in the temporary folder for S3; what is not published is removed."""
+    final = Path(address)
+    if files.is_remote(address):
+        folder = Path(tempfile.mkdtemp(prefix="dyformer-"))
+    else:
+        folder = final.with_name(disk.temporary_name(final.name))
+        with disk.named_write(final):
+            disk.make_folder(folder)
+    try:
+        yield Draft(address, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_each(locations: list[str]) -> None:
+    for location in locations:
+        with contextlib.suppress(OSError):  # a later writer removes it
+            files.remove(location)
+
+
 def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) -> None:
     if (problem := link_in(address)) is not None:
         raise ArtifactDamaged(address, problem, REMEDY)
@@ -156,7 +245,7 @@ def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
         try:
             temporary.rename(final)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these two errors: an artifact has the name
+            if error.errno not in TAKEN:
                 raise
         else:
             return
@@ -175,10 +264,24 @@ def _publish_remote(address: str, encoded: dict[str, bytes], lineage: Lineage) -
     stored = {name: _with_checksum(name, content) for name, content in encoded.items()}
     for name, content in encoded.items():
         files.write_bytes(f"{address}/{stored[name]}", content)
-    files.write_bytes(f"{address}/{MANIFEST}", _manifest_bytes(lineage, encoded, stored))
+    if not _has_manifest(address, _manifest_bytes(lineage, encoded, stored), lineage):
+        return
     # Files of replaced artifacts stay for a day, because others may be reading them, or writing the same names.
     for location in set(files.find(address)) - {f"{address}/{name}" for name in (MANIFEST, *stored.values())}:
         files.remove_old(location)
+
+
+def _has_manifest(address: str, content: bytes, lineage: Lineage) -> bool:
+    """Write a manifest where there is none, or in place of a stale one; False if another writer was first."""
+    location = f"{address}/{MANIFEST}"
+    while not files.create_bytes(location, content):
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            stale = files.stamp(location)
+            if is_current(address, lineage):
+                return False
+            if files.replace_bytes(location, content, stale):
+                return True
+    return True
 
 
 def _with_checksum(name: str, content: bytes) -> str:
@@ -192,7 +295,11 @@ def _manifest_bytes(lineage: Lineage, encoded: Mapping[str, bytes], stored: Mapp
         name: {"path": stored[name], "bytes": len(content), "sha256": sha256(content)}
         for name, content in encoded.items()
     }
-    record = {"lineage": dataclasses.asdict(lineage), "files": listed}
+    return _manifest_of(lineage, listed)
+
+
+def _manifest_of(lineage: Lineage, listed: Mapping[str, Mapping[str, Any]]) -> bytes:
+    record: dict[str, Any] = {"lineage": dataclasses.asdict(lineage), "files": dict(listed)}
     record["digest"] = _digest(record)
     return json.dumps(record, indent=1, sort_keys=True).encode()
 
@@ -212,7 +319,8 @@ def faults(address: str) -> list[tuple[str, str]]:
     return [(location, problem) for location, problem in found if problem is not None]
 
 
-def _record(address: str) -> dict[str, Any] | None:
+def record_of(address: str) -> dict[str, Any] | None:
+    """Checked manifest of an artifact (lineage, files, digest), None where there is none; raises ArtifactDamaged."""
     location = f"{address}/{MANIFEST}"
     try:
         content = files.read_bytes(location)
@@ -255,7 +363,7 @@ def _whole(content: bytes) -> dict[str, Any] | None:
 
 
 def _required(address: str) -> dict[str, Any]:
-    record = _record(address)
+    record = record_of(address)
     if record is None:
         raise ArtifactMissing(f"there is no finished artifact under {address}: run the command that makes it")
     return record

@@ -7,7 +7,7 @@ from storage import files
 from storage.artifacts.artifact import MANIFEST
 
 CONTENT = (".parquet", "/weights.safetensors")
-LAST_KEY = re.compile("(settings|seed)=.+")
+LAST_KEY = re.compile("(settings|seed|commit)=.+")
 WRITING_SECONDS = 3600.0  # a writer needs minutes, and the clock of an object store may be another one
 
 

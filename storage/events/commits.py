@@ -1,25 +1,32 @@
-"""New sources of an ingest -> one atomic commit to the event table, and permanent numbers for their nodes.
+"""New sources of an ingest -> one atomic commit to their log, and permanent numbers for their nodes.
 
 The writers of one machine wait for each other. One that finds a commit of another machine starts again, because its
 nodes may have other numbers then.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+import dyformer
 from dyformer.logs.events import ReadResult
 from storage import files
-from storage.events import data_files, delta, rows
-from storage.events.delta import Table
+from storage.artifacts.artifact import MANIFEST, Draft, Lineage, drafted, record_of
+from storage.disk import named_write, sync_folder
+from storage.events import rows, versions
 from storage.events.disk_rows import SpilledRows
-from storage.events.rows import ACCEPTED, QUARANTINE_COLUMNS, STORED_COLUMNS, HeldRows
-from storage.events.table import COUNTS, newest_in, sources_of, table_of
+from storage.events.rows import NODE_COLUMNS, QUARANTINE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS, HeldRows
+from storage.events.versions import COMMIT, COUNTS, HIDDEN_COMMIT, INTERACTIONS, NODES, QUARANTINE, Version
 from storage.layout import Layout
 from storage.locks import alone
+
+NUM_FOLDERS = 4  # above the commits: the dataset, 2_events, the store, and the folder that has the store's name
+NUM_FILES = 6  # of a commit
+ENGINE = f"dyformer {dyformer.__version__}"
 
 
 class TableBusy(ValueError):
@@ -112,70 +119,98 @@ def append_all(
 def _try_append(
     layout: Layout, dataset: str, sources: list[_Source], target_side: int, drop_known: bool
 ) -> list[Ingest] | None:
-    """Commit the sources that the table lacks; None if another machine's writer committed first."""
-    table_of(layout, dataset)
-    address = layout.interactions(dataset)
-    table = delta.opened_or_created(address, STORED_COLUMNS, partition_by="accepted")
-    delta.sync(table)
-    for each in (table, delta.opened(layout.nodes(dataset))):
-        _remove_leftovers(each)
-    known = {source["batch"]: source for source in sources_of(table)}
+    """Commit the sources that the log lacks; None if another machine's writer committed first."""
+    before = versions.newest(layout, dataset)
+    _sync(before.folder)
+    _remove_leftovers(layout, before)
+    known = {source["batch"]: source for source in before.sources}
     fresh = [source for source in sources if source.batch not in known]
-    made, nodes = _commit(layout, dataset, table, fresh, target_side, drop_known) if fresh else ([], None)
-    if made is None:
+    ingests = _commit(layout, dataset, before, fresh, target_side, drop_known) if fresh else []
+    if ingests is None:
         return None
-    rows.extend_dictionary(layout.nodes(dataset), delta.opened(address) or table, nodes)
-    ingests = {ingest.batch: ingest for ingest in made}
-    return [ingests.get(source.batch) or _ingest_of(known[source.batch]) for source in sources]
+    made = {ingest.batch: ingest for ingest in ingests}
+    return [made.get(source.batch) or _ingest_of(known[source.batch]) for source in sources]
 
 
 def _commit(
-    layout: Layout, dataset: str, table: Table, sources: list[_Source], target_side: int, drop_known: bool
-) -> tuple[list[Ingest] | None, pl.DataFrame | None]:
-    """Commit sources; returns their records and the new nodes, or (None, None) if another writer committed first."""
-    known = rows.known_nodes(layout.nodes(dataset), table, table.version)
+    layout: Layout, dataset: str, before: Version, sources: list[_Source], target_side: int, drop_known: bool
+) -> list[Ingest] | None:
+    """Commit sources and return their records, None if another writer committed first."""
+    known = before.rows(NODES, NODE_COLUMNS).sort("node").collect()
     _check_sides(dataset, known, target_side)
-    sources = _without_known(table, sources) if drop_known else sources
-    ingests = [_counted(source, table.version + 1, newest_in(table)) for source in sources]
+    sources = _without_known(before, sources) if drop_known else sources
+    number = before.number + 1
+    ingests = [_counted(source, number, before.number) for source in sources]
     changed = [source for source, ingest in zip(sources, ingests, strict=True) if ingest.changed]
     if not changed:
-        return ingests, None
-    arrival = time.time_ns() // 1000
-    records = [asdict(ingest) | _about(source.rows) for source, ingest in zip(sources, ingests, strict=True)]
-    metadata = {
-        "version": table.version + 1,
-        "arrival": arrival,
-        "sources": [each for each in records if each["changed"]],
-    }
-    same = {"ingest": table.version + 1, "target_side": target_side, "arrival": arrival}
+        return ingests
+    same = {"ingest": number, "target_side": target_side, "arrival": time.time_ns() // 1000}
+    listed = [
+        asdict(ingest) | {"arrival": same["arrival"]} | _about(source.rows)
+        for source, ingest in zip(sources, ingests, strict=True)
+        if ingest.changed
+    ]
+    with drafted(layout.commit(dataset, number)) as draft:
+        parts = _written(draft, changed, known, same)
+        versions.write_lists(draft, before, listed, parts)
+        lineage = Lineage(
+            kind="events",
+            dataset=dataset,
+            table_version=number,
+            code_version=ENGINE,
+            max_event_time=max(source["last_time"] for source in listed),
+            inputs={layout.relative(layout.commit(dataset, before.number)): before.digest} if before.number else {},
+        )
+        return ingests if draft.published(lineage) else None
+
+
+def _written(
+    draft: Draft, sources: list[_Source], known: pl.DataFrame, same: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Write the rows and the new nodes of a commit, block by block, because all their texts may not fit in memory."""
     new_nodes: list[pl.DataFrame] = []
-    blocks = _stored_blocks(changed, known, new_nodes, same)
-    applications = [f"ingest:{dataset}:{source.batch}" for source in changed]
-    added = data_files.store(table.address, blocks, STORED_COLUMNS, partition_by="accepted")
-    committed = delta.commit_if_unchanged(table, added, applications, metadata)
-    return (ingests, pl.concat(new_nodes)) if committed else (None, None)
+    rejected = (rows.in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys())) for source in sources)
+    tables = {
+        INTERACTIONS: (_numbered(sources, known, new_nodes, same["target_side"]), STORED_COLUMNS),
+        QUARANTINE: ((block for each in rejected for block in each.iter_slices(rows.BLOCK_ROWS)), REJECTED_COLUMNS),
+        NODES: ((nodes for nodes in new_nodes), NODE_COLUMNS),  # read once the rows before are written
+    }
+    parts = []
+    for name, (blocks, columns) in tables.items():
+        num_rows = versions.write_rows(draft, name, _stored_blocks(blocks, columns, same), columns)
+        parts.append(versions.part_of(draft, same["ingest"], name, num_rows))
+    return parts
 
 
-def _ingest_of(source: dict[str, Any]) -> Ingest:
+def _stored_blocks(
+    blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any], same: Mapping[str, Any]
+) -> Iterator[pl.DataFrame]:
+    """Give blocks the columns of their table: their place in the commit, and the values that are the same in it."""
+    first = 0
+    for block in blocks:
+        places = pl.int_range(first, first + block.height, dtype=pl.Int64)
+        block = block.with_columns(row=places, **{name: pl.lit(value) for name, value in same.items()})
+        yield block.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
+        first += block.height
+
+
+def _ingest_of(source: Mapping[str, Any]) -> Ingest:
     counts = {name: int(source[name]) for name in COUNTS}
     return Ingest(version=int(source["version"]), changed=False, batch=source["batch"], **counts)
 
 
 def _about(read: HeldRows | SpilledRows) -> dict[str, Any]:
     """Times and files of a source, for the record of its commit."""
-    if not read.num_events:
-        return {}
     first_time, last_time = read.time_range()
     return {"first_time": first_time, "last_time": last_time, "files": read.files}
 
 
-def _without_known(table: Table, sources: list[_Source]) -> list[_Source]:
-    """Leave out the events that the table or an earlier one of the sources has."""
-    stored = data_files.scan(table, ACCEPTED)
-    stored = stored if stored.collect_schema() else pl.LazyFrame(schema=STORED_COLUMNS)
+def _without_known(before: Version, sources: list[_Source]) -> list[_Source]:
+    """Leave out the events that the log or an earlier one of the sources has."""
+    stored = before.rows(INTERACTIONS, STORED_COLUMNS)
     left: list[_Source] = []
     for source in sources:
-        if table.version > 0 or left:
+        if before.number > 0 or left:
             source = replace(source, rows=source.rows.without(stored, [other.rows for other in left]))
         left.append(source)
     return left
@@ -197,33 +232,6 @@ def _counted(source: _Source, next_version: int, newest: int) -> Ingest:
     )
 
 
-def _stored_blocks(
-    sources: list[_Source], known: pl.DataFrame, new_nodes: list[pl.DataFrame], same: Mapping[str, Any]
-) -> Iterator[pl.DataFrame]:
-    """Yield rows as the table stores them, block by block, because all their texts may not fit in memory.
-
-    The accepted rows come first. Their new nodes are added to `new_nodes`.
-    """
-    rejected = (rows.in_log_order(source.rows.quarantine.select(QUARANTINE_COLUMNS.keys())) for source in sources)
-    parts = {
-        True: _numbered(sources, known, new_nodes, same["target_side"]),
-        False: (block for each in rejected for block in each.iter_slices(rows.BLOCK_ROWS)),
-    }
-    for accepted, blocks in parts.items():
-        first = 0
-        for block in blocks:
-            block = block.with_columns(
-                accepted=pl.lit(accepted),
-                row=pl.int_range(first, first + block.height),
-                **{name: pl.lit(value) for name, value in same.items()},
-            )
-            yield block.select(
-                pl.col(name).cast(dtype) if name in block.columns else pl.lit(None, dtype).alias(name)
-                for name, dtype in STORED_COLUMNS.items()
-            )
-            first += block.height
-
-
 def _numbered(
     sources: list[_Source], known: pl.DataFrame, new_nodes: list[pl.DataFrame], target_side: int
 ) -> Iterator[pl.DataFrame]:
@@ -236,12 +244,42 @@ def _numbered(
         known = pl.concat([known, nodes.select(known.columns)], how="vertical_relaxed")
 
 
-def _remove_leftovers(table: Table | None) -> None:
-    """Remove the files of killed writers; the lock of the writers is held, which other machines do not know."""
-    if table is None:
+def _sync(folder: str) -> None:
+    """Wait until the disk has all that a new commit stands on: earlier commits, and the folders up to the store's own.
+
+    The process that made them may have been killed before it waited.
+    """
+    if not files.is_remote(folder):
+        path = Path(folder)
+        with named_write(path):
+            for above in (path, *list(path.parents)[: NUM_FOLDERS - 1]):
+                if above.exists():
+                    sync_folder(above)
+
+
+def _remove_leftovers(layout: Layout, before: Version) -> None:
+    """Remove the files of killed writers: at once where all writers take the lock that is held, else after a day."""
+    remove = files.remove_folder if layout.state == layout.root else files.remove_old
+    if layout.is_local:
+        for name in files.children(before.folder):
+            if HIDDEN_COMMIT.fullmatch(name):
+                remove(f"{before.folder}/{name}")
         return
-    for address in delta.leftovers(table):
-        files.remove_old(address) if files.is_remote(address) else files.remove(address)
+    commits: dict[str, list[str]] = {}
+    for location in files.find(before.folder):
+        commits.setdefault(location.rpartition("/")[0], []).append(location)
+    for address, locations in commits.items():
+        if COMMIT.fullmatch(address.rpartition("/")[2]) and len(locations) != NUM_FILES:
+            for location in set(locations) - _listed(address):
+                files.remove_old(location)
+
+
+def _listed(address: str) -> set[str]:
+    """Addresses of the files of a commit; none of one that no writer has completed."""
+    record = record_of(address)
+    if record is None:
+        return set()
+    return {f"{address}/{MANIFEST}", *(f"{address}/{entry['path']}" for entry in record["files"].values())}
 
 
 def _check_sides(dataset: str, nodes: pl.DataFrame, target_side: int) -> None:

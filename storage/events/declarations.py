@@ -4,9 +4,9 @@ import json
 from functools import partial
 from typing import Any
 
-from storage import files, kinds
+from storage import kinds
 from storage.checksums import RecordDamaged, create_record, read_record, write_record
-from storage.events.delta_log import LOG, commit_name
+from storage.events.versions import has_commits
 from storage.kinds import wrong_kind
 from storage.layout import Layout
 
@@ -52,7 +52,7 @@ def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> d
     remedy = f"remove the log with `dyformer drop {dataset}` and ingest its files again, with the options of before"
     address = layout.declaration(dataset)
     record = read_record(address, remedy, partial(wrong_kind, kinds.Declaration))
-    if record is None and commit_name(1) in files.stamps(f"{layout.interactions(dataset)}/{LOG}"):
+    if record is None and has_commits(layout, dataset):
         raise RecordDamaged(address, "is missing, though the log has events", remedy)
     lacks = [key for key in needed if record is not None and key not in record]
     if lacks:

@@ -2,8 +2,7 @@
 
 Node numbers are permanent and append-only, by first appearance: commit, time, file, line, source before target. No
 later event of a source changes the number of a node that appeared before it. The numbers are committed with the
-events. Every append also adds them to the dictionary, another Delta table, because reading it is faster than reading
-all events.
+events, and the new nodes as a table of their own, because reading it is faster than reading all events.
 
 R rows    K known nodes    N new nodes    V codes of ids, those of the second side after the first
 """
@@ -19,8 +18,6 @@ from numpy.typing import NDArray
 from dyformer.graphs.windows import time_keys
 from dyformer.logs.events import ReadResult
 from dyformer.logs.ids import ENDS, ID, are_integers, as_texts, dense
-from storage.events import data_files, delta
-from storage.events.delta import Table
 
 EVENT_COLUMNS = {
     "source": pl.String,
@@ -33,25 +30,21 @@ EVENT_COLUMNS = {
 }
 QUARANTINE_COLUMNS = {"file": pl.String, "line": pl.Int64, "reason": pl.String, "raw": pl.String}
 STORED_COLUMNS = {
-    "accepted": pl.Boolean,
-    "ingest": pl.Int64,  # the table version whose commit brought the row
+    "ingest": pl.Int64,  # the version whose commit brought the row
     "row": pl.Int64,  # position in that commit, by file and line
     **EVENT_COLUMNS,
     "source_node": pl.Int64,
     "target_node": pl.Int64,
     "target_side": pl.Int8,  # 1 when sources and targets are two id spaces
-    "reason": pl.String,
-    "raw": pl.String,
     "arrival": pl.Int64,  # time of the ingest, microseconds since the epoch
 }
+REJECTED_COLUMNS = {"ingest": pl.Int64, "row": pl.Int64, **QUARANTINE_COLUMNS, "arrival": pl.Int64}
 NODE_COLUMNS = {"node": pl.Int64, "side": pl.Int8, "id": pl.String, "ingest": pl.Int64}
 SAME = ("source", "target", "time", "weight", "label")  # equal in events that are repeats of each other
-ACCEPTED, QUARANTINED = "accepted=true", "accepted=false"
 BLOCK_ROWS = 1 << 17
 TABLE_SIZE = 1 << 24  # ids below this limit are always used as their own codes
 UNNUMBERED = -1
 NEVER = np.iinfo(np.int64).max
-APPLICATION = "nodes"  # application name: its version is the newest of the event table that the dictionary covers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +107,7 @@ def in_log_order(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def check_rows(dataset: str, result: ReadResult) -> None:
-    """Raise ValueError for wrong types, missing values and wrong counts, because Delta casts and drops silently."""
+    """Raise ValueError for wrong types, missing values and wrong counts, which a table would cast and drop silently."""
     _check_columns(dataset, "events", result.events, EVENT_COLUMNS)
     _check_columns(dataset, "quarantine", result.quarantine, QUARANTINE_COLUMNS)
     if result.events.is_empty():
@@ -144,42 +137,6 @@ def _stored_as(column: str, dtype: pl.DataType | None) -> Any:
     if isinstance(dtype, pl.Categorical) or (column in ENDS and dtype is not None and dtype.is_integer()):
         return pl.String
     return dtype
-
-
-def covered(dictionary: Table | None) -> int:
-    """Newest version of the event table whose nodes the dictionary has; 0 without a dictionary."""
-    return (dictionary.transaction_version(APPLICATION) or 0) if dictionary is not None else 0
-
-
-def known_nodes(address: str, interactions: Table, version: int) -> pl.DataFrame:
-    """Nodes of all commits up to `version`, by number: node, side, id, ingest. Writes nothing."""
-    dictionary = delta.opened(address)
-    nodes = pl.concat([_stored_nodes(dictionary), _nodes_since(interactions, dictionary)])
-    return nodes.filter(pl.col("ingest") <= version).sort("node")
-
-
-def nodes_of(interactions: Table) -> pl.DataFrame:
-    """Nodes of all events, without the dictionary: node, side, id, ingest."""
-    return _nodes_since(interactions, None)
-
-
-def extend_dictionary(address: str, interactions: Table, newest: pl.DataFrame | None = None) -> None:
-    """Bring the dictionary up to the version of the event table; a killed writer may have left it behind.
-
-    `newest` has the nodes (node, side, id) that are new in the last commit, which saves searching its rows.
-    """
-    committed = False
-    while not committed:
-        dictionary = delta.opened_or_created(address, NODE_COLUMNS)
-        version = interactions.version
-        if covered(dictionary) >= version:
-            return
-        if newest is not None and covered(dictionary) == version - 1:
-            nodes = newest.with_columns(ingest=pl.lit(version, pl.Int64))
-        else:
-            nodes = _nodes_since(interactions, dictionary)
-        added = data_files.store(address, [nodes], NODE_COLUMNS)
-        committed = delta.commit_if_unchanged(dictionary, added, [APPLICATION], {}, version=version)
 
 
 def numbered(events: pl.DataFrame, known: pl.DataFrame, target_side: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -246,27 +203,3 @@ def _set_first(
     for first in range(0, len(key_R), BLOCK_ROWS):
         rows = slice(first, first + BLOCK_ROWS)
         np.minimum.at(first_V, code_R[rows].astype(np.intp), 2 * key_R[rows] + is_target)
-
-
-def _nodes_since(interactions: Table, dictionary: Table | None) -> pl.DataFrame:
-    """Nodes that first appear in commits after those that the dictionary covers."""
-    newest = covered(dictionary)
-    rows = data_files.scan(interactions, ACCEPTED) if newest < interactions.version else pl.LazyFrame()
-    if not rows.collect_schema():
-        return pl.DataFrame(schema=NODE_COLUMNS)
-    new = rows.filter(pl.col("ingest") > newest)
-    ends = pl.concat(
-        [
-            new.select(node="source_node", side=pl.lit(0, pl.Int8), id="source", ingest="ingest"),
-            new.select(node="target_node", side="target_side", id="target", ingest="ingest"),
-        ]
-    )
-    num_stored = _stored_nodes(dictionary).height
-    first = ends.filter(pl.col("node") >= num_stored).group_by("node", "side", "id").agg(pl.col("ingest").min())
-    return first.sort("node").select(NODE_COLUMNS.keys()).collect(engine="streaming")
-
-
-def _stored_nodes(dictionary: Table | None) -> pl.DataFrame:
-    if dictionary is None or not dictionary.data_files:
-        return pl.DataFrame(schema=NODE_COLUMNS)
-    return data_files.scan(dictionary).select(NODE_COLUMNS.keys()).collect()

@@ -16,12 +16,12 @@ from typing import Any
 import polars as pl
 
 from storage import files
-from storage.artifacts.artifact import MANIFEST, lineage_of, names, read_bytes, read_table
+from storage.artifacts.artifact import MANIFEST, is_complete, lineage_of, names, read_bytes, read_table
 from storage.artifacts.checkpoints import FILE_NAME
 from storage.champions import read_champion
-from storage.events import delta
 from storage.events.declarations import declaration
 from storage.events.table import history, ingested_datasets, node_dictionary, read_events, scan_quarantine
+from storage.events.versions import commit_numbers
 from storage.layout import CHECKPOINTS, Layout
 from storage.verification import faults
 
@@ -59,12 +59,11 @@ def unknown_files(layout: Layout) -> list[str]:
     known: set[str] = set()
     for dataset in ingested_datasets(layout):
         known |= {layout.declaration(dataset), layout.champion(dataset), layout.champion_copy(dataset)}
-        for address in (layout.interactions(dataset), layout.nodes(dataset)):
-            table = delta.opened(address)
-            if table is not None:
-                known |= {f"{address}/{file.path}" for file in table.data_files}
-                known |= {f"{address}/_delta_log/{version:020}.json" for version in range(table.version + 1)}
-    for address in _artifacts(layout):
+        known.add(layout.raw_files(dataset))
+    commits = [
+        layout.commit(name, number) for name in ingested_datasets(layout) for number in commit_numbers(layout, name)
+    ]
+    for address in _artifacts(layout) + [commit for commit in commits if is_complete(commit)]:
         record = json.loads(files.read_bytes(f"{address}/{MANIFEST}"))
         known |= {f"{address}/{MANIFEST}", *(f"{address}/{entry['path']}" for entry in record["files"].values())}
     ignored = tuple(f"{layout.root}/{name}" for name in ("locks/", "leases/", "mlflow/", *OWN_FILES))

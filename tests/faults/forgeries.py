@@ -30,7 +30,6 @@ from flows.ending import exit_code
 from storage.artifacts.artifact import MANIFEST, _digest, read_table
 from storage.artifacts.checkpoints import from_bytes, to_bytes
 from storage.checksums import sealed
-from storage.events.delta_log import NO_DIGEST, SEAL
 from storage.layout import WEIGHTS, Layout
 from storage.queries import query
 from storage.verification import dataset_of, faults, repaired
@@ -123,18 +122,14 @@ def _copied_from_other_dataset(store: Store) -> None:
     _changed_manifest(_model(store), lambda record: record["lineage"].update({"dataset": "other"}))
 
 
-def _commit(store: Store, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change the data file that the newest commit of the events adds, and seal the commit."""
-    path = max(store.glob("2_events/*/interactions/_delta_log/*.json"))
-    actions = [json.loads(line) for line in path.read_bytes().splitlines()]
-    for action in actions:
-        if "add" in action:
-            change(action["add"])
-    lines = b"\n".join(json.dumps(action, separators=(",", ":")).encode() for action in actions) + b"\n"
-    found = SEAL.search(lines)
-    assert found is not None
-    content = lines.replace(found[1], NO_DIGEST, 1)
-    path.write_bytes(content.replace(NO_DIGEST, hashlib.sha256(content).hexdigest().encode(), 1))
+def _commit(store: Store, name: str, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+    """Change a table of the newest commit, and its checksum in the manifest."""
+    _table(max(store.glob("2_events/*/commit=*")), name, change)
+
+
+def _parts(store: Store, **values: pl.Expr) -> None:
+    """Change what the newest commit says about the files of its version."""
+    _commit(store, "parts", lambda table: table.with_columns(**values))
 
 
 def _record(path: Path, **values: Any) -> None:
@@ -198,13 +193,16 @@ FORGERIES: dict[str, Callable[[Store], object]] = {
     "snapshots: a node that does not exist": lambda store: _table(
         _snapshots(store), "edges", lambda table: table.with_columns(pl.lit(10**9).alias("source"))
     ),
-    "events: a data file above the table": lambda store: _commit(
-        store, lambda add: add.update({"path": "../../../../outside/other.parquet"})
+    "events: a data file above the commit": lambda store: _parts(
+        store, path=pl.lit("../../../../outside/other.parquet")
     ),
-    "events: a data file at an address": lambda store: _commit(
-        store, lambda add: add.update({"path": f"file://{_outside(store)}/other.parquet"})
+    "events: a data file at an address": lambda store: _parts(
+        store, path=pl.lit(f"file://{_outside(store)}/other.parquet")
     ),
-    "events: a negative size": lambda store: _commit(store, lambda add: add.update({"size": -1})),
+    "events: a negative size": lambda store: _parts(store, bytes=pl.lit(-1, pl.Int64)),
+    "events: a size that is text": lambda store: _parts(store, bytes=pl.lit("all")),
+    "events: a commit of no number": lambda store: _parts(store, version=pl.lit(None, pl.Int64)),
+    "events: sources without a column": lambda store: _commit(store, "sources", lambda table: table.drop("batch")),
     "champion: models outside": lambda store: _champion(store, models=["../../outside"]),
     "champion: a title that is a list": lambda store: _champion(store, title=["a", "b"]),
     "champion: tests that are text": lambda store: _champion(store, tests="none"),

@@ -31,7 +31,8 @@ TESTS = {
     "dyformer/scoring/pair_features.py": ("tests/scoring/test_pair_features.py",),
     "dyformer/graphs/windows.py": ("tests/graphs/test_windows.py",),
     "storage/events/table.py": ("tests/storage/test_events_table.py",),
-    "storage/events/commits.py": ("tests/storage/test_events_table.py",),
+    "storage/events/commits.py": ("tests/storage/test_events_table.py", "tests/storage/test_commits.py"),
+    "storage/events/versions.py": ("tests/storage/test_commits.py",),
 }
 OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

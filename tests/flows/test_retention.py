@@ -26,8 +26,8 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Call
 
 def publish(layout: Layout, dataset: str, num_versions: int) -> Path:
     """Store a dataset with snapshots of some versions and a publication; returns the file of the publication."""
-    Path(layout.interactions(dataset)).mkdir(parents=True)
-    Path(layout.interactions(dataset), "part").touch()
+    Path(layout.commit(dataset, 1)).mkdir(parents=True)
+    Path(layout.commit(dataset, 1), "part").touch()
     for version in range(1, num_versions + 1):
         address = layout.artifact("snapshots", dataset, version=version, settings=SETTINGS)
         lineage = Lineage(kind="snapshots", dataset=dataset, table_version=version)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_delta import DAMAGE, flipped
+from test_commits import DAMAGE, flipped
 
 from storage import files
 from storage.champions import champion_problems, read_champion, repair_champion, replace_champion, update_copy

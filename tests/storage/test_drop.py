@@ -36,7 +36,7 @@ def layout(request: pytest.FixtureRequest, tmp_path: Path) -> Layout:
     layout = Layout(root, str(tmp_path / "state"))
     for dataset in ("one", "one-more"):
         declare(layout, dataset, {"window": "7d"})
-        files.write_bytes(f"{layout.interactions(dataset)}/part-0.parquet", b"rows")
+        files.write_bytes(f"{layout.commit(dataset, 1)}/interactions.parquet", b"rows")
         files.write_bytes(f"{layout.raw(dataset)}/log.csv", b"rows")
         files.write_bytes(layout.champion(dataset), b"{}")
         lineage = Lineage(kind="vectors", dataset=dataset, table_version=1, until=3)

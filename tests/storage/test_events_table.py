@@ -8,12 +8,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from deltalake import DeltaTable
 
 from dyformer.logs.events import ReadResult
-from storage.events import commits, data_files, delta, rows
+from storage.artifacts.artifact import Draft
+from storage.events import commits, rows
 from storage.events.commits import TableBusy, append, append_all
-from storage.events.delta_log import TableDamaged
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import (
     DatasetNotIngested,
@@ -26,6 +25,7 @@ from storage.events.table import (
     scan_events,
     scan_quarantine,
 )
+from storage.events.versions import TableDamaged
 from storage.layout import Layout
 
 Row = tuple[str, str, int]
@@ -224,39 +224,28 @@ def test_an_older_version_is_read_as_it_was(layout: Layout):
     assert quarantine(layout, version=1).height == 1
 
 
-def test_compaction_loses_no_version_and_makes_none(layout: Layout):
-    append(layout, "chat", FIRST, "sha-1")
-    append(layout, "chat", SECOND, "sha-2")
-    first, both = read_events(layout, "chat", version=1), read_events(layout, "chat")
-    DeltaTable(layout.interactions("chat")).optimize.compact()
-    assert newest_version(layout, "chat") == 2
-    assert read_events(layout, "chat", version=1).equals(first)
-    assert read_events(layout, "chat").equals(both)
-    third = append(layout, "chat", result([("eve", "ann", 40)]), "sha-3")
-    assert third.version == newest_version(layout, "chat") == history(layout, "chat")["version"].max()
-    assert ids(layout) == ["cy", "ann", "bob", "dan", "eve"]
-
-
 def test_a_lost_commit_is_named_by_what_was_made_of_it(layout: Layout):
-    append(layout, "other", FIRST, "sha-1")
-    shutil.rmtree(layout.interactions("other"))
-    with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing, though the node dictionary has its nodes"):
-        read_events(layout, "other")
     append(layout, "chat", FIRST, "sha-1")
     append(layout, "chat", SECOND, "sha-2")
-    log = Path(layout.interactions("chat"), "_delta_log")
-    (log / f"{2:020}.json").unlink()
-    lost = rf"{2:020}\.json is missing, though the node dictionary has its nodes"
-    with pytest.raises(TableDamaged, match=lost):
-        read_events(layout, "chat")
-    shutil.rmtree(layout.interactions("chat"))
-    with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing"):
-        read_events(layout, "chat")
-    shutil.rmtree(layout.nodes("chat"))
-    Path(layout.artifact("snapshots", "chat", version=2, settings="ab")).mkdir(parents=True)
-    Path(layout.artifact("snapshots", "chat", version=2, settings="ab"), "edges.parquet").touch()
-    with pytest.raises(TableDamaged, match=rf"{0:020}\.json is missing, though snapshots of version 2 exist"):
-        read_events(layout, "chat")
+    snapshots = Path(layout.artifact("snapshots", "chat", version=2, settings="ab"))
+    snapshots.mkdir(parents=True)
+    shutil.rmtree(layout.commit("chat", 2))
+    assert newest_version(layout, "chat") == 1  # an empty folder was made of nothing
+    (snapshots / "edges.parquet").touch()
+    for version in (2, 1):
+        shutil.rmtree(layout.commit("chat", version), ignore_errors=True)
+        lost = rf"commit={version} is missing, though snapshots of version 2 exist"
+        with pytest.raises(TableDamaged, match=lost):
+            read_events(layout, "chat")
+
+
+def test_a_lost_commit_before_others_is_named(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    append(layout, "chat", SECOND, "sha-2")
+    shutil.rmtree(layout.commit("chat", 1))
+    for read in (read_events, newest_version, history):
+        with pytest.raises(TableDamaged, match=r"commit=1 is missing, though later commits exist"):
+            read(layout, "chat")
 
 
 @pytest.mark.parametrize("version", [0, -1, 3])
@@ -295,14 +284,17 @@ def test_a_wrong_event_never_enters_the_table(layout: Layout, wrong: dict[str, A
     assert not Path(layout.root).exists()
 
 
-def test_a_commit_extends_the_dictionary_by_the_nodes_of_its_rows(layout: Layout):
+def test_the_nodes_of_a_commit_are_those_of_its_rows(layout: Layout):
     append(layout, "shop", FIRST, "sha-1", bipartite=True)
     append(layout, "shop", SECOND, "sha-2", bipartite=True)
-    table = delta.opened(layout.interactions("shop"))
-    assert table is not None
-    assert rows.known_nodes(layout.nodes("shop"), table, 2).equals(
-        rows.known_nodes(layout.nodes("no-dictionary"), table, 2)
+    events = scan_events(layout, "shop")
+    ends = pl.concat(
+        [
+            events.select(node="source_node", side=pl.lit(0, pl.Int8), id="source"),
+            events.select(node="target_node", side="target_side", id="target"),
+        ]
     )
+    assert node_dictionary(layout, "shop").equals(ends.unique().sort("node").collect())
 
 
 def test_rows_are_stored_alike_in_many_blocks(layout: Layout, monkeypatch: pytest.MonkeyPatch):
@@ -325,22 +317,8 @@ def test_integer_ids_differ_from_texts_that_look_alike():
         assert not integers("7", text), text
 
 
-def test_a_dictionary_behind_the_table_is_brought_up_to_date(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    append(layout, "chat", FIRST, "sha-1")
-    with monkeypatch.context() as killed:
-        killed.setattr(rows, "extend_dictionary", lambda *_: None)  # the writer ends right after its commit
-        append(layout, "chat", SECOND, "sha-2")
-    assert ids(layout) == ["cy", "ann", "bob", "dan"]
-    append(layout, "chat", result([("eve", "dan", 50)]), "sha-3")
-    assert ids(layout) == ["cy", "ann", "bob", "dan", "eve"]
-    dictionary = delta.opened(layout.nodes("chat"))
-    assert dictionary is not None
-    assert dictionary.transaction_version(rows.APPLICATION) == 3
-    assert data_files.scan(dictionary).sort("node").collect()["id"].to_list() == ["cy", "ann", "bob", "dan", "eve"]
-
-
 def test_a_writer_gives_up_when_others_always_commit_first(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(delta, "commit_if_unchanged", lambda *_, **__: False)
+    monkeypatch.setattr(Draft, "published", lambda *_: False)
     with pytest.raises(TableBusy, match="committed first 3 times"):
         append(layout, "chat", FIRST, "sha-1", max_retries=2)
 
@@ -359,7 +337,7 @@ def test_a_writer_waits_longer_before_each_new_try(layout: Layout, monkeypatch: 
 def test_a_writer_that_was_second_numbers_its_nodes_again(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    real, raced = delta.commit_if_unchanged, iter([True])
+    real, raced = Draft.published, iter([True])
     elsewhere = Layout(layout.root, str(tmp_path / "state of another machine"))
 
     def race(*arguments: Any, **options: Any) -> bool:
@@ -367,7 +345,7 @@ def test_a_writer_that_was_second_numbers_its_nodes_again(
             append(elsewhere, "chat", FIRST, "sha-1")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(delta, "commit_if_unchanged", race)
+    monkeypatch.setattr(Draft, "published", race)
     ingest = append(layout, "chat", SECOND, "sha-2")
     assert ingest.version == 2
     assert ids(layout) == ["cy", "ann", "bob", "dan"]

@@ -12,8 +12,9 @@ def test_every_kind_has_its_own_address(tmp_path: Path):
     addresses = [
         layout.raw("uci"),
         layout.declaration("uci"),
-        layout.interactions("uci"),
-        layout.nodes("uci"),
+        layout.raw_files("uci"),
+        layout.commit("uci", 1),
+        layout.commit("uci", 2),
         layout.artifact("snapshots", "uci", version=3, settings="ab"),
         layout.artifact("pagerank", "uci", version=3, until=12, settings="ab"),
         layout.artifact("distances", "uci", version=3, until=12, settings="ab"),
@@ -71,7 +72,7 @@ def test_a_later_change_of_the_working_directory_moves_nothing(tmp_path: Path, m
     layout = Layout.from_environment()
     assert layout.root == str(tmp_path.resolve() / "data")
     monkeypatch.chdir("/")
-    assert layout.interactions("uci").startswith(str(tmp_path.resolve()))
+    assert layout.commits("uci").startswith(str(tmp_path.resolve()))
     assert layout.state == layout.root
 
 
@@ -80,7 +81,7 @@ def test_locks_and_the_database_stay_on_this_machine_under_an_s3_root(tmp_path: 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("DYFORMER_STORAGE", "s3://bucket/prefix/")
     layout = Layout.from_environment()
-    assert layout.interactions("uci") == "s3://bucket/prefix/2_events/dataset=uci/interactions"
+    assert layout.commit("uci", 7) == "s3://bucket/prefix/2_events/dataset=uci/commit=7"
     assert not layout.is_local
     assert layout.state == str(tmp_path.resolve() / "dyformer")
     assert layout.tracking_uri == f"sqlite:///{tmp_path.resolve()}/dyformer/mlflow.db"
@@ -97,7 +98,7 @@ def test_a_given_tracking_server_is_used(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "a=b", "a%20"])
 def test_a_name_that_would_leave_its_folder_is_refused(tmp_path: Path, name: str):
     with pytest.raises(ValueError, match="cannot be part of a storage address"):
-        Layout(str(tmp_path)).interactions(name)
+        Layout(str(tmp_path)).commits(name)
 
 
 @pytest.mark.parametrize("root", ["gs://bucket", "s3://", "/data/50%25"])

@@ -21,6 +21,7 @@ from storage.artifacts import unfinished
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
+    Draft,
     Lineage,
     is_complete,
     names,
@@ -32,8 +33,8 @@ from storage.artifacts.checkpoints import load_checkpoint, remove_checkpoint, sa
 from storage.checksums import Damaged
 from storage.events.commits import append
 from storage.events.declarations import declaration, declare
-from storage.events.delta_log import TableDamaged
-from storage.events.table import ingested_datasets, node_dictionary, read_events
+from storage.events.table import ingested_datasets, newest_version, node_dictionary, read_events
+from storage.events.versions import TableDamaged
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
 from storage.queries import query
@@ -69,8 +70,8 @@ def test_an_ingest_is_committed_and_read_back(layout: Layout):
     assert read_events(layout, "chat")["time"].to_list() == [20, 10, 20, 5, 30]
     assert quarantine(layout).height == 1
     assert ingested_datasets(layout) == ["chat"]
-    found = [address for address in files.find(layout.root, "00000000000000000002.json") if "interactions" in address]
-    assert found == [f"{layout.interactions('chat')}/_delta_log/00000000000000000002.json"]
+    found = files.find(layout.commits("chat"), "manifest.json")
+    assert found == [f"{layout.commit('chat', version)}/manifest.json" for version in (1, 2)]
 
 
 WRITER = """
@@ -95,15 +96,12 @@ def test_writers_at_once_lose_nothing(layout: Layout):
 
 @pytest.fixture
 def killed_before_the_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    real = files.write_bytes
-
-    def cut(location: str, content: bytes) -> None:
-        if location.endswith("manifest.json"):
-            raise KeyboardInterrupt
-        real(location, content)
+    def cut(location: str, content: bytes) -> bool:
+        assert location.endswith("manifest.json")
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "write_bytes", cut)
+        patched.setattr(files, "create_bytes", cut)
         yield
 
 
@@ -274,13 +272,81 @@ def test_a_damaged_table_in_an_object_store_is_named(layout: Layout):
     declare(layout, "chat", {"window": "7d"})
     append(layout, "chat", FIRST, "sha-1")
     append(layout, "chat", SECOND, "sha-2")
-    (rows,) = [file for file in files.find(layout.interactions("chat"), "*.parquet") if "accepted=false" in file]
-    for address in (rows, f"{layout.interactions('chat')}/_delta_log/{1:020}.json"):
+    (rows,) = files.find(layout.commit("chat", 1), "quarantine-*.parquet")
+    (record,) = files.find(layout.commit("chat", 2), "manifest.json")
+    for address in (rows, record):
         content = files.read_bytes(address)
-        files.write_bytes(address, content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        files.write_bytes(address, content[:-60] + bytes([content[-60] ^ 1]) + content[-59:])
         with pytest.raises(TableDamaged, match=f"{address} was changed"):
             quarantine(layout)
-    assert [fault.address for fault in faults(layout)] == [address]
+    assert [fault.address for fault in faults(layout)] == [rows, record]
+
+
+def test_a_commit_counts_once_its_manifest_is_written(layout: Layout):
+    declare(layout, "chat", {"window": "7d"})
+    append(layout, "chat", FIRST, "sha-1")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Draft, "_uploaded", lambda draft, content: killed(draft))
+        with pytest.raises(KeyboardInterrupt):
+            append(layout, "chat", SECOND, "sha-2")
+    assert len(files.find(layout.commit("chat", 2))) == 5
+    assert (newest_version(layout, "chat"), read_events(layout, "chat").height) == (1, 3)
+    assert not list(faults(layout))
+    append(layout, "chat", SECOND, "sha-2")
+    assert read_events(layout, "chat").height == 5
+    assert len(files.find(layout.commit("chat", 2))) == 11  # another writer may be at work, so that they stay for a day
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, "LEFTOVER_SECONDS", -60)
+        assert not append(layout, "chat", SECOND, "sha-2").changed
+    assert len(files.find(layout.commit("chat", 2))) == 6
+    assert read_events(layout, "chat").height == 5
+
+
+def killed(draft: Draft) -> None:
+    """Upload the files of a commit without its manifest, as a writer that is killed then."""
+    for entry in draft.entries.values():
+        files.write_bytes(f"{draft.address}/{entry['path']}", draft.folder / entry["path"])
+    raise KeyboardInterrupt
+
+
+def test_the_loser_of_two_writers_removes_its_own_files_alone(layout: Layout, tmp_path: Path):
+    real, raced = files.create_bytes, iter([True])
+
+    def race(location: str, content: bytes) -> bool:
+        if location.endswith("commit=1/manifest.json") and next(raced, False):
+            append(Layout(layout.root, str(tmp_path / "elsewhere")), "chat", FIRST, "sha-1")
+        return real(location, content)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, "create_bytes", race)
+        ingests = [append(layout, "chat", source, name) for source, name in ((FIRST, "sha-1"), (SECOND, "sha-2"))]
+    assert [ingest.changed for ingest in ingests] == [False, True]
+    assert [len(files.find(layout.commit("chat", version))) for version in (1, 2)] == [6, 6]
+    assert read_events(layout, "chat").height == 5
+
+
+def test_the_first_of_two_writers_of_an_artifact_wins(layout: Layout):
+    """The second one finds the manifest of the first, or replaces that of another lineage and no other."""
+    address = layout.artifact("snapshots", "uci", version=1, settings="ab")
+    location, stamps = f"{address}/manifest.json", []
+    real = files.create_bytes
+
+    def race(place: str, content: bytes) -> bool:
+        if place == location and not stamps:
+            stamps.append(None)
+            write_artifact(address, CONTENTS, LINEAGE)
+            stamps[0] = files.stamp(location)
+        return real(place, content)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, "create_bytes", race)
+        write_artifact(address, {"edges": EDGES.head(1)}, LINEAGE)
+    assert files.stamp(location) == stamps[0]
+    assert read_table(address, "edges").equals(EDGES)
+    newer = Lineage(kind="x", dataset="uci", table_version=9)
+    write_artifact(address, {"edges": EDGES.head(2)}, newer)
+    assert verified(address) == newer
+    assert read_table(address, "edges").height == 2
 
 
 def test_one_of_two_first_writers_writes(layout: Layout):

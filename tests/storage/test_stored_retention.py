@@ -36,7 +36,7 @@ def written(layout: Layout, kind: str, version: int, inputs: tuple[str, ...] = (
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """Ten versions of snapshots, models, vectors and forecasts; a baseline is champion and published at version 1."""
     layout = Layout(str(tmp_path / "store"))
-    files.write_bytes(f"{layout.interactions('chat')}/part", b"rows")
+    files.write_bytes(f"{layout.commit('chat', 1)}/part", b"rows")
     published = {}
     for version in range(1, 11):
         written(layout, "snapshots", version)

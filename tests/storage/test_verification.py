@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from test_delta import DAMAGE, commit_file, data_paths, flipped, truncated
+from test_commits import DAMAGE, commit_file, data_paths, flipped, flipped_lineage, truncated
 from test_drop import HOLDER
 from test_events_table import FIRST, SECOND, ids
 
@@ -26,8 +26,8 @@ from storage.champions import read_champion
 from storage.checksums import Damaged, RecordDamaged, read_record, write_record
 from storage.events.commits import append
 from storage.events.declarations import declaration, declare
-from storage.events.delta_log import TableDamaged
 from storage.events.table import history, ingested_datasets, read_events
+from storage.events.versions import TableDamaged
 from storage.layout import Layout
 from storage.leftovers import remove_leftovers
 from storage.locks import DatasetInUse
@@ -83,8 +83,6 @@ def chat(layout: Layout, pattern: str) -> Path:
 
 
 REPAIRED = {
-    "dictionary": "2_events/dataset=chat/nodes/_delta_log/*01.json",
-    "dictionary's rows": "2_events/dataset=chat/nodes/*.parquet",
     "champion": "5_checkpoints/champion/dataset=chat/champion.json",
     "artifact": "6_vectors/vectors/dataset=chat/**/vectors.parquet",
     "manifest": "6_vectors/vectors/dataset=chat/**/manifest.json",
@@ -110,12 +108,14 @@ def test_a_part_that_can_be_made_again_is_named_and_repaired(layout: Layout, par
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("part", ["commit", "newest commit", "rows"])
+@pytest.mark.parametrize("part", ["commit", "newest commit", "rows", "nodes", "quarantine", "sources"])
 def test_events_that_cannot_be_made_again_are_named_with_their_raw_files(
     layout: Layout, damage: Callable[[Path], None], part: str
 ):
-    path = data_paths(layout)[0] if part == "rows" else commit_file(layout, 2 if part == "newest commit" else 1)
-    damage(path)
+    path = commit_file(layout, 2 if part == "newest commit" else 1)
+    if "commit" not in part:
+        path = path.with_name(f"{'interactions' if part == 'rows' else part}.parquet")
+    (flipped_lineage if damage is flipped and "commit" in part else damage)(path)
     (fault,) = found(layout)
     assert str(path) in f"{fault.address} {fault.problem}"
     assert "`dyformer drop chat`, then ingest its raw files again: " in fault.remedy
@@ -124,18 +124,20 @@ def test_events_that_cannot_be_made_again_are_named_with_their_raw_files(
     assert found(layout, "shop") == []
 
 
-def test_a_dictionary_of_other_nodes_is_noticed(layout: Layout):
-    files.remove_folder(layout.nodes("chat"))
-    Path(layout.nodes("shop")).rename(layout.nodes("chat"))
-    assert found(layout, "chat") == []  # both logs have the same nodes
+def test_a_commit_that_was_replaced_is_noticed(layout: Layout):
+    declare(layout, "other", {"window": "7d"})
     append(layout, "other", SECOND, "sha-2")
     append(layout, "other", FIRST, "sha-1")
-    files.remove_folder(layout.nodes("chat"))
-    Path(layout.nodes("other")).rename(layout.nodes("chat"))
-    (fault,) = found(layout, "chat")
-    assert fault.problem == "differs from the events"
-    assert repaired(layout, "chat", fault)
-    assert ids(layout) == ["cy", "ann", "bob", "dan"]
+    address = layout.commit("other", 1)
+    shutil.rmtree(address)
+    shutil.copytree(layout.commit("shop", 1), address)
+    path = Path(address, "manifest.json")
+    record = json.loads(path.read_text())
+    record["lineage"]["dataset"] = "other"
+    path.write_text(json.dumps({**record, "digest": artifact._digest(record)}))
+    (fault,) = found(layout, "other")
+    assert fault.address == f"{layout.commit('other', 2)}/manifest.json"
+    assert fault.problem == "does not follow commit 1 as it is now"
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -151,13 +153,13 @@ def test_a_damaged_declaration_is_named_and_never_guessed(layout: Layout, damage
 
 
 def test_one_damaged_dataset_hurts_no_other(layout: Layout):
-    truncated(commit_file(layout, 1))
+    truncated(commit_file(layout, 2))
     flipped(chat(layout, "6_vectors/vectors/**/vectors.parquet"))
     assert ingested_datasets(layout) == ["chat", "shop"]
     damage: list[Damaged] = []
     assert query(layout, "select distinct dataset from events", damage.append).rows() == [("shop",)]
     assert len(damage) == 1
-    assert str(commit_file(layout, 1)) in str(damage[0])
+    assert str(commit_file(layout, 2)) in str(damage[0])
     assert query(layout, "select id from vectors", damage.append).rows() == [("shop-1",)]
     assert "vectors.parquet was changed" in str(damage[1])
     assert append(layout, "shop", SECOND, "sha-3").version == 3
@@ -277,7 +279,7 @@ def test_a_record_that_the_disk_cannot_read_is_named_and_hurts_no_other(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, part: str
 ):
     (manifest,) = Path(layout.root).glob("6_vectors/vectors/dataset=chat/**/manifest.json")
-    broken = {"commit": commit_file(layout, 1), "declaration": Path(layout.declaration("chat")), "manifest": manifest}[
+    broken = {"commit": commit_file(layout, 2), "declaration": Path(layout.declaration("chat")), "manifest": manifest}[
         part
     ]
     real = Path.read_bytes
@@ -307,13 +309,15 @@ def test_a_stray_file_above_artifacts_costs_none_of_them(layout: Layout, above: 
     assert found(layout) == []
 
 
-def test_events_whose_log_is_lost_are_damage_and_are_never_removed(layout: Layout):
+def test_events_whose_manifests_are_lost_are_damage_and_are_never_removed(layout: Layout):
     data = data_paths(layout)
-    for table in ("interactions", "nodes"):
-        shutil.rmtree(Path(layout.interactions("chat")).with_name(table) / "_delta_log")
+    for version in (1, 2):
+        commit_file(layout, version).unlink()
     assert {dataset_of(fault) for fault in found(layout)} == {"chat"}
-    with pytest.raises(TableDamaged, match="is missing, though the table has data files"):
+    with pytest.raises(TableDamaged, match=r"commit=2/manifest.json is missing"):
         append(layout, "chat", FIRST, "sha-3")
+    for fault in found(layout):
+        assert repaired(layout, "chat", fault) is None
     assert all(path.exists() for path in data)
     assert ingested_datasets(layout) == ["chat", "shop"]
 
@@ -354,46 +358,24 @@ def test_a_part_that_was_made_again_meanwhile_is_left_alone(layout: Layout):
     assert vectors.read_bytes() == content
 
 
-def test_a_damaged_file_without_checksum_is_named_and_other_datasets_are_verified(layout: Layout):
-    for name in ("interactions", "nodes"):  # as an earlier version wrote them
-        log = Path(layout.interactions("chat")).with_name(name) / "_delta_log"
-        for commit in sorted(log.glob("*.json")):
-            lines = [json.loads(line) for line in commit.read_text().splitlines()]
-            for action in lines:
-                action.get("add", {}).pop("tags", None)
-                for own in ("digest", "engineInfo"):
-                    action.get("commitInfo", {}).pop(own, None)
-            commit.write_text("".join(json.dumps(action) + "\n" for action in lines))
-    assert found(layout) == []
-    path = data_paths(layout)[0]
-    path.write_bytes(path.read_bytes()[:-12] + b"\0" * 12)
-    (fault,) = found(layout)
-    assert "cannot be decoded" in fault.problem
-    assert dataset_of(fault) == "chat"
-
-
 def test_folders_of_other_names_are_no_datasets(layout: Layout):
     (Path(layout.datasets) / "dataset=my log~").mkdir()
     assert found(layout) == []
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_lost_end_of_both_tables_is_noticed_by_what_was_made_of_it(layout: Layout, version: int):
+def test_a_lost_end_of_the_commits_is_noticed_by_what_was_made_of_it(layout: Layout, version: int):
     lineage = Lineage(kind="snapshots", dataset="chat", table_version=2)
     address = write_artifact(
         layout.artifact("snapshots", "chat", version=2, settings="ab"), {"edges": pl.DataFrame()}, lineage
     )
-    data = data_paths(layout)
-    for path in (commit_file(layout, number) for number in range(version, 3)):
-        path.unlink()
-    for path in Path(layout.nodes("chat")).glob("_delta_log/*.json"):
-        path.unlink() if int(path.stem) >= version else None
-    lost = commit_file(layout, version)
+    for number in range(version, 3):
+        shutil.rmtree(layout.commit("chat", number))
+    lost = layout.commit("chat", version)
     for use in (read_events, lambda layout, name: append(layout, name, FIRST, "sha-9")):
         with pytest.raises(TableDamaged, match=f"{lost} is missing, though snapshots of version 2 exist"):
             use(layout, "chat")
-    assert [(fault.address, fault.repair) for fault in found(layout)] == [(str(lost), None)]
-    assert all(path.exists() for path in data)
+    assert [(fault.address, fault.repair) for fault in found(layout, "chat")][:1] == [(lost, None)]
     assert "chat" in ingested_datasets(layout)
     files.remove_folder(address)
     Path(address).mkdir()  # an empty folder was made of nothing
@@ -424,8 +406,8 @@ def rewritten(layout: Layout, part: str) -> tuple[Path, Any, Callable[[Any], byt
         path = Path(layout.declaration("chat") if part == "declaration" else layout.champion("chat"))
         reader = declaration if part == "declaration" else read_champion
         return path, json.loads(path.read_text())["record"], checksums.sealed, lambda: reader(layout, "chat")
-    if part == "manifest":
-        address = layout.artifact("vectors", "chat", **KEYS)
+    if part in ("manifest", "commit"):
+        address = layout.artifact("vectors", "chat", **KEYS) if part == "manifest" else layout.commit("chat", 2)
         path = Path(address, "manifest.json")
 
         def written(record: Any) -> bytes:
@@ -433,22 +415,12 @@ def rewritten(layout: Layout, part: str) -> tuple[Path, Any, Callable[[Any], byt
                 record = {**record, "digest": artifact._digest(record)}
             return json.dumps(record).encode()
 
-        return path, json.loads(path.read_text()), written, lambda: artifact.read_table(address, "vectors")
-    if part == "commit":
-        path = commit_file(layout, 2)
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for action in lines:  # as other programs write it, without a checksum
-            action.get("commitInfo", {}).pop("digest", None)
-            action.get("commitInfo", {}).pop("engineInfo", None)
-        return (
-            path,
-            lines,
-            lambda lines: "".join(json.dumps(line) + "\n" for line in lines).encode(),
-            lambda: (
-                history(layout, "chat"),
-                read_events(layout, "chat"),
-            ),
-        )
+        def read() -> object:
+            if part == "manifest":
+                return artifact.read_table(address, "vectors")
+            return history(layout, "chat"), read_events(layout, "chat")
+
+        return path, json.loads(path.read_text()), written, read
     (folder,) = spooled_runs(Path(layout.spool))
     path = folder / "records.jsonl"
     return (
@@ -482,7 +454,7 @@ def message_of(read: Callable[[], object]) -> list[str]:
 
 @pytest.mark.parametrize(
     "folder",
-    ["2_events", "2_events/dataset=chat/nodes", "2_events/dataset=chat/interactions/_delta_log", "6_vectors"],
+    ["2_events", "2_events/dataset=chat", "2_events/dataset=chat/commit=2", "6_vectors"],
 )
 def test_a_file_instead_of_a_folder_is_named(layout: Layout, folder: str):
     path = Path(layout.root, folder)
@@ -492,9 +464,7 @@ def test_a_file_instead_of_a_folder_is_named(layout: Layout, folder: str):
     assert (first.address, first.problem) == (str(path), "is a file, and the store has a folder there")
     for fault in found(layout):
         repaired(layout, dataset_of(fault), fault)
-    if path.name == "nodes":
-        assert found(layout) == []
-        assert ids(layout) == ["cy", "ann", "bob", "dan"]
+    assert path.read_bytes() == b"x"
 
 
 def test_a_folder_instead_of_a_lock_hurts_no_other_run(layout: Layout):
@@ -505,27 +475,12 @@ def test_a_folder_instead_of_a_lock_hurts_no_other_run(layout: Layout):
     assert (fault.address, fault.repair) == (str(folder / "lock"), None)
 
 
-@pytest.mark.parametrize("table", ["interactions", "nodes"])
-def test_a_folder_instead_of_a_commit_is_named(layout: Layout, table: str):
-    commit = Path(layout.interactions("chat")).with_name(table) / "_delta_log" / f"{2:020}.json"
-    commit.unlink()
-    commit.mkdir()
+def test_a_folder_instead_of_a_manifest_is_named(layout: Layout):
+    manifest = commit_file(layout, 2)
+    manifest.unlink()
+    manifest.mkdir()
     (fault,) = found(layout)
-    assert fault.address == str(commit)
+    assert fault.address == str(manifest)
     assert "Is a directory" in fault.problem
     with pytest.raises(TableDamaged, match="Is a directory"):
         append(layout, "chat", FIRST, "sha-9")
-
-
-def test_three_faults_of_one_dictionary_rebuild_it_once(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    for path in Path(layout.nodes("chat")).glob("*.parquet"):
-        flipped(path)
-    in_nodes = found(layout)
-    assert len(in_nodes) == 2
-    calls: list[str] = []
-    real = files.remove_folder
-    monkeypatch.setattr(files, "remove_folder", lambda folder: (calls.append(folder), real(folder)))
-    done = "the dictionary was made again from the events"
-    assert [repaired(layout, "chat", fault) for fault in in_nodes] == [done, done]
-    assert calls == [layout.nodes("chat")]
-    assert found(layout) == []
