@@ -7,7 +7,7 @@
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
-# make ui     start MLflow's user interface on the runs of the local store
+# make ui     start MLflow's pages on the runs of the local store; it prints the command that has the login
 # make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
 # make bench-soak   200 simulated daily retrainings: whether disk, memory and time stay bounded
 # make bench-orchestration  what Prefect and MLflow add to a retraining, and a run without new rows -> the same page
@@ -86,7 +86,7 @@ test-versions: wheel
 	done
 
 ui: install
-	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(abspath $(DYFORMER_STORAGE))/mlflow.db
+	$(BIN)/dyformer --storage "$(DYFORMER_STORAGE)" ui
 
 $(VENV)/.bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

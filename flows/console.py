@@ -157,11 +157,11 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
         f'{program} sql "{forecasts} order by probability desc limit 10"',
         f'{program} sql "{vectors}"',
         f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}",
-        *_mlflow_commands(summary["tracking"]),
+        *_mlflow_commands(summary["tracking"], program),
     ]
 
 
-def _mlflow_commands(tracking: dict[str, Any]) -> list[str]:
+def _mlflow_commands(tracking: dict[str, Any], program: str) -> list[str]:
     """List the commands that open the run's page in MLflow; without a server one starts it first."""
     from storage.tracking.pages import USUAL_PAGES, run_page
 
@@ -170,10 +170,7 @@ def _mlflow_commands(tracking: dict[str, Any]) -> list[str]:
         return []
     if page := run_page(tracker, run):
         return [f"open {page}"]
-    # The tracker's address has no password; the variable of the user has.
-    variable = "MLFLOW_TRACKING_URI"
-    address = shlex.quote(tracker) if os.environ.get(variable) in (None, "", tracker) else f'"${variable}"'
-    return [f"mlflow ui --backend-store-uri {address}", f"open {run_page(USUAL_PAGES, run)}"]
+    return [f"{program} ui", f"open {run_page(USUAL_PAGES, run)}"]
 
 
 def _keys(address: str) -> str:

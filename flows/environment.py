@@ -13,6 +13,8 @@ DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     # The in-memory default loses a concurrency slot permanently when the server restarts.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    # No page of another server may call a server that is started here; the default allows all of them.
+    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "none",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     # A call is repeated after 2, 4, 8, ... seconds, with a random part; five times is one minute, seven are four.
     "PREFECT_CLIENT_MAX_RETRIES": "7",

@@ -12,7 +12,7 @@ from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_rea
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    for command in (up, deploy, schedule, spool, doctor):
+    for command in (up, ui, login, deploy, schedule, spool, doctor):
         app.command()(command)
 
 
@@ -32,6 +32,27 @@ def up(
 
     layout = Layout.from_environment()
     run_stack(layout, Ports(prefect=prefect_port, mlflow=mlflow_port), workers, _print)
+
+
+def ui(port: Annotated[int | None, _port_option("MLflow", 5000)] = None) -> None:
+    """Start MLflow's pages of this store's runs on this machine, until Ctrl-C; `up` starts them, too."""
+    from flows.service.stack import run_pages
+    from storage.layout import Layout
+
+    run_pages(Layout.from_environment(), port, _print)
+
+
+def login() -> None:
+    """Print the login of the servers of `dyformer up` or `dyformer ui`, for which a browser asks once."""
+    from flows.service.login import MLFLOW, PREFECT
+    from flows.service.running import ADDRESSES, running_login
+    from storage.layout import Layout
+
+    found = running_login(Layout.from_environment())
+    user, password = (found[name] for name in MLFLOW)
+    if PREFECT in found:
+        print(f"Prefect  {found[ADDRESSES['prefect']].removesuffix('/api')}  {found[PREFECT]}")
+    print(f"MLflow   {found[ADDRESSES['mlflow']]}  user {user}, password {password}")
 
 
 def deploy(

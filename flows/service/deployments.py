@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 POOL, GPU_POOL = "dyformer-cpu", "dyformer-gpu"
 ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)  # of intervals; without one each deployment would move its runs
 CONCURRENT_TRAININGS = 1  # of all datasets, in each pool
+# Prefect's own lets each run choose the command, the environment and the folder of its process. Here they have no
+# place for a value: a part that is missing is the worker's own, and one that stood here could still be changed by
+# `env`, which Prefect merges. A run that brings a value is refused by the server.
+JOB_TEMPLATE: dict[str, Any] = {
+    "job_configuration": {"stream_output": True},
+    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
+}
 
 
 class BadDeployment(ValueError):
@@ -195,15 +202,16 @@ def _deployed(client: "SyncPrefectClient", deployment: Deployment) -> str:
 
 
 def _ensure_pool(client: "SyncPrefectClient", name: str) -> str:
-    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
     from prefect.exceptions import ObjectAlreadyExists
-    from prefect.workers.process import ProcessWorker
 
-    template = ProcessWorker.get_default_base_job_template()
     try:
-        client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=JOB_TEMPLATE))
     except ObjectAlreadyExists:
-        return f"work pool {name}: as it was"
+        if client.read_work_pool(name).base_job_template == JOB_TEMPLATE:
+            return f"work pool {name}: as it was"
+        client.update_work_pool(name, WorkPoolUpdate(base_job_template=JOB_TEMPLATE))
+        return f"work pool {name}: corrected, because its runs could choose what their processes execute"
     return f"work pool {name}: made"
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 
 MARK = "DYFORMER_STACK"
 SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_TO_END = 3.0  # of a server whose parent has ended
 
 
 class ServiceFailed(ValueError):
@@ -71,6 +73,20 @@ class Service:
             if time.monotonic() > until:
                 raise ServiceFailed(f"{self.name} was not ready after {seconds:.0f} s: its log is {self.log}")
             time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def end_with(parent: int, seconds: float | None = SECONDS_TO_END) -> None:
+    """Send this process SIGTERM soon after its parent has ended, and end it some seconds later; None leaves it that."""
+    threading.Thread(target=_end_with, args=(parent, seconds), daemon=True).start()
+
+
+def _end_with(parent: int, seconds: float | None) -> None:
+    while os.getppid() == parent:  # another process adopts the children of one that ended
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    if seconds is not None:
+        time.sleep(seconds)
+        os._exit(1)
 
 
 def marked(mark: str, variable: str = MARK) -> list[int]:

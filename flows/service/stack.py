@@ -2,25 +2,40 @@
 
 import json
 import os
+import shlex
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from filelock import FileLock, Timeout
 
+from flows.service.login import PREFECT, close_folder, new_logins, write_variables
+from flows.service.mlflow_server import DATABASE
 from flows.service.processes import MARK, Service, ServiceFailed, end_marked, marked, wait_for_end
-from flows.service.running import ADDRESSES, LOCK, RECORD, last_stack
+from flows.service.running import (
+    ADDRESSES,
+    LOCK,
+    LOCK_OF_PAGES,
+    LOGIN,
+    LOGIN_OF_PAGES,
+    RECORD,
+    last_stack,
+    running_stack,
+)
 from flows.service.stopping import Stopping
 from flows.service.worker import SECONDS_FOR_RUNS
+from flows.temporary_server import SERVER_LOGIN
 from storage.disk import make_folder
 from storage.layout import Layout
+from storage.tracking.addresses import without_password
 
 HOST = "127.0.0.1"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
@@ -32,7 +47,7 @@ QUIET_SECONDS = 600.0
 
 
 class StackRuns(ValueError):
-    """The stack of this store runs already."""
+    """The stack of this store, or the server that is to be started, runs already."""
 
 
 class PortTaken(ValueError):
@@ -63,13 +78,15 @@ def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[st
     """
     folder, stopping, started = Path(layout.service), Stopping(), time.monotonic()
     make_folder(folder)
+    close_folder(folder)
     with ExitStack() as ending:
         ending.enter_context(_alone(layout))
         ending.enter_context(stopping.listening())
         mark = uuid.uuid4().hex
         addresses = _addresses(ports.chosen())
-        os.environ.update({ADDRESSES[name]: address for name, address in addresses.items()})
-        os.environ["PREFECT_HOME"] = str(folder / "prefect")
+        clients = _variables_of_clients(addresses)
+        os.environ.update({**clients, "PREFECT_HOME": str(folder / "prefect")})
+        write_variables(folder / LOGIN, clients)
         _write(folder, {"mark": mark, "process": os.getpid()})
         servers = _servers(layout, folder, addresses, mark)
         workers = [_worker(folder, mark, number) for number in range(1, num_workers + 1)]
@@ -77,9 +94,76 @@ def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[st
         _start(layout, servers, workers, stopping, show)
         if not stopping():
             _write(folder, {"mark": mark, "process": os.getpid(), **addresses})
-            _show(addresses, time.monotonic() - started, show)
+            _show(layout, addresses, time.monotonic() - started, show)
             _watch([*servers, *workers], stopping, show)
         show("stopping")
+
+
+def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> None:
+    """Start MLflow's server alone on the store's runs, say where it is, and stop it at a signal.
+
+    Where one runs already, nothing is started.
+
+    Raises:
+        StackRuns: the pages of this store run already.
+        PortTaken: another program listens at the given port.
+        ServiceFailed: the server did not start, or ended.
+    """
+    running = running_stack(layout)
+    if running is not None:
+        _show_pages(layout, running["mlflow"], show)
+        return
+    if urlsplit(layout.tracking_uri).scheme in ("http", "https"):
+        raise StackRuns(f"the runs are at a server of your own: {without_password(layout.tracking_uri)}")
+    folder, stopping = Path(layout.service), Stopping()
+    make_folder(folder)
+    close_folder(folder)
+    with ExitStack() as ending:
+        try:
+            ending.enter_context(FileLock(folder / LOCK_OF_PAGES).acquire(timeout=1))
+        except Timeout as error:
+            raise StackRuns(
+                f"`dyformer ui` runs already for {layout.root}: `dyformer login` has its address"
+            ) from error
+        ending.enter_context(stopping.listening())
+        ending.callback((folder / LOGIN_OF_PAGES).unlink, missing_ok=True)
+        _serve_pages(layout, f"http://{HOST}:{_port('mlflow', port)}", stopping, show)
+
+
+def _serve_pages(layout: Layout, address: str, stopping: Stopping, show: Callable[[str], None]) -> None:
+    from storage.tracking.pages import make_database
+
+    show(f"starting MLflow for {layout.root}; its log is in {layout.service}")
+    if layout.tracking_uri == layout.tracking_database:
+        make_database(layout)
+    mark = uuid.uuid4().hex
+    server = _mlflow_server(layout, address, layout.tracking_uri, mark)
+    clients = {ADDRESSES["mlflow"]: address, **new_logins()["mlflow"]}
+    os.environ.update(clients)
+    write_variables(Path(layout.service) / LOGIN_OF_PAGES, clients)
+    try:
+        server.start()
+        server.wait_until_ready(SECONDS_TO_START, stopping)
+        if not stopping():
+            _show_pages(layout, address, show)
+            show("Ctrl-C stops it.")
+        while not stopping.wait(1.0):
+            server.check()
+    finally:
+        end_marked(mark, SECONDS_FOR_SERVERS, stopping.is_hurried)
+
+
+def _show_pages(layout: Layout, address: str, show: Callable[[str], None]) -> None:
+    from storage.tracking.pages import runs_page
+
+    show(f"MLflow:  {(page := runs_page(address))}")
+    if page.endswith("/experiments"):
+        show("         There are no runs yet. Choose Model training at the top left, and later an experiment.")
+    show(f"A browser asks once for a login: {_login_command(layout)}")
+
+
+def _login_command(layout: Layout) -> str:
+    return f"dyformer --storage {shlex.quote(layout.root)} login"
 
 
 @contextmanager
@@ -101,7 +185,8 @@ def _alone(layout: Layout) -> Iterator[None]:
         try:
             yield
         finally:
-            (folder / RECORD).unlink(missing_ok=True)
+            for name in (RECORD, LOGIN):
+                (folder / name).unlink(missing_ok=True)
 
 
 def _port(name: str, given: int | None) -> int:
@@ -117,6 +202,16 @@ def _addresses(ports: dict[str, int]) -> dict[str, str]:
     return {"prefect": f"http://{HOST}:{ports['prefect']}/api", "mlflow": f"http://{HOST}:{ports['mlflow']}"}
 
 
+def _variables_of_clients(addresses: dict[str, str]) -> dict[str, str]:
+    """Give addresses and logins of the servers, which are made for this start, by the names that their clients read."""
+    logins = new_logins()
+    return {
+        name: value
+        for server, address in addresses.items()
+        for name, value in {ADDRESSES[server]: address, **logins[server]}.items()
+    }
+
+
 def _write(folder: Path, record: dict[str, object]) -> None:
     part = folder / f".{RECORD}"
     part.write_text(json.dumps(record), encoding="utf-8")
@@ -125,43 +220,58 @@ def _write(folder: Path, record: dict[str, object]) -> None:
 
 def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str) -> list[Service]:
     """Describe Prefect's server and MLflow's."""
-    ports = {name: address.split(":")[2].partition("/")[0] for name, address in addresses.items()}
     common = {"DYFORMER_STORAGE": layout.root, "DYFORMER_STATE": layout.state}
+    port = _port_of(addresses["prefect"])
+    pages = ",".join(f"http://{host}:{port}" for host in (HOST, "localhost"))
+    prefect = Service(
+        name="prefect-server",
+        arguments=["flows.service.prefect_server", f"--port={port}", f"--parent={os.getpid()}"],
+        environment={
+            **common,
+            MARK: f"{mark}-server-prefect",
+            SERVER_LOGIN: os.environ[PREFECT],
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": pages,
+            "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
+            "PREFECT_UI_API_URL": addresses["prefect"],
+            "PREFECT_SERVER_UI_ENABLED": "true",
+        },
+        folder=folder,
+        is_ready=lambda: _responds(f"{addresses['prefect']}/health"),
+    )
+    mlflow = _mlflow_server(layout, addresses["mlflow"], layout.tracking_database, mark)
+    return [prefect, replace(mlflow, environment={**mlflow.environment, **common})]
+
+
+def _port_of(address: str) -> int:
+    port = urlsplit(address).port
+    assert port is not None
+    return port
+
+
+def _mlflow_server(layout: Layout, address: str, database: str, mark: str) -> Service:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    s3 = {"MLFLOW_S3_ENDPOINT_URL": endpoint} if endpoint else {}
-    return [
-        Service(
-            name="prefect-server",
-            arguments=["flows.temporary_server", ports["prefect"], str(os.getpid())],
-            environment={
-                **common,
-                MARK: f"{mark}-server-prefect",
-                "PREFECT_UI_API_URL": addresses["prefect"],
-                "PREFECT_SERVER_UI_ENABLED": "true",
-            },
-            folder=folder,
-            is_ready=lambda: _responds(f"{addresses['prefect']}/health"),
-        ),
-        Service(
-            name="mlflow-server",
-            arguments=[
-                *("mlflow", "server", f"--host={HOST}", f"--port={ports['mlflow']}", "--workers=1"),
-                f"--backend-store-uri={layout.tracking_database}",
-                f"--default-artifact-root={layout.tracking_artifacts}",  # as without a server, so that both can go on
-                f"--artifacts-destination={layout.tracking_artifacts}",  # of experiments with files at a server
-            ],
-            environment={**common, **s3, MARK: f"{mark}-server-mlflow", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-            folder=folder,
-            is_ready=lambda: _responds(f"{addresses['mlflow']}/health"),
-        ),
-    ]
+    return Service(
+        name="mlflow-server",
+        arguments=[
+            *("flows.service.mlflow_server", f"--port={_port_of(address)}", f"--parent={os.getpid()}"),
+            f"--default-artifact-root={layout.tracking_artifacts}",  # as without a server, so that both can go on
+            f"--artifacts-destination={layout.tracking_artifacts}",  # of experiments with files at a server
+        ],
+        environment={
+            MARK: f"{mark}-server-mlflow",
+            DATABASE: database,  # which may have a password, and is no argument for that reason
+            **({"MLFLOW_S3_ENDPOINT_URL": endpoint} if endpoint else {}),
+        },
+        folder=Path(layout.service),
+        is_ready=lambda: _responds(f"{address}/health"),
+    )
 
 
 def _worker(folder: Path, mark: str, number: int) -> Service:
     name, since = f"worker-{number}", datetime.now(UTC)
     return Service(
         name=name,
-        arguments=["flows.service.worker", "--name", name],
+        arguments=["flows.service.worker", "--name", name, "--parent", str(os.getpid())],
         environment={MARK: f"{mark}-worker-{number:02}"},
         folder=folder,
         is_ready=lambda: _is_online(name, since),
@@ -208,16 +318,12 @@ def _start(
             worker.wait_until_ready(SECONDS_TO_START, stopping)
 
 
-def _show(addresses: dict[str, str], seconds: float, show: Callable[[str], None]) -> None:
-    from storage.tracking.pages import runs_page
-
+def _show(layout: Layout, addresses: dict[str, str], seconds: float, show: Callable[[str], None]) -> None:
     show(f"ready after {seconds:.0f} s")
     show(f"Prefect: {addresses['prefect'].removesuffix('/api')}/v2/deployments")
-    show(f"MLflow:  {(page := runs_page(addresses['mlflow']))}")
-    if page.endswith("/experiments"):
-        show("         There are no runs yet. Choose Model training at the top left, and later an experiment.")
-    show("Every dyformer command on this store uses them. For other programs:")
-    show("  " + " ".join(f"{ADDRESSES[name]}={address}" for name, address in addresses.items()))
+    _show_pages(layout, addresses["mlflow"], show)
+    show("Every dyformer command on this store uses them. For other programs in a shell:")
+    show(f"  . {shlex.quote(str(Path(layout.service) / LOGIN))}")
     show("Ctrl-C stops them all.")
 
 

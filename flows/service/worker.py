@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from flows.service.deployments import GPU_POOL, POOL
-from flows.service.processes import SECONDS_BETWEEN_LOOKS, marked
+from flows.service.processes import SECONDS_BETWEEN_LOOKS, end_with, marked
 from flows.service.stopping import Stopping
 
 RUNS = "DYFORMER_WORKER"  # in the environment of a worker and of its runs
@@ -35,6 +35,7 @@ def run_worker(arguments: list[str]) -> int:
         "start",
         "--type",
         "process",
+        "--no-create-pool-if-not-found",  # because Prefect would make one whose runs choose their command
         *arguments,
     ]
     with stopping.listening():
@@ -82,7 +83,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="runs at a time")
     parser.add_argument("--pool", choices=(POOL, GPU_POOL), default=POOL, help="whose runs it takes")
     parser.add_argument("--health-port", help="on which this machine is given the worker's health, at /health")
+    parser.add_argument("--parent", type=int, help="process with which it ends")
     given = parser.parse_args()
+    if given.parent is not None:
+        end_with(given.parent, seconds=None)  # its runs have their time
     options = {
         "--pool": given.pool,
         "--name": given.name,

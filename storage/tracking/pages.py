@@ -10,7 +10,7 @@ from storage.tracking.mlflow_client import connect
 from storage.tracking.turns import turn
 from storage.tracking.view import VIEW, view_tags
 
-USUAL_PAGES = "http://127.0.0.1:5000"  # of `mlflow ui`
+USUAL_PAGES = "http://127.0.0.1:5000"  # of `dyformer ui`
 PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 
 

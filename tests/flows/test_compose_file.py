@@ -189,10 +189,32 @@ def test_every_volume_and_config_is_declared(compose: dict[str, Any]) -> None:
             assert config["source"] in compose["configs"]
 
 
-def test_mlflow_of_the_compose_file_allows_its_host_name(compose: dict[str, Any]) -> None:
-    [hosts] = [part for part in compose["services"]["mlflow"]["command"] if part.startswith("--allowed-hosts=")]
-    assert "mlflow:5000" in hosts
-    assert compose["services"]["worker-cpu"]["environment"]["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+@pytest.mark.parametrize(("server", "address"), [("mlflow", "mlflow:5000"), ("prefect-server", "prefect-server:4200")])
+def test_a_server_is_called_by_its_own_names_and_by_no_page_but_its_own(
+    compose: dict[str, Any], server: str, address: str
+) -> None:
+    service, worker = compose["services"][server], compose["services"]["worker-cpu"]["environment"]
+    assert service["command"][:3] == [
+        "python",
+        "-m",
+        f"flows.service.{server.replace('-', '_').removesuffix('_server')}_server",
+    ]
+    [hosts] = [part for part in service["command"] if part.startswith("--allowed-hosts=")]
+    names = hosts.rpartition(":-")[2].rstrip("}").split(",")
+    port = address.rpartition(":")[2]
+    assert names == [address, f"localhost:{port}", f"127.0.0.1:{port}"]
+    assert f"http://{address}" in (worker["MLFLOW_TRACKING_URI"], worker["PREFECT_API_URL"].removesuffix("/api"))
+    public = {"mlflow": worker["DYFORMER_MLFLOW_PAGES"], "prefect-server": worker["PREFECT_UI_URL"]}[server]
+    pages = {
+        "mlflow": [part.partition("=")[2] for part in service["command"] if part.startswith("--allowed-origins=")],
+        "prefect-server": [service["environment"].get("PREFECT_SERVER_CORS_ALLOWED_ORIGINS")],
+    }
+    assert pages[server] == [public]
+
+
+def test_prefect_takes_a_change_with_a_token_only(compose: dict[str, Any]) -> None:
+    environment = compose["services"]["prefect-server"]["environment"]
+    assert environment["PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED"] == "true"
 
 
 def test_every_worker_polls_a_pool_that_is_created_and_used(compose: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
 from flows import temporary_server
 from flows.console import print_frame, printable
@@ -175,7 +176,9 @@ def test_command_in_the_background_ignores_ctrl_c_of_the_foreground():
 
 def servers_of(process: int) -> list[int]:
     children = map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())
-    return [child for child in children if b"flows.temporary_server" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [
+        child for child in children if b"flows.service.prefect_server" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
 
 
 def ended_within(process: int, seconds: float) -> bool:
@@ -221,7 +224,7 @@ def test_ctrl_c_in_a_run_ends_it_and_its_server_in_time(tmp_path: Path):
     assert all(ended_within(server, 10) for server in servers)
 
 
-WAITING = "import os, sys; from flows.temporary_server import _end_with; _end_with(int(sys.argv[1]))"
+WAITING = "import sys, time; from flows.service.processes import end_with; end_with(int(sys.argv[1])); time.sleep(600)"
 KILLED = (
     "import os, subprocess, sys;"
     f"child = subprocess.Popen([sys.executable, '-c', {WAITING!r}, str(os.getpid())], start_new_session=True);"
@@ -243,9 +246,11 @@ def test_server_of_a_killed_run_ends():
 def test_the_temporary_server_imports_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     commands: list[list[str]] = []
     monkeypatch.setattr(temporary_server.subprocess, "Popen", lambda command, **options: commands.append(command))
-    temporary_server._started(SimpleNamespace(port=1))
+    with temporary_settings({PREFECT_API_AUTH_STRING: "user:password"}):
+        temporary_server._started(SimpleNamespace(port=1))
     monkeypatch.undo()
-    ((*flags, _, _, _, _),) = commands  # without the module and its arguments
+    ((*flags, module, _, _, _, _, _),) = commands  # without the module and its arguments
+    assert module == "-m"
     (tmp_path / "mine.py").write_text("raise SystemExit(7)")
     done = subprocess.run([*flags, "-m", "mine"], cwd=tmp_path, capture_output=True, check=False)
     assert b"No module named mine" in done.stderr

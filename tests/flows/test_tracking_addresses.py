@@ -43,7 +43,7 @@ def commands(tracking: dict[str, Any]) -> list[str]:
 
 def test_next_command_opens_the_page_of_the_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     page = "open http://127.0.0.1:5000/#/runs/abc"
-    assert commands(tracked(layout)) == [f"mlflow ui --backend-store-uri {layout.tracking_database}", page]
+    assert commands(tracked(layout)) == ["dyformer ui", page]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     assert commands(tracked(layout)) == [page]
     assert commands(tracked(layout, problem="it is away")) == []
@@ -59,7 +59,7 @@ def test_record_and_next_commands_of_a_run_have_no_password(
     assert "canary" not in json.dumps(tracking)
     page = {
         SERVER: "open http://127.0.0.1:9/#/runs/abc",
-        DATABASE: 'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI"',
+        DATABASE: "dyformer ui",
     }
     assert commands(tracking)[0] == page[address]
     assert "canary" not in "".join(commands(tracking))
@@ -114,11 +114,11 @@ def test_unexpected_error_and_its_log_have_no_password(layout: Layout, capsys: p
     assert "canary" not in log.read_text()
 
 
-def test_stack_without_runs_names_the_page_that_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stack_without_runs_names_the_page_that_lists_them(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = {"prefect": "http://127.0.0.1:4200/api", "mlflow": "http://127.0.0.1:5000"}
     for page, is_new in (("/#/experiments", True), ("/#/experiments/1/runs?workflowType=machine_learning", False)):
         lines: list[str] = []
         monkeypatch.setattr("storage.tracking.pages.runs_page", lambda uri, page=page: uri + page)
-        stack._show(addresses, 1.0, lines.append)
+        stack._show(layout, addresses, 1.0, lines.append)
         assert f"MLflow:  http://127.0.0.1:5000{page}" in lines
         assert any("Choose Model training" in line for line in lines) is is_new

@@ -48,20 +48,42 @@ class Browser:
     session: str = ""
     requests: list[str] = field(default_factory=list)
     """Addresses that the tab requested, since it opened its page."""
+    logins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """User and password for each server that asks for them in a window of the browser, by its address."""
+    asked: list[str] = field(default_factory=list)
+    """Servers that asked."""
     _number: int = 0
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Call a method of the protocol and return its result."""
+        number = self._send(method, parameters)
+        while True:
+            received = json.loads(self.socket.recv(timeout=SECONDS))
+            self._take(received.get("method"), received.get("params"))
+            if received.get("id") == number:
+                assert "error" not in received, f"{method}: {received['error']}"
+                return received["result"]
+
+    def _send(self, method: str, parameters: dict[str, Any]) -> int:
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         self.socket.send(json.dumps(message | ({"sessionId": self.session} if self.session else {})))
-        while True:
-            received = json.loads(self.socket.recv(timeout=SECONDS))
-            if received.get("method") == "Network.requestWillBeSent":
-                self.requests.append(received["params"]["request"]["url"])
-            if received.get("id") == self._number:
-                assert "error" not in received, f"{method}: {received['error']}"
-                return received["result"]
+        return self._number
+
+    def _take(self, method: str | None, event: Any) -> None:
+        """Remember a request of the page, and do what a user does in the window that asks for a login."""
+        if method == "Network.requestWillBeSent":
+            self.requests.append(event["request"]["url"])
+        elif method == "Fetch.requestPaused":
+            self._send("Fetch.continueRequest", {"requestId": event["requestId"]})
+        elif method == "Fetch.authRequired":
+            server = event["authChallenge"]["origin"]
+            self.asked.append(server)
+            given = {"response": "CancelAuth"}
+            if server in self.logins and self.asked.count(server) == 1:
+                user, password = self.logins[server]
+                given = {"response": "ProvideCredentials", "username": user, "password": password}
+            self._send("Fetch.continueWithAuth", {"requestId": event["requestId"], "authChallengeResponse": given})
 
     def open(self, url: str, *texts: str) -> str:
         """Open a page, wait until it shows all texts, and return all that it shows."""
@@ -86,6 +108,15 @@ class Browser:
         evaluated = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in evaluated, evaluated["exceptionDetails"]
         return evaluated["result"].get("value")
+
+    def write(self, text: str) -> None:
+        """Write a text where the page waits for one, and press Enter."""
+        self.run("document.querySelector('input').focus()")
+        self.call("Input.insertText", text=text)
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
+            )
 
     def picture(self, file: Path, *, width: int = 1280, height: int = 800, around: str = "") -> None:
         """Write what the tab shows as a PNG of few colors; with `around` the part of the page with this text."""
@@ -127,6 +158,7 @@ def browser(folder: Path) -> Iterator[Browser]:
             tab.session = tab.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             for part in ("Page", "Runtime", "Network"):
                 tab.call(f"{part}.enable")
+            tab.call("Fetch.enable", handleAuthRequests=True)
             tab.call("Page.addScriptToEvaluateOnNewDocument", source=NO_ASSISTANT)
             tab.size(1280, 800)
             yield tab

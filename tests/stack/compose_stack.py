@@ -24,7 +24,7 @@ import yaml
 from free_ports import free_port
 from object_store import program
 from postgres_server import postgres_server, programs
-from stack_processes import called, wait_until
+from stack_processes import called, called_prefect, wait_until
 
 from flows.service.processes import MARK, end_marked, marked
 
@@ -212,7 +212,7 @@ class Stack:
     def request(self, path: str, body: object = None) -> Any:
         """Call Prefect's API; as its clients do, again if it is busy or away for a moment."""
         login = self.environment("worker-cpu")["PREFECT_API_AUTH_STRING"]
-        return called(f"http://127.0.0.1:{self.port('prefect-server', 4200)}/api{path}", body, login)
+        return called_prefect(f"http://127.0.0.1:{self.port('prefect-server', 4200)}/api", path, body, login)
 
     def tracked(self, path: str, body: object = None) -> Any:
         """Call MLflow's API."""

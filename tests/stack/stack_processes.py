@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -18,18 +18,28 @@ from urllib.request import Request, urlopen
 
 from free_ports import free_port
 
+from flows.service.login import MLFLOW, PREFECT, read_variables
 from flows.service.processes import marked
 from flows.service.running import RECORD
 
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
 SECONDS_TO_START = 180
-UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PREFECT_HOME", "DYFORMER_STATE")
+UNSET = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PREFECT_HOME", "DYFORMER_STATE", PREFECT, *MLFLOW)
 
 
-def called(url: str, body: object = None, login: str | None = None) -> Any:
+def called_prefect(address: str, path: str, body: object, login: str) -> Any:
+    """Call Prefect's API; what changes something needs a token that another page cannot read."""
+    if body is None:
+        return called(address + path, None, login)
+    client = "tests"
+    token = called(f"{address}/csrf-token?client={client}", None, login)["token"]
+    return called(address + path, body, login, {"prefect-csrf-client": client, "prefect-csrf-token": token})
+
+
+def called(url: str, body: object = None, login: str | None = None, more: Mapping[str, str] | None = None) -> Any:
     """Call a server; as its clients do, again if it is busy or away for a moment."""
     data = None if body is None else json.dumps(body).encode()
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", **(more or {})}
     if login is not None:
         headers["authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
     problem: Exception | None = None
@@ -56,10 +66,17 @@ class Up:
     environment: dict[str, str]
     lines: list[str]
     record: dict[str, Any]
+    login: dict[str, str] = field(default_factory=dict)
+    """Variables of the file that it names for other programs."""
 
     def request(self, path: str, body: object = None) -> Any:
         """Call Prefect's API."""
-        return called(self.record["prefect"] + path, body)
+        return called_prefect(self.record["prefect"], path, body, self.login[PREFECT])
+
+    def tracked(self, path: str, body: object = None) -> Any:
+        """Call MLflow's API."""
+        login = ":".join(self.login[name] for name in MLFLOW)
+        return called(f"{self.record['mlflow']}/api/2.0/mlflow/{path}", body, login)
 
     def stop(self, number: int = signal.SIGTERM) -> str:
         """Send a signal to all processes of its group, as a terminal does, and return its last lines."""
@@ -100,6 +117,8 @@ def running(store: Path) -> Iterator[Up]:
                 break
         assert process.poll() is None, up.lines
         up.record = json.loads((store / "service" / RECORD).read_text())
+        [shown] = [line.split()[1] for line in up.lines if line.startswith("  . ")]
+        up.login = read_variables(Path(shown))
         yield up
     finally:
         if process.poll() is None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from browser import Browser, browser
 from own_log import own_log
-from stack_processes import Up, called, command, running, wait_until
+from stack_processes import Up, command, running, wait_until
 
 from storage.tracking.pages import run_page, runs_page
 
@@ -47,13 +47,10 @@ class Stack:
     report: Path
     retrainings: list[str]
 
-    def mlflow(self, path: str, body: object) -> Any:
-        return called(f"{self.up.record['mlflow']}/api/2.0/mlflow/{path}", body)
-
     def runs(self) -> list[dict[str, Any]]:
         """The finished retrainings in MLflow, the newest first, with their tags and metrics as dictionaries."""
         condition = "tags.stage = 'retrain' and tags.promoted LIKE '%'"
-        found = self.mlflow("runs/search", {"experiment_ids": [self.experiment], "filter": condition})["runs"]
+        found = self.up.tracked("runs/search", {"experiment_ids": [self.experiment], "filter": condition})["runs"]
         for run in found:
             for kind in ("tags", "metrics"):
                 run[kind] = {each["key"]: each["value"] for each in run["data"].get(kind, [])}
@@ -62,7 +59,7 @@ class Stack:
     @property
     def experiment(self) -> str:
         name = f"name = 'dyformer-{DATASET}'"
-        (found,) = self.mlflow("experiments/search", {"max_results": 9, "filter": name})["experiments"]
+        (found,) = self.up.tracked("experiments/search", {"max_results": 9, "filter": name})["experiments"]
         return found["experiment_id"]
 
     def picture(self, name: str, **options: Any) -> None:
@@ -81,6 +78,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         *(text for name, value in READING.items() for text in (f"--{name.replace('_', '-')}", value)),
     )
     with browser(folder / "profile") as tab, running(store) as up:
+        log_in(tab, up)
         settings = [text for name, value in SMALL.items() for text in ("--set", f"{name}={value}")]
         runs = [retrained(up, log, {**SMALL, "model.width": width}) for width in (16, 8)]
         methods = [text for method in METHODS for text in ("--method", method)]
@@ -92,6 +90,20 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             ended = command(store, *arguments)
             assert ended.returncode == 0, ended.stderr
         yield Stack(up=up, tab=tab, report=report, retrainings=runs)
+
+
+def log_in(tab: Browser, up: Up) -> None:
+    """Do what the pages ask for once, with what `dyformer login` prints."""
+    pages = [line.split()[1] for line in up.lines if re.match(r"(Prefect|MLflow):", line)]
+    printed = command(Path(up.environment["DYFORMER_STORAGE"]), "login").stdout
+    [(prefect, user, password)] = re.findall(r"Prefect +\S+  (\S+)\nMLflow +\S+  user (\S+), password (\S+)\n", printed)
+    tab.logins[up.record["mlflow"]] = (user, password)
+    tab.open(pages[0], "Login")
+    tab.write(prefect)
+    tab.wait("Deployments", "reconcile")
+    tab.open(pages[1], "Experiments")
+    tab.open(pages[1], "Experiments")
+    assert tab.asked == [up.record["mlflow"]]  # once
 
 
 def retrained(up: Up, log: Path, changes: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from compose_stack import Stack
 from postgres_server import programs
 
+from flows.service.deployments import JOB_TEMPLATE
 from flows.service.processes import marked
 from storage.layout import Layout
 
@@ -24,10 +25,10 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 LISTENING = "0A"
 
 
-def status(url: str, login: str | None = None) -> int:
+def status(url: str, login: str | None = None, body: bytes | None = None, **more: str) -> int:
     headers = {} if login is None else {"authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
     try:
-        with urlopen(Request(url, headers=headers), timeout=30) as response:
+        with urlopen(Request(url, body, {**headers, **more}), timeout=30) as response:
             return response.status
     except HTTPError as error:
         with error:
@@ -54,6 +55,29 @@ def test_a_call_without_the_password_is_refused(stack: Stack, server: str) -> No
     assert status(page, "admin:password1234") == 401
     assert status(page, login[:-1]) == 401
     assert status(page, login) == 200
+
+
+@pytest.mark.parametrize("server", ["prefect", "mlflow"])
+def test_a_call_of_another_page_or_under_another_name_is_refused_with_the_password(stack: Stack, server: str) -> None:
+    page, login = addresses(stack)[server], logins(stack)[server]
+    own = page.partition("/api")[0]
+    assert status(page, login, origin=own) == 200
+    for origin in ("http://127.0.0.1:1", "http://localhost:1", "https://evil.example", "null"):
+        assert status(page, login, origin=origin) == 403
+    for host in ("evil.example", "127.0.0.1:1", "localhost"):
+        assert status(page, login, host=host) == 403
+    assert status(page, login, **{"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}) == 403
+
+
+def test_prefect_takes_no_change_without_a_token(stack: Stack) -> None:
+    runs = f"{stack.environment('worker-cpu')['PREFECT_API_URL']}/flow_runs/filter"
+    assert status(runs, logins(stack)["prefect"], b"{}", **{"content-type": "application/json"}) == 403
+
+
+def test_no_run_chooses_what_its_process_executes(stack: Stack) -> None:
+    pools = stack.request("/work_pools/filter", {})
+    assert {pool["name"] for pool in pools} == {"dyformer-cpu", "dyformer-gpu"}
+    assert all(pool["base_job_template"] == JOB_TEMPLATE for pool in pools)
 
 
 def test_s3_wants_its_key(stack: Stack) -> None:

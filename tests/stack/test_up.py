@@ -1,14 +1,19 @@
 """`dyformer up` becomes ready, refuses a second one, and leaves no process, however it ends."""
 
+import base64
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
-from stack_processes import command, running, seconds_to_ready, wait_until
+from free_ports import free_port
+from stack_processes import COMMAND, called, command, environment, running, seconds_to_ready, wait_until
 
+from flows.service.login import PREFECT
 from flows.service.processes import marked
 
 pytestmark = pytest.mark.stack
@@ -19,9 +24,11 @@ def test_stack_is_ready_refuses_a_second_one_and_ends_at_ctrl_c(tmp_path: Path) 
         print(f"ready after {seconds_to_ready(up):.0f} s")
         pages = [line.split()[1] for line in up.lines if re.match(r"(Prefect|MLflow):", line)]
         assert len(pages) == 2
+        login = base64.b64encode(up.login[PREFECT].encode()).decode()
         for page in pages:
             assert page.startswith("http://127.0.0.1:")
-            with urlopen(Request(page, headers={"accept": "text/html"}), timeout=30) as response:
+            headers = {"accept": "text/html", "authorization": f"Basic {login}"}
+            with urlopen(Request(page, headers=headers), timeout=30) as response:
                 assert (response.status, response.headers.get_content_type()) == (200, "text/html")
         second = command(tmp_path / "store", "up")
         assert second.returncode == 1
@@ -39,14 +46,17 @@ def test_stack_is_ready_refuses_a_second_one_and_ends_at_ctrl_c(tmp_path: Path) 
     assert command(tmp_path / "store", "deploy").returncode == 1  # no server is configured any more
 
 
-def test_stack_ends_at_sigterm_and_the_next_one_ends_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_all_of_a_killed_stack_ends_with_it_and_the_next_one_ends_at_sigterm(tmp_path: Path) -> None:
     with running(tmp_path / "store") as killed:
+        assert len(marked(killed.record["mark"])) >= 4  # two servers, the worker and Prefect's
         killed.process.kill()
         killed.process.wait()
-        worker = marked(f"{killed.record['mark']}-worker")
-        assert worker
+        wait_until(lambda: not marked(killed.record["mark"]), 20, "a part of a killed stack was left")
+        for name in ("prefect", "mlflow"):
+            with pytest.raises(URLError, match="refused"):
+                urlopen(killed.record[name], timeout=10)
         with running(tmp_path / "store") as up:
-            assert marked(killed.record["mark"]) == []
+            assert up.login[PREFECT] != killed.login[PREFECT]
             mark = f"{up.record['mark']}-worker"
             before = set(marked(mark))
             assert len(before) == 2  # one that stops the runs first, and Prefect's
@@ -58,3 +68,27 @@ def test_stack_ends_at_sigterm_and_the_next_one_ends_what_a_killed_one_left(tmp_
             assert "worker-1 ended with code -9" in output
             assert up.process.returncode == 0
             assert marked(up.record["mark"]) == []
+
+
+def test_pages_alone_want_their_login_and_end_at_ctrl_c(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    arguments = [*COMMAND, "ui", "--port", str(free_port())]
+    with subprocess.Popen(arguments, env=environment(store), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [line.rstrip() for line in iter(process.stdout.readline, "Ctrl-C stops it.\n")]
+        [page] = [line.split()[1] for line in lines if line.startswith("MLflow:")]
+        second = command(store, "ui")
+        assert (second.returncode, "`dyformer ui` runs already" in second.stderr) == (1, True)
+        printed = command(store, "login").stdout
+        [(address, user, password)] = re.findall(r"MLflow +(\S+)  user (\S+), password (\S+)\n", printed)
+        assert page.startswith(address)
+        assert password not in "".join(lines)
+        search = f"{address}/api/2.0/mlflow/experiments/search?max_results=9"
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(search, timeout=30)
+        assert called(search, None, f"{user}:{password}")["experiments"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert command(store, "login").returncode == 1
+    with pytest.raises(URLError, match="refused"):
+        urlopen(search, timeout=30)

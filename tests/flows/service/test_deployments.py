@@ -8,11 +8,23 @@ from typing import Any
 import pytest
 import yaml
 from prefect.client.orchestration import get_client
-from prefect.exceptions import ObjectNotFound
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.utilities.asyncutils import run_coro_as_sync
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 from flows.service.automations import BEGUN, ENDING, NOT_RUNNING, RETURNING, TAKEN
-from flows.service.deployments import BadDeployment, deploy, file_of_deployments, read_deployments
+from flows.service.deployments import JOB_TEMPLATE, BadDeployment, deploy, file_of_deployments, read_deployments
 
+HOSTILE = {
+    "command": "touch /tmp/hostile",
+    "env": {"PATH": "/hostile"},
+    "env.LD_PRELOAD": "/hostile.so",
+    "working_dir": "/hostile",
+    "name": "hostile",
+    "labels": {"hostile": "yes"},
+    "stream_output": False,
+}
 POOLS = ("dyformer-cpu", "dyformer-gpu")
 
 SENT = ("description", "entrypoint", "parameters", "tags", "work_pool_name", "work_queue_name", "pull_steps", "path")
@@ -150,3 +162,37 @@ def test_an_automation_that_two_deployments_make_at_once_is_one(server: str, mon
         own(client, wanted[0][1])  # as a deployment that was killed has left it
         deploy(read_deployments(file_of_deployments()))
         assert len(client.read_automations_by_name(ENDING)) == 1
+
+
+def configuration(template: dict[str, Any], values: dict[str, Any]) -> ProcessJobConfiguration:
+    """The process that a worker starts for a run with these job variables."""
+    return run_coro_as_sync(ProcessJobConfiguration.from_template_and_values(template, values))  # pyright: ignore
+
+
+def test_nothing_that_a_run_brings_reaches_its_process(server: str) -> None:
+    usual = configuration(JOB_TEMPLATE, {})
+    assert (usual.command, usual.env, usual.working_dir, usual.stream_output) == (None, {}, None, True)
+    assert configuration(JOB_TEMPLATE, HOSTILE) == usual
+    open_one = configuration(ProcessWorker.get_default_base_job_template(), HOSTILE)
+    assert open_one.command == HOSTILE["command"]  # Prefect's own template, which is why there is another one
+    assert open_one.env == {"PATH": "/hostile", "LD_PRELOAD": "/hostile.so"}
+
+
+def test_a_pool_with_another_template_is_corrected_and_refuses_runs_with_values(server: str) -> None:
+    deploy(read_deployments(file_of_deployments()))
+    with get_client(sync_client=True) as client:
+        template = ProcessWorker.get_default_base_job_template()
+        client.update_work_pool(POOLS[0], WorkPoolUpdate(base_job_template=template))
+        lines = deploy(read_deployments(file_of_deployments()))
+        assert [line for line in lines if "corrected" in line] == [
+            f"work pool {POOLS[0]}: corrected, because its runs could choose what their processes execute"
+        ]
+        assert [client.read_work_pool(name).base_job_template for name in POOLS] == [JOB_TEMPLATE] * 2
+        deployment = client.read_deployment_by_name("retrain/any")
+        for name, value in HOSTILE.items():
+            with pytest.raises(PrefectHTTPStatusError, match="422"):
+                client.create_flow_run_from_deployment(
+                    deployment.id, parameters={"dataset": "no"}, job_variables={name: value}
+                )
+        run = client.create_flow_run_from_deployment(deployment.id, parameters={"dataset": "no"})
+        client.delete_flow_run(run.id)

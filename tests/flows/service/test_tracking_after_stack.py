@@ -1,15 +1,19 @@
 """Runs of a store go on in MLflow when the server of `dyformer up` stops, and when it starts again."""
 
+import base64
+import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from free_ports import free_port
 
 from flows.service import stack
+from flows.service.login import MLFLOW
 from flows.service.processes import end_marked
 from storage.layout import Layout
 from storage.tracking.runs import TrackedRun, open_tracker
@@ -32,19 +36,22 @@ def mlflow_server(layout: Layout) -> Iterator[str]:
     """Start MLflow's server as `dyformer up` does, and point this process to it."""
     addresses = stack._addresses({"prefect": 1, "mlflow": free_port()})
     mark = uuid.uuid4().hex
-    [service] = [
-        each for each in stack._servers(layout, Path(layout.service), addresses, mark) if each.name == "mlflow-server"
-    ]
-    try:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as ending:
+        for name, value in stack._variables_of_clients(addresses).items():
+            patch.setenv(name, value)
+        _, service = stack._servers(layout, Path(layout.service), addresses, mark)
+        ending.callback(lambda: service.process and service.process.wait(timeout=30))
+        ending.callback(end_marked, mark, 10)
         service.start()
         service.wait_until_ready(stack.SECONDS_TO_START, lambda: False)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("MLFLOW_TRACKING_URI", addresses["mlflow"])
-            yield addresses["mlflow"]
-    finally:
-        end_marked(mark, 10)
-        assert service.process is not None
-        service.process.wait(timeout=30)
+        yield addresses["mlflow"]
+
+
+def file_of(server: str, run: str | None) -> bytes:
+    login = base64.b64encode(":".join(os.environ[name] for name in MLFLOW).encode()).decode()
+    address = f"{server}/get-artifact?path=note.txt&run_uuid={run}"
+    with urlopen(Request(address, headers={"authorization": f"Basic {login}"}), timeout=30) as response:
+        return response.read()
 
 
 def tracked(layout: Layout, name: str, dataset: str = "uci") -> TrackedRun:
@@ -74,9 +81,11 @@ def test_a_store_is_tracked_with_its_server_without_it_and_with_it_again(layout:
     runs.append(tracked(layout, "waits", "served"))
     assert "start `dyformer up`" in str(runs[-1].problem)
     with mlflow_server(layout) as server:
+        for path in ("", "version", "api/2.0/mlflow/experiments/search?max_results=9", "get-artifact?path=note.txt"):
+            with pytest.raises(HTTPError, match="401"):
+                urlopen(f"{server}/{path}", timeout=30)
         assert tracked(layout, "again").problem is None
         open_tracker(layout).replay_spool()
         assert spooled_runs(Path(layout.spool)) == []
         for run in runs:
-            with urlopen(f"{server}/get-artifact?path=note.txt&run_uuid={run.run_id}", timeout=30) as response:
-                assert response.read() == run.start["name"].encode()
+            assert file_of(server, run.run_id) == run.start["name"].encode()

@@ -1,1 +1,0 @@
-"""Arrays -> arrays: the compiled loops behind the streaming state."""
