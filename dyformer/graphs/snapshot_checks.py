@@ -1,4 +1,4 @@
-"""The tables of snapshots -> what is wrong with them, found by SQL that shares nothing with the code that makes them."""
+"""The tables of snapshots -> what is wrong with them, by SQL that shares nothing with the code that makes them."""
 
 from collections.abc import Mapping
 

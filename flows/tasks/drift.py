@@ -146,7 +146,8 @@ def _shifts(opened: Snapshots, published: list[dict[str, Any]]) -> Iterator[tupl
                 probability_shift(*(t["probability"].to_numpy() for t in (earlier, later))),
             )
             if before["vectors"] and now["vectors"] and before["vectors"] != now["vectors"]:
-                earlier, later = (_read(opened, row["vectors"], "vectors") for row in (before, now))
+                text = pl.col("id").cast(pl.String)  # numbers become texts where a log gets its first id of letters
+                earlier, later = (_read(opened, row["vectors"], "vectors").with_columns(text) for row in (before, now))
                 both = earlier.join(later, on=ID, suffix="_later").select("vector", "vector_later")
                 both = both.filter(pl.col("vector").list.len() == pl.col("vector_later").list.len())  # of equal models
                 if both.is_empty():

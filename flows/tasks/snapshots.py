@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import polars as pl
 
 from dyformer.graphs.disk_snapshots import cut_rows, interactions_behind, labels_behind
+from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.node_labels import NodeLabels
 from dyformer.graphs.snapshot_checks import faults_in, snapshot_faults
 from dyformer.graphs.snapshots import (
@@ -31,6 +33,7 @@ from storage.layout import Layout
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
 CODE = ("dyformer.graphs.disk_snapshots", "dyformer.graphs.snapshot_checks")
+NUM_GRAPHS = 1  # that a process keeps: its tasks read one after another what is made of the same snapshots
 FIRST_EVALUATED_STEP = 3  # so that training has at least two steps
 
 
@@ -113,23 +116,30 @@ class Snapshots:
         Raises StepOutOfRange if there is no such step.
         """
         self.check(until)
-        tables = {name: read_table(self.address, name) for name in TABLES}
-        is_known = pl.col("source", "target").is_between(0, tables["nodes"].height - 1).all()
-        if not all(tables["edges"].select(is_known).row(0)):  # the compiled loops would leave their arrays
-            raise ArtifactDamaged(self.address, "has edges of nodes that it lacks", REMEDY)
-        tables["steps"] = tables["steps"].drop("version", HISTORY)
-        graph = replace(prefix(from_tables(tables), until), directed=self.directed)
-        if not interactions:
-            return graph
-        return replace(graph, interactions=interactions_behind(self._events, graph))
+        key = self.address, digest(self.address)
+        graph = _graph(*key)
+        if interactions:
+            graph = replace(graph, interactions=_interactions(*key, self.layout, self.dataset, self.version))
+        return replace(prefix(graph, until), directed=self.directed)
 
     def labels(self) -> NodeLabels:
         """Read the labels of the rows of all steps."""
-        return labels_behind(self._events, self.graph(self.num_steps))
+        return labels_behind(scan_events(self.layout, self.dataset, self.version), self.graph(self.num_steps))
 
-    @property
-    def _events(self) -> pl.LazyFrame:
-        return scan_events(self.layout, self.dataset, self.version)
+
+@lru_cache(maxsize=NUM_GRAPHS)
+def _graph(address: str, digest: str) -> DynamicGraph:
+    """Read the graph of all steps; each earlier one is a part of it."""
+    tables = {name: read_table(address, name) for name in TABLES}
+    is_known = pl.col("source", "target").is_between(0, tables["nodes"].height - 1).all()
+    if not all(tables["edges"].select(is_known).row(0)):  # the compiled loops would leave their arrays
+        raise ArtifactDamaged(address, "has edges of nodes that it lacks", REMEDY)
+    return from_tables({**tables, "steps": tables["steps"].drop("version", HISTORY)})
+
+
+@lru_cache(maxsize=NUM_GRAPHS)
+def _interactions(address: str, digest: str, layout: Layout, dataset: str, version: int) -> Interactions:
+    return interactions_behind(scan_events(layout, dataset, version), _graph(address, digest))
 
 
 def make_snapshots(dataset: str, version: int | None = None, end_time: int | None = None) -> str:

@@ -119,6 +119,27 @@ def at(number: int, hour: int) -> str:
     return f"u0-{hour % 6},u1-{hour % 5},{HOUR * (24 * number + hour)}"
 
 
+def in_numbers(row: str) -> str:
+    """The same row with integers for ids."""
+    return row.replace("u", "1").replace("-", "0")
+
+
+def test_a_first_id_of_letters_after_integers_changes_the_kind_of_ids_and_nothing_ends(
+    drop: Callable[..., Any], trainings: list[int]
+):
+    first = read_report(drop(*map(in_numbers, [row for number in range(4) for row in day(number)]), "1,2,345600"))[1]
+    assert str(read_table(first["addresses"]["vectors"], "vectors")["id"].dtype) == "Int64"
+    second = read_report(drop("anna,1002,345601", *map(in_numbers, day(4)[1:]), "1,2,432000"))[1]
+    third = read_report(drop(*map(in_numbers, day(5)[1:]), "1,2,518400"))[1]
+    for summary in (second, third):
+        for name in ("vectors", "forecasts"):
+            assert str(read_table(summary["addresses"][name], name)["id"].dtype) == "String"
+    compared, _ = read_drift(third["addresses"]["drift"])
+    assert set(compared.filter(metric="vectors")["step"]) == {6}  # numbers and letters, on the nodes of both
+    assert (ledger(Layout.from_environment(), "mylog")["num_came"].drop_nulls() > 0).all()
+    assert query(Layout.from_environment(), "select count(distinct id) from latest_forecasts where id = 'anna'").item()
+
+
 def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
     drop: Callable[..., Any], trainings: list[int]
 ):

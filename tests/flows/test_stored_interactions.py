@@ -8,6 +8,7 @@ from numpy.testing import assert_array_equal
 
 from dyformer.graphs.snapshots import build_snapshots, interactions_of, prefix
 from dyformer.logs.datasets import Window
+from flows.tasks import snapshots as tasks
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.events import scratch_database
@@ -60,3 +61,20 @@ def test_graphs_are_directed_unless_declared_otherwise(
     graph = open_snapshots(make_snapshots("mine")).graph(3)
     assert graph.directed is directed
     assert prefix(graph, 2).directed is directed
+
+
+def test_a_process_reads_snapshots_and_their_rows_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    log = write_log(tmp_path / "log.csv", seed=1)
+    ingest_log("mine", {"log": [log], "time_unit": "s", "window": "5 equal"}, show=lambda text: None)
+    address, reads = make_snapshots("mine"), []
+    for name in ("from_tables", "interactions_behind"):
+        function = getattr(tasks, name)
+        monkeypatch.setattr(tasks, name, lambda *given, f=function, n=name: (reads.append(n), f(*given))[1])
+    for until in (5, 3, 4, 3):
+        assert open_snapshots(address).graph(until).num_steps == until
+        assert interactions_of(open_snapshots(address).graph(until, interactions=True)).position_R.max() < until
+    assert reads == ["from_tables", "interactions_behind"]
+    ingest_log("mine", {"log": [write_log(tmp_path / "2.csv", seed=2)]}, show=lambda text: None)
+    assert open_snapshots(make_snapshots("mine")).graph(5).snapshots[0].num_interactions == 160
+    assert reads == ["from_tables", "interactions_behind", "from_tables"]

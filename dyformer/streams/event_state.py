@@ -1,0 +1,408 @@
+"""Events in order of time -> the state that each of them updates, and features of any pair at any later time.
+
+E events    Q queries    R rows of candidates    F features    P targets    H half-lives
+
+One pass, O(1) work an event. A query reads the events strictly before its time t. Ages are in seconds of real time.
+
+| feature | formula, for source s, candidate c, the last partner l of s, and each half-life h |
+|---|---|
+| recency | number of partners of s with a newer contact |
+| events_back | number of events of s since its newest contact with c, that one included |
+| is_last, is_before_last | 1 where recency is 0, or 1 |
+| since, since_first | t - time of the newest, the first contact of s with c |
+| contacts, contacts_h | number of contacts; d_h of them |
+| fraction_h | contacts_h / d_h of all events of s |
+| of_5, of_20 | contacts with c among the last 5 and 20 events of s |
+| mean_weight | mean weight of the contacts in the log |
+| reply_since, reply_h | since and contacts_h from c to s; only in directed logs with one side |
+| source_since, source_between | t - time of the newest event of s; from the one before to the newest |
+| source_since_first, source_events, source_h | t - time of the first event of s; number of its events; d_h of them |
+| stays, stays_lately | events of s with the target of the event before, as a fraction; moving average of 0.1 |
+| new, new_lately | events of s with a new target, as a fraction; moving average of 0.1 |
+| partners, streak | number of partners of s; newest events with one target |
+| target_since, target_since_other | t - time of the newest event at c, by anyone and by another source than s |
+| target_is_own | 1 where the newest event at c is by s |
+| target_events, target_sources, target_weight | number of events, number of sources, mean weight at c |
+| target_h, target_other_h | d_h of all events at c; without those by s |
+| target_new_h, target_first_h | d_h of the events at c that were their source's first with c; first of all |
+| move_since, moves, own_moves | the moves from l to c: t - time of the newest, number by all, number by s |
+| move_h, move_fraction_h, move_other_h | d_h by all; divided by d_h of all moves from l; d_h without those by s |
+| editors | sources in common among the last 8 distinct ones of l and c |
+| shared_h | d_h of the times at which a source of one of l and c got the other as a partner |
+| shared, shared_sum | number n(l, c) of these; sum of n(p, c) over the 8 newest partners p of s |
+| cosine, cosine_sum, cosine_max | n(p, c) / sqrt(sources of p x sources of c): of l, sum and maximum over these p |
+| last_contacts, last_since_other, last_contacts_h | contacts, target_since_other and contacts_h of l |
+| last_target_h, last_left_h | target_h of l; d_h of the moves from l |
+| rank_* | number of candidates with a greater value: among the past partners, or among the new ones |
+
+d_h(events) = sum of 0.5^(age / h). A move is an event of a source with another target than its event before. n counts
+only a source's 16 newest partners at the time of a new one, so that the work is bounded. A value that does not exist
+is NaN: of a pair without contact, of a source or target without events.
+
+With `directed=False` (one side alone) each event counts as one of both ends.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dyformer.streams.event_log import EventLog, EventQueries
+from dyformer.streams.kernels.rows import Limits, Scratch, collect_rows, pair_rows
+from dyformer.streams.kernels.tables import SLOT, PairTable, grown, table_of, with_room
+from dyformer.streams.kernels.updates import (
+    NEVER,
+    NUM_LISTS,
+    NUM_POPULAR,
+    NUM_SHARED,
+    SOURCE,
+    TARGET,
+    Popular,
+    State,
+    absorb_events,
+)
+
+HALF_LIVES = (600.0, 7_200.0, 86_400.0, 604_800.0)
+"""Ten minutes, two hours, a day, a week."""
+
+BLOCK_EVENTS = 1 << 13
+BLOCK_ROWS = 1 << 15
+MIN_ROWS = 32  # of a query on average, for the size of a block's other arrays
+TABLES = ("contacts", "moves", "own_moves", "shared")
+EVENT_COLUMNS = ("source_E", "target_E", "time_E", "weight_E")
+RANKED = ("contacts_2", "target_1", "target_new_2", "move_fraction_2", "cosine_sum", "target_since_other")
+
+Columns = tuple[NDArray, NDArray, NDArray, NDArray]
+"""Source, target, time and weight of events [E]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSettings:
+    """Which world the events are of, and over which times counts are forgotten."""
+
+    two_sides: bool
+    seconds: float  # length of one unit of the log's time in seconds
+    directed: bool = True  # with one side: False lets an event count for both of its ends
+    half_lives: tuple[float, ...] = HALF_LIVES  # in seconds; four, because the features are named by their index
+    max_past: int = 128  # newest partners of a source that get rows
+    max_new: int = 192  # targets new to a source that get rows
+
+    def __post_init__(self) -> None:
+        if len(self.half_lives) != len(HALF_LIVES) or min(self.half_lives) <= 0:
+            raise ValueError(f"expected {len(HALF_LIVES)} half-lives in seconds above 0, got {self.half_lives}")
+        if self.two_sides and not self.directed:
+            raise ValueError("events between two sides have a direction: leave directed=True, or give one side")
+
+    @property
+    def limits(self) -> Limits:
+        """The same as plain numbers for the kernels."""
+        both_ways = not self.directed and not self.two_sides
+        has_replies = self.directed and not self.two_sides
+        return Limits(self.max_past, self.max_new, self.seconds, self.two_sides, both_ways, has_replies)
+
+
+def names() -> dict[str, tuple[str, ...]]:
+    """Name the features of each group in the order of their columns; `contacts_0` has the first half-life."""
+
+    def by_half_life(*stems: str) -> tuple[str, ...]:
+        return tuple(f"{stem}_{index}" for stem in stems for index in range(len(HALF_LIVES)))
+
+    pair = ("recency", "events_back", "is_last", "is_before_last", "since", "since_first", "contacts")
+    source = ("source_since", "source_between", "source_since_first", "source_events")
+    target = ("target_since", "target_since_other", "target_is_own", "target_events", "target_sources", "target_weight")
+    rates = ("stays", "stays_lately", "new", "new_lately", "partners", "streak")
+    cosines = ("shared", "shared_sum", "cosine", "cosine_sum", "cosine_max")
+    context = ("last_contacts", "last_since_other")
+    return {
+        "pair": (*pair, *by_half_life("contacts", "fraction"), "of_5", "of_20", "mean_weight"),
+        "reply": ("reply_since", *by_half_life("reply")),
+        "source": (*source, *by_half_life("source"), *rates),
+        "target": (*target, *by_half_life("target", "target_other", "target_new", "target_first")),
+        "moves": ("move_since", "moves", "own_moves", *by_half_life("move", "move_fraction", "move_other")),
+        "shared": ("editors", *by_half_life("shared"), *cosines),
+        "context": (*context, *by_half_life("last_contacts", "last_target", "last_left")),
+        "ranks": tuple(f"rank_{name}" for name in RANKED),
+    }
+
+
+FEATURES = tuple(name for group in names().values() for name in group)
+
+
+_NO_NODES = np.zeros(0, dtype=np.int64)
+_NO_EVENTS: Columns = (_NO_NODES, _NO_NODES, _NO_NODES, np.zeros(0))
+INDEX = {name: column for column, name in enumerate(FEATURES)}
+_RANKED = np.array([INDEX[name] for name in RANKED])
+
+
+def empty_state(num_sources: int, num_targets: int, settings: StateSettings) -> State:
+    """Make the state before the first event."""
+    none = np.empty(0, dtype=SLOT), np.empty(0, dtype=np.int32)
+    contacts, moves, own_moves, shared = (table_of(*none) for _ in range(4))
+    state = State(
+        contacts=contacts,
+        moves=moves,
+        own_moves=own_moves,
+        shared=shared,
+        source_N=np.empty(0, dtype=SOURCE),
+        target_D=np.empty(0, dtype=TARGET),
+        popular=Popular(
+            target_KM=np.full((NUM_LISTS, NUM_POPULAR), -1, dtype=np.int32),
+            size_K=np.zeros(NUM_LISTS, dtype=np.int32),
+        ),
+        rate_H=np.log(2) * settings.seconds / np.array(settings.half_lives),
+    )
+    return with_nodes(state, num_sources, num_targets)
+
+
+def _with_rows(table: PairTable, num_rows: int) -> PairTable:
+    return table._replace(newest_R=grown(table.newest_R, num_rows, -1))
+
+
+def with_nodes(state: State, num_sources: int, num_targets: int) -> State:
+    """Give the state for at least these numbers of nodes; new ones have no event."""
+    return state._replace(
+        contacts=_with_rows(state.contacts, num_sources),
+        moves=_with_rows(state.moves, num_targets),
+        shared=_with_rows(state.shared, num_targets),
+        source_N=grown(state.source_N, num_sources),
+        target_D=grown(state.target_D, num_targets),
+    )
+
+
+def with_event_room(state: State, num_events: int, limits: Limits) -> State:
+    """Give the state with free slots for this many events, whatever they are."""
+    num_ends = num_events * (1 + limits.both_ways)
+    return state._replace(
+        contacts=with_room(state.contacts, num_ends),
+        moves=with_room(state.moves, num_ends),
+        own_moves=with_room(state.own_moves, num_ends),
+        shared=with_room(state.shared, 2 * NUM_SHARED * num_ends),
+    )
+
+
+def columns_of(log: EventLog, start: int = 0) -> Columns:
+    """Give the columns of a log's events from the one numbered `start`."""
+    return log.source_E[start:], log.target_E[start:], log.time_E[start:], log.weight_E[start:]
+
+
+def _sliced(events: Columns, part: slice) -> Columns:
+    source_E, target_E, time_E, weight_E = events
+    return source_E[part], target_E[part], time_E[part], weight_E[part]
+
+
+def absorbed(state: State, events: Columns, limits: Limits) -> State:
+    """Give the state after events that follow those it has; the old state's arrays may change too."""
+    for first in range(0, len(events[0]), BLOCK_EVENTS):
+        block = _sliced(events, slice(first, first + BLOCK_EVENTS))
+        state = with_event_room(state, len(block[0]), limits)
+        absorb_events(state, *block, limits.both_ways)
+    return state
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CandidateRows:
+    """Features of the candidates of consecutive queries: of each its past partners, newest first, then its new ones."""
+
+    row_RF: NDArray[np.float32]
+    target_R: NDArray[np.int64]
+    num_past_Q: NDArray[np.int64]
+    num_new_Q: NDArray[np.int64]
+    rest_QC: NDArray[np.float32]  # log of target_new_3 of every candidate, for those without rows; or no columns
+
+
+class _Buffers(NamedTuple):
+    # Arrays that blocks of queries are written to.
+    row_RF: NDArray[np.float32]
+    target_R: NDArray[np.int64]
+    scratch: Scratch
+
+
+def _buffers(limits: Limits, num_targets: int, num_queries: int) -> _Buffers:
+    per_query = limits.max_past + limits.max_new
+    num_rows = max(per_query, min(per_query * num_queries, BLOCK_ROWS))
+    scratch = Scratch(
+        common_F=np.empty(len(FEATURES), dtype=np.float32),
+        ranked_F=_RANKED,
+        stamp_D=np.zeros(num_targets + 1, dtype=np.int64),
+    )
+    return _Buffers(np.empty((num_rows, len(FEATURES)), dtype=np.float32), np.empty(num_rows, dtype=np.int64), scratch)
+
+
+def _plain_queries(queries: EventQueries, target_Q: NDArray[np.int64] | None, block: slice) -> tuple[NDArray, ...]:
+    source_Q, time_Q, num_visible_Q = queries.source_Q[block], queries.time_Q[block], queries.num_visible_Q[block]
+    chosen_Q = np.full(len(source_Q), -1) if target_Q is None else target_Q[block]
+    every = np.zeros((len(source_Q), 0), dtype=np.int64)
+    candidate_QC = every if queries.candidate_QC is None else queries.candidate_QC[block]
+    return source_Q, time_Q, num_visible_Q, chosen_Q, candidate_QC
+
+
+def candidate_rows(
+    log: EventLog, queries: EventQueries, settings: StateSettings, target_Q: NDArray[np.int64] | None = None
+) -> Iterator[CandidateRows]:
+    """Give the candidates of queries in order of time and their features, in one pass over the log.
+
+    A query reads the first `num_visible_Q` events. With the chosen targets `target_Q` (for fitting) a query whose
+    target is a past partner gets no new candidates, and there is no `rest_QC`. The arrays are those of the block: use
+    them before the next one.
+    """
+    limits, num_queries = settings.limits, len(queries)
+    state = empty_state(log.num_sources, log.num_targets, settings)
+    buffers = _buffers(limits, log.num_targets, num_queries)
+    num_rest = log.num_targets if queries.candidate_QC is None else queries.candidate_QC.shape[1]
+    num_rest = num_rest if target_Q is None else 0
+    num_absorbed = first = 0
+    while first < num_queries:
+        start = int(queries.num_visible_Q[first])
+        state = absorbed(state, columns_of(log.head(start), num_absorbed), limits)
+        num_absorbed = max(num_absorbed, start)
+        last = int(np.searchsorted(queries.num_visible_Q, num_absorbed + BLOCK_EVENTS, side="right"))
+        last = min(last, first + max(1, len(buffers.row_RF) // MIN_ROWS))
+        state = with_event_room(state, int(queries.num_visible_Q[last - 1]) - num_absorbed, limits)
+        plain = _plain_queries(queries, target_Q, slice(first, last))
+        rows, num_absorbed = _collected(state, columns_of(log), num_absorbed, plain, buffers, limits, num_rest)
+        first += len(rows.num_past_Q)
+        yield rows
+
+
+def _collected(
+    state: State,
+    events: Columns,
+    num_absorbed: int,
+    queries: tuple[NDArray, ...],
+    buffers: _Buffers,
+    limits: Limits,
+    num_rest: int,
+) -> tuple[CandidateRows, int]:
+    num_past_Q, num_new_Q = np.zeros((2, len(queries[0])), dtype=np.int64)
+    rest_QC = np.empty((len(queries[0]), num_rest), dtype=np.float32)
+    num_done_1 = np.zeros(1, dtype=np.int64)
+    out = (buffers.row_RF, buffers.target_R, num_past_Q, num_new_Q, rest_QC, num_done_1)
+    num_absorbed = collect_rows(state, events, num_absorbed, queries, limits, buffers.scratch, out)
+    num_done = int(num_done_1[0])
+    num_rows = int(num_past_Q[:num_done].sum() + num_new_Q[:num_done].sum())
+    rows = CandidateRows(
+        row_RF=buffers.row_RF[:num_rows],
+        target_R=buffers.target_R[:num_rows],
+        num_past_Q=num_past_Q[:num_done],
+        num_new_Q=num_new_Q[:num_done],
+        rest_QC=rest_QC[:num_done],
+    )
+    return rows, num_absorbed
+
+
+def _fields(name: str, records: NDArray[np.void]) -> dict[str, NDArray]:
+    return {f"{name}.{field}": records[field].copy() for field in records.dtype.names or ()}
+
+
+def _records(name: str, arrays: Mapping[str, NDArray], kind: np.dtype) -> NDArray[np.void]:
+    records = np.zeros(len(arrays[f"{name}.count"]), dtype=kind)
+    for field in kind.names or ():
+        records[field] = arrays[f"{name}.{field}"]
+    return records
+
+
+class EventState:
+    """What is known of the events observed so far; it gives features as of any time after them.
+
+    Events of one and the same time are neither before nor after each other. So the newest events wait until the time
+    goes on, and a query at their time does not read them.
+
+    Memory: a contact, a move, an own move and a shared pair take a slot of 64 bytes each, with 8 to 24 bytes of hash
+    buckets; while a table grows, up to half of its slots are free. A new contact makes at most 32 shared pairs, an
+    event at most one move and one own move, and none where the target stays the same. A source takes 148 bytes and a
+    target 168. Undirected logs count each event twice. `benchmarks/event_state.py` measures it.
+    """
+
+    def __init__(self, num_sources: int, num_targets: int, settings: StateSettings) -> None:
+        self.settings = settings
+        self.num_events = 0  # observed, the waiting ones included
+        self._state = empty_state(num_sources, num_targets, settings)
+        self._waiting: Columns = _NO_EVENTS
+        self._absorbed_until = NEVER
+
+    def observe(self, events: EventLog) -> None:
+        """Take events that follow those observed so far; they may have new nodes.
+
+        Raises ValueError where they are older than events observed before, or are of another unit of time.
+        """
+        if len(events) == 0:
+            return
+        self._check(events)
+        self._state = with_nodes(self._state, events.num_sources, events.num_targets)
+        source_E, target_E, time_E, weight_E = map(np.concatenate, zip(self._waiting, columns_of(events), strict=True))
+        num_older = int(np.searchsorted(time_E, time_E[-1]))
+        joined = (source_E, target_E, time_E, weight_E)
+        self._absorb(_sliced(joined, slice(num_older)))
+        self._waiting = _sliced(joined, slice(num_older, None))
+        self.num_events += len(events)
+
+    def _check(self, events: EventLog) -> None:
+        newest = self._waiting[2][-1] if len(self._waiting[2]) else self._absorbed_until
+        if events.time_E[0] < newest or np.any(np.diff(events.time_E) < 0):
+            raise ValueError(f"expected events in order of time from {newest} on, got one at {events.time_E.min()}")
+        if (events.seconds, events.two_sides) != (self.settings.seconds, self.settings.two_sides):
+            raise ValueError("expected events with the unit of time and the sides of the state; make a new state")
+
+    def _absorb(self, events: Columns) -> None:
+        if len(events[0]):
+            self._state = absorbed(self._state, events, self.settings.limits)
+            self._absorbed_until = int(events[2][-1])
+
+    def _state_before(self, at: int) -> State:
+        if at <= self._absorbed_until:
+            raise ValueError(f"expected a time after {self._absorbed_until}, which was observed already, got {at}")
+        if len(self._waiting[2]) and self._waiting[2][-1] < at:
+            self._absorb(self._waiting)
+            self._waiting = _NO_EVENTS
+        return self._state
+
+    def features(self, source: int, target_P: NDArray[np.int64], *, at: int) -> NDArray[np.float32]:
+        """Give the features [P, F] of a source and any targets as of a time; the ranks are NaN.
+
+        Raises ValueError where an observed event is not older than `at`, except the newest ones at `at` itself.
+        """
+        state, limits = self._state_before(at), self.settings.limits
+        row_PF = np.empty((len(target_P), len(FEATURES)), dtype=np.float32)
+        pair_rows(row_PF, state, source, at, limits, target_P)
+        return row_PF
+
+    def candidates(self, source: int, *, at: int) -> CandidateRows:
+        """Give the candidates of a source as of a time and their features. Raises ValueError like `features`."""
+        state, limits = self._state_before(at), self.settings.limits
+        buffers = _buffers(limits, len(state.target_D), 1)
+        source_Q, time_Q, num_visible_Q, target_Q = np.array([[source], [at], [0], [-1]])
+        queries = (source_Q, time_Q, num_visible_Q, target_Q, np.zeros((1, 0), dtype=np.int64))
+        return _collected(state, self._waiting, 0, queries, buffers, limits, 0)[0]
+
+    def to_arrays(self) -> dict[str, NDArray]:
+        """Give all that the state is made from again; the same events give the same bytes, however they were cut.
+
+        Records are cut into one array a field, so that any file of arrays can hold them.
+        """
+        state = self._state
+        arrays: dict[str, NDArray] = {}
+        for name in TABLES:
+            table = getattr(state, name)
+            records = table.slot_S[: int(table.num_used_1[0])]
+            arrays |= _fields(name, records) | {f"{name}.newest": table.newest_R.copy()}
+        arrays |= _fields("source", state.source_N) | _fields("target", state.target_D)
+        arrays |= {"popular.target": state.popular.target_KM.copy(), "popular.size": state.popular.size_K.copy()}
+        arrays |= {f"waiting.{name}": column.copy() for name, column in zip(EVENT_COLUMNS, self._waiting, strict=True)}
+        return arrays | {"events": np.array([self.num_events, self._absorbed_until], dtype=np.int64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray], settings: StateSettings) -> "EventState":
+        """Make the state whose `to_arrays` are given, with the settings that it had."""
+        self = cls(0, 0, settings)
+        self._state = self._state._replace(
+            **{name: table_of(_records(name, arrays, SLOT), arrays[f"{name}.newest"].copy()) for name in TABLES},
+            source_N=_records("source", arrays, SOURCE),
+            target_D=_records("target", arrays, TARGET),
+            popular=Popular(arrays["popular.target"].copy(), arrays["popular.size"].copy()),
+        )
+        source_E, target_E, time_E, weight_E = (arrays[f"waiting.{name}"].copy() for name in EVENT_COLUMNS)
+        self._waiting = (source_E, target_E, time_E, weight_E)
+        self.num_events, self._absorbed_until = (int(value) for value in arrays["events"])
+        return self

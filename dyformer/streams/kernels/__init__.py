@@ -1,0 +1,1 @@
+"""Arrays -> arrays: the compiled loops behind the streaming state."""

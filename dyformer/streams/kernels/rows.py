@@ -1,0 +1,429 @@
+"""The state and a source -> its past partners, the best new ones, and one row of features for each.
+
+H half-lives    K = 3H lists of popular targets    C candidates of the query    F features    Q queries    D targets
+R rows of a block    J newest partners of the source    E events
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, find
+from dyformer.streams.kernels.updates import NEVER, NUM_RECENT, absorb_both
+
+NUM_JOINED = 8  # newest partners whose shared sources with a candidate are counted
+LIST_LENGTH = 48  # newest moves and shared partners of the last partner that become candidates
+LATER_LIST_LENGTH = 16  # the same for the partners before the last
+NUM_LATER = 3
+
+GROUP_SIZES = (18, 5, 14, 22, 15, 10, 14, 6)
+"""Features of a pair, of the reply, the source, the target, moves, shared sources, the last partner; ranks."""
+FIRST_REPLY, FIRST_SOURCE, FIRST_TARGET, FIRST_MOVES, FIRST_SHARED, FIRST_CONTEXT, FIRST_RANK = (
+    sum(GROUP_SIZES[:count]) for count in range(1, len(GROUP_SIZES))
+)
+
+
+class Limits(NamedTuple):
+    """The shape of a query's candidates."""
+
+    max_past: int
+    max_new: int
+    seconds: float  # length of one unit of time
+    two_sides: bool
+    both_ways: bool  # whether an event counts for both of its ends
+    has_replies: bool  # whether a contact in the other direction means something else
+
+
+class Query(NamedTuple):
+    """A source, a time, and the numbers of them that the rows of all candidates need."""
+
+    source: int
+    time: int
+    seconds: float
+    last_slot: int  # the contact with the source's last partner, or -1
+    joined_J: NDArray[np.int64]  # its newest partners, the newest first
+    total_H: NDArray[np.float64]  # decayed events of the source
+    leaving_H: NDArray[np.float64]  # decayed moves from the last partner
+    rate_H: NDArray[np.float64]
+
+
+@njit
+def _age(query, since):
+    return (query.time - since) * query.seconds
+
+
+@njit
+def _decay(query, since, h):
+    return math.exp(-(query.time - since) * query.rate_H[h])
+
+
+@njit
+def _fill_pair(row_F, query, contact, record, recency):
+    # recency | events back | last | before last | since | since first | contacts | H decayed | H fractions | of 5
+    # | of 20 | mean weight
+    row_F[0] = recency
+    row_F[1] = record.count - contact.number
+    row_F[2] = recency == 0
+    row_F[3] = recency == 1
+    row_F[4] = _age(query, contact.latest)
+    row_F[5] = _age(query, contact.first)
+    row_F[6] = contact.count
+    for h in range(NUM_HALF_LIVES):
+        own = contact.decayed[h] * _decay(query, contact.latest, h)
+        row_F[7 + h] = own
+        row_F[7 + NUM_HALF_LIVES + h] = own / query.total_H[h] if query.total_H[h] > 0 else 0
+    end = 7 + 2 * NUM_HALF_LIVES
+    row_F[end] = row_F[end + 1] = 0
+    for back in range(1, min(NUM_RECENT, record.count) + 1):
+        same = record.recent[(record.count - back) % NUM_RECENT] == contact.column
+        row_F[end] += same and back <= 5
+        row_F[end + 1] += same
+    row_F[end + 2] = contact.weight / contact.count
+
+
+@njit
+def _fill_reply(row_F, query, contacts, target):
+    # since | H decayed
+    slot = find(contacts, target, query.source)
+    row_F[1 : 1 + NUM_HALF_LIVES] = 0
+    if slot >= 0:
+        contact = contacts.slot_S[slot]
+        row_F[0] = _age(query, contact.latest)
+        for h in range(NUM_HALF_LIVES):
+            row_F[1 + h] = contact.decayed[h] * _decay(query, contact.latest, h)
+
+
+@njit
+def _fill_source(row_F, query, record):
+    # since | between | since first | events | H decayed | stays: all, lately | new: all, lately | partners | streak
+    end = 4 + NUM_HALF_LIVES
+    row_F[3] = record.count
+    row_F[end + 4] = record.partners
+    row_F[end + 5] = record.streak
+    if record.count == 0:
+        return
+    row_F[0] = _age(query, record.latest)
+    row_F[1] = (record.latest - record.before) * query.seconds
+    row_F[2] = _age(query, record.first)
+    for h in range(NUM_HALF_LIVES):
+        row_F[4 + h] = query.total_H[h]
+    row_F[end] = record.stays / record.count
+    row_F[end + 1] = record.stay
+    row_F[end + 2] = record.partners / record.count
+    row_F[end + 3] = record.fresh
+
+
+@njit
+def _since_other(query, record):
+    since = record.other if record.by == query.source else record.latest
+    return _age(query, since) if since != NEVER else math.nan
+
+
+@njit
+def _fill_target(row_F, query, record):
+    # since | since other | newest is the source's | events | sources | mean weight | H decayed | H by others
+    # | H new partners | H first events; events by others hold all here, `_subtract_own` makes them right
+    row_F[2] = record.count > 0 and record.by == query.source
+    row_F[3] = record.count
+    row_F[4] = record.sources
+    row_F[6 : 6 + 4 * NUM_HALF_LIVES] = 0
+    if record.count == 0:
+        return
+    row_F[0] = _age(query, record.latest)
+    row_F[1] = _since_other(query, record)
+    row_F[5] = record.weight / record.count
+    for h in range(NUM_HALF_LIVES):
+        factor = _decay(query, record.latest, h)
+        row_F[6 + h] = row_F[6 + NUM_HALF_LIVES + h] = record.decayed[h] * factor
+        row_F[6 + 2 * NUM_HALF_LIVES + h] = record.decayed[NUM_HALF_LIVES + h] * factor
+        row_F[6 + 3 * NUM_HALF_LIVES + h] = record.decayed[2 * NUM_HALF_LIVES + h] * factor
+
+
+@njit
+def _subtract_own(other_H, own_H):
+    for h in range(NUM_HALF_LIVES):
+        other_H[h] = max(other_H[h] - own_H[h], 0)
+
+
+@njit
+def _fill_moves(row_F, query, moves, own_moves, last, target):
+    # since | moves | own moves | H decayed | H fractions | H by others
+    row_F[1 : 3 + 3 * NUM_HALF_LIVES] = 0
+    slot = find(moves, last, target)
+    if slot < 0:
+        return
+    move, own_slot = moves.slot_S[slot], find(own_moves, query.last_slot, target)
+    row_F[0] = _age(query, move.latest)
+    row_F[1] = move.count
+    for h in range(NUM_HALF_LIVES):
+        by_all = move.decayed[h] * _decay(query, move.latest, h)
+        row_F[3 + h] = row_F[3 + 2 * NUM_HALF_LIVES + h] = by_all
+        row_F[3 + NUM_HALF_LIVES + h] = by_all / query.leaving_H[h] if query.leaving_H[h] > 0 else 0
+    if own_slot >= 0:
+        own = own_moves.slot_S[own_slot]
+        row_F[2] = own.count
+        for h in range(NUM_HALF_LIVES):
+            by_others = row_F[3 + h] - own.decayed[h] * _decay(query, own.latest, h)
+            row_F[3 + 2 * NUM_HALF_LIVES + h] = max(by_others, 0)
+
+
+@njit
+def _num_common(first, second):
+    common = 0
+    for i in range(first.num_editors):
+        for j in range(second.num_editors):
+            common += first.editors[i] == second.editors[j]
+    return common
+
+
+@njit
+def _fill_shared(row_F, query, shared, target_D, target):
+    # of the last partner: common editors | H decayed | then sources in common: of the last, sum of J | cosine: of the
+    # last, sum, maximum
+    row_F[: 6 + NUM_HALF_LIVES] = 0
+    row_F[0] = _num_common(target_D[query.joined_J[0]], target_D[target])
+    end = 1 + NUM_HALF_LIVES
+    for position in range(len(query.joined_J)):
+        slot = find(shared, query.joined_J[position], target)
+        if slot < 0:
+            continue
+        pair = shared.slot_S[slot]
+        cosine = pair.count / math.sqrt(target_D[query.joined_J[position]].sources * target_D[target].sources)
+        row_F[end + 1] += pair.count
+        row_F[end + 3] += cosine
+        row_F[end + 4] = max(row_F[end + 4], cosine)
+        if position == 0:
+            row_F[end] = pair.count
+            row_F[end + 2] = cosine
+            for h in range(NUM_HALF_LIVES):
+                row_F[1 + h] = pair.decayed[h] * _decay(query, pair.latest, h)
+
+
+@njit
+def _fill_context(row_F, query, contact, record):
+    # with the last partner: contacts | since other | H contacts | H events | H moves from it
+    row_F[0] = contact.count
+    row_F[1] = _since_other(query, record)
+    for h in range(NUM_HALF_LIVES):
+        row_F[2 + h] = contact.decayed[h] * _decay(query, contact.latest, h)
+        row_F[2 + NUM_HALF_LIVES + h] = record.decayed[h] * _decay(query, record.latest, h)
+        row_F[2 + 2 * NUM_HALF_LIVES + h] = query.leaving_H[h]
+
+
+@njit
+def _start_query(state, source, time, seconds):
+    contacts, rate_H = state.contacts, state.rate_H
+    joined_J = np.empty(NUM_JOINED, dtype=np.int64)
+    total_H, leaving_H = np.zeros(NUM_HALF_LIVES), np.zeros(NUM_HALF_LIVES)
+    num_joined = 0
+    last_slot = slot = contacts.newest_R[source]
+    while slot >= 0 and num_joined < NUM_JOINED:
+        joined_J[num_joined] = contacts.slot_S[slot].column
+        num_joined += 1
+        slot = np.int64(contacts.slot_S[slot].older)
+    query = Query(source, time, seconds, last_slot, joined_J[:num_joined], total_H, leaving_H, rate_H)
+    if last_slot >= 0:
+        own, last = state.source_N[source], state.target_D[joined_J[0]]
+        for h in range(NUM_HALF_LIVES):
+            total_H[h] = own.decayed[h] * _decay(query, own.latest, h)
+            if last.leaving[h] > 0:
+                leaving_H[h] = last.leaving[h] * _decay(query, last.left, h)
+    return query
+
+
+@njit
+def _fill_common(row_F, state, query):
+    # The features that all candidates of a query share: of the source and of its last partner.
+    row_F[:] = math.nan
+    _fill_source(row_F[FIRST_SOURCE:], query, state.source_N[query.source])
+    if query.last_slot >= 0:
+        contact, record = state.contacts.slot_S[query.last_slot], state.target_D[query.joined_J[0]]
+        _fill_context(row_F[FIRST_CONTEXT:], query, contact, record)
+
+
+@njit
+def _fill_row(row_F, state, query, target, slot, recency, has_replies):
+    # The features of one candidate; `slot` is the contact of the source with it, or -1.
+    _fill_target(row_F[FIRST_TARGET:], query, state.target_D[target])
+    if slot >= 0:
+        _fill_pair(row_F, query, state.contacts.slot_S[slot], state.source_N[query.source], recency)
+        _subtract_own(row_F[FIRST_TARGET + 6 + NUM_HALF_LIVES :], row_F[7:])
+    if has_replies:
+        _fill_reply(row_F[FIRST_REPLY:], query, state.contacts, target)
+    if query.last_slot >= 0:
+        _fill_moves(row_F[FIRST_MOVES:], query, state.moves, state.own_moves, query.joined_J[0], target)
+        _fill_shared(row_F[FIRST_SHARED:], query, state.shared, state.target_D, target)
+
+
+@njit
+def _fill_ranks(row_CF, ranked_F):
+    # For each ranked feature, how many candidates of the group have a greater value; a missing one is the least.
+    for index in range(len(ranked_F)):
+        value_C = row_CF[:, ranked_F[index]].copy()
+        for position in range(len(value_C)):
+            if math.isnan(value_C[position]):
+                value_C[position] = -math.inf
+        order_C = np.argsort(-value_C, kind="mergesort")
+        rank = 0
+        for position in range(len(order_C)):
+            if position > 0 and value_C[order_C[position]] != value_C[order_C[position - 1]]:
+                rank = position
+            row_CF[order_C[position], FIRST_RANK + index] = rank
+
+
+class Search(NamedTuple):
+    """The targets found so far that are new to a source."""
+
+    target_C: NDArray[np.int64]
+    num_found_1: NDArray[np.int64]
+    stamp_D: NDArray[np.int64]  # as in `Scratch`
+    contacts: PairTable
+    source: int
+    two_sides: bool
+
+
+class Scratch(NamedTuple):
+    """Arrays that queries share."""
+
+    common_F: NDArray[np.float32]
+    ranked_F: NDArray[np.int64]  # columns of the features with ranks
+    stamp_D: NDArray[np.int64]  # number of the query that last met each target; one more at the end counts the queries
+
+
+@njit
+def _add(search, target):
+    # A target is stamped when it is first met, so that it enters once.
+    stamp, num_found = search.stamp_D[-1], search.num_found_1[0]
+    if num_found == len(search.target_C) or search.stamp_D[target] == stamp:
+        return
+    search.stamp_D[target] = stamp
+    is_self = not search.two_sides and target == search.source
+    if not is_self and find(search.contacts, search.source, target) < 0:
+        search.target_C[num_found] = target
+        search.num_found_1[0] += 1
+
+
+@njit
+def _add_list(search, table, row, length):
+    slot = table.newest_R[row]
+    while slot >= 0 and length > 0:
+        _add(search, table.slot_S[slot].column)
+        slot = table.slot_S[slot].older
+        length -= 1
+
+
+@njit
+def _add_popular(search, popular):
+    # Place after position instead of list after list, so that the best of every list come before a limit is met.
+    for position in range(popular.target_KM.shape[1]):
+        for k in range(len(popular.size_K)):
+            if position < popular.size_K[k]:
+                _add(search, popular.target_KM[k, position])
+
+
+@njit
+def _find_new(search, state, query):
+    # In this order: moves from the newest partners, targets that share sources with them, sources that lately
+    # contacted the source (with one side), popular targets.
+    for position in range(min(1 + NUM_LATER, len(query.joined_J))):
+        length = LIST_LENGTH if position == 0 else LATER_LIST_LENGTH
+        _add_list(search, state.moves, query.joined_J[position], length)
+        _add_list(search, state.shared, query.joined_J[position], length)
+    if not search.two_sides:
+        record = state.target_D[query.source]
+        for position in range(record.num_editors):
+            _add(search, record.editors[position])
+    _add_popular(search, state.popular)
+
+
+@njit
+def _past_rows(row_RF, target_R, state, query, limits, scratch):
+    slot, count = query.last_slot, 0
+    while slot >= 0 and count < limits.max_past:
+        target_R[count] = state.contacts.slot_S[slot].column
+        row_RF[count] = scratch.common_F
+        _fill_row(row_RF[count], state, query, target_R[count], slot, count, limits.has_replies)
+        slot = np.int64(state.contacts.slot_S[slot].older)
+        count += 1
+    _fill_ranks(row_RF[:count], scratch.ranked_F)
+    return count
+
+
+@njit
+def _new_rows(row_RF, target_R, state, query, limits, scratch):
+    scratch.stamp_D[-1] += 1
+    num_found_1 = np.zeros(1, dtype=np.int64)
+    target_C = target_R[: limits.max_new]
+    search = Search(target_C, num_found_1, scratch.stamp_D, state.contacts, query.source, limits.two_sides)
+    _find_new(search, state, query)
+    count = num_found_1[0]
+    for position in range(count):
+        row_RF[position] = scratch.common_F
+        _fill_row(row_RF[position], state, query, target_R[position], np.int64(-1), 0, limits.has_replies)
+    _fill_ranks(row_RF[:count], scratch.ranked_F)
+    return count
+
+
+@njit
+def _fill_rest(rest_C, target_D, time, candidate_C, rate):
+    # A logarithm, because the popularity of long ago would else be 0 and its order lost.
+    for position in range(len(rest_C)):
+        record = target_D[candidate_C[position]] if len(candidate_C) else target_D[position]
+        decayed = record.decayed[2 * NUM_HALF_LIVES - 1]
+        rest_C[position] = math.log(decayed) - (time - record.latest) * rate if decayed > 0 else -math.inf
+
+
+@njit(nogil=True, cache=True)
+def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
+    """Go through queries in order of time: absorb the events that they may read, then write their candidates' rows.
+
+    `events` are the columns of a log and `queries` columns (source, time, visible events, target or -1). Without a
+    target the query gets its past partners and new ones; with a target it gets new ones only where that is new to the
+    source. Ends before the first query that may not fit into `out`. Gives the number of events absorbed so far.
+
+    Where `out` has room for them, the logarithm of the events with new partners, decayed with the longest half-life,
+    is written for each candidate [Q, C] of `queries`, or for all targets where these have no candidates.
+    """
+    source_E, target_E, time_E, weight_E = events
+    source_Q, time_Q, num_visible_Q, target_Q, candidate_QC = queries
+    row_RF, target_R, num_past_Q, num_new_Q, rest_QC, num_done_1 = out
+    used = 0
+    for index in range(len(source_Q)):
+        if used + limits.max_past + limits.max_new > len(row_RF):
+            break
+        for event in range(num_absorbed, num_visible_Q[index]):
+            weight = weight_E[event]
+            absorb_both(state, source_E[event], target_E[event], time_E[event], weight, limits.both_ways)
+        num_absorbed = max(num_absorbed, num_visible_Q[index])
+        query = _start_query(state, source_Q[index], time_Q[index], limits.seconds)
+        _fill_common(scratch.common_F, state, query)
+        num_past = _past_rows(row_RF[used:], target_R[used:], state, query, limits, scratch)
+        used += num_past
+        num_new = 0
+        if target_Q[index] < 0 or find(state.contacts, source_Q[index], target_Q[index]) < 0:
+            num_new = _new_rows(row_RF[used:], target_R[used:], state, query, limits, scratch)
+        used += num_new
+        num_past_Q[index], num_new_Q[index] = num_past, num_new
+        _fill_rest(rest_QC[index], state.target_D, time_Q[index], candidate_QC[index], state.rate_H[-1])
+        num_done_1[0] = index + 1
+    return num_absorbed
+
+
+@njit(nogil=True, cache=True)
+def pair_rows(row_PF, state, source, time, limits, target_P):
+    """Write the features of any targets of one source, without the ranks."""
+    common_F = np.empty(row_PF.shape[1], dtype=row_PF.dtype)
+    query = _start_query(state, source, time, limits.seconds)
+    _fill_common(common_F, state, query)
+    slot_S = state.contacts.slot_S
+    for position in range(len(target_P)):
+        slot = find(state.contacts, source, target_P[position])
+        recency, newer = 0, slot
+        while newer >= 0 and slot_S[newer].newer >= 0:
+            newer = np.int64(slot_S[newer].newer)
+            recency += 1
+        row_PF[position] = common_F
+        _fill_row(row_PF[position], state, query, target_P[position], slot, recency, limits.has_replies)

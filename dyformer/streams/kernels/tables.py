@@ -1,0 +1,188 @@
+"""Ordered pairs of numbers -> slots with counts that decay, found in O(1), and per row a list by recency.
+
+A table is a hash table with open addressing. Slots are numbered in the order in which their pairs first appear, so they
+depend on the updates alone. The buckets depend on the capacity too; they are made again from the slots. A row's list is
+doubly linked: an update moves its slot to the front in O(1). A slot is one record, so that an update reads one or two
+lines of the processor's cache.
+
+S slots    B buckets    R rows    H = 4 half-lives
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+NUM_HALF_LIVES = 4
+
+SLOT = np.dtype(
+    [
+        ("row", "i4"),
+        ("column", "i4"),
+        ("count", "i4"),
+        ("newer", "i4"),  # the next slot of the same row towards the newest, or -1
+        ("older", "i4"),
+        ("number", "i4"),  # of a contact: events of the source before the newest one
+        ("first", "i8"),  # time of the first update
+        ("latest", "i8"),
+        ("weight", "f8"),  # of a contact: sum of the weights in the log
+        ("decayed", "f4", (NUM_HALF_LIVES,)),  # sum of 0.5^(age / half-life) over the updates, as of the latest one
+    ],
+    align=True,
+)
+
+
+class PairTable(NamedTuple):
+    """Counts of ordered pairs (row, column). A table without rows in `newest_R` has no lists."""
+
+    num_used_1: NDArray[np.int64]
+    bucket_B: NDArray[np.int32]  # a slot, or -1; B is a power of 2 and at least twice the slots
+    slot_S: NDArray[np.void]  # of SLOT
+    newest_R: NDArray[np.int32]  # the row's slot with the newest update, or -1
+
+
+@njit
+def _bucket(row, column, mask):
+    # The multipliers are odd and random in their high bits; the shifts bring these down to the low bits that are used.
+    mixed = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(column) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return np.int64(mixed & np.uint64(mask))
+
+
+@njit
+def find(table, row, column):
+    """Give the slot of a pair, or -1."""
+    mask = len(table.bucket_B) - 1
+    bucket = _bucket(row, column, mask)
+    slot = np.int64(table.bucket_B[bucket])
+    while slot >= 0 and (table.slot_S[slot].row != row or table.slot_S[slot].column != column):
+        bucket = (bucket + 1) & mask
+        slot = np.int64(table.bucket_B[bucket])
+    return slot
+
+
+@njit
+def _enter(table, slot):
+    mask = len(table.bucket_B) - 1
+    bucket = _bucket(table.slot_S[slot].row, table.slot_S[slot].column, mask)
+    while table.bucket_B[bucket] >= 0:
+        bucket = (bucket + 1) & mask
+    table.bucket_B[bucket] = slot
+
+
+@njit(nogil=True, cache=True)
+def fill_buckets(table):
+    """Enter all used slots into empty buckets."""
+    table.bucket_B[:] = -1
+    for slot in range(table.num_used_1[0]):
+        _enter(table, slot)
+
+
+@njit
+def _unlink(table, slot):
+    newer, older = table.slot_S[slot].newer, table.slot_S[slot].older
+    if newer >= 0:
+        table.slot_S[newer].older = older
+    else:
+        table.newest_R[table.slot_S[slot].row] = older
+    if older >= 0:
+        table.slot_S[older].newer = newer
+
+
+@njit
+def _link_first(table, slot):
+    row = table.slot_S[slot].row
+    front = table.newest_R[row]
+    table.slot_S[slot].newer, table.slot_S[slot].older = -1, front
+    if front >= 0:
+        table.slot_S[front].newer = slot
+    table.newest_R[row] = slot
+
+
+@njit
+def _append(table, row, column, time):
+    slot = table.num_used_1[0]
+    table.num_used_1[0] += 1
+    record = table.slot_S[slot]
+    record.row, record.column = row, column
+    record.first = record.latest = time
+    _enter(table, slot)
+    return slot
+
+
+@njit
+def decay_and_add(value_H, age, rate_H, amount):
+    """Bring decayed sums from their own time to one `age` later and add `amount` to each."""
+    for h in range(NUM_HALF_LIVES):
+        factor = math.exp(-age * rate_H[h]) if age > 0 else 1.0
+        value_H[h] = value_H[h] * factor + amount
+
+
+@njit
+def touch(table, row, column, time, rate_H):
+    """Count one update of a pair; give its slot. The table must have a free slot.
+
+    `rate_H` is log(2) / half-life, per unit of the log's time.
+    """
+    slot = find(table, row, column)
+    is_listed = len(table.newest_R) > 0
+    if slot < 0:
+        slot = _append(table, row, column, time)
+    elif is_listed:
+        _unlink(table, slot)
+    if is_listed:
+        _link_first(table, slot)
+    record = table.slot_S[slot]
+    decay_and_add(record.decayed, time - record.latest, rate_H, 1.0)
+    record.count += 1
+    record.latest = time
+    return slot
+
+
+def grown(values: NDArray, length: int, fill: float = 0) -> NDArray:
+    """Give an array of a greater length along its first axis; the new part is `fill`, or all 0 in records."""
+    if len(values) >= length:
+        return values
+    longer = np.zeros((length, *values.shape[1:]), dtype=values.dtype)
+    longer[: len(values)] = values
+    if fill:
+        longer[len(values) :] = fill
+    return longer
+
+
+def with_room(table: PairTable, num_more: int) -> PairTable:
+    """Give a table that has at least `num_more` free slots; its size at least doubles when it grows.
+
+    Raises ValueError where a table would have more slots than fit into 32 bits.
+    """
+    needed = int(table.num_used_1[0]) + num_more
+    if needed <= len(table.slot_S):
+        return table
+    num_slots = max(needed, 2 * len(table.slot_S))
+    if num_slots >= np.iinfo(np.int32).max:
+        raise ValueError(f"a table of pairs has fewer than {np.iinfo(np.int32).max} slots, got {num_slots}")
+    larger = table._replace(
+        bucket_B=np.empty(_num_buckets(num_slots), dtype=np.int32), slot_S=grown(table.slot_S, num_slots)
+    )
+    fill_buckets(larger)
+    return larger
+
+
+def _num_buckets(num_slots: int) -> int:
+    return 1 << int(2 * num_slots + 1).bit_length()
+
+
+def table_of(slot_S: NDArray[np.void], newest_R: NDArray[np.int32]) -> PairTable:
+    """Make the table with these slots, all of them used."""
+    table = PairTable(
+        num_used_1=np.array([len(slot_S)], dtype=np.int64),
+        bucket_B=np.empty(_num_buckets(len(slot_S)), dtype=np.int32),
+        slot_S=slot_S,
+        newest_R=newest_R,
+    )
+    fill_buckets(table)
+    return table

@@ -1,0 +1,256 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from slow_events import SlowEvents, random_log, rows_of, strict_queries
+
+from dyformer.streams.event_log import EventLog, EventQueries
+from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings, candidate_rows, names
+
+HALF_LIVES = (120.0, 900.0, 7_200.0, 50_000.0)
+WORLDS = {"two sides": (True, True), "directed": (False, True), "undirected": (False, False)}
+
+
+def settings_of(log: EventLog, *, directed: bool = True, **changes: int) -> StateSettings:
+    return StateSettings(
+        two_sides=log.two_sides, seconds=log.seconds, directed=directed, half_lives=HALF_LIVES, **changes
+    )
+
+
+def observed(log: EventLog, settings: StateSettings, *borders: int) -> EventState:
+    state = EventState(0, 0, settings)
+    for first, end in zip((0, *borders), (*borders, len(log)), strict=True):
+        state.observe(part_of(log, first, end))
+    return state
+
+
+def part_of(log: EventLog, first: int, end: int) -> EventLog:
+    columns = ("source_E", "target_E", "time_E", "weight_E")
+    return replace(log, **{name: getattr(log, name)[first:end] for name in columns})
+
+
+def all_rows(log: EventLog, queries: EventQueries, settings: StateSettings) -> list[tuple[np.ndarray, ...]]:
+    """The past and new targets of every query and their rows."""
+    found = []
+    for rows in candidate_rows(log, queries, settings):
+        first = 0
+        for num_past, num_new in zip(rows.num_past_Q, rows.num_new_Q, strict=True):
+            border, end = first + num_past, first + num_past + num_new
+            target_R, row_RF = rows.target_R.copy(), rows.row_RF.copy()
+            found.append((target_R[first:border], target_R[border:end], row_RF[first:end]))
+            first = end
+    return found
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_feature_is_the_one_of_plain_loops(world: str, seed: int) -> None:
+    two_sides, directed = WORLDS[world]
+    log = random_log(seed, two_sides=two_sides)
+    settings, targets = settings_of(log, directed=directed), np.arange(log.num_targets)
+    both_ways, has_replies = not directed, directed and not two_sides
+    for num_events in (1, 2, 17, 150, 400):
+        state, at = observed(log.head(num_events), settings), int(log.time_E[num_events - 1]) + 11
+        slow = SlowEvents(rows_of(log, num_events, both_ways=both_ways), at, seconds=log.seconds, half_lives=HALF_LIVES)
+        for source in range(0, log.num_sources, 2):
+            table_PF = state.features(source, targets, at=at)
+            for target in targets.tolist():
+                expected = slow.features(source, target, has_replies=has_replies)
+                expected_F = np.array([expected.get(name, np.nan) for name in FEATURES])
+                np.testing.assert_allclose(
+                    table_PF[target], expected_F, rtol=2e-4, atol=2e-5, err_msg=f"{source} -> {target}"
+                )
+
+
+def test_before_the_first_event_nothing_is_known() -> None:
+    log = random_log(0)
+    state = EventState(log.num_sources, log.num_targets, settings_of(log))
+    state.observe(log.head(0))
+    slow = SlowEvents([], 5, seconds=log.seconds, half_lives=HALF_LIVES).features(2, 3, has_replies=False)
+    expected_F = np.array([slow.get(name, np.nan) for name in FEATURES], dtype=np.float32)
+    assert np.array_equal(state.features(2, np.array([3]), at=5)[0], expected_F, equal_nan=True)
+    assert len(state.candidates(2, at=5).target_R) == 0
+
+
+def test_a_group_of_features_has_as_many_names_as_columns_in_the_kernels() -> None:
+    from dyformer.streams.kernels.rows import GROUP_SIZES
+
+    assert tuple(map(len, names().values())) == GROUP_SIZES
+    assert len(set(FEATURES)) == len(FEATURES)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_candidates_are_past_partners_by_recency_and_then_new_ones_each_once(world: str) -> None:
+    two_sides, directed = WORLDS[world]
+    log = random_log(3, two_sides=two_sides, num_sources=15, num_targets=30)
+    settings = settings_of(log, directed=directed)
+    num_new = 0
+    queries = strict_queries(log, 100)
+    for index, (past_P, new_N, _) in enumerate(all_rows(log, queries, settings)):
+        source, visible = int(queries.source_Q[index]), int(queries.num_visible_Q[index])
+        rows = rows_of(log, visible, both_ways=not directed)
+        newest_first = list(dict.fromkeys(row[1] for row in reversed(rows) if row[0] == source))
+        assert past_P.tolist() == newest_first
+        touched = {row[1] for row in rows} - set(newest_first) - (set() if two_sides else {source})
+        assert len(set(new_N.tolist())) == len(new_N)
+        assert set(new_N.tolist()) == touched  # there are fewer than any list holds
+        num_new += len(new_N)
+    assert num_new > 100
+
+
+def test_rows_of_candidates_are_their_features_and_ranks_count_greater_values() -> None:
+    log = random_log(4, two_sides=False)
+    settings, queries = settings_of(log), strict_queries(log, 50)
+    for index, (past_P, new_N, row_RF) in enumerate(all_rows(log, queries, settings)):
+        if index % 37:
+            continue
+        source, at = int(queries.source_Q[index]), int(queries.time_Q[index])
+        state = observed(log.head(int(queries.num_visible_Q[index])), settings)
+        assert np.array_equal(
+            row_RF[:, : -len(RANKED)],
+            state.features(source, np.concatenate([past_P, new_N]), at=at)[:, : -len(RANKED)],
+            equal_nan=True,
+        )
+        for rows in (row_RF[: len(past_P)], row_RF[len(past_P) :]):
+            for name in RANKED:
+                value_R = np.nan_to_num(rows[:, INDEX[name]], nan=-np.inf)
+                assert rows[:, INDEX[f"rank_{name}"]].tolist() == [int((value_R > value).sum()) for value in value_R]
+
+
+def test_garbage_after_the_visible_events_changes_no_byte() -> None:
+    log, generator = random_log(5, two_sides=False), np.random.default_rng(0)
+    queries = strict_queries(log, 60, 200)
+    num_visible = int(queries.num_visible_Q[-1])
+    garbage = {
+        "source_E": generator.integers(0, log.num_sources, len(log)),
+        "target_E": generator.integers(0, log.num_targets, len(log)),
+        "weight_E": generator.random(len(log)),
+    }
+    later_E = np.arange(len(log)) >= num_visible
+    changed = replace(log, **{name: np.where(later_E, column, getattr(log, name)) for name, column in garbage.items()})
+    for first, second in zip(
+        all_rows(log, queries, settings_of(log)), all_rows(changed, queries, settings_of(log)), strict=True
+    ):
+        assert [array.tobytes() for array in first] == [array.tobytes() for array in second]
+
+
+def test_fewer_visible_events_are_those_of_a_shorter_log() -> None:
+    log = random_log(6)
+    queries = strict_queries(log, 100)
+    stale = replace(queries, num_visible_Q=queries.num_visible_Q // 40 * 40)
+    for index, (past_P, new_N, row_RF) in enumerate(all_rows(log, stale, settings_of(log))):
+        if index % 29 == 0:
+            state = observed(log.head(int(stale.num_visible_Q[index])), settings_of(log))
+            alone = state.candidates(int(stale.source_Q[index]), at=int(stale.time_Q[index]))
+            assert alone.target_R.tolist() == [*past_P, *new_N]
+            assert alone.row_RF.tobytes() == row_RF.tobytes()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_state_that_goes_on_has_the_bytes_of_one_pass(world: str) -> None:
+    two_sides, directed = WORLDS[world]
+    log = random_log(7, two_sides=two_sides)
+    settings = settings_of(log, directed=directed)
+    whole = observed(log, settings).to_arrays()
+    stored = EventState.from_arrays(observed(log.head(133), settings, 40, 41).to_arrays(), settings)
+    stored.observe(part_of(log, 133, len(log)))
+    for arrays in (observed(log, settings, 1, 100, 399).to_arrays(), stored.to_arrays()):
+        assert arrays.keys() == whole.keys()
+        assert all(arrays[name].tobytes() == whole[name].tobytes() for name in whole)
+
+
+def test_a_query_between_two_observations_changes_no_later_byte() -> None:
+    log = random_log(7)
+    whole, queried = observed(log, settings_of(log)), EventState(0, 0, settings_of(log))
+    border = int(np.searchsorted(log.time_E, log.time_E[150]))
+    queried.observe(log.head(border))
+    queried.candidates(3, at=int(log.time_E[border]))
+    queried.observe(part_of(log, border, len(log)))
+    at = int(log.time_E[-1]) + 1
+    assert queried.candidates(3, at=at).row_RF.tobytes() == whole.candidates(3, at=at).row_RF.tobytes()
+    assert all(queried.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.to_arrays().items())
+
+
+def test_events_of_the_time_of_a_query_are_not_read() -> None:
+    log = random_log(8, per_time=6)
+    at = int(log.time_E[-1])
+    num_older = int(np.searchsorted(log.time_E, at))
+    assert len(log) - num_older > 1
+    ties, before = observed(log, settings_of(log)), observed(log.head(num_older), settings_of(log))
+    targets, source = np.arange(log.num_targets), int(log.source_E[-1])
+    now = ties.features(source, targets, at=at)
+    assert now.tobytes() == before.features(source, targets, at=at).tobytes()
+    assert ties.features(source, targets, at=at + 1).tobytes() != before.features(source, targets, at=at + 1).tobytes()
+    with pytest.raises(ValueError, match="expected a time after"):
+        ties.features(source, targets, at=at)
+
+
+def test_new_numbers_of_nodes_change_no_feature() -> None:
+    log, generator = random_log(9, two_sides=False), np.random.default_rng(1)
+    number_N = generator.permutation(log.num_sources)
+    renumbered = replace(log, source_E=number_N[log.source_E], target_E=number_N[log.target_E])
+    queries = strict_queries(log, 80)
+    other_queries = replace(queries, source_Q=number_N[queries.source_Q])
+    pairs = zip(
+        all_rows(log, queries, settings_of(log)), all_rows(renumbered, other_queries, settings_of(log)), strict=True
+    )
+    for (past_P, new_N, row_RF), (other_past_P, other_new_N, other_row_RF) in pairs:
+        assert number_N[past_P].tolist() == other_past_P.tolist()
+        assert number_N[new_N].tolist() == other_new_N.tolist()
+        assert row_RF.tobytes() == other_row_RF.tobytes()
+
+
+def test_popular_targets_are_those_with_the_greatest_decayed_counts() -> None:
+    log = random_log(10, num_events=3_000, num_targets=150, num_sources=400)
+    state = observed(log, settings_of(log))
+    at = int(log.time_E[-1]) + 1
+    table_DF = state.features(0, np.arange(log.num_targets), at=at)
+    popular = state.to_arrays()["popular.target"]
+    for group, stem in enumerate(("target", "target_new", "target_first")):
+        for index in range(4):
+            value_D = table_DF[:, INDEX[f"{stem}_{index}"]]
+            listed_M = popular[4 * group + index]
+            np.testing.assert_allclose(value_D[listed_M], np.sort(value_D)[::-1][: len(listed_M)], rtol=1e-3)
+
+
+def test_limits_keep_the_newest_partners_and_at_most_so_many_new_ones() -> None:
+    log = random_log(11, num_targets=60, num_events=1_200)
+    queries = strict_queries(log, 600)
+    for (past_P, new_N, _), (few_P, few_N, _) in zip(
+        all_rows(log, queries, settings_of(log)),
+        all_rows(log, queries, settings_of(log, max_past=5, max_new=7)),
+        strict=True,
+    ):
+        assert few_P.tolist() == past_P[:5].tolist()
+        assert few_N.tolist() == new_N[:7].tolist()
+
+
+def test_the_rest_is_ordered_by_events_with_new_partners() -> None:
+    log = random_log(12, num_targets=20)
+    queries = strict_queries(log, 300)
+    candidate_QC = np.tile(np.array([3, 19, 0]), (len(queries), 1))
+    some = [
+        rows.rest_QC.copy()
+        for rows in candidate_rows(log, replace(queries, candidate_QC=candidate_QC), settings_of(log))
+    ]
+    every_QD = np.concatenate([rows.rest_QC.copy() for rows in candidate_rows(log, queries, settings_of(log))])
+    assert np.array_equal(np.concatenate(some), every_QD[:, [3, 19, 0]])
+    for index in range(0, len(queries), 20):
+        state = observed(log.head(int(queries.num_visible_Q[index])), settings_of(log))
+        table_DF = state.features(0, np.arange(20), at=int(queries.time_Q[index]))
+        with np.errstate(divide="ignore"):
+            expected_D = np.log(table_DF[:, INDEX["target_new_3"]])
+        np.testing.assert_allclose(every_QD[index], expected_D, rtol=1e-4, atol=1e-4)
+
+
+def test_events_out_of_order_and_of_another_world_are_refused() -> None:
+    log = random_log(13)
+    state = observed(log, settings_of(log))
+    with pytest.raises(ValueError, match="in order of time from"):
+        state.observe(log.head(3))
+    with pytest.raises(ValueError, match="unit of time"):
+        state.observe(replace(part_of(log, 390, 400), time_E=log.time_E[390:] + 10**6, seconds=1.0))
+    with pytest.raises(ValueError, match="half-lives"):
+        replace(settings_of(log), half_lives=(1.0, 2.0))
+    with pytest.raises(ValueError, match="have a direction"):
+        settings_of(log, directed=False)
