@@ -17,7 +17,8 @@ from storage.events import versions
 from storage.events.declarations import declaration
 from storage.events.versions import TableDamaged, Version
 from storage.layout import CHECKPOINTS, Layout
-from storage.locks import not_in_use
+from storage.leftovers import DROPPED, dropped_rests
+from storage.locks import DatasetInUse, not_in_use
 from storage.tracking import spool
 
 SPOOL = "spool"
@@ -61,6 +62,7 @@ def faults(layout: Layout, dataset: str | None = None) -> Iterator[Fault]:
         for below in [f"{folder}/{kind}" for kind in files.children(folder)] if not wrong else []:
             wrong = [fault for fault in _misplaced(below) if link_in(below)]  # a file there is the user's
             yield from wrong or _of_artifacts(below if dataset is None else layout.of_dataset(below, dataset))
+    yield from _of_dropped(layout, dataset)
     if dataset is None:
         yield from _of_spool(layout)
 
@@ -80,7 +82,10 @@ def repaired(layout: Layout, dataset: str, fault: Fault) -> str | None:
 
 def dataset_of(fault: Fault) -> str:
     """Name of the dataset in a fault's address; records that wait for MLflow belong to none."""
-    return fault.address.rpartition("dataset=")[2].partition("/")[0] if "dataset=" in fault.address else SPOOL
+    if "dataset=" not in fault.address:
+        return SPOOL
+    rest = DROPPED.fullmatch(fault.address.rpartition("/")[2])
+    return fault.address.rpartition("dataset=")[2].partition("/")[0] if rest is None else rest[1]
 
 
 def _misplaced(folder: str) -> Iterator[Fault]:
@@ -229,6 +234,25 @@ def _checkpoint_problem(location: str) -> str | None:
 def _remove_checkpoint(location: str) -> None:
     if _checkpoint_problem(location) is not None:
         files.remove(location)
+
+
+def _of_dropped(layout: Layout, dataset: str | None) -> Iterator[Fault]:
+    for address, name in dropped_rests(layout):
+        if dataset in (None, name) and not _is_in_use(layout, name):  # another process may be dropping it just now
+            repair = Repair(
+                before="`--repair` removes it, and so does the next `dyformer ingest`",
+                after="removed",
+                action=partial(files.remove_folder, address),
+            )
+            yield _repairable(address, f"is what a killed `dyformer drop {name}` has left", repair)
+
+
+def _is_in_use(layout: Layout, dataset: str) -> bool:
+    try:
+        with not_in_use(layout, dataset, "verify"):
+            return False
+    except DatasetInUse:
+        return True
 
 
 def _of_spool(layout: Layout) -> Iterator[Fault]:

@@ -25,7 +25,7 @@ from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events
 from storage.events.versions import newest
 from storage.layout import Layout
-from storage.leftovers import remove_leftovers
+from storage.leftovers import remove_dropped, remove_leftovers
 from storage.locks import in_use
 from storage.raw.log_files import Content, content_of, find_logs
 
@@ -194,6 +194,7 @@ def _check_window(
 def _committing(layout: Layout, dataset: str, *, was_there: bool) -> Iterator[None]:
     """Lock a dataset against `dyformer drop`; raises DatasetNotIngested if it was dropped after the log was read."""
     remove_leftovers(layout, dataset)
+    remove_dropped(layout)
     with in_use(layout, dataset).read_lock():
         if was_there and dataset not in ingested_datasets(layout):
             raise DatasetNotIngested(f"dataset {dataset!r} was dropped while its log was read: ingest it again")

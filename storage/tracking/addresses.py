@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-# A port ends at a slash; a password may contain one, and another "@".
-CREDENTIALS = re.compile(r"(?<=://)[^\s/?#:@]*(?::(?!\d+/)\S*)?@")
+# A port ends at a slash; a password may contain one, and another "@". USER stands in messages, for a user to replace.
+CREDENTIALS = re.compile(r"(?<=://)(?!USER@)[^\s/?#:@]*(?::(?!\d+/)\S*)?@")
 PASSWORD_OPTION = re.compile(r"(?<=[?&])(\w*passw\w*)=[^\s&#]*", re.IGNORECASE)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from storage.database import DatabaseFailed, check_address
 from storage.tracking.addresses import without_password
 from storage.tracking.mlflow_client import reason
 from storage.tracking.pages import runs_page
@@ -26,6 +27,15 @@ def test_address_has_no_user_and_password(address: str, left: str) -> None:
     assert without_password(address) == left
     text = f"API request to {address} failed, by help@example.org"
     assert without_password(text) == f"API request to {left} failed, by help@example.org"
+
+
+def test_a_hint_keeps_its_placeholder() -> None:
+    hint = "write postgresql://USER@HOST:PORT/DATABASE"
+    assert without_password(hint) == hint
+    assert "canary" not in without_password("postgresql://USER:canary@HOST/DATABASE")
+    with pytest.raises(DatabaseFailed) as refused:
+        check_address("postgresql://host:no-number/db")
+    assert "postgresql://USER@HOST:PORT/DATABASE" in without_password(str(refused.value))
 
 
 def test_errors_have_no_password() -> None:
