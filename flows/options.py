@@ -87,6 +87,14 @@ READING_OPTIONS: dict[str, Any] = {
     "drop_duplicates": Annotated[
         bool, typer.Option("--drop-duplicates", help="drop exact repeats of a row", rich_help_panel=READING_PANEL)
     ],
+    "force": Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="commit files of another form, other times or unknown ids to a dataset that has rows",
+            rich_help_panel=READING_PANEL,
+        ),
+    ],
     "max_bad": Annotated[
         str,
         typer.Option(
@@ -96,7 +104,7 @@ READING_OPTIONS: dict[str, Any] = {
         ),
     ],
 }
-DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "max_bad": "1%"}
+DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "force": False, "max_bad": "1%"}
 
 
 def on_command_line(message: str) -> str:

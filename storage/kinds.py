@@ -38,6 +38,16 @@ Text = Annotated[str, AfterValidator(_unicode)]
 Path = Annotated[str, AfterValidator(_below)]
 
 
+class LogForm(BaseModel, strict=True, extra="forbid"):
+    """The form of the files of a log, which later files must have too."""
+
+    format: Literal["delimited", "jsonl", "parquet"]
+    separator: str | None
+    names: list[str]
+    columns: dict[str, str | Count]
+    num_fields: Count
+
+
 class Declaration(BaseModel, strict=True):
     """How a log is read; the names of options that are missing are guessed or have defaults."""
 
@@ -57,6 +67,7 @@ class Declaration(BaseModel, strict=True):
     lateness: str = "0"
     finished: bool | None = None
     drop_duplicates: bool | None = None
+    forms: list[LogForm] = []
 
 
 class Published(BaseModel, strict=True):

@@ -9,5 +9,6 @@
 `frame_file(frame) -> RawFile` takes a polars or pandas frame with ids of any kind; its columns have names.
 `sniff_plan(files, declared) -> ReadPlan` guesses the properties that are not declared; `describe(plan)` prints them.
 `read_events(files, plan) -> ReadResult` has `events`, `quarantine` (file, line, reason, raw) and the counts.
+`contract` compares the form, the times and the ids of a later file with those of the rows that a dataset has.
 Every error of a log is a `LogError`, which is a `ValueError`.
 """

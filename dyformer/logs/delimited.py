@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from dyformer.logs.lines import BLANK, BYTE_ORDER_MARK, Lines, integer_rows, text_blocks
+from dyformer.logs.names import roles_by_name
 from dyformer.logs.plan import ReadPlan, position
 from dyformer.logs.quoting import OddRecord, odd_records, parsed, separator_pattern
-from dyformer.logs.raw_file import RawFile
+from dyformer.logs.raw_file import AmbiguousLog, RawFile
 from dyformer.logs.validation import COMMENT, read_times
 
 QUOTED = r'"(?:[^"]|"")*"'
@@ -81,6 +82,7 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
     wanted = plan.columns.by_role()
     if not plan.has_header:
         at = {role: int(column) for role, column in wanted.items()}
+        _check_names(file, plan, first_row, line, at)
         return Positions(at=at, num_fields=range(plan.min_fields, most + 1))
     names = tuple(parsed(first_row, str(plan.separator))[0])
     known = {role: position(role, column, plan.names, len(plan.names), file.name) for role, column in wanted.items()}
@@ -93,6 +95,19 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
     at = {role: position(role, column, names, len(names), where) for role, column in wanted.items()}
     more = len(names) - len(plan.names)
     return Positions(at=at, num_fields=range(plan.min_fields + more, most + more + 1), header=first_row.strip(BLANK))
+
+
+def _check_names(file: RawFile, plan: ReadPlan, first_row: str, line: int, at: dict[str, int]) -> None:
+    """Raise AmbiguousLog where a file of a log without a header has one that names the columns otherwise."""
+    names = parsed(first_row, str(plan.separator))[0]
+    otherwise = {role: place for role, place in roles_by_name(names).items() if role in at and at[role] != place}
+    if otherwise:
+        found = ", ".join(f"{names[place]!r} in column {place + 1}" for place in otherwise.values())
+        wanted = ", ".join(f"{role} in column {at[role] + 1}" for role in otherwise)
+        raise AmbiguousLog(
+            f"{file.name}, line {line} is a header with {found}, but the files before it have none and are read with"
+            f" {wanted}: ingest it on its own, or write its columns in their order"
+        )
 
 
 def _integer_rows(lines: Lines, plan: ReadPlan, positions: Positions) -> pl.DataFrame | None:

@@ -22,7 +22,7 @@ from dyformer.logs.raw_file import (
     first_bytes,
 )
 from dyformer.logs.records import parquet_start
-from dyformer.logs.validation import DAY_PATTERN, ISO_PATTERN, MIN_EPOCH
+from dyformer.logs.validation import DAY_PATTERN, ISO_PATTERN, MIN_EPOCH, compact_date
 
 SAMPLE_BYTES = 1 << 18
 SAMPLE_ROWS = 2_000
@@ -342,6 +342,7 @@ def _looks_like_header(rows: Sequence[Row], declared: Declared) -> bool:
 def time_like(table: Table) -> list[int]:
     """Find the columns of dates or, if there is none, of counts large enough to be times since the epoch."""
     dates = [at for at in range(table.num_fields) if mostly(table.column(at), is_date)]
+    dates = dates or [at for at in range(table.num_fields) if mostly(table.column(at), is_compact_date)]
     large = [at for at in range(table.num_fields) if mostly(table.column(at), _is_epoch)]
     return dates or large
 
@@ -359,6 +360,11 @@ def is_number(text: str) -> bool:
 def is_date(text: str) -> bool:
     """Whether a text starts like a date."""
     return re.search(f"{ISO_PATTERN}|{DAY_PATTERN}", text) is not None
+
+
+def is_compact_date(text: str) -> bool:
+    """Whether a text is a date of digits alone, such as 20240531."""
+    return compact_date(text) is not None
 
 
 def _is_epoch(text: str) -> bool:

@@ -6,61 +6,21 @@ The rules are this project's own, because the sniffers of the csv module and of 
 
 import re
 from dataclasses import fields
-from itertools import combinations, product
+from datetime import UTC, datetime
+from itertools import combinations
 from typing import Any
 
 import polars as pl
 
 from dyformer.logs.datasets import Columns, TimeUnit
-from dyformer.logs.plan import Declared, ReadPlan, listed, position
+from dyformer.logs.names import LABELS, PAIRS, TIMES, WEIGHTS, named_pairs, plain_name
+from dyformer.logs.plan import UNIT_NAMES, Declared, ReadPlan, listed, position
 from dyformer.logs.raw_file import AmbiguousLog, RawFile, SameColumn, UnreadableTime
-from dyformer.logs.sample import Table, is_number, mostly, sample_table, shortened, time_like
-from dyformer.logs.validation import DAY_PATTERN, are_since_epoch, read_times, unit_of
+from dyformer.logs.sample import Table, is_compact_date, is_number, mostly, sample_table, shortened, time_like
+from dyformer.logs.validation import DAY_PATTERN, MICROSECONDS, are_since_epoch, read_times, unit_of
 
-PAIRS = tuple(
-    (frozenset(sources.split()), frozenset(targets.split()), two_kinds)
-    for sources, targets, two_kinds in (
-        ("source sourceid src srcid", "target targetid dst dstid dest destination destinationid", False),
-        ("from fromid fromnode fromnodeid", "to toid tonode tonodeid", False),
-        ("fromuser fromuserid fromaddress", "touser touserid toaddress", False),
-        ("accountfrom fromaccount nameorig", "accountto toaccount namedest", False),
-        ("origin originid orig", "destination destinationid dest", False),
-        ("startstation startstationid", "endstation endstationid", False),
-        ("srcip sourceip", "dstip destinationip destip", False),
-        ("sender senderid", "recipient recipientid receiver receiverid", False),
-        ("payer payerid", "payee payeeid", False),
-        ("buyer buyerid", "seller sellerid", False),
-        ("lender lenderid", "borrower borrowerid", False),
-        ("rater raterid", "ratee rateeid rated", False),
-        ("truster trusterid", "trustee trusteeid", False),
-        ("citing citingid", "cited citedid", False),
-        ("follower followerid", "followee followeeid followed", False),
-        ("user userid", "friend friendid contact contactid", False),
-        ("caller callerid", "callee calleeid", False),
-        ("u", "v", False),
-        ("i", "j", False),
-        ("node1 id1 user1", "node2 id2 user2", False),
-        ("head subject", "tail object", False),
-        (
-            "user userid u uid customer customerid reviewer editor",
-            (
-                "item itemid i iid product productid business businessid merchant merchantid page pageid"
-                " movie movieid tag subreddit artist artistid track trackid song songid video videoid"
-            ),
-            True,
-        ),
-    )
-)
-"""Names of sources, names of targets (in the form of `_plain`), and whether the two are different kinds of nodes."""
-
-TIMES = frozenset(
-    {
-        *("time", "timestamp", "ts", "t", "date", "datetime", "when", "at", "step", "created", "createdat"),
-        *("createdutc", "eventtime", "unixtime", "unixseconds", "epoch"),
-    }
-)
-WEIGHTS = frozenset({"weight", "w"})
-LABELS = frozenset({"label", "statelabel"})
+SPREADSHEET_DAYS = (30_000, 60_000)  # days since 1899-12-30: the years 1982 to 2064
+YEAR_MICROSECONDS = 365.2425 * 86_400 * 1_000_000
 
 
 def sniff_plan(files: list[RawFile], declared: Declared | None = None) -> ReadPlan:
@@ -146,15 +106,15 @@ def _check_distinct(table: Table, roles: dict[str, int]) -> None:
 
 def _add_named(table: Table, roles: dict[str, int]) -> None:
     """Add the roles whose columns have a usual name."""
-    names = [_plain(name) for name in table.names]
+    names = [plain_name(name) for name in table.names]
 
     def named(usual: frozenset[str]) -> list[int]:
         return [at for at, name in enumerate(names) if name in usual]
 
     if "source" not in roles and "target" not in roles:
-        pairs = {pair for sources, targets, _ in PAIRS for pair in product(named(sources), named(targets))}
+        pairs = named_pairs(table.names)
         if len(pairs) > 1:
-            both = (f"{_named(table, source)} and {_named(table, target)}" for source, target in sorted(pairs))
+            both = (f"{_named(table, source)} and {_named(table, target)}" for source, target in pairs)
             found = "; ".join(both)
             raise AmbiguousLog(
                 f"{table.where}: several pairs of columns could be the ends of an interaction ({found});"
@@ -169,11 +129,6 @@ def _named(table: Table, at: int) -> str:
     """Give a column's name, and its position if another column has the same."""
     name = table.names[at]
     return name if table.names.count(name) == 1 else f"{name} at position {at}"
-
-
-def _plain(name: str) -> str:
-    """Write a column's name without capitals, spaces and punctuation: `Account From` as `accountfrom`."""
-    return re.sub(r"[\W_]+", "", name.lower())
 
 
 def _add_one(table: Table, roles: dict[str, int], role: str, columns: list[int]) -> None:
@@ -235,7 +190,7 @@ def _time_unit(table: Table, at: int, declared: Declared) -> TimeUnit:
         return declared.time_unit
     texts = table.column(at)
     if mostly(texts, is_number):
-        return unit_of([text for text in texts if is_number(text)])
+        return _unit_of_counts([text for text in texts if is_number(text)], table)
     dates = [match for text in texts if (match := re.match(DAY_PATTERN, text))]
     if len(dates) > len(texts) / 2:
         return _first_of_date(dates, table)
@@ -245,6 +200,27 @@ def _time_unit(table: Table, at: int, declared: Declared) -> TimeUnit:
             " (2024-05-31T10:00:00Z, 31/05/2024 10:00); name another column with `time`, or rewrite the times"
         )
     return "iso"
+
+
+def _unit_of_counts(texts: list[str], table: Table) -> TimeUnit:
+    """Guess the unit of counts; raises AmbiguousLog for days of a spreadsheet and for a median after next year."""
+    if mostly(texts, is_compact_date):
+        return "iso"
+    unit, counts = unit_of(texts), [float(text) for text in texts]
+    first, last = SPREADSHEET_DAYS
+    if unit == "s" and all(first <= count <= last for count in counts) and any(count % 1 for count in counts):
+        raise AmbiguousLog(
+            f"{table.where}: the time {shortened(texts[0])} may count seconds, or days of a spreadsheet; if it is"
+            ' seconds, say so with `time_unit="s"`, else write the times as dates (2024-05-31T10:00:00Z)'
+        )
+    year = 1970 + sorted(counts)[len(counts) // 2] * MICROSECONDS.get(unit, 0.001) / YEAR_MICROSECONDS
+    if unit != "step" and year >= datetime.now(UTC).year + 2:
+        raise AmbiguousLog(
+            f"{table.where}: the times, such as {shortened(texts[0])}, are after next year (in {int(year)}) if they are"
+            f" {UNIT_NAMES[unit]}; choose another unit or column with `time_unit` and `time`, or insist with"
+            f' `time_unit="{unit}"`'
+        )
+    return unit
 
 
 def _first_of_date(dates: list[re.Match[str]], table: Table) -> TimeUnit:
@@ -259,5 +235,5 @@ def _first_of_date(dates: list[re.Match[str]], table: Table) -> TimeUnit:
 
 
 def _names_two_kinds(roles: dict[str, Any]) -> bool:
-    source, target = _plain(str(roles["source"])), _plain(str(roles["target"]))
+    source, target = plain_name(str(roles["source"])), plain_name(str(roles["target"]))
     return any(two_spaces and source in sources and target in targets for sources, targets, two_spaces in PAIRS)

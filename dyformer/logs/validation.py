@@ -1,6 +1,7 @@
 """Rows of texts (or of integers, where a block holds no texts) -> values, and a reason for each rejected row."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import get_args
 
 import polars as pl
@@ -30,6 +31,11 @@ DAY_PATTERN = r"^(\d{1,2})([/.-])(\d{1,2})[/.-](\d{4})(?:[ T,]+(\d.*))?$"
 DAY_FORMS = ("%H:%M", "%H:%M:%S%.f", "%I:%M %p", "%I:%M:%S%.f %p")
 
 ISO_FORMS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f%#z")
+
+COMPACT_FORMS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+"""Dates of digits alone, by their number: 20240531, 202405311000, 20240531100000."""
+
+COMPACT_YEARS = range(1900, 2100)  # other numbers of so many digits are counts
 
 WHOLE_FLOAT = r"^(-?[1-9]\d{0,14}|0)\.0$"
 """A float that is surely whole, as programs write it."""
@@ -130,6 +136,17 @@ def read_times(text: pl.Series, unit: TimeUnit, *, since_epoch: bool = False) ->
         day = "%d/%m/%Y" if unit == "day-first" else "%m/%d/%Y"
         return _dates(_with_slashes(text.cast(pl.String)), [f"{day} {form}" for form in DAY_FORMS])
     return _counted_times(text, unit, since_epoch)
+
+
+def compact_date(text: str) -> datetime | None:
+    """Read a date of digits alone, such as 20240531 or 20240531100000; None for any other text."""
+    form = COMPACT_FORMS.get(len(text))
+    if form is None or not (text.isascii() and text.isdecimal()) or int(text[:4]) not in COMPACT_YEARS:
+        return None
+    try:
+        return datetime.strptime(text, form).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def unit_of(texts: list[str]) -> TimeUnit:
@@ -254,6 +271,7 @@ def _rare_iso_times(text: pl.Series) -> pl.Series:
         text.str.to_uppercase()
         .str.replace(r"\s*(?:UTC|GMT)$", "Z")
         .str.replace(",", ".", literal=True)
+        .str.replace(r"^(\d{8})(\d{4}|\d{6})$", "${1}T${2}")
         .str.replace(r"^(\d{4})(\d{2})(\d{2})(T|$)", "${1}-${2}-${3}${4}")
         .str.replace(r"T(\d{2})(\d{2})(\d{2})?", "T${1}:${2}:${3}")
         .str.replace(r":([Z+\-.]|$)", "$1")

@@ -15,6 +15,7 @@ from dyformer.logs.events import ReadResult, check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
+from flows.tasks.contract import check_contract, with_form
 from flows.tasks.reading import FIXED, check_duplicates, check_lateness, check_unread, declared_log, fraction
 from storage.checksums import Damaged
 from storage.disk import ReadFailed
@@ -58,13 +59,13 @@ def ingest_log(
     """
     layout, reading = Layout.from_environment(), reading or {}
     declared, window = declared_log(layout, dataset, reading)
-    fraction(reading.get("max_bad", "1%"))  # also checked if no row is read
     stored = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
     num_stored = sum(row["num_accepted"] for row in stored)
     found: dict[Content, RawFile] = {}
     if "log" in reading or not stored:
         found = {content_of(file): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
     known, fresh = _known_and_fresh(stored, found)
+    plan: ReadPlan | None = None
     if stored and not fresh:
         check_unread(layout, dataset, reading, list(found.values()))
         check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in known))
@@ -74,22 +75,23 @@ def ingest_log(
             plan = sniff_plan(list(fresh.values()), declared)
             show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
             results = read_files(fresh, plan, reading, database)
+            check_contract(layout, dataset, plan, results, reading)
             declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
         time_R = _sorted_times(layout, dataset, results, database)
-        may_be_short = check is None and "window" not in reading
         check_lateness(reading.get("lateness"), declared.time_unit)
+        may_be_short = check is None and "window" not in reading
         _check_window(time_R, window, declared.time_unit, check, show if may_be_short else None)
         with _committing(layout, dataset, was_there=num_stored > 0):
-            declare(layout, dataset, _record(layout, dataset, declared, window, reading, fresh), fixed=FIXED)
+            declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
     rows = known + [asdict(ingest) for ingest in made]
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
-    counts |= {"num_comments": sum(result.num_comments for result in results.values())}  # of the files that were read
     return {
         "dataset": dataset,
         "version": newest_version(layout, dataset),
         "changed": any(ingest.changed for ingest in made),
         **counts,
+        "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
 
 
@@ -103,12 +105,17 @@ def check_logs(readings: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _record(
-    layout: Layout, dataset: str, declared: Declared, window: Window, reading: dict[str, Any], fresh: dict
+    layout: Layout, dataset: str, declared: Declared, window: Window, reading: dict[str, Any], plan: ReadPlan | None
 ) -> dict[str, Any]:
     """Give what is declared about a log: what was declared before, and what this call changes."""
     named = {name: reading[name] for name in ("lateness", "finished") if name in reading}
-    drops = {"drop_duplicates": _drops(reading)} if fresh else {}
-    return (declaration(layout, dataset) or {}) | asdict(declared) | {"window": str(window), **named, **drops}
+    before = declaration(layout, dataset) or {}
+    drops = {}
+    if plan is not None:
+        drops = {"drop_duplicates": _drops(reading), "forms": with_form(layout, dataset, plan)}
+    if plan is not None and {before.get("time_unit"), declared.time_unit}.isdisjoint({None, "step"}):
+        declared = replace(declared, time_unit=before["time_unit"])  # that of a file; rows have microseconds anyway
+    return before | asdict(declared) | {"window": str(window), **named, **drops}
 
 
 def _known_and_fresh(

@@ -27,8 +27,10 @@ class OptionsWithoutEffect(ValueError):
 def declared_log(layout: Layout, dataset: str, reading: dict[str, Any]) -> tuple[Declared, Window]:
     """Give the declarations of a log, and its window.
 
-    The options of this call come first, then the stored declaration, then the known dataset of this name.
+    The options of this call come first, then the stored declaration, then the known dataset of this name. Raises
+    UnknownReading for a value that no option takes.
     """
+    fraction(reading.get("max_bad", "1%"))  # also checked if no row is read
     known = DATASETS.get(dataset)
     record = declaration(layout, dataset) or {}
     if known is None and not record and "log" not in reading:

@@ -32,6 +32,7 @@ CREATE TABLE {table}_distinct AS
 SELECT source, target, time, weight, label, min(line) AS line FROM {table} GROUP BY source, target, time, weight, label
 """
 ADD_EARLIER = "INSERT INTO known SELECT source, target, time, weight, label FROM {table}"
+SAMPLED = "SELECT source, target, time FROM {table} WHERE line % {every} = 0"
 NUM_EVENTS = "SELECT count(*) FROM {table}"
 TIME_RANGE = "SELECT min(time), max(time) FROM {table}"
 TIMES = "SELECT time FROM {table}"
@@ -80,6 +81,11 @@ class SpilledRows:
         """Time of the first and of the last event."""
         first, last = scratch_database.one_row(self.connection, TIME_RANGE.format(table=self.table))
         return first, last
+
+    def sampled(self, num_rows: int) -> pl.DataFrame:
+        """Give source, target and time of about so many rows, or of all if there are fewer."""
+        every = max(1, self.num_events // num_rows)
+        return self.connection.sql(SAMPLED.format(table=self.table, every=every)).pl()
 
     @property
     def files(self) -> list[str]:

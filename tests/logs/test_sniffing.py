@@ -2,7 +2,7 @@ import polars as pl
 import pytest
 from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons, texts
 
-from dyformer.logs.plan import describe
+from dyformer.logs.plan import Declared, describe
 from dyformer.logs.raw_file import (
     AmbiguousLog,
     ColumnNotFound,
@@ -164,3 +164,49 @@ def test_no_file_and_unlike_files_are_refused():
         sniff_plan([])
     with pytest.raises(DamagedLog, match=r"part-1.log is not delimited like the files before it"):
         read(GOOD, parquet(pl.DataFrame({"source": [1], "target": [3], "t": [EPOCH]})))
+
+
+@pytest.mark.parametrize(
+    ("times", "first"),
+    [
+        (("20200101", "20200102", "20191231"), "2020-01-01"),
+        (("20200101000000", "20200102133000", "20191231235959"), "2020-01-01"),
+        (("202001010000", "202001021330", "201912312359"), "2020-01-01"),
+        (("19991231", "20000229", "20000301"), "1999-12-31"),
+    ],
+)
+def test_dates_of_digits_alone_are_read_as_dates(times: tuple[str, ...], first: str):
+    text = "".join(f"a,b,{time}\n" for time in times)
+    plan = sniff_plan(raw(text))
+    assert plan.time_unit == "iso"
+    result = read(text)
+    assert result.num_accepted == 3
+    assert f"{result.events['time'].cast(pl.Datetime('us'))[0]}"[:10] == first
+
+
+@pytest.mark.parametrize("times", [("20201301", "20200230", "20200001"), ("18991231", "21000101", "99999999")])
+def test_numbers_of_eight_digits_that_are_no_dates_are_steps(times: tuple[str, ...]):
+    assert sniff_plan(raw("".join(f"a,b,{time}\n" for time in times))).time_unit == "step"
+
+
+@pytest.mark.parametrize(
+    ("times", "named"),
+    [
+        (("44000.25", "44001.5", "44002.75"), r"may count seconds, or days of a spreadsheet.*`time_unit=\"s\"`"),
+        (("2020010100", "2020010123", "2020010212"), r"after next year \(in 2034\).*`time_unit`"),  # YYYYMMDDHH
+        (("99999999990", "99999999991"), r"after next year \(in 5138\) if they are seconds"),
+        (("20990101000061", "20990101000062"), r"after next year \(in 2635\) if they are milliseconds"),
+    ],
+)
+def test_times_that_may_be_of_another_unit_are_refused_unless_it_is_stated(times: tuple[str, ...], named: str):
+    text = "".join(f"a,b,{time}\n" for time in times)
+    with pytest.raises(AmbiguousLog, match=named):
+        sniff_plan(raw(text))
+    unit = "ms" if len(times[0]) == 14 else "s"
+    assert sniff_plan(raw(text), Declared(time_unit=unit)).time_unit == unit
+
+
+@pytest.mark.parametrize("times", [("0.5", "3600.25", "44000.75"), ("44000", "44001", "44002")])
+def test_relative_seconds_and_whole_days_are_no_days_of_a_spreadsheet(times: tuple[str, ...]):
+    text = "".join(f"a,b,{time}\n" for time in times)
+    assert sniff_plan(raw(text)).time_unit == ("s" if "." in times[0] else "step")

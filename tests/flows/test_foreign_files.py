@@ -1,0 +1,220 @@
+"""`dyformer ingest` refuses a later file that does not continue the dataset: it names why, and stores nothing."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import flows.cli
+from storage.events.declarations import declaration
+from storage.events.table import history, newest_version
+from storage.layout import Layout
+
+START = 1_600_000_000  # 2020-09-13
+STEP = 3_600
+NEW = range(300, 600)  # rows after those of the first file
+
+Ingest = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ingest:
+    """Run `dyformer ingest mine` on a file; return the exit code and what was printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+
+    def run(file: str, *options: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(["ingest", "mine", "--log", file, *options])
+        output = capsys.readouterr()
+        return int(ending.value.code or 0), output.out + output.err
+
+    return run
+
+
+def seconds(row: int) -> int:
+    return START + row * STEP
+
+
+def rows(
+    time: Callable[[int], object] = seconds,
+    at: Iterable[int] = NEW,
+    *,
+    prefix: str = "",
+    form: str = "{source},{target},{time}",
+) -> str:
+    return "".join(
+        form.format(source=f"{prefix}u{row % 40}", target=f"{prefix}v{row % 30}", time=time(row)) + "\n" for row in at
+    )
+
+
+def dated(form: str) -> Callable[[int], str]:
+    return lambda row: datetime.fromtimestamp(seconds(row), UTC).strftime(form)
+
+
+HEADER = "source,target,time\n"
+OLD = range(300)
+BASES = {
+    "s": HEADER + rows(at=OLD),
+    "ms": HEADER + rows(lambda row: seconds(row) * 1_000, OLD),
+    "us": HEADER + rows(lambda row: seconds(row) * 1_000_000, OLD),
+    "step": HEADER + rows(lambda row: row + 1, OLD),
+    "relative": HEADER + rows(lambda row: row * 60.5, OLD),
+    "iso": HEADER + rows(dated("%Y-%m-%dT%H:%M:%SZ"), OLD),
+    "compact": HEADER + rows(dated("%Y%m%d"), OLD),
+    "bare": rows(at=OLD),
+    "tab": rows(at=OLD, form="{source}\t{target}\t{time}"),
+    "json": rows(at=OLD, form='{{"source": "{source}", "target": "{target}", "time": {time}}}'),
+    "integers": HEADER + "".join(f"{row % 40},{row % 30 + 40},{seconds(row)}\n" for row in OLD),
+}
+
+FOREIGN = {
+    # another unit or era of the times
+    "ms, then s": ("ms", HEADER + rows(), "--time-unit s"),
+    "us, then ms": ("us", HEADER + rows(lambda row: seconds(row) * 1_000), "--time-unit ms"),
+    "us, then s": ("us", HEADER + rows(), "--time-unit s"),
+    "s, then ms": ("s", HEADER + rows(lambda row: seconds(row) * 1_000), "out of range"),
+    "s, then relative seconds": ("s", HEADER + rows(lambda row: row * 60), "around 1970-01-01"),
+    "s, then days of a spreadsheet": ("s", HEADER + rows(lambda row: 44_087 + row / 24), "a day of a spreadsheet"),
+    "s, then compact dates": ("s", HEADER + rows(dated("%Y%m%d")), "--time-unit iso"),
+    "s, then steps": ("s", HEADER + rows(lambda row: row), "around 1970-01-01"),
+    "s, then dates": ("s", HEADER + rows(dated("%Y-%m-%d")), "unreadable time"),
+    "dates, then s": ("iso", HEADER + rows(), "unreadable time"),
+    "compact dates, then s": ("compact", HEADER + rows(), "unreadable time"),
+    "steps, then s": ("step", HEADER + rows(), "times since the epoch are no steps"),
+    "steps, then compact dates": ("step", HEADER + rows(dated("%Y%m%d")), "around step 20,2"),
+    "relative seconds, then s": ("relative", HEADER + rows(), "so far 1970-01-01"),
+    "dates, then dates of another century": ("iso", HEADER + rows(lambda row: "1820-01-02"), "around 1820-01-02"),
+    # another form
+    "comma, then semicolon": ("s", HEADER.replace(",", ";") + rows(form="{source};{target};{time}"), "semicolon"),
+    "comma, then tab": ("s", HEADER.replace(",", "\t") + rows(form="{source}\t{target}\t{time}"), "the tab"),
+    "tab, then comma": ("tab", rows(), "the comma, so far the tab"),
+    "other names": ("s", "from,to,when\n" + rows(), "its source is the column 'from', so far the column 'source'"),
+    "no header, then ends swapped by name": ("bare", "target,source,time\n" + rows(), "its source is the column"),
+    "no header, then other order": ("bare", rows(form="{time},{source},{target}"), "its time is column 1"),
+    "header, then other order without": ("s", rows(form="{time},{source},{target}"), "its time is column 1"),
+    "no header, then one more column": ("bare", rows(form="{source},{target},{time},7"), "4 columns, so far 3"),
+    "text, then JSON lines": ("s", BASES["json"].replace("u1", "u11"), "its format is JSON lines"),
+    "JSON lines, then text": ("json", HEADER + rows(), "its format is delimited text"),
+    "JSON lines, then other keys": (
+        "json",
+        rows(form='{{"from": "{source}", "to": "{target}", "time": {time}}}'),
+        "its source is the column 'from'",
+    ),
+    # other nodes
+    "no id known": ("s", HEADER + rows(prefix="x"), "none is among the 70 known ones"),
+    "ids with a prefix": ("s", HEADER + rows(prefix="user_"), "none is among the 70 known ones"),
+    "integers, then texts": ("integers", HEADER + rows(), "none is among the 70 known ones"),
+    "texts, then integers": ("s", BASES["integers"], "none is among the 70 known ones"),
+    "hashed ids": (
+        "s",
+        HEADER + "".join(f"{row % 40 * 2654435761:08x},{row % 30 * 40503:08x},{seconds(row)}\n" for row in NEW),
+        "is among the 70 known ones",
+    ),
+}
+
+
+def counted() -> tuple[int, int]:
+    layout = Layout.from_environment()
+    return newest_version(layout, "mine"), history(layout, "mine").height
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_foreign_file_is_refused_with_its_difference_and_leaves_no_trace(ingest: Ingest, kind: str):
+    base, text, named = FOREIGN[kind]
+    Path("first.log").write_text(BASES[base])
+    assert ingest("first.log")[0] == 0
+    before = counted(), Path("store").stat().st_size
+    Path("second.log").write_text(text)
+    code, output = ingest("second.log")
+    assert code == 1
+    assert "second.log" in output
+    assert named in output
+    assert "--" in output.splitlines()[-1]  # a remedy
+    assert (counted(), Path("store").stat().st_size) == before
+    if "unreadable" not in output and "out of range" not in output:
+        assert "does not continue dataset 'mine'" in output
+        assert ingest("second.log", "--force")[0] == 0
+        assert counted() == (2, 2)
+
+
+def test_parquet_after_text_is_of_another_form(ingest: Ingest):
+    Path("first.log").write_text(BASES["s"])
+    assert ingest("first.log")[0] == 0
+    pl.read_csv(BASES["s"].encode()).with_columns(pl.col("time") + 1).write_parquet("second.log")
+    code, output = ingest("second.log")
+    assert code == 1
+    assert "its format is Parquet, so far delimited text" in output
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_later_part_of_the_same_log_is_accepted(ingest: Ingest, base: str):
+    """Half of the rows, then the others, which repeat some ids and have new ones."""
+    lines = BASES[base].splitlines(keepends=True)
+    header = lines[:1] if lines[0] == HEADER else []
+    Path("first.log").write_text("".join(lines[:150]))
+    Path("second.log").write_text("".join([*header, *lines[150:]]))
+    assert ingest("first.log")[0] == 0
+    assert ingest("second.log")[0] == 0
+    assert counted() == (2, 2)
+
+
+def test_a_file_of_another_unit_is_read_in_the_unit_that_the_user_states(ingest: Ingest):
+    Path("first.log").write_text(BASES["ms"])
+    Path("second.log").write_text(HEADER + rows())
+    assert ingest("first.log")[0] == 0
+    assert ingest("second.log", "--time-unit", "s")[0] == 0
+    Path("third.log").write_text(HEADER + rows(lambda row: seconds(row + 300) * 1_000))
+    assert ingest("third.log")[0] == 0  # the dataset's own unit is unchanged
+    times = history(Layout.from_environment(), "mine").select("first_time", "last_time").row(1)
+    assert times == (seconds(300) * 10**6, seconds(599) * 10**6)
+
+
+def test_a_forced_form_is_one_of_the_dataset(ingest: Ingest):
+    Path("first.log").write_text(BASES["s"])
+    other = HEADER.replace(",", ";")
+    for name, at, options in (("second", range(300, 400), ["--force"]), ("third", range(400, 500), [])):
+        Path(f"{name}.log").write_text(other + rows(at=at, form="{source};{target};{time}"))
+        if name == "second":
+            assert ingest("first.log")[0] == 0
+            assert ingest("second.log")[0] == 1
+        assert ingest(f"{name}.log", *options)[0] == 0
+
+
+def test_of_several_first_files_one_of_another_unit_is_named(ingest: Ingest):
+    Path("logs").mkdir()
+    Path("logs/1.csv").write_text(BASES["relative"])
+    Path("logs/2.csv").write_text(HEADER + rows())
+    code, output = ingest("logs")
+    assert code == 1
+    assert "logs/2.csv: its times are around 2020-" in output
+    assert ingest("logs", "--force")[0] == 0
+
+
+def test_of_several_files_one_with_a_header_that_swaps_the_ends_is_named(ingest: Ingest):
+    Path("logs").mkdir()
+    Path("logs/1.csv").write_text(BASES["bare"])
+    Path("logs/2.csv").write_text("target,source,time\n" + rows())
+    code, output = ingest("logs")
+    assert code == 1
+    assert "logs/2.csv, line 1 is a header with 'source' in column 2" in output
+
+
+def test_a_log_larger_than_memory_is_compared_too(ingest: Ingest, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("storage.events.scratch_database.is_large", lambda *sizes: True)
+    Path("first.log").write_text(BASES["s"])
+    assert ingest("first.log")[0] == 0
+    Path("second.log").write_text(HEADER + rows(lambda row: row * 60, prefix="x"))
+    code, output = ingest("second.log")
+    assert code == 1
+    assert "its times are around 1970-01-01" in output
+    assert "none is among the 70 known ones" in output
+
+
+def test_the_forms_of_a_dataset_are_in_its_declaration(ingest: Ingest):
+    Path("first.log").write_text(BASES["s"])
+    assert ingest("first.log")[0] == 0
+    (form,) = (declaration(Layout.from_environment(), "mine") or {})["forms"]
+    assert form["columns"] == {"source": "source", "target": "target", "time": "time"}
