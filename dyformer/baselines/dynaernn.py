@@ -17,6 +17,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, window_snapshots
 from dyformer.sampling.adjacency_rows import input_tensor, reconstruction_losses, row_targets
 from dyformer.sampling.pairs import node_batches
+from dyformer.sampling.seeded import seeded
 
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
@@ -44,8 +45,7 @@ class DynAERNN:
             raise ValueError("DynAERNN forecasts a snapshot from those before it: expected a window of 2, found 1")
         window = [adjacency(snapshot, num_nodes) for snapshot in snapshots]
         look_back = min(self.look_back, len(window) - 1)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = RowForecaster(num_nodes, self.hidden, self.width)
         self._train(model, window, look_back, np.random.default_rng(seed))
         vector_ND = np.empty((num_nodes, self.width), dtype=np.float32)

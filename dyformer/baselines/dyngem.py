@@ -16,6 +16,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, window_snapshots
 from dyformer.sampling.adjacency_rows import RowTargets, input_tensor, reconstruction_losses, row_targets
 from dyformer.sampling.pairs import Pairs, node_batches
+from dyformer.sampling.seeded import seeded
 
 EMBEDDED_NODES = 2048  # of one batch of vectors
 
@@ -44,8 +45,7 @@ class DynGEM:
         """Train on the snapshots of the window in turn, and encode the rows of the newest one."""
         generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
         window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = RowAutoEncoder(num_nodes, self.hidden, self.width)
         epochs = self.first_epochs
         for matrix in window:

@@ -20,6 +20,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, window_snapshots
 from dyformer.sampling.negative_sampling import drawn, inner_products, negative_sampling_loss, noise
 from dyformer.sampling.pairs import node_batches
+from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import WalkContexts, random_walks, walk_contexts
 
 SLOPE = 0.2  # of the leaky ReLU of graph attention
@@ -56,8 +57,7 @@ class DySAT:
         generator, num_nodes = np.random.default_rng(seed), len(graph.history.node_N)
         window = [adjacency(snapshot, num_nodes) for snapshot in window_snapshots(graph)]
         vector_ND = np.empty((num_nodes, self.width), dtype=np.float32)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = TwoAttentions(
                 (num_nodes, len(window), self.width),
                 (self.structural_heads, self.temporal_heads),

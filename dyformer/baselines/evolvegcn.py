@@ -19,6 +19,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.adjacency import adjacency, gcn_matrix, window_snapshots
 from dyformer.sampling.negative_sampling import inner_products, negative_sampling_loss, uniform_negatives
 from dyformer.sampling.pairs import Pairs, known_edges, pair_keys
+from dyformer.sampling.seeded import seeded
 
 SLOPE = (1 / 8 + 1 / 3) / 2  # mean slope of the randomised leaky ReLU that the authors' code uses
 Evolution = Literal["O", "H"]
@@ -49,8 +50,7 @@ class EvolveGCN:
             raise ValueError("EvolveGCN forecasts steps of the history from earlier ones: expected 2 steps, found 1")
         matrices = {snapshot.step: gcn_matrix(adjacency(snapshot)) for snapshot in graph.history.snapshots}
         tasks = forecast_tasks(graph, matrices, self.validation_fraction, np.random.default_rng([seed, 0]))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = EvolvingNetwork(len(graph.history.node_N), self.width, self.num_layers, self.evolution)
         self._train(model, tasks, np.random.default_rng([seed, 1]))
         window = [matrices[snapshot.step] for snapshot in window_snapshots(graph)]

@@ -19,6 +19,7 @@ from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.negative_sampling import drawn, inner_products, negative_sampling_loss, noise
 from dyformer.sampling.pairs import Pairs, node_batches
+from dyformer.sampling.seeded import seeded
 from dyformer.sampling.walks import random_walks
 
 Aggregator = Literal["gcn", "mean", "max-pool", "lstm"]
@@ -48,8 +49,7 @@ class GraphSAGE:
         generator, edges = np.random.default_rng(seed), graph.union.adjacency
         num_nodes = len(graph.history.node_N)
         vector_ND = np.empty((num_nodes, self.width), dtype=np.float32)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = SampledNetwork(num_nodes, self.width, self.aggregator, self.fan_out)
         if graph.union.num_edges:
             self._train(model, edges, generator)

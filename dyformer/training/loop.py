@@ -19,6 +19,7 @@ from torch import Tensor
 from dyformer.model.transformer import DyFormer
 from dyformer.sampling.link_batches import LinkTask, PairBatch, PairSource
 from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
+from dyformer.sampling.seeded import seeded
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit, named
 from dyformer.training.config import StageConfig
 from dyformer.training.optimizer import Optimizer
@@ -200,8 +201,8 @@ def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]
     state.model.train()
     batch_losses: list[dict[str, Tensor]] = []
     seconds_waiting = 0.0
-    with torch.random.fork_rng(devices=[stage.device] if stage.device.type == "cuda" else []):
-        torch.manual_seed(int(stage.generator(state.epoch + 1, DROPOUT).integers(2**62)))
+    seed = int(stage.generator(state.epoch + 1, DROPOUT).integers(2**62))
+    with seeded(seed, [stage.device] if stage.device.type == "cuda" else []):
         for _ in range(stage.config.batches_per_epoch):
             started = time.perf_counter()
             batch = next(batches)

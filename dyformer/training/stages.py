@@ -30,6 +30,7 @@ from dyformer.sampling.link_batches import (
 )
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
+from dyformer.sampling.seeded import seeded
 from dyformer.sampling.subgraphs import as_of_graph, make_batch, num_features, num_lags
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
@@ -207,8 +208,7 @@ def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | 
         num_lags=num_lags(graph),
         max_distance=graph.config.max_distance,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = DyFormer(config, sizes)
     model.node_N.copy_(torch.tensor(graph.history.node_N))
     if weights is not None:
