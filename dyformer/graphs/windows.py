@@ -15,10 +15,14 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from dyformer.logs.contract import written_time
 from dyformer.logs.datasets import IF_SECONDS, TimeUnit, Window, WindowError, fixed_duration, parse_duration
 
 MAX_WINDOWS = 100_000
 """More windows than this are refused, because their length is most likely a mistake."""
+
+FEW_WINDOWS = 20
+"""With fewer windows, those without a row do no harm."""
 
 USEFUL_WINDOWS = 3
 """With fewer windows there is no step to evaluate, so no message recommends them."""
@@ -119,6 +123,27 @@ def split_windows(time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit
     row_B = np.searchsorted(time_R, bound_B, "left")
     row_B[-1] = end
     return Windows(start_time_T=bound_B[:-1], end_time_T=bound_B[1:], first_row_T=row_B[:-1], end_row_T=row_B[1:])
+
+
+def emptiness(windows: Windows, time_R: NDArray[np.int64], time_unit: TimeUnit) -> str | None:
+    """Say that most windows have no row, as those of a row far from the others have; None if most have one.
+
+    Args:
+        windows: windows of the rows.
+        time_R: times of the rows, ascending.
+        time_unit: unit of the times.
+    """
+    num_windows = len(windows.first_row_T)
+    num_empty = int(np.count_nonzero(windows.first_row_T == windows.end_row_T))
+    if num_windows < FEW_WINDOWS or 2 * num_empty <= num_windows:
+        return None
+    middle = (written_time(int(time_R[len(time_R) * part // 100]), time_unit) for part in (1, 99))
+    first, last = (written_time(int(time), time_unit) for time in (time_R[0], time_R[-1]))
+    return (
+        f"{num_empty:,} of {num_windows:,} windows have no row: the first row is of {first} and the last of {last}, but"
+        f" nearly all are of {' to '.join(middle)}; choose longer windows, or ones of equal counts, with `window`, or"
+        " look whether these times are right"
+    )
 
 
 def complete_ends(

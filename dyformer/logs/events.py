@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dyformer.logs.datasets import TimeUnit
 from dyformer.logs.delimited import delimited_rows
+from dyformer.logs.far_times import far_bounds, order_positions, quarantined_events
 from dyformer.logs.ids import compact, united
 from dyformer.logs.json_lines import json_rows
 from dyformer.logs.plan import ReadPlan
@@ -77,6 +78,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
     Raises EmptyLog, DamagedLog and ColumnNotFound with the file; UnreadableTime or NoUsableRows where no row is usable.
     """
     events, quarantine, num_comments = _all_rows(files, plan)
+    events, quarantine = _without_far_times(events, quarantine, files[0].limits.max_years_apart, plan.time_unit)
     is_repeat_R = repeats(events.select(name for name in CONTENT if name in plan.columns.by_role()))
     num_usable, num_duplicates = events.height, int(is_repeat_R.sum())
     if drop_duplicates and num_duplicates:
@@ -95,6 +97,22 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
         num_dropped=num_usable - events.height,
         num_duplicates=num_duplicates,
     )
+
+
+def _without_far_times(
+    events: pl.DataFrame, quarantine: pl.DataFrame, max_years: int, unit: TimeUnit
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Move the rows whose times are far from the others to the quarantine."""
+    time = events["time"]
+    if (positions := order_positions(events.height, time.min(), time.max(), max_years, unit)) is None:
+        return events, quarantine
+    low, high = np.partition(time.to_numpy(), positions)[list(positions)]
+    first, last = far_bounds(int(low), int(high), max_years)
+    is_far = ~time.is_between(first, last)
+    if not is_far.any():
+        return events, quarantine
+    far = quarantined_events(events.filter(is_far), max_years)
+    return events.filter(~is_far), pl.concat([quarantine, far])
 
 
 def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, int]]:

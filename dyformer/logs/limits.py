@@ -14,4 +14,7 @@ class ReadLimits:
     max_unpacked_ratio: int = Field(
         default=1_000, ge=2, description="unpacked bytes for each stored byte of a compressed file or an archive"
     )
+    max_years_apart: int = Field(
+        default=30, ge=1, le=10_000, description="years between a row's time and those of nearly all rows of its file"
+    )
     max_json_depth: int = Field(default=100, ge=1, le=500, description="nested objects and lists of a JSON line")

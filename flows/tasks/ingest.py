@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.graphs.windows import TooFewRows, split_windows
+from dyformer.graphs.windows import TooFewRows, emptiness, split_windows
 from dyformer.logs.datasets import DATASETS, Window
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan, describe
@@ -80,7 +80,7 @@ def ingest_log(
         time_R = _sorted_times(layout, dataset, results, database)
         check_lateness(reading.get("lateness"), declared.time_unit)
         may_be_short = check is None and "window" not in reading
-        _check_window(time_R, window, declared.time_unit, check, show if may_be_short else None)
+        _check_window(time_R, window, declared.time_unit, check, show, may_be_short=may_be_short)
         with _committing(layout, dataset, was_there=num_stored > 0):
             declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
@@ -180,19 +180,23 @@ def _check_window(
     window: Window,
     time_unit: Any,
     check: Callable[[int], None] | None,
-    show_short: Callable[[str], None] | None,
+    show: Callable[[str], None],
+    *,
+    may_be_short: bool,
 ) -> None:
     """Raise WindowError if the window does not fit the log; pass the number of snapshots to `check`.
 
-    With `show_short`, a log with fewer rows than windows only gets a message, because it may grow.
+    Most windows without a row are named, and so are fewer rows than windows in a log that may be short.
     """
     try:
         windows = split_windows(time_R, window, time_unit)
     except TooFewRows as error:
-        if show_short is None:
+        if not may_be_short:
             raise
-        show_short(f"no snapshots yet: {error}")
+        show(f"no snapshots yet: {error}")
         return
+    if sentence := emptiness(windows, time_R, time_unit):
+        show(sentence)
     if check is not None:
         check(len(windows.start_time_T))
 

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.logs.events import check_usable, event_blocks
+from dyformer.logs.far_times import far_bounds, order_positions, quarantined_events
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import RawFile
 from storage.events import scratch_database
@@ -32,6 +33,10 @@ CREATE TABLE {table}_distinct AS
 SELECT source, target, time, weight, label, min(line) AS line FROM {table} GROUP BY source, target, time, weight, label
 """
 ADD_EARLIER = "INSERT INTO known SELECT source, target, time, weight, label FROM {table}"
+FIRST_AND_LAST = "SELECT min(time), max(time), count(*) FROM {table}"
+IN_ORDER = "SELECT time FROM {table} ORDER BY time LIMIT 1 OFFSET {position}"
+OUTSIDE = "SELECT * FROM {table} WHERE time NOT BETWEEN {first} AND {last} ORDER BY line"
+REMOVE_OUTSIDE = "DELETE FROM {table} WHERE time NOT BETWEEN {first} AND {last}"
 SAMPLED = "SELECT source, target, time FROM {table} WHERE line % {every} = 0"
 NUM_EVENTS = "SELECT count(*) FROM {table}"
 TIME_RANGE = "SELECT min(time), max(time) FROM {table}"
@@ -132,7 +137,8 @@ def spill_events(
         rejected.append(quarantine)
         num_comments += comments
         num_usable += scratch_database.insert(connection, table, [events.drop("file")])
-    quarantine = pl.concat(rejected)
+    far = _far_rows(connection, table, file, plan)
+    quarantine, num_usable = pl.concat([*rejected, far]), num_usable - far.height
     check_usable(num_usable, quarantine, [file], plan, num_comments)
     (num_distinct,) = scratch_database.one_row(connection, NUM_DISTINCT.format(table=table))
     if drop_duplicates:
@@ -148,6 +154,20 @@ def spill_events(
         num_dropped=num_usable - num_distinct if drop_duplicates else 0,
         num_duplicates=num_usable - num_distinct,
     )
+
+
+def _far_rows(connection: "DuckDBPyConnection", table: str, file: RawFile, plan: ReadPlan) -> pl.DataFrame:
+    """Take the rows whose times are far from the others out of a table, as `read_events` does."""
+    max_years = file.limits.max_years_apart
+    first, last, num_rows = scratch_database.one_row(connection, FIRST_AND_LAST.format(table=table))
+    positions = order_positions(num_rows, first, last, max_years, plan.time_unit)
+    if positions is None:
+        return pl.DataFrame(schema=QUARANTINE_COLUMNS)
+    ends = [scratch_database.one_row(connection, IN_ORDER.format(table=table, position=at))[0] for at in positions]
+    lowest, highest = far_bounds(ends[0], ends[1], max_years)
+    far = connection.sql(OUTSIDE.format(table=table, first=lowest, last=highest)).pl()
+    connection.execute(REMOVE_OUTSIDE.format(table=table, first=lowest, last=highest))
+    return quarantined_events(far.with_columns(file=pl.lit(file.name)), max_years)
 
 
 def times_of(

@@ -186,3 +186,17 @@ def test_limits_of_raw_files_are_set_by_variables(
         code, output = dyformer("ingest", "other", "--log", "log.csv")
         assert code == 1
         assert f"DYFORMER_MAX_LINE_BYTES='{value}'" in output
+
+
+def test_a_row_of_another_time_and_mostly_empty_windows_are_named(dyformer: Callable[..., tuple[int, str]]):
+    rows = [f"u{row % 5},v{row % 3},2024-01-{row % 28 + 1:02}T00:00:00Z" for row in range(200)]
+    Path("far.csv").write_text("\n".join([HEADER, *rows, "u1,v1,2999-01-01T00:00:00Z"]))
+    code, output = dyformer("ingest", "far", "--log", "far.csv", "--window", "7d")
+    assert code == 0
+    assert "200 accepted + 1 quarantined" in output
+    assert "windows have no row" not in output
+    Path("late.csv").write_text("\n".join([HEADER, *rows, "u1,v1,2050-01-01T00:00:00Z"]))
+    code, output = dyformer("ingest", "late", "--log", "late.csv", "--window", "7d")
+    assert code == 0
+    assert "of 1,357 windows have no row: the first row is of 2024-01-01 and the last of 2050-01-01" in output
+    assert "with --window" in output

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dyformer.graphs import windows
-from dyformer.graphs.windows import TooFewRows, Windows, WindowsMove, complete_ends, split_windows, time_order
+from dyformer.graphs.windows import (
+    TooFewRows,
+    Windows,
+    WindowsMove,
+    complete_ends,
+    emptiness,
+    split_windows,
+    time_order,
+)
 from dyformer.logs.datasets import Window, WindowError
 
 SECOND = 1_000_000
@@ -271,3 +279,18 @@ def test_as_many_windows_as_allowed_are_made(monkeypatch):
 def test_rows_are_ordered_by_time_and_then_as_they_stand(times, unit, span):
     time_R = np.array([(time % span) // unit * unit for time in times], dtype=np.int64)
     assert time_order(time_R).tolist() == sorted(range(len(times)), key=lambda row: time_R[row])
+
+
+def test_windows_without_rows_are_named_where_they_are_most():
+    window = Window(rule="equal_time", length="7d")
+    in_2020 = [micros("2020-01-01") + row * DAY for row in range(300)]
+    assert emptiness(split_windows(np.array(in_2020), window, "s"), np.array(in_2020), "s") is None
+    time_R = np.array([*in_2020, micros("2045-01-01")])
+    sentence = emptiness(split_windows(time_R, window, "s"), time_R, "s")
+    assert sentence is not None
+    assert sentence.startswith(
+        "1,261 of 1,305 windows have no row: the first row is of 2020-01-01 and the last of 2045"
+    )
+    assert "nearly all are of 2020-01-04 to 2020-10-24" in sentence
+    few_R = np.array([*in_2020[:3], in_2020[0] + 100 * DAY])
+    assert emptiness(split_windows(few_R, window, "s"), few_R, "s") is None

@@ -51,6 +51,18 @@ def outcome(store: Path, logs: list[list[str]], reading: dict[str, Any], monkeyp
     return counts, tables
 
 
+def test_rows_of_another_time_are_quarantined_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bad = [*BAD, "1,2,32503680000", "3,4,100000000", "5,6,32503680000"]  # the years 3000 and 1973
+    log = write_log(tmp_path / "1.csv.gz", seed=1, bad=bad)
+    held_counts, held = outcome(tmp_path / "held", [[log]], {}, monkeypatch)
+    monkeypatch.setattr(scratch_database, "is_large", lambda *_: True)
+    spilled_counts, spilled = outcome(tmp_path / "spilled", [[log]], {}, monkeypatch)
+    assert held_counts == spilled_counts
+    assert held["quarantine"]["reason"].str.contains("more than 30 years from the others").sum() == 3
+    for name, table in held.items():
+        assert_frame_equal(table, spilled[name])
+
+
 @pytest.mark.parametrize(
     "reading",
     [
