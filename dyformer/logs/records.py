@@ -9,7 +9,7 @@ import polars as pl
 
 from dyformer.logs.plan import ReadPlan, position
 from dyformer.logs.raw_file import AmbiguousLog, DamagedLog, LogNotFound, RawFile, seekable
-from dyformer.logs.validation import LAST_CLOCK_TIME
+from dyformer.logs.validation import INEXACT_ID, LAST_CLOCK_TIME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 BATCH_ROWS = 1 << 20
-MAX_WHOLE = 10**15  # a float below it that is whole is written as an integer
+ENDS = ("source", "target")
+MAX_WHOLE = 2**53  # a float up to it that is whole is written as an integer
 OUT_OF_RANGE = 1 << 62
 UNIT_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 DAY_MICROSECONDS = 86_400_000_000
@@ -42,7 +43,10 @@ def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame
 
 
 def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
-    """Read the planned columns batch by batch, every value as its text; raises DamagedLog and ColumnNotFound."""
+    """Read the planned columns batch by batch, every value but dates and times of day as its text.
+
+    Raises DamagedLog and ColumnNotFound.
+    """
     first_row = 1
     with _parquet(file) as table:
         names = tuple(table.schema_arrow.names)
@@ -51,15 +55,20 @@ def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
         for role, name in roles.items():
             _check_column(table, role, name, file.name)
         for batch in table.iter_batches(BATCH_ROWS, columns=sorted(set(roles.values()))):
-            texts = {name: _texts(_whole(batch.column(name))) for name in batch.schema.names}
+            arrays = {role: _whole(batch.column(name)) for role, name in roles.items()}
+            texts = {role: _texts(array) for role, array in arrays.items() if not _is_clock(role, array)}
             is_bad = pl.Series([False]).new_from_index(0, batch.num_rows)
             for _, is_undecodable in texts.values():
                 is_bad = is_bad if is_undecodable is None else is_bad | is_undecodable
-            yield pl.DataFrame({role: texts[name][0] for role, name in roles.items()}).select(
-                pl.all().str.strip_chars(),
+            is_inexact = pl.any_horizontal(pl.lit(False), *(_inexact(arrays[end]) for end in ENDS))
+            yield pl.DataFrame(
+                {role: texts[role][0] if role in texts else _clock_times(array) for role, array in arrays.items()}
+            ).select(
+                pl.col(pl.String).str.strip_chars(),
+                pl.col(pl.Datetime),
                 line=pl.int_range(first_row, first_row + batch.num_rows),
                 raw=pl.lit(None, pl.String),
-                reason=pl.when(is_bad).then(pl.lit("not UTF-8 text")),
+                reason=pl.when(is_bad).then(pl.lit("not UTF-8 text")).when(is_inexact).then(pl.lit(INEXACT_ID)),
             )
             first_row += batch.num_rows
 
@@ -121,10 +130,28 @@ def _is_single(dtype: "pa.DataType") -> bool:
 
     if types.is_dictionary(dtype):
         return _is_single(dtype.value_type)
-    numbers = (types.is_integer, types.is_floating, types.is_decimal128, types.is_boolean, types.is_null)
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+    texts = (
+        types.is_string,
+        types.is_large_string,
+        types.is_string_view,
+        types.is_binary,
+        types.is_large_binary,
+        types.is_binary_view,
+        _is_uuid,
+    )
     clocks = (types.is_date, types.is_timestamp)
     return any(is_one(dtype) for is_one in (*numbers, *texts, *clocks))
+
+
+def _is_uuid(dtype: "pa.DataType") -> bool:
+    return getattr(dtype, "extension_name", None) == "arrow.uuid"
+
+
+def _is_clock(role: str, array: "pa.Array") -> bool:
+    from pyarrow import types
+
+    return role == "time" and (types.is_date(array.type) or types.is_timestamp(array.type))
 
 
 def _whole(array: "pa.Array | pa.ChunkedArray") -> "pa.Array":
@@ -143,20 +170,38 @@ def _texts(array: "pa.Array") -> tuple[pl.Series, pl.Series | None]:
         (texts, is_bad), index = _texts(array.dictionary), pl.Series(values=pl.from_arrow(array.indices))
         return texts.gather(index), None if is_bad is None else is_bad.gather(index).fill_null(False)
     if types.is_date(dtype) or types.is_timestamp(dtype):
-        return _clock_texts(array), None
-    if types.is_string(dtype) or types.is_large_string(dtype):
-        try:
-            array.validate(full=True)  # Arrow reads any bytes as text, and polars expects it to be valid
-        except pa.ArrowInvalid:
-            array = array.cast(pa.large_binary())
-    elif types.is_float16(dtype):
-        array = array.cast(pa.float32())
+        return _clock_times(array).cast(pl.Int64).cast(pl.String), None
+    if _is_uuid(dtype):
+        return pl.Series([None if value is None else str(value) for value in array.to_pylist()], dtype=pl.String), None
+    if types.is_decimal(dtype):
+        return pl.Series(values=pl.from_arrow(array.cast(pa.large_string()))).str.replace(r"\.0+$", ""), None
+    array = _plain(array)
     column = pl.Series(values=pl.from_arrow(array))
     if column.dtype == pl.Binary:
         texts = pl.Series([_decoded(value) for value in column], dtype=pl.String)
         is_bad = column.is_not_null() & texts.is_null()
         return texts, is_bad if is_bad.any() else None
     return pl.select(_text(column)).to_series(), None
+
+
+def _plain(array: "pa.Array") -> "pa.Array":
+    """Cast an array to a type that polars reads safely."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    dtype = array.type
+    if types.is_float16(dtype):
+        return array.cast(pa.float32())
+    if types.is_binary_view(dtype):
+        return array.cast(pa.large_binary())
+    if not (types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)):
+        return array
+    array = array.cast(pa.large_string())
+    try:
+        array.validate(full=True)  # Arrow reads any bytes as text, and polars expects it to be valid
+    except pa.ArrowInvalid:
+        return array.cast(pa.large_binary())
+    return array
 
 
 def _decoded(value: bytes | None) -> str | None:
@@ -171,13 +216,25 @@ def _text(column: pl.Series) -> pl.Expr:
         return pl.lit(column).cast(pl.String)
     # a column of integers with gaps arrives as floats: 7.0 is the id 7
     value = pl.lit(column)
-    is_whole = (value == value.floor()) & (value.abs() < MAX_WHOLE)
+    is_whole = (value == value.floor()) & (value.abs() <= MAX_WHOLE)
     whole = value.cast(pl.Int64, strict=False).cast(pl.String)
     return pl.when(is_whole).then(whole).otherwise(value.cast(pl.String))
 
 
-def _clock_texts(array: "pa.Array") -> pl.Series:
-    """Write dates and times as microseconds since the epoch."""
+def _inexact(array: "pa.Array") -> pl.Expr:
+    """Mark the floats that stand for several integers: such an id may be that of another node."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if not types.is_floating(array.type):
+        return pl.lit(False)
+    digits = 11 if types.is_float16(array.type) else 24 if types.is_float32(array.type) else 53
+    value = pl.lit(pl.Series(values=pl.from_arrow(array.cast(pa.float64()))))
+    return value.is_finite().fill_null(False) & (value.abs() > 1 << digits)
+
+
+def _clock_times(array: "pa.Array") -> pl.Series:
+    """Convert dates and times to microseconds since the epoch."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -186,8 +243,8 @@ def _clock_texts(array: "pa.Array") -> pl.Series:
     count = pl.Series(values=pl.from_arrow(plain)).cast(pl.Int64)
     unit = "day" if types.is_date32(dtype) else "ms" if types.is_date64(dtype) else dtype.unit
     if unit == "ns":
-        return (count // 1000).cast(pl.String)
+        return (count // 1000).cast(pl.Datetime("us"))
     factor = DAY_MICROSECONDS if unit == "day" else UNIT_MICROSECONDS[unit]
     is_small = count.abs() <= LAST_CLOCK_TIME // factor
     scaled = pl.when(is_small).then(count * factor).when(count.is_not_null()).then(OUT_OF_RANGE)
-    return pl.select(scaled.cast(pl.String)).to_series()
+    return pl.select(scaled.cast(pl.Int64).cast(pl.Datetime("us"))).to_series()

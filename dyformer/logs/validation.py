@@ -37,8 +37,11 @@ COMPACT_FORMS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
 COMPACT_YEARS = range(1900, 2100)  # other numbers of so many digits are counts
 
-WHOLE_FLOAT = r"^(-?[1-9]\d{0,14}|0)\.0$"
-"""A float that is surely whole, as programs write it."""
+WHOLE_FLOAT = r"^(-?[1-9]\d*|0)\.0+$"
+"""A float that is whole, as programs write it."""
+
+MAX_WHOLE_FLOAT = 2**53  # beyond it a float stands for several integers
+INEXACT_ID = "id beyond 2^53 as a float, which stands for several integers"
 
 UNIT_BOUNDS: tuple[tuple[float, TimeUnit], ...] = ((1e8, "step"), (1e11, "s"), (1e14, "ms"), (1e17, "us"))
 """Values below each bound are read in its unit: as seconds, 1e8 to 1e11 are the years 1973 to 5138."""
@@ -56,7 +59,7 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
     rows = rows.with_columns(
         time=times["time"],
         time_reason=times["reason"],
-        time_text=pl.col("time"),
+        time_text=pl.col("time").cast(pl.Int64).cast(pl.String) if rows["time"].dtype.is_temporal() else pl.col("time"),
         **{f"{name}_value": value for name, value in texts.items()},
     )
     reason = pl.coalesce("reason", *_reasons_of(rows))
@@ -69,9 +72,16 @@ def validated(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
 
 def _ids(texts: pl.Series) -> pl.Series:
     """Write an id like 7.0 as 7, in every format alike: a column of integers with gaps was stored as floats."""
-    if texts.dtype != pl.String or not texts.str.ends_with(".0").any():
+    if texts.dtype != pl.String or not _may_be_floats(texts):
         return texts
-    return texts.str.replace(WHOLE_FLOAT, "$1")
+    whole = pl.col("text").str.extract(WHOLE_FLOAT)
+    is_exact = whole.cast(pl.Int64, strict=False).abs() <= MAX_WHOLE_FLOAT
+    frame = texts.to_frame("text")
+    return frame.select(pl.when(is_exact).then(whole).otherwise("text")).to_series().alias(texts.name)
+
+
+def _may_be_floats(texts: pl.Series) -> bool:
+    return bool((texts.str.ends_with("0") & texts.str.contains(".", literal=True)).any())
 
 
 def _reasons_of(rows: pl.DataFrame) -> list[pl.Expr]:
@@ -80,6 +90,9 @@ def _reasons_of(rows: pl.DataFrame) -> list[pl.Expr]:
     if rows.schema["source"] == pl.String:
         no_end = (pl.col("source").fill_null("") == "") | (pl.col("target").fill_null("") == "")
         reasons.append(pl.when(no_end).then(pl.lit("empty id")))
+        if any(_may_be_floats(rows[end]) for end in ("source", "target")):
+            inexact = [pl.col(end).str.contains(WHOLE_FLOAT) for end in ("source", "target")]
+            reasons.append(pl.when(pl.any_horizontal(inexact)).then(pl.lit(INEXACT_ID)))
     reasons.append(pl.col("time_reason"))
     if "weight_value" in rows.columns:
         reasons.append(_weight_reason())
@@ -122,14 +135,17 @@ def quarantined(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
 
 
 def read_times(text: pl.Series, unit: TimeUnit, *, since_epoch: bool = False) -> pl.DataFrame:
-    """Read stripped texts, or integers, into `time` (Int64, null where unusable) and `reason` (null where usable).
+    """Read stripped texts, integers or values of a time type into `time` and `reason`.
 
-    Counts may carry fractions; a date without a zone is UTC. Clock counts before 1970 are rejected, because a negative
-    count is a placeholder far more often than a time; dates before 1970 are read. With `since_epoch`, counts outside
-    EPOCH_SECONDS are rejected too, because they are of another unit than the others, or placeholders.
+    `time` is Int64, null where it is unusable; `reason` is null where it is usable. Counts may carry fractions; a date
+    without a zone is UTC. Clock counts before 1970 are rejected, because a negative count is a placeholder far more
+    often than a time; dates before 1970 are read. With `since_epoch`, counts outside EPOCH_SECONDS are rejected too,
+    because they are of another unit than the others, or placeholders.
     """
     if unit not in get_args(TimeUnit):
         raise ValueError(f"the time unit {unit!r} is not one of {', '.join(get_args(TimeUnit))}")
+    if text.dtype.is_temporal():
+        return _clock_values(text, unit)
     if unit == "iso":
         return _dates(text.cast(pl.String), ISO_FORMS, _rare_iso_times)
     if unit in ("day-first", "month-first"):
@@ -169,6 +185,19 @@ def are_since_epoch(texts: Sequence[str], unit: TimeUnit) -> bool:
 def _second(unit: TimeUnit) -> int:
     """Counts in a second."""
     return 1_000_000_000 if unit == "ns" else 1_000_000 // MICROSECONDS[unit]
+
+
+def _clock_values(times: pl.Series, unit: TimeUnit) -> pl.DataFrame:
+    """Take times of a date or time type as they are, those before 1970 too, whatever the unit of other files is."""
+    count = times.cast(pl.Int64)
+    if unit == "step":
+        reason = pl.lit("a date is no step")
+    else:
+        in_range = pl.col("time").is_between(FIRST_CLOCK_TIME, LAST_CLOCK_TIME)
+        missing = pl.when(pl.col("time").is_null()).then(pl.lit("unreadable time"))
+        reason = missing.when(~in_range).then(pl.lit("time out of range")).otherwise(None)
+    frame = count.to_frame("time").with_columns(reason=reason)
+    return frame.select(time=pl.when(pl.col("reason").is_null()).then("time"), reason="reason")
 
 
 def _counted_times(text: pl.Series, unit: TimeUnit, since_epoch: bool) -> pl.DataFrame:
