@@ -46,9 +46,16 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         typer.Option(
             help="paper: AUC of the next step's links against random pairs; prequential: their ranks among hard"
             " candidates; forecasts: what would have been published, against what came; live-update: ROLAND's weekly"
-            " ranks"
+            " ranks; tgb: ranks as of every event, by the rules of the Temporal Graph Benchmark"
         ),
     ] = "paper",
+    visible: Annotated[
+        str | None,
+        typer.Option(
+            help="events that a rank of --protocol tgb may read: strict (all earlier ones), batch:200, window:1h",
+            show_default=False,
+        ),
+    ] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,8 +112,44 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         raise typer.BadParameter("name a DATASET, or an experiment by --experiment (--list has their names)")
     elif datasets is not None or out is not None or parallel > 1:
         raise typer.BadParameter("--datasets, --out and --parallel belong to --experiment")
+    elif protocol == "tgb":
+        wrong = {"--steps": steps, "--epochs": epochs, "--set": changes}
+        if any(wrong.values()):
+            named = " and ".join(option for option, value in wrong.items() if value)
+            raise typer.BadParameter(f"the protocol tgb ranks all events and has no such settings: leave {named} out")
+        _run_events(dataset, reading, seeds, methods, visible or "strict", json_file)
+    elif visible is not None:
+        raise typer.BadParameter("--visible belongs to --protocol tgb")
     else:
         _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file)
+
+
+def _run_events(
+    dataset: str,
+    reading: dict[str, Any],
+    seeds: int,
+    methods: list[str] | None,
+    visible: str,
+    json_file: Path | None,
+) -> None:
+    """Rank all validation and test events by methods and print the table."""
+    check_titles(methods)
+    from dyformer.evaluation.events.splits import Visibility
+    from flows.tasks.methods import event_methods
+
+    event_methods(methods)
+    Visibility.parse(visible)  # refused before anything is committed
+    ingested(dataset, reading)
+    announce()
+    from dyformer.experiments.event_tables import printed_events
+    from flows.event_benchmark import tgb
+    from flows.tasks.evaluation.events import event_metrics
+
+    made = tgb(dataset, reading, seeds, methods, visible)
+    rows, _ = event_metrics(made["scores"], made["snapshots"])
+    print_tables([printed_events(rows, dataset)])
+    if json_file is not None:
+        write_json(json_file, rows.to_dicts())
 
 
 def _run_protocol(  # noqa: PLR0913, because each option is an argument

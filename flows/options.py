@@ -39,7 +39,7 @@ AsOf = Annotated[
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
-ProtocolName = Literal["paper", "prequential", "forecasts", "live-update"]
+ProtocolName = Literal["paper", "prequential", "forecasts", "live-update", "tgb"]
 LinksName = Literal["all", "new", "repeat"]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 

@@ -10,13 +10,15 @@ from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.dynaernn import DynAERNN
 from dyformer.baselines.dyngem import DynGEM
 from dyformer.baselines.dysat import DySAT
+from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency, Popularity
+from dyformer.baselines.event_mixture import EventMixture
 from dyformer.baselines.evolvegcn import EvolveGCN
 from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
-from dyformer.embedder import Embed, Embedder, NodeScorer, Scorer
+from dyformer.embedder import Embed, Embedder, NodeScorer, Ranker, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
@@ -35,6 +37,11 @@ EPOCHS = ("first_epochs", "epochs")
 EXPECTED = (
     "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
     "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
+)
+
+RANKER_EXPECTED = (
+    "expected a class (or an object) with fit_events(log, training, validation, *, seed), which returns a function "
+    "from a log and queries to scores"
 )
 
 
@@ -149,6 +156,22 @@ NODE_METHODS: dict[str, NodeScorer] = {
 """Baselines that score nodes, for the experiment with labels of nodes, where they stand beside embedders of METHODS."""
 
 
+EVENT_METHODS: dict[str, Ranker] = {
+    "Last partner": LastPartner(),
+    "Pair recency": PairRecency(),
+    "Pair recency with fallback": PairRecency(fallback=True),
+    "Event EdgeBank (unlimited)": PairMemory(memory="unlimited"),
+    "Event EdgeBank (time window)": PairMemory(memory="window"),
+    "Event popularity": Popularity(),
+    "Event mixture": EventMixture(),
+}
+"""Methods that rank a source's candidates as of every event."""
+
+
+EVENT_BASELINES = frozenset(EVENT_METHODS)
+"""Titles of the baselines among them."""
+
+
 BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, Variation | Forecaster))
 """Titles, in a table of scores, of the methods that ours are compared with."""
 
@@ -182,15 +205,32 @@ def capped(method: Method, max_epochs: int | None) -> Method:
     return replace(method, **fewer) if fewer else method
 
 
+def checked_ranker(name: str, found: Any) -> Ranker:
+    """Return a user's ranker, made without arguments if it is a class. Raises UnknownMethod for another kind."""
+    method = _instance(name, found)
+    try:
+        if isinstance(method, Ranker):
+            inspect.signature(method.fit_events).bind(None, None, None, seed=0)
+            return method
+    except TypeError as error:
+        raise UnknownMethod(f"{name}: {RANKER_EXPECTED}; its arguments differ: {error}") from error
+    raise UnknownMethod(f"{name}: {RANKER_EXPECTED}; found {type(method).__name__} without it")
+
+
+def _instance(name: str, found: Any) -> Any:
+    """Make the object of a class without arguments."""
+    if not inspect.isclass(found):
+        return found
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise UnknownMethod(f"{name}: it is called without arguments, but {error}; give defaults") from error
+    return found()
+
+
 def checked_method(name: str, found: Any) -> Method:
     """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for another kind."""
-    method = found
-    if inspect.isclass(found):
-        try:
-            inspect.signature(found).bind()
-        except TypeError as error:
-            raise UnknownMethod(f"{name}: it is called without arguments, but {error}; give defaults") from error
-        method = found()
+    method = _instance(name, found)
     try:
         if isinstance(method, Embedder):
             inspect.signature(method.fit).bind(None, seed=0)

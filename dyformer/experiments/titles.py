@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+WRITTEN = ("METHODS", "VARIATIONS", "EVENT_METHODS")  # dictionaries of methods.py, by title
+
 
 class UnknownMethod(ValueError):
     """A name that is neither an entry of METHODS nor a user's own method."""
@@ -27,13 +29,13 @@ def split_names(given: Sequence[str] | None) -> list[str]:
 
 
 def known_titles() -> list[str]:
-    """Give the titles of METHODS and VARIATIONS, with those that a program added, without importing their module."""
+    """Give the titles of WRITTEN, with those that a program added, without importing their module."""
     loaded = sys.modules.get("dyformer.experiments.methods")
-    return [*loaded.METHODS, *loaded.VARIATIONS] if loaded else written_titles()
+    return [title for name in WRITTEN for title in getattr(loaded, name)] if loaded else written_titles()
 
 
 def written_titles() -> list[str]:
-    """Read the titles of METHODS and VARIATIONS from the source of their module, whose import takes seconds (torch).
+    """Read the titles of WRITTEN from the source of their module, whose import takes seconds (torch).
 
     Raises LookupError where one is not written as a dictionary with constant keys.
     """
@@ -44,7 +46,7 @@ def written_titles() -> list[str]:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict)
     }
     try:
-        return [ast.literal_eval(key) for name in ("METHODS", "VARIATIONS") for key in values[name].keys if key]
+        return [ast.literal_eval(key) for name in WRITTEN for key in values[name].keys if key]
     except KeyError as error:
         raise LookupError(f"methods.py has no dictionary {error}") from None
 

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from dyformer.embedder import Embedder, NodeScorer
+from dyformer.embedder import Embedder, NodeScorer, Ranker
 from dyformer.evaluation.protocols import FittedOnce
 from dyformer.experiments.methods import (
+    EVENT_METHODS,
     METHODS,
     NODE_METHODS,
     TRAINED_BASELINES,
@@ -20,6 +22,7 @@ from dyformer.experiments.methods import (
     Method,
     capped,
     checked_method,
+    checked_ranker,
     default_methods,
 )
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
@@ -70,6 +73,20 @@ def searched_dataset(opened: Snapshots, step: int) -> str | None:
     return opened.dataset if is_later else None
 
 
+def event_methods(names: Sequence[str] | None = None) -> dict[str, Ranker]:
+    """Return the methods of these names by title, of EVENT_METHODS or a user's own classes; by default EVENT_METHODS.
+
+    Without any title, the result includes all of EVENT_METHODS. Raises UnknownMethod.
+    """
+    given = split_names(names)
+    titles = [] if any(":" not in name for name in given) else list(EVENT_METHODS)
+    titles += [name if ":" in name else full_title(name, EVENT_METHODS) for name in given]
+    return {
+        title_of(name): checked_ranker(name, own_object(name)) if ":" in name else EVENT_METHODS[name]
+        for name in titles
+    }
+
+
 def label_methods(
     titles: Sequence[str], max_epochs: int | None = None, dataset: str | None = None
 ) -> dict[str, Method | NodeScorer]:
@@ -112,10 +129,15 @@ def title_of(name: str) -> str:
 
 
 def own_method(address: str) -> Method:
-    """Import `package.module:Class`, also from the working directory, and create its object without arguments.
+    """Import `package.module:Class` and create its object without arguments.
 
     Raises UnknownMethod for a module that cannot be imported, a name that it lacks, and an object of another kind.
     """
+    return checked_method(address, own_object(address))
+
+
+def own_object(address: str) -> Any:
+    """Import `package.module:Class`, also from the working directory. Raises UnknownMethod as own_method does."""
     module_name, _, name = address.partition(":")
     if not (module_name and name):
         raise UnknownMethod(f"{address!r} is not the address of a method: expected package.module:Class")
@@ -128,30 +150,31 @@ def own_method(address: str) -> Method:
     if not hasattr(module, name):
         defined = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise UnknownMethod(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")
-    return checked_method(address, getattr(module, name))
+    return getattr(module, name)
 
 
 @contextmanager
-def own_errors(title: str, method: Method | NodeScorer) -> Iterator[None]:
+def own_errors(title: str, method: Method | NodeScorer | Ranker) -> Iterator[None]:
     """Turn any error raised by a user's own method into MethodFailed, with the line of the user's file."""
     try:
         yield
     except Exception as error:
         file = inspect.getfile(type(method))
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        if _is_built_in(method) or not lines:
+        if is_built_in(method) or not lines:
             raise
         raise MethodFailed(f"{title}: {type(error).__name__}: {error} ({file}, line {lines[-1]})") from error
 
 
-def _is_built_in(method: Method | NodeScorer) -> bool:
+def is_built_in(method: Method | NodeScorer | Ranker) -> bool:
+    """Whether a method is one of this package."""
     return type(method).__module__.startswith("dyformer.")
 
 
-def record_of(method: Method | NodeScorer) -> str:
+def record_of(method: Method | NodeScorer | Ranker) -> str:
     """Describe a method for the lineage of its scores: hyper-parameters, and a digest of a user's own module."""
     kind = type(method)
     text = repr(method) if is_dataclass(method) else kind.__qualname__
-    if _is_built_in(method):
+    if is_built_in(method):
         return text
     return f"{text} {source_digest(kind)}"

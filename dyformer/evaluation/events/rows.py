@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.evaluation.bootstrap import interval, node_resamples
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
 
 PROTOCOL = "tgb"
@@ -53,6 +54,28 @@ ROWS_SCHEMA = pl.Schema(
         "difference_high": pl.Float64(),
     }
 )
+
+
+def seed_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give the metrics of each seed, and its CPU seconds, as rows of METRICS_SCHEMA.
+
+    The split is the family and the step (with `macro` once more), the visibility the slice. Raises as event_rows does.
+    """
+    parts = [
+        _of_seed(event_rows(own, dataset, baselines=baselines), seed)
+        for (seed,), own in ranks.group_by("seed", maintain_order=True)
+    ]
+    return pl.concat([pl.DataFrame(schema=METRICS_SCHEMA), *parts])
+
+
+def _of_seed(rows: pl.DataFrame, seed: object) -> pl.DataFrame:
+    seconds = rows.filter(split="test", metric="mrr").with_columns(metric=pl.lit("cpu_seconds"), value="cpu_seconds")
+    about = ("dataset", "protocol", "method", "split", "visible", "metric", "value", "num_queries", "is_baseline")
+    both = pl.concat([rows, seconds.select(about)], how="diagonal")
+    named = both.rename({"split": "family", "visible": "slice", "num_queries": "num_pairs"})
+    named = named.with_columns(seed=pl.lit(seed, pl.Int64))
+    steps = [named.with_columns(step="family"), named.with_columns(step=pl.lit("macro"))]
+    return pl.concat(steps).select(pl.col(name).cast(kind) for name, kind in METRICS_SCHEMA.items())
 
 
 class Means(NamedTuple):

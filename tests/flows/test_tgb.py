@@ -1,0 +1,147 @@
+"""The command `benchmark --protocol tgb` on a user's own log: rows, stored results and candidates, tracked runs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from own_log import own_log
+
+import flows.cli
+from dyformer.evaluation.events import splits
+from dyformer.evaluation.events.splits import SPLITS, sampled_negatives, split_events
+from dyformer.experiments.methods import EVENT_METHODS
+from flows.tasks.evaluation.events import _events, draw_events, rank_events
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import make_snapshots
+from storage.artifacts.artifact import lineage_of, read_table
+from storage.layout import Layout
+
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+COLUMNS = {"method", "split", "visible", "metric", "value", "low", "high", "num_queries", "cpu_seconds"}
+OWN = """
+import numpy as np
+
+
+class Constant:
+    def fit_events(self, log, training, validation, *, seed):
+        with open("fits.txt", "a") as file:
+            file.write(f"{seed} ")
+        return lambda log, queries: [np.zeros((len(queries), log.num_targets))]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, server: str, empty_database: Callable[[Path], Path]):
+    folder = tmp_path_factory.mktemp("tgb")
+    own_log(folder / "mylog.csv")
+    (folder / "mine.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        environment.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")
+        environment.delenv("MLFLOW_TRACKING_URI", raising=False)
+        empty_database(folder / "store" / "mlflow.db")
+        environment.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Callable[..., list[dict]]:
+    def command(*arguments: str) -> list[dict]:
+        own = ("--methods", "pair_recency,event_edgebank_unlimited,mine:Constant")
+        reading = [text for name, value in READING.items() for text in (f"--{name.replace('_', '-')}", value)]
+        options = [*reading, "--protocol", "tgb", *own, *arguments, "--json", str(folder / "rows.json")]
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(["benchmark", "mylog", "--log", "mylog.csv", *options])
+        assert not ending.value.code
+        return json.loads((folder / "rows.json").read_text())
+
+    return command
+
+
+def test_rows_have_every_split_metric_and_visibility_and_a_rerun_reads_them(
+    folder: Path, run: Callable[..., list[dict]], capsys: pytest.CaptureFixture[str]
+):
+    rows = run("--seeds", "2")
+    assert {frozenset(COLUMNS - set(row)) for row in rows} == {frozenset()}
+    assert len(rows) == 3 * 2 * 2
+    assert {row["visible"] for row in rows} == {"strict"}
+    assert {row["num_seeds"] for row in rows} == {2}
+    assert "visible: strict" in capsys.readouterr().out
+    constant = [row for row in rows if row["method"] == "Constant" and row["metric"] == "mrr"]
+    num_targets = int(rows[0]["candidates"].split()[1])
+    for row in constant:  # nearly (C + 1) / 2, as some events share source and time
+        assert row["value"] == pytest.approx(2 / (num_targets + 1), rel=0.02)
+        assert row["is_baseline"] is False
+        assert row["difference"] < 0
+    assert (folder / "fits.txt").read_text() == "0 1 "
+    assert run("--seeds", "2") == rows
+    assert (folder / "fits.txt").read_text() == "0 1 "
+    batches = run("--visible", "batch:200")
+    assert {row["visible"] for row in batches} == {"batch:200"}
+    assert (folder / "fits.txt").read_text() == "0 1 0 "
+
+
+def test_each_method_and_seed_has_a_run_and_the_comparison_has_the_rows(folder: Path, run: Callable[..., list[dict]]):
+    import mlflow
+
+    rows = run("--seeds", "2")
+    client = mlflow.MlflowClient(f"sqlite:///{folder / 'store' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("dyformer-mylog")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    strict = [each for each in runs if each.data.tags.get("visible") == "strict"]
+    assert len(strict) == 3 * 2 + 1
+    recency = [each for each in strict if each.data.tags["method"] == "Pair recency"]
+    for each in recency:
+        own = {(row["split"], row["metric"]): row for row in rows if row["method"] == "Pair recency"}
+        assert each.data.metrics["test/mrr"] == pytest.approx(own["test", "mrr"]["value"])
+        assert each.data.metrics["validation/hits_at_10"] == pytest.approx(own["validation", "hits@10"]["value"])
+
+
+@pytest.fixture(scope="module")
+def snapshots(folder: Path) -> str:
+    ingest_log("mylog", {"log": ["mylog.csv"], **READING}, show=lambda text: None)
+    return make_snapshots("mylog")
+
+
+def test_many_targets_are_sampled_once_and_the_ranks_record_them(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(splits, "MAX_TARGETS", 10)
+    monkeypatch.setattr(sampled_negatives, "__kwdefaults__", {"num_negatives": 6, "seed": 42})
+    log = _events(snapshots)
+    for address in Path(draw_events(snapshots)).glob("*"):
+        address.unlink()
+    negatives = draw_events(snapshots)
+    drawn = sampled_negatives(log, split_events(log))
+    table = read_table(negatives, "negatives")
+    for split in SPLITS:
+        rows = np.stack(list(table.filter(split=split)["negatives"].to_numpy()))
+        np.testing.assert_array_equal(rows, drawn[split])
+    ranks = rank_events(snapshots, negatives, {"Recency": EVENT_METHODS["Pair recency"]}, "strict", seed=3)
+    assert Layout.from_environment().relative(negatives) in lineage_of(ranks).inputs
+    found = read_table(ranks, "ranks")
+    assert found["candidates"].unique().to_list() == ["sampled 6"]
+    assert found["rank"].is_between(1, 7).all()
+    assert found.filter(pl.col("seed") != 3).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--visible", "all"), "is no visibility"),
+        (("--steps", "3"), "leave --steps out"),
+        (("--set", "model.width=3"), "leave --set out"),
+        (("--methods", "l3"), "no method 'l3'"),
+        (("--protocol", "paper", "--visible", "strict"), "--visible belongs to"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    folder: Path, arguments: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ending:
+        flows.cli.main(["benchmark", "other", "--protocol", "tgb", *arguments])
+    assert ending.value.code
+    assert problem in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert not (folder / "store" / "2_events" / "dataset=other").exists()
