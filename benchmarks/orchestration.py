@@ -22,7 +22,7 @@ ROUNDS = 3
 MOST, MOST_SECONDS = 0.15, 5.0
 WAYS = ("plain", "servers", "alone")
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
-ADDRESSES = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+SERVERS = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
 
 
 def retrained(way: str) -> dict[str, float]:
@@ -77,7 +77,9 @@ def seconds_of_no_op(folder: Path, environment: dict[str, str]) -> float:
 
 @contextmanager
 def running_servers(store: Path) -> Iterator[dict[str, str]]:
-    """Start `dyformer up` and give the addresses of its servers."""
+    """Start `dyformer up` and give the addresses of its servers and their login."""
+    from flows.service.login import read_variables
+
     ports = ["--prefect-port", "4317", "--mlflow-port", "5317"]
     command = [*COMMAND, "--storage", str(store), "up", *ports]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -85,7 +87,7 @@ def running_servers(store: Path) -> Iterator[dict[str, str]]:
         try:
             if not any(line.startswith("Ctrl-C") for line in process.stdout):
                 raise RuntimeError("the servers did not start")
-            yield dict(zip(ADDRESSES, ("http://127.0.0.1:4317/api", "http://127.0.0.1:5317"), strict=True))
+            yield read_variables(store / "service" / "up.env")
         finally:
             process.terminate()
 
@@ -109,7 +111,7 @@ def main() -> None:
     if given.way:
         print(json.dumps(retrained(given.way)))
         return
-    environment = {name: value for name, value in os.environ.items() if name not in ADDRESSES}
+    environment = {name: value for name, value in os.environ.items() if name not in SERVERS}
     import measure  # only now, because it limits the threads of the processes that follow
 
     samples: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}

@@ -1,10 +1,14 @@
 """Environment variables for Prefect, MLflow and torch, set before they are imported."""
 
+import base64
 import os
 import socket
 import sys
 import threading
+from http import HTTPStatus
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 DEFAULTS = {
     "DO_NOT_TRACK": "1",
@@ -53,7 +57,31 @@ def server_in_use() -> str:
             f"the Prefect server at {address} cannot be reached ({error}): start it,"
             " or unset PREFECT_API_URL to run on a temporary one"
         ) from error
+    if _refuses_login(address):
+        raise ServerUnreachable(
+            f"the Prefect server at {address} refuses this login, or wants one: set PREFECT_API_AUTH_STRING to"
+            " USER:PASSWORD; `dyformer login` prints that of `dyformer up`"
+        )
     return f"the Prefect server at {address}"
+
+
+def _refuses_login(address: str) -> bool:
+    """Whether a server, which is there, refuses a request for the reason of its login; a busy one may be late."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY
+
+    if PREFECT_API_KEY.value():
+        return False
+    request = Request(f"{address}/admin/version")  # noqa: S310, the user's own address
+    if login := PREFECT_API_AUTH_STRING.value():
+        request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    try:
+        urlopen(request, timeout=SECONDS_TO_CONNECT).close()  # noqa: S310
+    except HTTPError as error:
+        with error:
+            return error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    except OSError:
+        pass
+    return False
 
 
 def end_background_threads() -> None:

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from flows.environment import ServerUnreachable, server_in_use
 from flows.service.automations import ENDING, RETURNING
 from flows.service.dead_runs import ended_among, silent_runs
-from flows.service.deployments import POOL
+from flows.service.deployments import GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.schedules import scheduled
 from flows.service.spool import waiting
 from storage import files
@@ -138,10 +138,11 @@ def _prefect() -> Iterator[Finding]:
     try:
         yield _ok("Prefect", server_in_use())
     except ServerUnreachable as error:
-        yield Finding("Prefect", "wrong", str(error).partition(": ")[0], "start it, or unset PREFECT_API_URL")
+        detail, _, remedy = str(error).partition(": ")
+        yield Finding("Prefect", "wrong", detail, remedy)
         return
     with get_client(sync_client=True) as client:
-        for look in (_workers, _automations, _dead, _tracked, _slots, _late):
+        for look in (_workers, _pools, _automations, _dead, _tracked, _slots, _late):
             yield look(client)
 
 
@@ -161,6 +162,15 @@ def _workers(client: "SyncPrefectClient") -> Finding:
         remedy = f"python -m flows.service.worker --pool {empty[0]}"
         return Finding("workers", "wrong", f"none is online in {' and '.join(empty)}: its runs wait", remedy)
     return _ok("workers", "; ".join(f"{', '.join(names)} online in {pool}" for pool, names in online.items()))
+
+
+def _pools(client: "SyncPrefectClient") -> Finding:
+    found = [each for each in client.read_work_pools() if each.name in (POOL, GPU_POOL)]
+    wrong = [each.name for each in found if each.base_job_template != JOB_TEMPLATE]
+    if wrong:
+        detail = f"runs of {' and '.join(wrong)} could choose what their processes execute"
+        return Finding("work pools", "wrong", detail, "`dyformer deploy` corrects it")
+    return _ok("work pools", "no run chooses what its process executes")
 
 
 def _automations(client: "SyncPrefectClient") -> Finding:

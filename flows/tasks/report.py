@@ -1,6 +1,8 @@
 """Scores and a summary of a finished run -> its report, which a rerun on the same data reads instead."""
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -32,14 +34,20 @@ SUMMARY = "summary.json"
 PROBABILITIES = ("calibration_error", "probability_sum", "brier", "confident")
 NUM_LINKS = 15  # most probable links of each kind on the page
 ROW_COUNTS = ("read", "accepted", "quarantined", "dropped")
+ARTIFACT = re.compile(r"(?:(?:/|s3://).*/)?(\d_[a-z]+/\w+/dataset=[^/\s]+/\S+)")  # an address, relative or full
 LINK_TITLES = {"forecasts": "all links", "new": "new links alone"}
 
 
 def write_report(
     snapshots: str, rows: pl.DataFrame, summary: dict[str, Any], experiment: Experiment, seed: int = 0
 ) -> str:
-    """Write the metrics and the summary of a run and return the report's address."""
-    contents = {"metrics": rows, SUMMARY: json.dumps(summary, indent=1).encode()}
+    """Write the metrics and the summary of a run and return the report's address.
+
+    Addresses of the summary are stored relative to the root, so that the report of a store that was moved is right.
+    """
+    root = f"{Layout.from_environment().root}/"
+    stored = _replaced(summary, lambda text: text.removeprefix(root) if ARTIFACT.fullmatch(text) else text)
+    contents = {"metrics": rows, SUMMARY: json.dumps(stored, indent=1).encode()}
     return planned_report(snapshots, experiment, seed).made(lambda: contents)
 
 
@@ -65,7 +73,23 @@ def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
         raise ArtifactMissing(
             f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
         )
-    return rows, summary
+    layout = Layout.from_environment()
+    return rows, _replaced(summary, lambda text: _in_store(layout, text))
+
+
+def _replaced(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with each of its texts changed."""
+    if isinstance(value, dict):
+        return {name: _replaced(each, change) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_replaced(each, change) for each in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def _in_store(layout: Layout, text: str) -> str:
+    """Return the full address of an artifact; another text stays. Reports of earlier versions have old full ones."""
+    found = ARTIFACT.fullmatch(text)
+    return text if found is None else layout.absolute(found[1])
 
 
 def newest_report(dataset: str) -> str:

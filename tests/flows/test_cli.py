@@ -8,7 +8,9 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -390,6 +392,27 @@ def test_server_that_cannot_be_reached_is_named():
     silent = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
     with silent, pytest.raises(ServerUnreachable, match=r"http://127\.0\.0\.1:9/api.*PREFECT_API_URL"):
         server_in_use()
+
+
+def test_a_server_that_refuses_the_login_is_named():
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    from flows.environment import ServerUnreachable, server_in_use
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.headers["authorization"] == "Basic dXNlcjpwYXNzd29yZA==" else 401)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/api"
+        with temporary_settings({PREFECT_API_URL: address}, restore_defaults={PREFECT_API_AUTH_STRING}):
+            with pytest.raises(ServerUnreachable, match=rf"{address} refuses this login, .*PREFECT_API_AUTH_STRING"):
+                server_in_use()
+            with temporary_settings({PREFECT_API_AUTH_STRING: "user:password"}):
+                assert server_in_use() == f"the Prefect server at {address}"
+        server.shutdown()
 
 
 OURS, OTHER = {"title": "Forecaster with DyFormer", "models": ["b"]}, {"title": "L3", "models": []}

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from flows.tasks.report import newest_report, read_report, report_page
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
+from storage.layout import Layout
 from storage.tracking.view import COLUMNS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -327,13 +329,36 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
         assert command(*arguments) == 0
         assert "train" not in capsys.readouterr().out  # `predict` uses the model of the run
     assert "--set" not in lines[2]  # settings would train a challenger, and leave the champion out
-    assert shlex.split(lines[3])[:3] == ["mlflow", "ui", "--backend-store-uri"]
-    assert shlex.split(lines[3])[3] == run["tracking"]["tracker"]
+    assert shlex.split(lines[3]) == ["dyformer", "ui"]  # which shows the runs of the tracker of this store
+    assert run["tracking"]["tracker"] == Layout.from_environment().tracking_database
     assert re.fullmatch(r" *open http://127.0.0.1:5000/#/runs/[0-9a-f]{32}", lines[4])
 
 
 def files(store: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("run")
+def test_a_store_that_was_moved_reports_and_publishes_from_its_new_place(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    moved, log = tmp_path / "moved", str(store.parent / "mylog.csv")
+    shutil.copytree(store, moved)
+    aside = store.rename(store.with_name("aside"))  # its old place is gone
+    try:
+        monkeypatch.setenv("DYFORMER_STORAGE", str(moved))
+        assert command("report", "mylog", "--out", str(tmp_path / "report.html")) == 0
+        assert "Most probable links" in (tmp_path / "report.html").read_text()
+        capsys.readouterr()
+        assert command("run", "mylog", "--log", log, *READING, *SETTINGS, "--json", str(tmp_path / "run.json")) == 0
+        assert "next:" in capsys.readouterr().out
+        assert command("predict", "mylog", *SETTINGS) == 0
+        assert not store.exists()  # nothing was written there
+    finally:
+        aside.rename(store)
+    again = json.loads((tmp_path / "run.json").read_text())
+    addresses = [again["counts"]["snapshots"], *again["addresses"]["scores"], again["addresses"]["forecasts"]]
+    assert all(address.startswith(f"{moved}/") and Path(address, "manifest.json").is_file() for address in addresses)
 
 
 # Tests of another worker run other flows on the same server, an audit of their own "mylog" among them.

@@ -1,11 +1,17 @@
 """The page of a run is made from the newest report, and lists each forecast pair once."""
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.experiments.settings import Experiment
+from flows.tasks import report
 from flows.tasks.report import NUM_LINKS, most_probable, newest_report
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
@@ -53,15 +59,58 @@ def test_newest_report_is_the_last_one_on_the_newest_rows(tmp_path: Path, monkey
     with pytest.raises(ArtifactMissing, match="run `dyformer run mylog` first"):
         newest_report("mylog")
 
-    def report(version: int, settings: str, written: int) -> str:
+    def written_report(version: int, settings: str, written: int) -> str:
         address = layout.artifact("report", "mylog", version=version, until=3, settings=settings, seed=0)
         lineage = Lineage(kind="report", dataset="mylog", table_version=version, until=3)
         write_artifact(address, {"summary.json": b"{}"}, lineage)
         os.utime(Path(address) / "manifest.json", (written, written))
         return address
 
-    report(9, "a", 400)
-    report(10, "a", 100)
-    last = report(10, "b", 300)
-    report(10, "c", 200)
+    written_report(9, "a", 400)
+    written_report(10, "a", 100)
+    last = written_report(10, "b", 300)
+    written_report(10, "c", 200)
     assert newest_report("mylog") == last
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_report_of_a_moved_store_names_what_is_there_now(
+    is_old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A report of an earlier version has the full addresses of the place where it was made."""
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "here"))
+    before = Layout.from_environment()
+    keys = {"version": 1, "until": 3, "settings": "a", "seed": 0}
+    model, scores = (before.artifact(kind, "mylog", **keys) for kind in ("model", "scores"))
+    texts = {
+        "title": "L3 of 7_forecasts/a",
+        "file": "/logs/dataset=a/log.csv",
+        "tracker": f"sqlite:///{before.root}/mlflow.db",
+    }
+    summary = {
+        "addresses": {"scores": [scores]},
+        "promotion": {"champion": {"models": [model]}},
+        "training": "",
+        **texts,
+    }
+    rows = pl.DataFrame(schema=METRICS_SCHEMA)
+    address = before.artifact("report", "mylog", **keys)
+    lineage = Lineage(kind="report", dataset="mylog", table_version=1, until=3)
+
+    class Plan:
+        def made(self, make: Callable[[], dict[str, Any]]) -> str:
+            contents = make()
+            if is_old:
+                contents["summary.json"] = json.dumps(summary).encode()
+            assert is_old or str(tmp_path) not in contents["summary.json"].decode().replace(texts["tracker"], "")
+            return write_artifact(address, contents, lineage)
+
+    monkeypatch.setattr(report, "planned_report", lambda *given: Plan())
+    report.write_report("", rows, summary, Experiment())
+    (tmp_path / "here").rename(tmp_path / "there")
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "there"))
+    after = Layout.from_environment()
+    _, found = report.read_report(after.absolute(before.relative(address)))
+    assert found["addresses"]["scores"] == [after.artifact("scores", "mylog", **keys)]
+    assert found["promotion"]["champion"]["models"] == [after.artifact("model", "mylog", **keys)]
+    assert {name: found[name] for name in texts} == texts

@@ -17,6 +17,7 @@ from browser import Browser, browser
 from own_log import own_log
 from stack_processes import Up, command, running, wait_until
 
+from flows.service.login import MLFLOW
 from storage.tracking.pages import run_page, runs_page
 
 pytestmark = pytest.mark.stack
@@ -77,8 +78,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         str(log),
         *(text for name, value in READING.items() for text in (f"--{name.replace('_', '-')}", value)),
     )
-    with browser(folder / "profile") as tab, running(store) as up:
-        log_in(tab, up)
+    with browser(folder / "profile") as tab, running(store) as up, pytest.MonkeyPatch.context() as patch:
         settings = [text for name, value in SMALL.items() for text in ("--set", f"{name}={value}")]
         runs = [retrained(up, log, {**SMALL, "model.width": width}) for width in (16, 8)]
         methods = [text for method in METHODS for text in ("--method", method)]
@@ -89,6 +89,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         ):
             ended = command(store, *arguments)
             assert ended.returncode == 0, ended.stderr
+        log_in(tab, up)
+        for name in MLFLOW:  # of this process, which looks for the address of a page
+            patch.setenv(name, up.login[name])
         yield Stack(up=up, tab=tab, report=report, retrainings=runs)
 
 

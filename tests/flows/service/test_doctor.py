@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Scheduled
 
@@ -126,6 +126,20 @@ def test_a_server_that_is_away_is_wrong(look: Callable[[], tuple[int, Found]], m
         code, found = look()
     assert (code, wrong(found)) == (1, {"Prefect"})
     assert "http://127.0.0.1:9/api cannot be reached" in found["Prefect"]["detail"]
+
+
+def test_a_pool_whose_runs_choose_their_command_is_named(client: SyncPrefectClient) -> None:
+    from prefect.workers.process import ProcessWorker
+
+    deploy(read_deployments(file_of_deployments()))
+    assert doctor._pools(client).outcome == "ok"
+    client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=ProcessWorker.get_default_base_job_template()))
+    assert doctor._pools(client)[1:] == (
+        "wrong",
+        f"runs of {POOL} could choose what their processes execute",
+        "`dyformer deploy` corrects it",
+    )
+    deploy(read_deployments(file_of_deployments()))
 
 
 def test_a_worker_that_is_online_is_named(client: SyncPrefectClient) -> None:
