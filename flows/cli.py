@@ -141,7 +141,11 @@ def prepare(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write the PageRank and distance tables of the steps up to `--until`."""
+    """Write the PageRank and distance tables of the steps up to `--until`, for queries.
+
+    They are for you, as the views `pagerank` and `distances` of `dyformer sql`: nothing that is trained, evaluated or
+    forecast reads them, because it needs other nodes or steps.
+    """
     experiment = experiment_from(dataset, changes)
     from flows.tasks.prepare import prepare_tables
     from flows.tasks.snapshots import check_range, newest_until

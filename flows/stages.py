@@ -89,7 +89,10 @@ def ingest(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any
 def prepare(
     dataset: str, until: int | None = None, changes: Changes = None, version: int | None = None
 ) -> dict[str, str]:
-    """Write the PageRank and distance tables of the steps up to `until`, the last but one by default."""
+    """Write the PageRank and distance tables of the steps up to `until`, the last but one by default.
+
+    They are for queries alone: nothing that is trained, evaluated or forecast reads them.
+    """
     experiment, snapshots = experiment_of(dataset, changes), snapshots_task(dataset, version)
     return prepare_task(snapshots, newest_until(snapshots) if until is None else until, experiment)
 

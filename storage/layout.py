@@ -23,10 +23,7 @@ KEYS = ("dataset", "version", "until", "settings", "seed")
 STEP = ("version", "until", "settings")
 RUN = (*STEP, "seed")
 KINDS = {
-    "snapshots": (
-        SNAPSHOTS,
-        ("version", "settings"),
-    ),  # the tables `edges`, `steps` and `nodes` of a table version under one window
+    "snapshots": (SNAPSHOTS, ("version", "settings")),  # the tables `edges`, `steps` and `nodes`
     "pagerank": (GRAPHS, STEP),  # of the union graph of the snapshots up to `until`
     "distances": (GRAPHS, STEP),
     "pretrain": (CHECKPOINTS, RUN),  # the newest state of a stage that runs
@@ -74,6 +71,12 @@ class Layout:
     def from_environment(cls) -> "Layout":
         """Root from DYFORMER_STORAGE (default `./data`), state from DYFORMER_STATE."""
         return cls(os.environ.get("DYFORMER_STORAGE") or "./data", os.environ.get("DYFORMER_STATE", ""))
+
+    @classmethod
+    def holding(cls, address: str) -> "Layout":
+        """Layout of the store in which the address of snapshots lies, with the state folder of this process."""
+        own, root = cls.from_environment(), address.rpartition(f"/{SNAPSHOTS}/")[0]
+        return own if root in ("", own.root) else cls(root)
 
     @property
     def is_local(self) -> bool:

@@ -41,6 +41,7 @@ def ingest_log(
     reading: dict[str, Any] | None = None,
     show: Callable[[str], None] = print,
     check: Callable[[int], None] | None = None,
+    layout: Layout | None = None,
 ) -> dict[str, Any]:
     """Commit the rows of a log, file by file; a file whose bytes were committed before changes nothing.
 
@@ -53,11 +54,12 @@ def ingest_log(
             ingest or from the known dataset, or is guessed. Without `log`, the rows committed before are used.
         show: called with a description of the reading plan before any row is read.
         check: called with the number of snapshots before anything is committed; raises if they are too few.
+        layout: the store, by default that of the environment.
 
     Returns:
         dataset, version of the event table, whether this call changed it, and the counts of the log's rows.
     """
-    layout, reading = Layout.from_environment(), reading or {}
+    layout, reading = layout or Layout.from_environment(), reading or {}
     declared, window = declared_log(layout, dataset, reading)
     stored = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
     num_stored = sum(row["num_accepted"] for row in stored)

@@ -18,7 +18,11 @@ SMALL_GRAPH = 3_000  # nodes; above it the distance table, which grows with thei
 
 
 def prepare_tables(snapshots: str, until: int, experiment: Experiment) -> dict[str, str]:
-    """Write the Personalized PageRank table, and on small graphs the distance table, and return their addresses."""
+    """Write the Personalized PageRank table, and on small graphs the distance table, and return their addresses.
+
+    They are read by queries alone: a training needs the distances of its batches, and a forecast the PageRank of the
+    step before, too, and on graphs above 50,000 nodes only.
+    """
     opened = open_snapshots(snapshots)
     config = experiment.graph
 

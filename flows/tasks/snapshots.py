@@ -142,13 +142,15 @@ def _interactions(address: str, digest: str, layout: Layout, dataset: str, versi
     return interactions_behind(scan_events(layout, dataset, version), _graph(address, digest))
 
 
-def make_snapshots(dataset: str, version: int | None = None, end_time: int | None = None) -> str:
+def make_snapshots(
+    dataset: str, version: int | None = None, end_time: int | None = None, layout: Layout | None = None
+) -> str:
     """Cut the events of a table version (the newest by default) into snapshots and return the artifact's address.
 
     With `end_time` these are the windows that end by then. Their version is that of the newest commit with a row of
-    theirs, so that the address stays the same when later rows come.
+    theirs, so that the address stays the same when later rows come. The store is that of the environment by default.
     """
-    layout = Layout.from_environment()
+    layout = layout or Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
     record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
     settings = {"window": record["window"], "time_unit": record["time_unit"]}
@@ -215,8 +217,8 @@ def _version_at(commits: pl.DataFrame, end_time: int) -> int:
 
 
 def open_snapshots(address: str) -> Snapshots:
-    """Open a snapshots artifact; raises ArtifactMissing where there is none."""
-    layout = Layout.from_environment()
+    """Open a snapshots artifact, in whichever store it is; raises ArtifactMissing where there is none."""
+    layout = Layout.holding(address)
     lineage = lineage_of(address)
     return Snapshots(
         layout=layout,

@@ -78,3 +78,19 @@ def test_a_process_reads_snapshots_and_their_rows_once(tmp_path: Path, monkeypat
     ingest_log("mine", {"log": [write_log(tmp_path / "2.csv", seed=2)]}, show=lambda text: None)
     assert open_snapshots(make_snapshots("mine")).graph(5).snapshots[0].num_interactions == 160
     assert reads == ["from_tables", "interactions_behind", "from_tables"]
+
+
+def test_a_store_beside_that_of_the_environment_is_read_and_written_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "own"))
+    other = Layout(str(tmp_path / "3_snapshots" / "other"))
+    log = write_log(tmp_path / "log.csv", seed=1)
+    reading = {"log": [log], "time_unit": "s", "window": "5 equal"}
+    ingest_log("mine", reading, show=lambda text: None, layout=other)
+    opened = open_snapshots(make_snapshots("mine", layout=other))
+    assert opened.layout == other
+    assert len(interactions_of(opened.graph(2, interactions=True)).time_R) == 160
+    assert not (tmp_path / "own").exists()
+    ingest_log("mine", reading, show=lambda text: None)
+    assert open_snapshots(make_snapshots("mine")).layout == Layout(str(tmp_path / "own"))

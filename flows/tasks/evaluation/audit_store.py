@@ -1,9 +1,7 @@
 """A log in the store -> checks from the raw file to trained weights, each in a temporary store."""
 
-import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +21,12 @@ from storage import files
 from storage.artifacts.artifact import read_bytes
 from storage.events.declarations import declaration
 from storage.events.table import node_dictionary, read_events
-from storage.layout import WEIGHTS
+from storage.layout import WEIGHTS, Layout
 
 MALFORMED, LATE = "malformed bytes", "late rows"
 STORE_CHECKS = (MALFORMED, LATE)
 DATASET = "audited"
 NUM_GOOD_LINES, NUM_LATE_LINES = 400, 50
-ENVIRONMENT = ("DYFORMER_STORAGE", "DYFORMER_STATE")
 TINY_STAGE = {"epochs": 1, "batches_per_epoch": 4, "validation_batches": 1, "num_targets": 64, "num_positives": 32}
 SHORT: dict[str, Any] = {
     "model.width": 16,
@@ -61,8 +58,9 @@ class RawLog:
         """Commit lines as one more file; return the address of the snapshots."""
         path = folder / f"{name}.csv"
         path.write_bytes(b"\n".join([self.header, *lines, b""]))
-        ingest_log(DATASET, {**self.reading, "log": [str(path)]}, lambda text: None)
-        return make_snapshots(DATASET)
+        layout = _layout(folder)
+        ingest_log(DATASET, {**self.reading, "log": [str(path)]}, lambda text: None, layout=layout)
+        return make_snapshots(DATASET, layout=layout)
 
     def made(self, address: str) -> Made:
         """Give the snapshots, the ids of their nodes and the weights of a short training, as of the step."""
@@ -81,7 +79,8 @@ def audit_store(opened: Snapshots, until: int, experiment: Experiment, seed: int
     The log is written as text again, with its permanent numbers for ids.
     """
     log = _raw_log(opened, until, experiment, seed)
-    with _temporary_store() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         address = log.ingested(folder, "log", [*log.past, *log.later])
         made = log.made(address)
         yield _malformed_check(log, made)
@@ -117,8 +116,8 @@ def _malformed_check(log: RawLog, expected: Made) -> Check:
         detail = f"{log.reading['window']!r} divides the whole log, so that later rows move the windows"
         return Check(**about, methods=(), passed=None, detail=detail)
     junk = malformed(log.later[:NUM_GOOD_LINES], np.random.default_rng(log.seed))
-    with _temporary_store() as folder:
-        found = log.made(log.ingested(folder, "log", [*log.past, *junk, log.later[-1]]))
+    with tempfile.TemporaryDirectory() as folder:
+        found = log.made(log.ingested(Path(folder), "log", [*log.past, *junk, log.later[-1]]))
     return _check(about, found, expected)
 
 
@@ -132,9 +131,9 @@ def _late_check(log: RawLog, folder: Path, address: str, expected: Made) -> Chec
     second = open_snapshots(log.ingested(folder, "late", late))
     for made in second.layout.artifact_folders:
         files.remove_folder(made)
-    again = make_snapshots(DATASET, version=1)
+    again = make_snapshots(DATASET, version=1, layout=second.layout)
     check = _check(about, log.made(again), expected)
-    tables = to_tables(open_snapshots(make_snapshots(DATASET)).graph(log.until))
+    tables = to_tables(open_snapshots(make_snapshots(DATASET, layout=second.layout)).graph(log.until))
     if again != address:
         return replace(check, passed=False, detail=f"the earlier version has another address: {again} for {address}")
     if check.passed and tables["edges"].write_ndjson().encode() == expected["snapshots/edges"]:
@@ -148,14 +147,6 @@ def _check(about: dict[str, str], found: Made, expected: Made) -> Check:
     return Check(**about, methods=("DyFormer",), passed=not changed, detail=detail)
 
 
-@contextmanager
-def _temporary_store() -> Iterator[Path]:
-    """Let tasks read and write an empty store, which is removed at the end."""
-    before = {name: os.environ.pop(name, None) for name in ENVIRONMENT}
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["DYFORMER_STORAGE"] = str(Path(folder) / "store")
-        try:
-            yield Path(folder)
-        finally:
-            os.environ.pop("DYFORMER_STORAGE")
-            os.environ.update({name: value for name, value in before.items() if value is not None})
+def _layout(folder: Path) -> Layout:
+    """Give the temporary store in a folder."""
+    return Layout(str(folder / "store"))
