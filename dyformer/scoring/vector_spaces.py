@@ -1,6 +1,6 @@
 """Vectors of two trainings, or of two weeks -> the rotation of one onto the other that changes no score of a pair.
 
-N nodes    D width of a vector    B columns of a block
+N nodes    M nodes with an earlier vector    D width of a vector    B columns of a block
 """
 
 from typing import NamedTuple
@@ -33,6 +33,41 @@ class Rotation(NamedTuple):
     rotation_DD: NDArray[np.float64]
     before: Agreement  # of vectors as they are
     after: Agreement  # of rotated ones; each half of the nodes is rotated as fits the other half
+
+
+class Alignment(NamedTuple):
+    """How vectors come into the space of earlier ones, and how far their nodes agree with themselves there."""
+
+    rotation_DD: NDArray[np.float64] | None  # None where the vectors stay as they are
+    before: Agreement
+    after: Agreement
+    is_close: bool  # whether the two may be compared: of one model always, else if they have enough in common
+
+
+def align(
+    own_ND: NDArray[np.float32],
+    row_M: NDArray[np.int64],
+    reference_MD: NDArray[np.float32],
+    rotation_DD: NDArray[np.float64] | None,
+    *,
+    is_same: bool,
+) -> Alignment:
+    """Align the vectors of a model with earlier ones.
+
+    Args:
+        own_ND: the model's vectors of all nodes.
+        row_M: rows of the nodes that have an earlier vector.
+        reference_MD: the earlier vectors of these nodes.
+        rotation_DD: the rotation that the earlier vectors have had, None without one. Only vectors of the same model
+            keep it, so that the graph alone moves them.
+        is_same: whether the earlier vectors are of the same model.
+    """
+    if is_same:
+        moved_ND = own_ND if rotation_DD is None else rotated(own_ND, rotation_DD)
+        before, after = agreement(own_ND[row_M], reference_MD), agreement(moved_ND[row_M], reference_MD)
+        return Alignment(rotation_DD, before, after, is_close=True)
+    fitted = rotation_onto(own_ND[row_M], reference_MD)
+    return Alignment(*fitted, is_close=fitted.after.lift >= MIN_LIFT)
 
 
 def rotation_onto(vector_ND: NDArray[np.floating], reference_ND: NDArray[np.floating]) -> Rotation:

@@ -16,14 +16,14 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import ForecasterScore
-from dyformer.scoring.vector_spaces import rotation_onto
+from dyformer.scoring.vector_spaces import align
 from dyformer.training.checkpoint import Weights
 from dyformer.training.stages import embed
 from flows.console import ongoing
 from flows.made import made
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from flows.tasks.spaces import placed, unrotated_vectors
+from flows.tasks.spaces import aligned, unrotated_vectors
 from storage.artifacts.artifact import lineage_of
 from storage.artifacts.made import Contents
 from storage.events.rows import ids_are_integers
@@ -56,7 +56,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     """Write for every node known at `step` (the newest by default) its vector; return the address.
 
     The columns are side, id, step, space_id, vector. Only vectors of the same `space_id` may be compared. With `onto`,
-    the address of other vectors of no later step, these are placed in their space where the two agree.
+    the address of other vectors of no later step, these are rotated into their space where the two agree.
     """
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
@@ -76,9 +76,9 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
             vector=pl.Series(vectors, dtype=pl.List(pl.Float32)),
         )
         check_vectors(table["vector"], model)
-        return {"vectors": table} if onto is None else placed(table, space_of(model), onto)
+        return {"vectors": table} if onto is None else aligned(table, space_of(model), onto)
 
-    code = (*TRAINING, rotation_onto)
+    code = (*TRAINING, align)
     return made(opened, "vectors", until=step, settings=settings, make=embed_nodes, code=code, inputs=inputs)
 
 

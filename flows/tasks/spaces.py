@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.scoring.vector_spaces import MIN_LIFT, agreement, rotated, rotation_onto
+from dyformer.scoring.vector_spaces import align, rotated
 from storage.artifacts.artifact import lineage_of, names, read_bytes, read_table
 from storage.published import check_one_space
 
@@ -19,7 +19,7 @@ IDS = ["side", "id"]
 NOT_COMPARED = {"num_nodes": 0, "agreement_before": None, "agreement": None, "agreement_of_others": None}
 
 
-def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame | bytes]:
+def aligned(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame | bytes]:
     """Give the contents of a vectors artifact in the space of `onto`, or in their own if the two do not agree.
 
     The table `vectors` has the vectors that a user reads, `own` those of the model, from which scores are computed, and
@@ -38,20 +38,16 @@ def placed(table: pl.DataFrame, model: str, onto: str) -> dict[str, pl.DataFrame
     record: dict[str, Any] = {"space_id": model, **NOT_COMPARED}
     widths = reference["vector"].list.len()[0], table["vector"].list.len()[0]
     if widths[0] != widths[1]:
-        return _unplaced(table, record, f"the width changed from {widths[0]} to {widths[1]}")
-    own_ND, row_N, other_ND = _shared(table, reference)
+        return _in_a_new_space(table, record, f"the width changed from {widths[0]} to {widths[1]}")
+    own_ND, row_M, reference_MD = _shared(table, reference)
     is_same = lineage_of(onto).settings["model"] == model
-    if is_same:
-        rotation_DD = read_rotation(onto)
-        moved_ND = own_ND if rotation_DD is None else rotated(own_ND, rotation_DD)
-        before, after = agreement(own_ND[row_N], other_ND), agreement(moved_ND[row_N], other_ND)
-    else:
-        rotation_DD, before, after = rotation_onto(own_ND[row_N], other_ND)
-    record |= {"num_nodes": len(row_N), "agreement_before": before.itself}
+    earlier_DD = read_rotation(onto) if is_same else None
+    rotation_DD, before, after, is_close = align(own_ND, row_M, reference_MD, earlier_DD, is_same=is_same)
+    record |= {"num_nodes": len(row_M), "agreement_before": before.itself}
     record |= {"agreement": after.itself, "agreement_of_others": after.others}
-    if not is_same and after.lift < MIN_LIFT:
+    if not is_close:
         cosines = f"{after.itself:.2f} with itself and {after.others:.2f} with others"
-        return _unplaced(table, record, f"a node's mean cosine with the vectors before is {cosines}")
+        return _in_a_new_space(table, record, f"a node's mean cosine with the vectors before is {cosines}")
     reason = "of the same weights" if is_same else "rotated onto those published before"
     record |= {"space_id": space_id, "reason": reason}
     if rotation_DD is None:
@@ -91,7 +87,7 @@ def space_record(address: str) -> dict[str, Any]:
     return {"space_id": space_id, **NOT_COMPARED, "reason": reason}
 
 
-def _unplaced(table: pl.DataFrame, record: dict[str, Any], reason: str) -> dict[str, pl.DataFrame | bytes]:
+def _in_a_new_space(table: pl.DataFrame, record: dict[str, Any], reason: str) -> dict[str, pl.DataFrame | bytes]:
     return {"vectors": table, SPACE: _encoded({**record, "reason": f"a new space, because {reason}"})}
 
 
@@ -102,10 +98,10 @@ def _encoded(record: dict[str, Any]) -> bytes:
 def _shared(
     table: pl.DataFrame, reference: pl.DataFrame
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-    """Give all vectors, the rows of the nodes that both tables have, and their vectors in the reference."""
+    """Give all vectors [N, D], the rows of the nodes [M] that both tables have, and their earlier vectors [M, D]."""
     text = pl.col("id").cast(pl.String)  # numbers become texts where a log gets its first id of letters
     own = table.select("side", text).with_row_index("row")
     both = own.join(reference.select("side", text, "vector"), on=IDS, how="inner", maintain_order="left")
     width = table["vector"].list.len()[0]
-    own_ND, other_ND = (vectors.explode().to_numpy() for vectors in (table["vector"], both["vector"]))
-    return own_ND.reshape(-1, width), both["row"].cast(pl.Int64).to_numpy(), other_ND.reshape(-1, width)
+    own_ND, reference_MD = (vectors.explode().to_numpy() for vectors in (table["vector"], both["vector"]))
+    return own_ND.reshape(-1, width), both["row"].cast(pl.Int64).to_numpy(), reference_MD.reshape(-1, width)

@@ -19,7 +19,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows import published
 from flows.retention import prune_published, pruned
-from flows.tasks import spaces, train
+from flows.tasks import train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
 from flows.tasks.models import Contender, space_of
@@ -201,7 +201,7 @@ def rotated_vectors(summary: dict[str, Any]) -> str:
     names = [layout.absolute(name) for name in lineage_of(others).inputs if "/model/" in name]
     other = next(name for name in names if space_of(name) != space_of(champion))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spaces, "MIN_LIFT", -1.0)
+        patch.setattr("dyformer.scoring.vector_spaces.MIN_LIFT", -1.0)
         placed = write_vectors(snapshots, champion, onto=write_vectors(snapshots, other))
     assert read_rotation(placed) is not None
     return placed
