@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 
 NUM_ROWS = 9_800_000
 NUM_NODES = 1_000_000

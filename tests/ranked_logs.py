@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 
 
 def growing_log(

@@ -24,11 +24,12 @@ from dyformer.experiments.titles import full_title
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
 from dyformer.logs.compression import local_file
-from dyformer.logs.datasets import OWN_LOG_WINDOW, TimeUnit, Window
+from dyformer.logs.datasets import OWN_LOG_WINDOW
 from dyformer.logs.events import check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan
 from dyformer.logs.records import frame_file
 from dyformer.logs.sniffing import sniff_plan
+from dyformer.logs.time_windows import TimeUnit, Window
 from dyformer.sampling.pairs import evaluated_steps
 from dyformer.scoring.retrieval import MAX_NODES
 

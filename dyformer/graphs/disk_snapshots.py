@@ -13,7 +13,7 @@ from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.node_labels import NodeLabels
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 from dyformer.graphs.windows import Windows, split_windows
-from dyformer.logs.datasets import TimeUnit, Window
+from dyformer.logs.time_windows import TimeUnit, Window
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

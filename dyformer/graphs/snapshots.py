@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.interactions import Interactions, positions
 from dyformer.graphs.windows import Windows, split_windows, time_order
-from dyformer.logs.datasets import TimeUnit, Window
+from dyformer.logs.time_windows import TimeUnit, Window
 
 
 @dataclass(frozen=True, kw_only=True)

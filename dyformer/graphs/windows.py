@@ -15,8 +15,15 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.logs.contract import written_time
-from dyformer.logs.datasets import IF_SECONDS, TimeUnit, Window, WindowError, fixed_duration, parse_duration
+from dyformer.logs.time_windows import (
+    IF_SECONDS,
+    TimeUnit,
+    Window,
+    WindowError,
+    fixed_duration,
+    parse_duration,
+    written_time,
+)
 
 MAX_WINDOWS = 100_000
 """More windows than this are refused, because their length is most likely a mistake."""

@@ -6,22 +6,20 @@ the ids. Every function gives differences as sentences, for a ForeignLog that na
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
 
-from dyformer.logs.datasets import TimeUnit
 from dyformer.logs.names import roles_by_name
 from dyformer.logs.plan import FORMAT_NAMES, SEPARATOR_NAMES, LogFormat, ReadPlan, position
 from dyformer.logs.raw_file import LogError
+from dyformer.logs.time_windows import FIXED_UNITS, YEAR, TimeUnit, written_time
 from dyformer.logs.validation import MICROSECONDS, MIN_EPOCH, compact_date
 
 SAMPLED_ROWS = 100_000  # of a file: enough for the median of its times and for the share of known ids
 ENDS = ("source", "target", "time")
 
-SECOND = 1_000_000
-YEAR = 365 * 24 * 3_600 * SECOND
+SECOND = FIXED_UNITS["s"]
 EPOCH_START = int(MIN_EPOCH) * SECOND
 CLOCK_GAP = 10 * YEAR  # a file may be so far from the stored rows, or
 SPANS = 3  # times their duration
@@ -170,16 +168,6 @@ def unit_difference(median: int, first_median: int, unit: TimeUnit) -> str | Non
         f"its times are around {written_time(median, unit)}, those of the first file around"
         f" {written_time(first_median, unit)}{_unit_hint(median, at, unit)}"
     )
-
-
-def written_time(time: int, unit: TimeUnit) -> str:
-    """Write a time of the events as a date, or as a step."""
-    if unit == "step":
-        return f"step {time:,}"
-    try:
-        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time):%Y-%m-%d}"
-    except OverflowError:
-        return f"the year {1970 + time // YEAR}"
 
 
 def _unit_hint(median: int, stored: TimeRange, unit: TimeUnit) -> str:

@@ -21,7 +21,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.logs.datasets import TimeUnit
 from dyformer.logs.delimited import delimited_rows
 from dyformer.logs.far_times import far_bounds, order_positions, quarantined_events
 from dyformer.logs.ids import compact, united
@@ -38,6 +37,7 @@ from dyformer.logs.raw_file import (
 )
 from dyformer.logs.records import parquet_rows
 from dyformer.logs.sample import PARQUET_MAGIC, START_BYTES, check_text, empty_message
+from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import COMMENT, QUARANTINE_SCHEMA, quarantined, validated
 
 CONTENT = ("source", "target", "time", "weight", "label")

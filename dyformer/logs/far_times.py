@@ -4,7 +4,7 @@ import math
 
 import polars as pl
 
-from dyformer.logs.datasets import TimeUnit
+from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import QUARANTINE_SCHEMA
 
 YEAR = 31_556_952_000_000  # microseconds of a mean year

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from dyformer.logs.datasets import Columns, Dataset, TimeUnit
+from dyformer.logs.datasets import Columns, Dataset
 from dyformer.logs.raw_file import AmbiguousLog, ColumnNotFound
+from dyformer.logs.time_windows import TimeUnit
 
 MAX_LISTED = 20  # names in a message
 

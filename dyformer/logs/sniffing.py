@@ -12,11 +12,12 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.logs.datasets import Columns, TimeUnit
+from dyformer.logs.datasets import Columns
 from dyformer.logs.names import LABELS, PAIRS, TIMES, WEIGHTS, named_pairs, plain_name
 from dyformer.logs.plan import UNIT_NAMES, Declared, ReadPlan, listed, position
 from dyformer.logs.raw_file import AmbiguousLog, RawFile, SameColumn, UnreadableTime
 from dyformer.logs.sample import Table, is_compact_date, is_number, mostly, sample_table, shortened, time_like
+from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import DAY_PATTERN, MICROSECONDS, are_since_epoch, read_times, unit_of
 
 SPREADSHEET_DAYS = (30_000, 60_000)  # days since 1899-12-30: the years 1982 to 2064

@@ -6,8 +6,8 @@ from typing import get_args
 
 import polars as pl
 
-from dyformer.logs.datasets import TimeUnit
 from dyformer.logs.plan import ReadPlan
+from dyformer.logs.time_windows import TimeUnit
 
 TEXTS = {"weight", "label"}
 COMMENT = "comment line"  # the reason of a line that is no row; such lines are counted and left out

@@ -12,7 +12,7 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
 
-from dyformer.logs.datasets import WindowError
+from dyformer.logs.time_windows import WindowError
 from flows.environment import ServerUnreachable, server_in_use
 from flows.service.automations import delete_automations
 from flows.tasks.complete_windows import complete_snapshots, has_report

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, Window
+from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW
+from dyformer.logs.time_windows import Window
 from flows.options import DEFAULTS
 from flows.service import TAG
 from flows.service.commit_events import ensure_start, remove_start

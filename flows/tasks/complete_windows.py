@@ -7,7 +7,8 @@ from typing import Any
 import polars as pl
 
 from dyformer.graphs.windows import EPOCH, MICROSECOND, WindowsMove, complete_ends
-from dyformer.logs.datasets import DATASETS, TimeUnit, Window, WindowError
+from dyformer.logs.datasets import DATASETS
+from dyformer.logs.time_windows import TimeUnit, Window, WindowError
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, make_snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import MANIFEST

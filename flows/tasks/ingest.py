@@ -10,11 +10,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.graphs.windows import TooFewRows, emptiness, split_windows
-from dyformer.logs.datasets import DATASETS, Window
+from dyformer.logs.datasets import DATASETS
 from dyformer.logs.events import ReadResult, check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
+from dyformer.logs.time_windows import Window
 from flows.tasks.contract import check_contract, with_form
 from flows.tasks.reading import FIXED, check_duplicates, check_lateness, check_unread, declared_log, fraction
 from storage.checksums import Damaged

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, TimeUnit, Window, dataset_named, fixed_duration
+from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW, dataset_named
 from dyformer.logs.plan import Declared, ReadPlan, declared_by
 from dyformer.logs.raw_file import RawFile
 from dyformer.logs.sniffing import sniff_plan
+from dyformer.logs.time_windows import TimeUnit, Window, fixed_duration
 from storage.events.declarations import declaration
 from storage.layout import Layout
 

@@ -21,7 +21,8 @@ from dyformer.graphs.snapshots import (
     to_tables,
 )
 from dyformer.graphs.windows import split_windows
-from dyformer.logs.datasets import DATASETS, Window
+from dyformer.logs.datasets import DATASETS
+from dyformer.logs.time_windows import Window
 from storage.artifacts.artifact import REMEDY, ArtifactDamaged, Lineage, digest, lineage_of, read_table
 from storage.artifacts.code import code_digest, code_version
 from storage.artifacts.made import HISTORY, planned

@@ -16,7 +16,7 @@ from dyformer.evaluation.drift import (
     with_deviations,
 )
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 
 STEADY = 60  # rows a step
 

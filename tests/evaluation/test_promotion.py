@@ -13,7 +13,7 @@ from dyformer.evaluation.prequential import ScoredQueries
 from dyformer.evaluation.promotion import MIN_QUERIES, NO_CHAMPION, decide, level_of_test
 from dyformer.evaluation.ranking_rows import query_resamples
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries
 
 NUM_SOURCES, NUM_TARGETS, NUM_CANDIDATES = 120, 80, 12

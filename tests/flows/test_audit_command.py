@@ -15,7 +15,7 @@ from dyformer.evaluation.audit.case import Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from flows.tasks.evaluation.audit import PAGE, audit_log, read_audit
 from flows.tasks.evaluation.audit_store import STORE_CHECKS, audit_store
 from flows.tasks.ingest import ingest_log

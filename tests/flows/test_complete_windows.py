@@ -13,7 +13,7 @@ import flows.tasks.complete_windows
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import to_tables
 from dyformer.graphs.windows import WindowsMove, complete_ends
-from dyformer.logs.datasets import Window, WindowError
+from dyformer.logs.time_windows import Window, WindowError
 from flows.cli import main
 from flows.tasks import train
 from flows.tasks.complete_windows import TooFewWindows, complete_snapshots, make_complete_snapshots, moment

@@ -65,6 +65,7 @@ EDITS = {
     "another baseline": ("baselines/node2vec.py", "+= step * context_D", "-= step * context_D", {"report"}),
     "drift": ("evaluation/drift.py", "1 - cosine_N.mean()", "2 - cosine_N.mean()", {"drift", "report"}),
     "a reader of logs": ("logs/delimited.py", "most + 1", "most + 2", set()),
+    "a known log": ("logs/datasets.py", "first_evaluated_step=86", "first_evaluated_step=85", set()),
     "a table": ("experiments/tables.py", "(100 * ", "(1 * ", set()),
     "a comment": ("logs/datasets.py", "\n\n", "\n\n# of the known logs\n\n", set()),
     "a comment in the training": ("training/stages.py", "\n\n", "\n\n# of the stages\n\n", set()),

@@ -13,7 +13,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from flows.tasks.evaluation import live_update
 from flows.tasks.evaluation.live_update import live_update_metrics, rank_week, weeks_to_rank
 from flows.tasks.ingest import ingest_log

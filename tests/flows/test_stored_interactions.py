@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from dyformer.graphs.snapshots import build_snapshots, interactions_of, prefix
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from flows.tasks import snapshots as tasks
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots

@@ -24,7 +24,7 @@ from dyformer.graphs.distances import distance_block
 from dyformer.graphs.pagerank import joint_context
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from dyformer.model.config import ModelConfig, ModelSizes
 from dyformer.model.encodings import AttentionBias
 from dyformer.model.transformer import DyFormer

@@ -12,7 +12,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.prepared_graph import one_step_on, prepare_graph
 from dyformer.graphs.snapshots import build_snapshots, from_tables, interactions_of, prefix, to_tables
-from dyformer.logs.datasets import LONGEST, Window
+from dyformer.logs.time_windows import LONGEST, Window
 
 COLUMNS = ("source", "target", "time", "weight")
 rows = st.lists(

@@ -5,7 +5,7 @@ import pytest
 
 from dyformer.graphs.snapshot_checks import snapshot_faults
 from dyformer.graphs.snapshots import build_snapshots, to_tables
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 
 
 def graph_tables() -> dict[str, pl.DataFrame]:

@@ -13,7 +13,8 @@ from numpy.testing import assert_array_equal
 from published_logs import published_events
 
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, build_snapshots, from_tables, prefix, summary, to_tables
-from dyformer.logs.datasets import DATASETS, Window
+from dyformer.logs.datasets import DATASETS
+from dyformer.logs.time_windows import Window
 
 WINDOWS = {name: DATASETS[name].window for name in ("uci", "yelp", "ml-10m", "snap-wikipedia")}
 WINDOWS["rds"] = Window(rule="equal_time", count=100)

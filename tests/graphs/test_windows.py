@@ -17,7 +17,7 @@ from dyformer.graphs.windows import (
     split_windows,
     time_order,
 )
-from dyformer.logs.datasets import Window, WindowError
+from dyformer.logs.time_windows import Window, WindowError
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

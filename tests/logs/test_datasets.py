@@ -2,15 +2,8 @@ import re
 
 import pytest
 
-from dyformer.logs.datasets import (
-    DATASETS,
-    UnknownDataset,
-    Window,
-    WindowError,
-    dataset_named,
-    fixed_duration,
-    parse_duration,
-)
+from dyformer.logs.datasets import DATASETS, UnknownDataset, dataset_named
+from dyformer.logs.time_windows import Window, WindowError, fixed_duration, parse_duration
 
 DAY = 86_400_000_000
 

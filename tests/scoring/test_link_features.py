@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toy_graphs import Edges, toy_graph
 
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, from_tables, interactions_of, prefix, to_tables
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from dyformer.scoring import link_features
 from dyformer.scoring.contact_features import SIDES
 from dyformer.scoring.factorisation import DENSE_NODES

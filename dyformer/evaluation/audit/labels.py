@@ -17,7 +17,7 @@ from dyformer.evaluation.prequential import RankingTrial, evaluate_queries
 from dyformer.evaluation.protocols import OLDER_STEP_WEIGHT, Trial, evaluate_method
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import LinkExamples, evaluated_steps, is_among, pair_keys
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.scoring.metrics import auc

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.logs.datasets import WindowError, fixed_duration
+from dyformer.logs.time_windows import WindowError, fixed_duration
 from dyformer.scoring.event_ranks import ChosenTargets, chosen_targets, with_targets
 from dyformer.streams.event_log import EventLog, EventQueries
 

@@ -13,7 +13,7 @@ from dyformer.evaluation.audit.case import Check
 from dyformer.evaluation.audit.poisons import malformed
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import to_tables
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import Snapshots, make_snapshots, open_snapshots
 from flows.tasks.train import train_model

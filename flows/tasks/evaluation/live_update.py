@@ -21,7 +21,7 @@ from dyformer.experiments.methods import BASELINES, UnknownMethod
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 from flows.tasks.methods import chosen_methods, own_errors, record_of, title_of
 from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, open_snapshots
 from storage.artifacts.artifact import is_current, read_table, write_artifact

@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.first_stage import linked_in, ordered
-from dyformer.evaluation.forecasts.best_partners import FIRST, NUM_PARTNERS
-from dyformer.evaluation.forecasts.forecast_rows import BACKTEST_SCHEMA, SLICES, forecast_metrics
+from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS
+from dyformer.evaluation.forecasts.outcomes import outcome_rows
 from dyformer.scoring.retrieval import Retrieved
 from flows.made import made
 from flows.tasks.predict import user_ids
@@ -43,7 +43,7 @@ def write_outcomes(snapshots: str) -> list[str]:
                     until=steps[0],
                     settings={"number": publication["number"]},
                     make=partial(_compared, opened, publication, steps[0]),
-                    code=(forecast_metrics, linked_in),
+                    code=(outcome_rows, linked_in),
                     inputs=(opened.layout.absolute(publication["forecasts"]),),
                 )
             )
@@ -71,32 +71,8 @@ def track_ledger(snapshots: str) -> None:
 def _compared(opened: Snapshots, publication: dict[str, Any], step: int) -> Contents:
     address = opened.layout.absolute(publication["forecasts"])
     pairs = _with_outcome(opened, read_table(address, "forecasts"), step)
-    named = pairs.with_columns(
-        method=pl.lit(publication["method"]), seed=pl.lit(0, pl.Int64), step=pl.lit(step, pl.Int64)
-    )
-    metrics = forecast_metrics(named.select(BACKTEST_SCHEMA.names()), opened.dataset).filter(step=str(step))
-    is_new = {"all": pl.lit(value=True), "new": ~pl.col("linked_before"), "repeat": pl.col("linked_before")}
-    rows = []
-    for part in SLICES:
-        own = pairs.filter(is_new[part])
-        if own.is_empty():
-            continue
-        value = {row["metric"]: row for row in metrics.filter(slice=part).iter_rows(named=True)}
-        best = value[f"precision_at_{NUM_PARTNERS}"]
-        rows.append(
-            {
-                "number": publication["number"],
-                "slice": part,
-                "num_pairs": own.height,
-                "num_came": int(own["came"].sum()),
-                **{f"precision_at_{k}": own.filter(pl.col("rank") <= k)["came"].mean() for k in FIRST},
-                **{f"precision_at_{NUM_PARTNERS}_{end}": best[end] for end in ("low", "high")},
-                "probability": own["probability"].mean(),
-                "calibration_error": value["calibration_error"]["value"],
-                "brier": value["brier"]["value"],
-            }
-        )
-    return {OUTCOMES: pl.DataFrame(rows, schema=OUTCOME_SCHEMA)}
+    rows = outcome_rows(pairs, opened.dataset, publication["method"], step)
+    return {OUTCOMES: pl.DataFrame([{"number": publication["number"], **row} for row in rows], schema=OUTCOME_SCHEMA)}
 
 
 def _with_outcome(opened: Snapshots, forecasts: pl.DataFrame, step: int) -> pl.DataFrame:

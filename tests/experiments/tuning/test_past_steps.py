@@ -12,7 +12,7 @@ from dyformer.evaluation.protocols import Trial, evaluate_method
 from dyformer.experiments.tuning.past_steps import NUM_STEPS, TooShortPast, halved, macro_auc, past_steps
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.snapshots import build_snapshots, interactions_of, prefix
-from dyformer.logs.datasets import Window
+from dyformer.logs.time_windows import Window
 
 ROWS = 400
 
