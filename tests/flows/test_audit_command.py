@@ -13,6 +13,7 @@ import flows.cli
 import flows.tasks.snapshots
 from dyformer.evaluation.audit.case import Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS
+from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import build_snapshots
 from dyformer.logs.time_windows import Window
@@ -62,7 +63,7 @@ def audited(server: str, folder: Path, snapshots: str) -> dict[str, Any]:
 
 
 def test_every_check_is_in_the_report(audited: dict[str, Any], folder: Path):
-    assert len(audited["checks"]) == NUM_CHECKS + len(STORE_CHECKS)
+    assert len(audited["checks"]) == NUM_CHECKS + NUM_EVENT_CHECKS + len(STORE_CHECKS)
     assert {row["outcome"] for row in audited["checks"]} == {"passed"}
     assert audited["failed"] == []
     assert audited["methods"] == ["EdgeBank (last)", "Logistic regression on pair features"]
@@ -99,7 +100,8 @@ def test_failed_checks_are_named_and_exit_with_1(
         yield Check(name="label permutation", compared="", methods=(), passed=None, detail="too few links")
 
     monkeypatch.setattr("flows.tasks.evaluation.audit.audit", checks)
-    monkeypatch.setattr("flows.tasks.evaluation.audit.audit_store", lambda *arguments: iter(()))
+    for name in ("audit_store", "event_checks"):
+        monkeypatch.setattr(f"flows.tasks.evaluation.audit.{name}", lambda *arguments: iter(()))
     report = audit_log(snapshots, ["l3"], UNTIL, Experiment())
     table, page, record = read_audit(report)
     assert table["detail"].to_list() == ["AUC 0.9", "too few links"]

@@ -10,10 +10,11 @@ import pytest
 from own_log import own_log
 
 import flows.cli
+from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
 from dyformer.evaluation.events import splits
 from dyformer.evaluation.events.splits import SPLITS, sampled_negatives, split_events
 from dyformer.experiments.methods import EVENT_METHODS
-from flows.tasks.evaluation.events import _events, draw_events, rank_events
+from flows.tasks.evaluation.events import draw_events, event_checks, events_of, rank_events
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots
 from storage.artifacts.artifact import lineage_of, read_table
@@ -110,7 +111,7 @@ def snapshots(folder: Path) -> str:
 def test_many_targets_are_sampled_once_and_the_ranks_record_them(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(splits, "MAX_TARGETS", 10)
     monkeypatch.setattr(sampled_negatives, "__kwdefaults__", {"num_negatives": 6, "seed": 42})
-    log = _events(snapshots)
+    log = events_of(snapshots)
     for address in Path(draw_events(snapshots)).glob("*"):
         address.unlink()
     negatives = draw_events(snapshots)
@@ -125,6 +126,13 @@ def test_many_targets_are_sampled_once_and_the_ranks_record_them(snapshots: str,
     assert found["candidates"].unique().to_list() == ["sampled 6"]
     assert found["rank"].is_between(1, 7).all()
     assert found.filter(pl.col("seed") != 3).is_empty()
+
+
+def test_the_methods_of_events_are_audited_on_the_log(snapshots: str):
+    checks = list(event_checks(snapshots))
+    assert len(checks) == NUM_EVENT_CHECKS
+    assert [check for check in checks if not check.passed] == []
+    assert set(checks[-1].methods) == set(EVENT_METHODS)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ import polars as pl
 from dyformer.embedder import Scorer
 from dyformer.evaluation.audit.case import AuditCase, Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS, audit
+from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
 from dyformer.experiments.methods import METHODS, Method, Variation
 from dyformer.experiments.settings import Experiment
 from flows.console import tracked
 from flows.tasks.evaluation.audit_store import SHORT, STORE_CHECKS, audit_store
+from flows.tasks.evaluation.events import event_checks
 from flows.tasks.evaluation.rank import steps_to_rank
 from flows.tasks.methods import chosen_methods, record_of, title_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
@@ -62,7 +64,10 @@ def audit_log(
     address = opened.layout.audit(opened.dataset, **keys)
     graph = opened.graph(opened.num_steps, interactions=True)
     case = AuditCase(graph=graph, until=until, methods=methods, seed=seed, config=experiment.graph)
-    rows = _timed([audit(case), audit_store(opened, until, experiment, seed)], f"audit {opened.dataset}")
+    rows = _timed(
+        [audit(case), event_checks(snapshots, seed), audit_store(opened, until, experiment, seed)],
+        f"audit {opened.dataset}",
+    )
     table = pl.DataFrame(rows, schema=CHECKS_SCHEMA, orient="row")
     record = _record(opened, until, list(methods), seed, table)
     files = {RECORD: json.dumps(record, indent=1).encode(), PAGE: as_markdown(record).encode()}
@@ -91,7 +96,9 @@ def _short_methods(names: Sequence[str] | None) -> dict[str, Method]:
 
 def _timed(parts: Iterable[Iterator[Check]], title: str) -> list[tuple]:
     rows, started = [], time.monotonic()
-    for check in tracked((check for part in parts for check in part), title, NUM_CHECKS + len(STORE_CHECKS)):
+    for check in tracked(
+        (check for part in parts for check in part), title, NUM_CHECKS + NUM_EVENT_CHECKS + len(STORE_CHECKS)
+    ):
         seconds = round(time.monotonic() - started, 2)
         rows.append((check.name, OUTCOMES[check.passed], check.compared, list(check.methods), check.detail, seconds))
         started = time.monotonic()

@@ -1,25 +1,28 @@
 """Snapshots and rankers -> sampled negatives, ranks of all validation and test events, and their rows of metrics."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import numpy as np
 import polars as pl
 
 from dyformer.embedder import Ranker
+from dyformer.evaluation.audit.case import Check
+from dyformer.evaluation.audit.events import EventAuditCase, audit_events
 from dyformer.evaluation.events.rows import PROTOCOL, event_rows, seed_rows
 from dyformer.evaluation.events.splits import (
     SPLITS,
     EventTrial,
     Negatives,
     Split,
+    TooFewEvents,
     Visibility,
     sampled_negatives,
     samples_negatives,
     split_events,
 )
 from dyformer.evaluation.events.trials import ranked_events
-from dyformer.experiments.methods import EVENT_BASELINES
+from dyformer.experiments.methods import EVENT_BASELINES, EVENT_METHODS
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.log_rows import event_log_of
 from flows.made import made
@@ -35,9 +38,20 @@ NEGATIVES, RANKS = "negatives", "ranks"
 
 def check_events(snapshots: str, visible: str) -> None:
     """Raise TooFewEvents for a log that cannot be split, and UnknownVisibility for one that does not fit it."""
-    log = _events(snapshots)
+    log = events_of(snapshots)
     trial = EventTrial(log=log, splits=split_events(log), visibility=Visibility.parse(visible))
     assert len(trial.num_visible_E) == len(log)
+
+
+def event_checks(snapshots: str, seed: int = 0) -> Iterator[Check]:
+    """Audit EVENT_METHODS on the log's events; a log that cannot be split has one check that is not possible."""
+    log = events_of(snapshots)
+    try:
+        trial = EventTrial(log=log, splits=split_events(log), visibility=Visibility())
+    except TooFewEvents as error:
+        yield Check(name="events", compared="the log's events", methods=(), passed=None, detail=str(error))
+        return
+    yield from audit_events(EventAuditCase(trial=trial, methods=EVENT_METHODS, seed=seed))
 
 
 def draw_events(snapshots: str) -> str:
@@ -51,7 +65,7 @@ def draw_events(snapshots: str) -> str:
         "queries",
         until=opened.num_steps,
         settings={"protocol": PROTOCOL, "seed": 0},
-        make=lambda: {NEGATIVES: _negatives_table(_events(snapshots))},
+        make=lambda: {NEGATIVES: _negatives_table(events_of(snapshots))},
         code=(sampled_negatives, event_log_of),
     )
 
@@ -71,7 +85,7 @@ def rank_events(snapshots: str, negatives: str, methods: Mapping[str, Ranker], v
     opened = open_snapshots(snapshots)
 
     def make() -> dict[str, pl.DataFrame]:
-        log, table = _events(snapshots), read_table(negatives, NEGATIVES)
+        log, table = events_of(snapshots), read_table(negatives, NEGATIVES)
         trial = EventTrial(
             log=log, splits=split_events(log), visibility=Visibility.parse(visible), negatives=_read_negatives(table)
         )
@@ -109,7 +123,8 @@ def event_metrics(ranks: list[str], snapshots: str) -> tuple[pl.DataFrame, pl.Da
     return event_rows(table, dataset, baselines=baselines), seed_rows(table, dataset, baselines=baselines)
 
 
-def _events(snapshots: str) -> EventLog:
+def events_of(snapshots: str) -> EventLog:
+    """Give all events of a log, those included that its windows leave out."""
     opened = open_snapshots(snapshots)
     return _read_log(opened.layout.root, opened.dataset, opened.version)
 
