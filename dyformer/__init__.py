@@ -13,12 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dyformer.embedder import Embedder, Scorer
-    from dyformer.experiments.api import Graph, Log, Model, evaluate, fit, read_log
+    from dyformer.experiments.api import Graph, Log, Model, evaluate, fit, load, read_log
     from dyformer.experiments.methods import METHODS
 
     __version__: str
 
-__all__ = ["METHODS", "Embedder", "Graph", "Log", "Model", "Scorer", "__version__", "evaluate", "fit", "read_log"]
+__all__ = [
+    "METHODS",
+    "Embedder",
+    "Graph",
+    "Log",
+    "Model",
+    "Scorer",
+    "__version__",
+    "evaluate",
+    "fit",
+    "load",
+    "read_log",
+]
 
 _MODULES = {"METHODS": "experiments.methods", "Embedder": "embedder", "Scorer": "embedder"}
 

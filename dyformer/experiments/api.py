@@ -3,10 +3,10 @@
 N nodes    D width of a vector    P pairs    A nodes to rank partners for
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import polars as pl
@@ -14,10 +14,27 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder
 from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
+from dyformer.evaluation.forecasts.stored_forecast import (
+    can_store,
+    forecast_from,
+    forecast_record,
+    history_from,
+    history_tables,
+)
 from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.prequential import sampled_steps
 from dyformer.evaluation.protocols import FittedOnce, Trial, evaluate_method, fitted_vectors, model_steps
+from dyformer.experiments.arguments import (
+    check_device,
+    check_process,
+    function_or_none,
+    one_of,
+    settings_of,
+    several,
+    whole,
+)
 from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, capped, checked_method, default_methods
+from dyformer.experiments.saved_models import read_model, write_model
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.experiments.titles import full_title
@@ -27,11 +44,12 @@ from dyformer.logs.compression import local_file
 from dyformer.logs.datasets import OWN_LOG_WINDOW
 from dyformer.logs.events import check_bad_rows, read_events
 from dyformer.logs.plan import Declared, ReadPlan
-from dyformer.logs.records import frame_file
+from dyformer.logs.records import as_frame, frame_file
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window
 from dyformer.sampling.pairs import evaluated_steps
 from dyformer.scoring.retrieval import MAX_NODES
+from dyformer.training.checkpoint import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +65,18 @@ class Model:
     graph: "Graph"  # the graph as of the step on which the model was fitted
     forecast: Forecast
     vector_ND: NDArray[np.floating] | None = None  # None for a method that scores pairs without vectors
+    record: Mapping[str, Any] | None = None  # fitted values as JSON; None for a user's own scorer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what `save` stores, because fitted functions cannot be pickled. Raises ValueError."""
+        return _model_of, (_checked_record(self), _tables_of(self), self.vector_ND)
+
+    def save(self, folder: str | Path) -> None:
+        """Store the model in a folder: JSON, Parquet and safetensors, no pickle; `dyformer.load` reads it.
+
+        Raises ValueError for a user's own scorer, whose code is not part of the package, and for a folder with files.
+        """
+        write_model(Path(folder), _checked_record(self), _tables_of(self), self.vector_ND)
 
     def __repr__(self) -> str:
         width = "" if self.vector_ND is None else f", width {self.vector_ND.shape[1]}"
@@ -54,6 +84,7 @@ class Model:
 
     def vectors(self) -> pl.DataFrame:
         """Give every node's vector: id, vector; on a log with two id spaces also side. Raises ValueError."""
+        check_process()
         if self.vector_ND is None:
             raise ValueError("this method scores pairs without vectors: fit one that has them, such as DyFormer")
         vector = pl.Series("vector", self.vector_ND.astype(np.float32))
@@ -70,6 +101,7 @@ class Model:
         Raises:
             ValueError: a missing column, or ids that the log did not have by the model's step.
         """
+        check_process()
         frame = _pair_frame(pairs)
         target_side = len(set(self.graph.dynamic.side_N.tolist())) - 1
         source_P = self.graph.numbers_of(frame["source"], side=0)
@@ -92,15 +124,18 @@ class Model:
             links: "all", "new" (only pairs never linked before), or "repeat".
 
         Raises:
-            ValueError: an unknown id, k below 1, or more than 50,000 nodes.
+            ValueError: an unknown id, k below 1, other `links`, or more than 50,000 nodes.
         """
+        check_process()
+        k = whole("k", k, least=1)
+        one_of("links", links, get_args(Links))
         if len(self.graph.nodes) > MAX_NODES:
             raise ValueError(
                 f"{len(self.graph.nodes):,} nodes are too many to compare all pairs (up to {MAX_NODES:,}): use "
                 f"model.scores(pairs), or the command `dyformer run`, which chooses candidates"
             )
-        wanted = [ids] if isinstance(ids, str | int) else ids
-        query_A = None if wanted is None else np.unique(self.graph.numbers_of(pl.Series(list(wanted)), side=0))
+        wanted = None if ids is None else _id_texts(ids)
+        query_A = None if wanted is None else np.unique(self.graph.numbers_of(wanted, side=0))
         best = self.forecast.top(k, links=links, query_A=query_A)
         named = self.graph.nodes[best["node"]].with_columns(
             best["rank"],
@@ -132,11 +167,13 @@ class Graph:
 
     def summary(self) -> pl.DataFrame:
         """Count each snapshot's interactions, edges, nodes and new edges, one row a step."""
+        check_process()
         return summary(self.dynamic).with_columns(pl.col("start", "end").cast(_type_of_times(self.time_unit)))
 
     def until(self, step: int) -> "Graph":
         """Give the graph as of a step: no later snapshot, and no node that came later. Raises ValueError."""
-        dynamic = prefix(self.dynamic, step)
+        check_process()
+        dynamic = prefix(self.dynamic, whole("step", step, least=1))
         return replace(self, dynamic=dynamic, nodes=self.nodes.head(len(dynamic.node_N)))
 
     def numbers_of(self, ids: pl.Series, *, side: int) -> NDArray[np.int64]:
@@ -170,6 +207,7 @@ class Log:
 
         Raises WindowError (a ValueError) for a window that does not fit the log.
         """
+        check_process()
         target_side = int(self.plan.bipartite)
         nodes = pl.concat(
             self.events.select(side=pl.lit(ENDS[side]), id=end)
@@ -188,7 +226,7 @@ class Log:
 
 
 def read_log(  # noqa: PLR0913 - the declarations that a log may need
-    log: "str | Path | Sequence[str | Path] | pl.DataFrame | pd.DataFrame",
+    log: Any,
     *,
     source: str | int | None = None,
     target: str | int | None = None,
@@ -199,13 +237,15 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     bipartite: bool | None = None,
     max_bad: float = 0.01,
 ) -> Log:
-    """Read an interaction log: a polars or pandas frame, or files of this machine.
+    """Read an interaction log: files of this machine, a data frame, an Arrow stream, or a list of tuples.
 
     Files are CSV and other delimited text, JSON lines or Parquet, plain or compressed. Columns and units that are not
     given are guessed; `log.plan` holds them. Ids may be integers or texts.
 
     Args:
-        log: a frame, a path, or several paths with rows of one form.
+        log: a path, several paths with rows of one form, a polars (also lazy) or pandas frame, any object with
+            `__arrow_c_stream__` (a pyarrow table, a DuckDB relation), or tuples (source, target, time) or (source,
+            target, time, weight).
         source: column of the source, by name or position from 0; likewise target and time.
         target: column of the target.
         time: column of the time.
@@ -218,8 +258,10 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     Raises:
         LogError: (a ValueError) no such file or column, no usable row, or too many bad rows.
     """
-    paths = [log] if isinstance(log, str | Path) else log
-    files = [local_file(path) for path in paths] if isinstance(paths, Sequence) else [frame_file(paths)]
+    check_process()
+    paths = _paths(log)
+    frame = as_frame(log) if paths is None else None
+    files = [local_file(path) for path in paths or ()] if frame is None else [frame_file(frame)]
     declared = Declared(
         source=source,
         target=target,
@@ -232,7 +274,7 @@ def read_log(  # noqa: PLR0913 - the declarations that a log may need
     plan = sniff_plan(files, declared)
     result = read_events(files, plan)
     check_bad_rows(result.quarantine, result.num_read, max_bad)
-    are_texts = not isinstance(paths, Sequence) and _has_text_ids(paths, plan)
+    are_texts = frame is not None and _has_text_ids(frame, plan)
     ids_type = pl.Int64 if result.events["source"].dtype.is_integer() and not are_texts else pl.String
     columns = [pl.col(ENDS).cast(ids_type), pl.col("time").cast(_type_of_times(plan.time_unit)), "weight"]
     return Log(events=result.events.select(columns), quarantine=result.quarantine, plan=plan)
@@ -245,6 +287,8 @@ def fit(
     until: int | None = None,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
+    device: str = "cpu",
+    progress: Callable[[str], None] | None = None,
 ) -> Model:
     """Fit a method on the steps up to `until`, for the forecast of the step after it.
 
@@ -259,15 +303,23 @@ def fit(
         until: the newest step to read; by default the newest of the graph.
         settings: changes such as `{"model.num_layers": 4, "pretrain": None}`.
         seed: seed of training and of negative sampling.
+        device: where DyFormer is trained: "cpu", "cuda" or "cuda:1".
+        progress: called with a sentence after each epoch of DyFormer and before the forecaster is fitted, as in
+            `progress=print`.
 
     Raises:
-        ValueError: an unknown setting or method, or too short a history.
+        ValueError: an unknown setting, method or device, or too short a history.
     """
+    check_process()
     _check_graph(graph)
+    seed = whole("seed", seed, least=0)
+    function_or_none("progress", progress)
+    check_device(device)
     known = graph if until is None else graph.until(until)
     step, dynamic = known.num_steps, known.dynamic
-    experiment = Experiment().changed(settings or {})
+    experiment = Experiment().changed(settings_of(settings))
     [(title, named)] = _named([method]).items()
+    say = progress or _nothing
     chosen = _with_settings(named, experiment)
     if step < 3:
         raise ValueError(f"the graph has {step} steps: expected at least 3 to fit a method on, or choose short windows")
@@ -275,7 +327,12 @@ def fit(
     sampled_steps(past, seed=seed)  # too few links are refused before any training
     if isinstance(chosen, Variation):
         trained = [
-            chosen.trained(prepare_graph(dynamic, until=end, config=past.config), seed=seed)
+            chosen.trained(
+                prepare_graph(dynamic, until=end, config=past.config),
+                seed=seed,
+                device=device,
+                report=lambda epoch, end=end: say(_written(title, epoch, end)),
+            )
             for end in model_steps(step - 1)
         ]
         weights = {end: own for each in trained for end, own in each.weights.items()}
@@ -283,7 +340,18 @@ def fit(
     if isinstance(chosen, Embedder):
         chosen = FittedOnce(method=chosen)
     vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, FittedOnce) else None
-    return Model(graph=known, vector_ND=vector_ND, forecast=fit_forecast(title, chosen, past, seed=seed))
+    say(f"{title}: fitting the forecast of step {step + 1}")
+    forecast = fit_forecast(title, chosen, past, seed=seed)
+    record = None
+    if can_store(forecast, named):
+        record = forecast_record(forecast, named, seed=seed) | {"time_unit": graph.time_unit}
+    return Model(graph=known, vector_ND=vector_ND, forecast=forecast, record=record)
+
+
+def load(folder: str | Path) -> Model:
+    """Read a model that `save` stored. Raises ValueError for a folder without one, or of another version."""
+    check_process()
+    return _model_of(*read_model(Path(folder)))
 
 
 def evaluate(
@@ -312,11 +380,11 @@ def evaluate(
     Raises:
         ValueError: an unknown setting or method, a step out of range, or no step with enough links.
     """
+    check_process()
     _check_graph(graph)
-    experiment = Experiment().changed(settings or {})
+    experiment = Experiment().changed(settings_of(settings))
     chosen = {name: _with_settings(method, experiment) for name, method in _named(methods).items()}
-    wanted = [steps] if isinstance(steps, int) else steps
-    forecast = evaluated_steps(graph.dynamic) if wanted is None else list(wanted)
+    forecast = evaluated_steps(graph.dynamic) if steps is None else several("steps", steps, least=0)
     wrong = [step for step in forecast if not 2 <= step <= graph.num_steps]
     if wrong or not forecast:
         raise ValueError(
@@ -324,7 +392,7 @@ def evaluate(
         )
     scored = [
         pairs
-        for seed in seeds
+        for seed in several("seeds", seeds, least=0)
         for trial in (Trial(graph=graph.dynamic, step=step, seed=seed, config=experiment.graph) for step in forecast)
         for name, method in chosen.items()
         for pairs in evaluate_method(name, method, trial)
@@ -337,7 +405,7 @@ def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> d
         given = default_methods() if methods is None else methods
         return {title: checked_method(title, method) for title, method in given.items()}
     named: dict[str, Method] = {}
-    for wanted in [methods] if isinstance(methods, str) else methods:
+    for wanted in methods if isinstance(methods, list | tuple | set | frozenset) else [methods]:
         name = (
             full_title(wanted, METHODS)
             if isinstance(wanted, str)
@@ -368,11 +436,63 @@ def _has_text_ids(frame: "pl.DataFrame | pd.DataFrame", plan: ReadPlan) -> bool:
     return any(name.startswith(("str", "object", "cat", "enum")) for name in types)
 
 
+def _paths(log: object) -> list[str | Path] | None:
+    """Give the paths of a log; None where it is in memory."""
+    if isinstance(log, str | Path):
+        return [log]
+    if isinstance(log, Sequence) and not isinstance(log, bytes) and all(isinstance(path, str | Path) for path in log):
+        return list(log)
+    return None
+
+
+def _id_texts(ids: object) -> pl.Series:
+    """Give ids as texts; raises ValueError for what is neither an id nor several of them."""
+    single = isinstance(ids, str | int | np.integer) and not isinstance(ids, bool)
+    if not single and (isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable)):
+        raise ValueError(f"ids = {ids!r}: expected an id or several of them, found {type(ids).__name__}")
+    return pl.Series([str(each) for each in ([ids] if single else ids)], dtype=pl.String)  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def _nothing(text: str) -> None:
+    """Report nothing."""
+
+
+def _written(title: str, epoch: Progress, until: int) -> str:
+    losses = ", ".join(f"{name} {value:.4f}" for name, value in epoch.losses.items())
+    return f"{title} until step {until}, {epoch.stage}, epoch {epoch.epoch}: {losses} ({epoch.seconds:.1f} s)"
+
+
+def _checked_record(model: Model) -> Mapping[str, Any]:
+    if model.record is None:
+        raise ValueError(
+            "a scorer of your own cannot be stored, because its code is not part of dyformer: expected a method of"
+            " METHODS, or one with vectors (fit); store what it needs, and fit it again"
+        )
+    return model.record
+
+
+def _tables_of(model: Model) -> dict[str, pl.DataFrame]:
+    return history_tables(model.forecast.past.history) | {"ids": model.graph.nodes}
+
+
+def _model_of(
+    record: Mapping[str, Any], tables: Mapping[str, pl.DataFrame], vector_ND: NDArray[np.floating] | None
+) -> Model:
+    """Give the model of its stored values."""
+    history = history_from(tables, directed=record["directed"])
+    graph = Graph(dynamic=history, nodes=tables["ids"], time_unit=record["time_unit"])
+    return Model(graph=graph, forecast=forecast_from(record, history, vector_ND), vector_ND=vector_ND, record=record)
+
+
 def _type_of_times(unit: TimeUnit) -> pl.DataType:
     return pl.Int64() if unit == "step" else pl.Datetime("us", "UTC")
 
 
-def _pair_frame(pairs: "pl.DataFrame | pd.DataFrame | Sequence[tuple[Any, Any]]") -> pl.DataFrame:
+def _pair_frame(pairs: Any) -> pl.DataFrame:
+    if isinstance(pairs, str | bytes) or not (isinstance(pairs, Sequence) or hasattr(pairs, "columns")):
+        raise ValueError(
+            f"expected pairs such as [(source, target)], or a frame with these columns; found {type(pairs).__name__}"
+        )
     if isinstance(pairs, Sequence):
         wrong = [pair for pair in pairs if isinstance(pair, str) or not (isinstance(pair, Sequence) and len(pair) == 2)]
         if wrong:

@@ -1,7 +1,7 @@
 """METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.forecaster import Forecaster
+from dyformer.training.checkpoint import Progress
 from dyformer.training.stages import DyFormerEmbedder
 from dyformer.training.stored_weights import TrainedDyFormer
 
@@ -86,11 +87,24 @@ class Variation:
         """Train from scratch; the flows train the same with checkpoints and evaluate a TrainedDyFormer."""
         return self.trained(graph, seed=seed).fit(graph, seed=seed)
 
-    def trained(self, graph: PreparedGraph, *, seed: int) -> TrainedDyFormer:
-        """Train from scratch; the result embeds this graph, and the graph of a later step too."""
+    def trained(
+        self,
+        graph: PreparedGraph,
+        *,
+        seed: int,
+        device: str = "cpu",
+        report: Callable[[Progress], None] | None = None,
+    ) -> TrainedDyFormer:
+        """Train from scratch; the result embeds this graph, and the graph of a later step too.
+
+        `report` is called after each epoch.
+        """
         changed = self.changed(self.experiment).capped
-        method = DyFormerEmbedder(model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune)
-        return TrainedDyFormer(weights={graph.until: method.train(graph, seed=seed)}, model=changed.model)
+        method = DyFormerEmbedder(
+            model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune, device=device
+        )
+        weights = method.train(graph, seed=seed, report=report)
+        return TrainedDyFormer(weights={graph.until: weights}, model=changed.model, device=device)
 
 
 METHODS: dict[str, Method] = {
@@ -230,6 +244,8 @@ def _instance(name: str, found: Any) -> Any:
 
 def checked_method(name: str, found: Any) -> Method:
     """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for another kind."""
+    if found in (Embedder, Scorer):
+        raise UnknownMethod(f"{name}: {EXPECTED}; found the interface itself")
     method = _instance(name, found)
     try:
         if isinstance(method, Embedder):

@@ -1,14 +1,14 @@
 """Tables with typed columns (Parquet, data frames) -> blocks of rows in the form of `events.raw_rows`."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from dyformer.logs.plan import ReadPlan, position
-from dyformer.logs.raw_file import AmbiguousLog, DamagedLog, LogNotFound, RawFile, seekable
+from dyformer.logs.raw_file import AmbiguousLog, DamagedLog, LogNotFound, OneColumn, RawFile, seekable
 from dyformer.logs.validation import INEXACT_ID, LAST_CLOCK_TIME
 
 if TYPE_CHECKING:
@@ -18,17 +18,54 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 20
 ENDS = ("source", "target")
+TUPLE_COLUMNS = (*ENDS, "time", "weight")
 MAX_WHOLE = 2**53  # a float up to it that is whole is written as an integer
 OUT_OF_RANGE = 1 << 62
 UNIT_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 DAY_MICROSECONDS = 86_400_000_000
 
 
+def as_frame(table: object) -> "pl.DataFrame | pd.DataFrame":
+    """Give rows in memory as a data frame: any frame, an Arrow stream, or a list of tuples.
+
+    Arrow streams are tables of pyarrow, relations of DuckDB and all objects with `__arrow_c_stream__`. Tuples are
+    (source, target, time) or (source, target, time, weight). Raises LogNotFound for anything else, and OneColumn for
+    tuples of other lengths.
+    """
+    if isinstance(table, pl.DataFrame) or hasattr(table, "iloc"):  # the latter of pandas, no dependency
+        return table  # pyright: ignore[reportReturnType]
+    if isinstance(table, pl.LazyFrame):
+        return table.collect()
+    if isinstance(table, Sequence) and not isinstance(table, str | bytes):
+        return _of_tuples(table)
+    if hasattr(table, "__arrow_c_stream__"):
+        return pl.DataFrame(table)  # pyright: ignore[reportArgumentType]
+    raise LogNotFound(
+        "expected a path, paths, a list of tuples (source, target, time), a polars or pandas DataFrame, or an Arrow"
+        f" stream; found {type(table).__name__}"
+    )
+
+
+def _of_tuples(rows: Sequence[object]) -> pl.DataFrame:
+    for at, row in enumerate(rows):
+        if not isinstance(row, tuple | list) or len(row) not in (3, 4) or len(row) != len(rows[0]):  # pyright: ignore[reportArgumentType]
+            raise OneColumn(
+                f"row {at} is {row!r}: expected tuples (source, target, time), or all with a weight as the fourth value"
+            )
+    columns = dict(zip(TUPLE_COLUMNS, zip(*rows, strict=True), strict=False))  # pyright: ignore[reportArgumentType]
+    return pl.DataFrame({name: _of_one_type(values) for name, values in columns.items()})
+
+
+def _of_one_type(values: Sequence[object]) -> pl.Series:
+    """Make a column; values of several types, such as integers and texts as ids, become texts."""
+    if len({type(value) for value in values if value is not None}) > 1:
+        return pl.Series([None if value is None else str(value) for value in values], dtype=pl.String)
+    return pl.Series(list(values))
+
+
 def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame") -> RawFile:
     """Write a data frame to a Parquet file in memory, so that it is read like any other file of a log."""
     if not isinstance(frame, pl.DataFrame):
-        if not hasattr(frame, "select_dtypes"):  # of pandas alone, which is no dependency
-            raise LogNotFound(f"expected a path, paths, or a polars or pandas DataFrame; found {type(frame).__name__}")
         import pyarrow as pa
 
         frame = frame.rename(columns=str)

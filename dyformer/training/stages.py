@@ -5,7 +5,7 @@ P, M positive and negative pairs    A ends of all pairs    U distinct nodes amon
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -279,17 +279,21 @@ class DyFormerEmbedder:
 
         return look_up
 
-    def train(self, graph: PreparedGraph, *, seed: int) -> Weights:
-        """Pre-train and fine-tune."""
+    def train(self, graph: PreparedGraph, *, seed: int, report: Callable[[Progress], None] | None = None) -> Weights:
+        """Pre-train and fine-tune; `report` is called after each epoch."""
         weights = None
         if self.pretrain is not None:
-            weights = last_weights(pretrain(graph, self.model, self.pretrain, seed=seed, device=self.device))
-        return last_weights(finetune(graph, weights, self.model, self.finetune, seed=seed, device=self.device))
+            first = pretrain(graph, self.model, self.pretrain, seed=seed, device=self.device)
+            weights = last_weights(first, report)
+        second = finetune(graph, weights, self.model, self.finetune, seed=seed, device=self.device)
+        return last_weights(second, report)
 
 
-def last_weights(stage: Iterator[Progress]) -> Weights:
+def last_weights(stage: Iterator[Progress], report: Callable[[Progress], None] | None = None) -> Weights:
     """Run a stage to its end and give its best weights. Raises ValueError for a stage without an epoch left."""
     for progress in stage:
+        if report is not None:
+            report(progress)
         if progress.is_last:
             return progress.checkpoint().weights()
     raise ValueError("the stage has no epoch left to run: read the weights of its checkpoint, or set more epochs")

@@ -27,6 +27,11 @@ BASELINES = "dyformer.baselines."
 HISTORY_TABLES = ("edges", "steps", "nodes", "interactions")
 
 
+def can_store(forecast: Forecast, method: Embedder | Scorer) -> bool:
+    """Whether `forecast_record` can give the values of a fitted method."""
+    return isinstance(forecast.score, ForecasterScore) or type(method).__module__.startswith(BASELINES)
+
+
 def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int) -> dict[str, Any]:
     """Give what was fitted as plain values for JSON.
 
@@ -36,7 +41,7 @@ def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int)
     fitted, reads_vectors, kind = None, False, type(method)
     if isinstance(forecast.score, ForecasterScore):
         fitted, reads_vectors = forecast.score.fitted.record(), forecast.score.forecaster.vectors_of is not None
-    if fitted is None and not kind.__module__.startswith(BASELINES):
+    if not can_store(forecast, method):
         raise ValueError(f"{kind.__module__}:{kind.__qualname__} cannot be stored: expected a forecaster or a baseline")
     return {
         "fitted": fitted,

@@ -1,0 +1,79 @@
+"""Checks of the arguments of the Python API, and of the process that calls it: errors say what was expected."""
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, SupportsIndex
+
+_used_in: int | None = None  # the process that has used the API
+
+
+class ForkedProcess(RuntimeError):
+    """A child made by fork uses the API after its parent did: threads of libraries are missing there, and it hangs."""
+
+
+def check_process() -> None:
+    """Raise ForkedProcess in a child made by fork if its parent used the API before.
+
+    The threads with which polars computes do not exist in such a child, so that every use of them waits for ever.
+    """
+    global _used_in
+    if _used_in not in (None, os.getpid()):
+        raise ForkedProcess(
+            "this process was made by fork after its parent had used dyformer, and would hang: expected one made by"
+            ' spawn, as by multiprocessing.get_context("spawn") and by a ProcessPoolExecutor with it as `mp_context`'
+        )
+    _used_in = os.getpid()
+
+
+def whole(name: str, value: object, *, least: int) -> int:
+    """Give an argument as an integer; raises ValueError for any other value and for one below `least`."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise ValueError(f"{name} = {value!r}: expected an integer from {least}, found {type(value).__name__}")
+    if (number := operator.index(value)) < least:
+        raise ValueError(f"{name} = {number}: expected an integer from {least}")
+    return number
+
+
+def several(name: str, value: object, *, least: int) -> list[int]:
+    """Give an argument that is an integer, or several of them, as a list; raises ValueError."""
+    if isinstance(value, SupportsIndex) or not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        return [whole(name, value, least=least)]
+    numbers = [whole(name, each, least=least) for each in value]
+    if not numbers:
+        raise ValueError(f"{name} = []: expected one integer at least, from {least}")
+    return numbers
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise ValueError unless a value is one of the allowed ones."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(allowed)}")
+
+
+def settings_of(value: object) -> dict[str, Any]:
+    """Give changes of settings as a dictionary, empty for None; raises ValueError for anything but a mapping."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        found = type(value).__name__
+        raise ValueError(f'settings: expected a dictionary such as {{"model.num_layers": 4}}, found {found} {value!r}')
+    return dict(value)
+
+
+def check_device(device: object) -> None:
+    """Raise ValueError for a device that torch does not know, or that this machine lacks."""
+    import torch
+
+    try:
+        found = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device = {device!r}: expected "cpu", "cuda" or "cuda:1"') from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f'device = {device!r}: this machine has {torch.cuda.device_count()} GPUs; pass device="cpu"')
+
+
+def function_or_none(name: str, value: object) -> None:
+    """Raise ValueError for a value that is neither None nor a function."""
+    if value is not None and not isinstance(value, Callable):
+        raise ValueError(f"{name} = {value!r}: expected a function of one text, such as print, or None")
