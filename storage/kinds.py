@@ -68,6 +68,7 @@ class Declaration(BaseModel, strict=True):
     finished: bool | None = None
     drop_duplicates: bool | None = None
     forms: list[LogForm] = []
+    dataset: str | None = None
 
 
 class Published(BaseModel, strict=True):

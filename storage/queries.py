@@ -24,6 +24,10 @@ KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "sett
 UNREAD = "create view {name} as select error('write the name of the view {name} in the statement') as unread"
 
 
+LOGGING = re.compile(r"\benable_logging\b", re.IGNORECASE)
+"""A log in a file, which may not be written, ends the process: DuckDB raises in a destructor."""
+
+
 class QueryFailed(ValueError):
     """A statement is wrong, or names a view that does not exist."""
 
@@ -42,6 +46,8 @@ def query(layout: Layout, statement: str, on_damage: OnDamage = stop) -> pl.Data
 
     The checksums of all files behind the views that the statement names are verified first.
     """
+    if LOGGING.search(statement):
+        raise QueryFailed("logging of DuckDB cannot be switched on here: write a select over the views")
     with open_views(layout, statement, on_damage) as connection:
         views = ", ".join(view_names(connection)) or "none yet: run `dyformer ingest` first"
         try:

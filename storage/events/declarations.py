@@ -29,7 +29,8 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
     """
     plain = json.loads(json.dumps(record))
     known = declaration(layout, dataset)
-    if known is None and create_record(layout.declaration(dataset), plain):
+    named = plain | {"dataset": dataset}  # so that the record of another dataset in its place is noticed
+    if known is None and create_record(layout.declaration(dataset), named):
         return
     known = known or declaration(layout, dataset) or {}
     for key in fixed:
@@ -40,21 +41,33 @@ def declare(layout: Layout, dataset: str, record: dict[str, Any], *, fixed: tupl
                 f"and ingest it again with {OPTIONS.get(key, key)}"
             )
     if plain != known:
-        write_record(layout.declaration(dataset), plain)
+        write_record(layout.declaration(dataset), named)
 
 
 def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> dict[str, Any] | None:
     """Stored record, None when the log was never declared.
 
     Raises:
-        RecordDamaged: the record was changed, lacks a needed key, or is missing though the log has events.
+        RecordDamaged: the record was changed, is another one, lacks a needed key, or is missing though the log has
+            events.
     """
     remedy = f"remove the log with `dyformer drop {dataset}` and ingest its files again, with the options of before"
     address = layout.declaration(dataset)
     record = read_record(address, remedy, partial(wrong_kind, kinds.Declaration))
     if record is None and has_commits(layout, dataset):
         raise RecordDamaged(address, "is missing, though the log has events", remedy)
+    if record is not None and (other := _other(record, dataset)):
+        raise RecordDamaged(address, other, remedy)
     lacks = [key for key in needed if record is not None and key not in record]
     if lacks:
         raise RecordDamaged(address, f"lacks {', '.join(lacks)}", remedy)
     return record
+
+
+def _other(record: dict[str, Any], dataset: str) -> str | None:
+    """Say that a sound record is not the declaration of a dataset; take its name out of it if it is."""
+    if (name := record.pop("dataset", dataset)) != dataset:  # a record of an earlier version has no name
+        return f"is the record of dataset {name!r}"
+    if record and not record.keys() & kinds.Declaration.model_fields.keys():
+        return f"is a record of another kind ({', '.join(sorted(record)[:3])})"
+    return None

@@ -145,3 +145,11 @@ def test_a_password_is_in_no_output(forecasts: str, capsys: pytest.CaptureFixtur
         main(["export", "mylog", "--to", str(tmp_path / "out"), "--format", "csv"])
     assert not ending.value.code
     assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("to", ["", "  "])
+def test_an_empty_folder_is_no_place_for_an_export(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatabaseFailed, match="--to is empty: expected a folder"):
+        export("mylog", to)
+    assert not list(tmp_path.iterdir())

@@ -109,6 +109,9 @@ def test_the_error_for_a_wrong_statement_lists_the_views(layout: Layout, stateme
         "set enable_external_access = true",
         "attach '{folder}/other.db'",
         "install httpfs",
+        "call enable_logging(level='debug', storage='file', storage_path='{folder}/log')",
+        "CALL Enable_Logging(storage='file', storage_path='{folder}/log')",
+        "select * from \"enable_logging\"(storage='file', storage_path='{folder}/log')",
     ],
 )
 def test_a_statement_reaches_nothing_beside_the_views(layout: Layout, tmp_path: Path, statement: str):

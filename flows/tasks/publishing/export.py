@@ -70,6 +70,8 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
 
 def _check(to: str) -> None:
     """Refuse an address of another kind, which would be taken for a folder and printed, with any password in it."""
+    if not to.strip():
+        raise DatabaseFailed("--to is empty: expected a folder, such as ./exports, or an address")
     if "://" in to and not files.is_remote(to) and not is_database(to):
         raise DatabaseFailed(
             "--to is an address of another kind: expected a folder, s3://bucket/prefix, postgresql://USER@HOST/DATABASE"
