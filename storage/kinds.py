@@ -106,6 +106,20 @@ class EarlierChampion(BaseModel, strict=True):
     space: str
 
 
+class RawContent(BaseModel, strict=True):
+    """The checksum of a raw file, and what shows that it has changed since."""
+
+    sha256: Text
+    num_bytes: Count
+    stamp: list[int | str]
+
+
+class RawFiles(BaseModel, strict=True):
+    """The raw files of a log that were read, by name."""
+
+    files: dict[Text, RawContent]
+
+
 class StoredFile(BaseModel, strict=True):
     """A file of an artifact."""
 

@@ -73,7 +73,13 @@ def local_file(path: str | Path, member: str | None = None, limits: ReadLimits |
     limits = limits or ReadLimits()
     name = os.fsencode(path).decode("utf-8", "backslashreplace")  # a name need not be text, but a message is
     opened = partial(decompressed, name, partial(Path(path).open, "rb"), member, limits)
-    return RawFile(name=name, open=opened, limits=limits)
+    return RawFile(name=name, open=opened, limits=limits, stamp=partial(_stamp, Path(path)))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Size, times, inode and device of a file; the second time is that of the last change, which nobody can set."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
 def decompressed(

@@ -27,6 +27,7 @@ from dyformer.logs.ids import compact, united
 from dyformer.logs.json_lines import json_rows
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.raw_file import (
+    PARQUET_MAGIC,
     DamagedLog,
     EmptyLog,
     NoUsableRows,
@@ -36,7 +37,7 @@ from dyformer.logs.raw_file import (
     first_bytes,
 )
 from dyformer.logs.records import parquet_rows
-from dyformer.logs.sample import PARQUET_MAGIC, START_BYTES, check_text, empty_message
+from dyformer.logs.sample import START_BYTES, check_text, empty_message
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import COMMENT, QUARANTINE_SCHEMA, quarantined, validated
 

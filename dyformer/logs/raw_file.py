@@ -1,14 +1,16 @@
 """A file of a raw log as a name and its bytes; and the errors of a log."""
 
+import hashlib
 import io
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dyformer.logs.limits import ReadLimits
 
+PARQUET_MAGIC = b"PAR1"
 HELD_BYTES = 1 << 26  # of a Parquet file that cannot be read in place: more of it goes to a temporary file
 
 
@@ -18,6 +20,10 @@ class LogError(ValueError):
 
 class LogNotFound(LogError):
     """There is no file at the given address, or reading it is not permitted."""
+
+
+class LogChanged(LogError):
+    """A file that changed while it was read."""
 
 
 class EmptyLog(LogError):
@@ -79,6 +85,45 @@ class RawFile:
     name: str  # as in messages and in the event table
     open: Callable[[], ByteStream]
     limits: ReadLimits = field(default_factory=ReadLimits)
+    stamp: Callable[[], tuple[int | str, ...]] | None = None  # differs once the bytes do; None where they never do
+
+
+def changed(file: RawFile) -> LogChanged:
+    """Make the error of a file that changed while it was read."""
+    return LogChanged(f"{file.name} changed while it was read, so nothing is stored: ingest it once it is complete")
+
+
+def exact_file(file: RawFile, sha256: str) -> RawFile:
+    """Let the streams of a file raise LogChanged at their end if their bytes have another checksum.
+
+    A Parquet file that can be read in place is left as it is, because its end is read first.
+    """
+
+    def opened() -> ByteStream:
+        stream = file.open()
+        is_parquet = isinstance(stream, io.BufferedReader) and stream.peek(4).startswith(PARQUET_MAGIC)
+        return stream if is_parquet else _ExactStream(file, sha256, stream)
+
+    return replace(file, open=opened)
+
+
+class _ExactStream:
+    """A stream whose bytes are compared with a checksum at its end."""
+
+    def __init__(self, file: RawFile, sha256: str, stream: ByteStream):
+        self._file, self._sha256, self._stream = file, sha256, stream
+        self._digest = hashlib.sha256()
+
+    def read(self, size: int = -1, /) -> bytes:
+        part = self._stream.read() if size < 0 else self._stream.read(size)
+        self._digest.update(part)
+        is_end = size < 0 or (size > 0 and not part)
+        if is_end and self._digest.hexdigest() != self._sha256:
+            raise changed(self._file)
+        return part
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def pieces(stream: ByteStream, size: int = 1 << 20) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from dyformer.logs.lines import text_blocks
 from dyformer.logs.plan import SEPARATOR_NAMES, Declared, LogFormat
 from dyformer.logs.quoting import odd_records, parsed
 from dyformer.logs.raw_file import (
+    PARQUET_MAGIC,
     AmbiguousLog,
     DamagedLog,
     EmptyLog,
@@ -32,7 +33,6 @@ FEW_CONTROL = 16  # characters
 MAX_TEXT_LINES = 0.1  # of the lines of a binary file
 LEAST_RECORDS = 0.05  # of the JSON lines have a key that may be a column
 
-PARQUET_MAGIC = b"PAR1"
 FOREIGN = {
     b"SQLite format 3\0": "an SQLite database",
     b"PARE": "an encrypted Parquet file",

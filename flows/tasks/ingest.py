@@ -29,7 +29,8 @@ from storage.events.versions import newest
 from storage.layout import Layout
 from storage.leftovers import remove_dropped, remove_leftovers
 from storage.locks import in_use
-from storage.raw.log_files import Content, content_of, find_logs
+from storage.raw.contents import Content, content_of, exact_files, known_contents, remember_contents
+from storage.raw.log_files import find_logs
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -64,20 +65,19 @@ def ingest_log(
     declared, window = declared_log(layout, dataset, reading)
     stored = history(layout, dataset).to_dicts() if dataset in ingested_datasets(layout) else []
     num_stored = sum(row["num_accepted"] for row in stored)
-    found: dict[Content, RawFile] = {}
-    if "log" in reading or not stored:
-        found = {content_of(file): file for file in find_logs(reading.get("log"), dataset, layout.raw(dataset))}
-    known, fresh = _known_and_fresh(stored, found)
+    logs = _contents(layout, dataset, reading) if "log" in reading or not stored else []
+    known, fresh = _known_and_fresh(stored, logs)
     plan: ReadPlan | None = None
     if stored and not fresh:
-        check_unread(layout, dataset, reading, list(found.values()))
+        check_unread(layout, dataset, reading, [file for _, file in logs])
         check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in known))
     results: dict[str, ReadResult | SpilledRows] = {}
     with _database_if_large(layout, sum(content.num_bytes for content in fresh), num_stored) as database:
         if fresh:
-            plan = sniff_plan(list(fresh.values()), declared)
-            show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
-            results = read_files(fresh, plan, reading, database)
+            with exact_files(fresh) as files:
+                plan = sniff_plan(list(files.values()), declared)
+                show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
+                results = read_files(files, plan, reading, database)
             check_contract(layout, dataset, plan, results, reading)
             declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
         time_R = _sorted_times(layout, dataset, results, database)
@@ -87,6 +87,7 @@ def ingest_log(
         with _committing(layout, dataset, was_there=num_stored > 0):
             declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
+            remember_contents(layout, dataset, ((file.name, content) for content, file in logs))
     rows = known + [asdict(ingest) for ingest in made]
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
     return {
@@ -96,6 +97,13 @@ def ingest_log(
         **counts,
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
+
+
+def _contents(layout: Layout, dataset: str, reading: dict[str, Any]) -> list[tuple[Content, RawFile]]:
+    """Find the files of a log and their contents; a file that was read before is opened only if it has changed."""
+    known = known_contents(layout, dataset)
+    logs = find_logs(reading.get("log"), dataset, layout.raw(dataset))
+    return [(content_of(file, known.get(file.name)), file) for file in logs]
 
 
 def check_logs(readings: Mapping[str, dict[str, Any]]) -> None:
@@ -122,15 +130,19 @@ def _record(
 
 
 def _known_and_fresh(
-    stored: list[dict[str, Any]], found: dict[Content, RawFile]
+    stored: list[dict[str, Any]], logs: list[tuple[Content, RawFile]]
 ) -> tuple[list[dict[str, Any]], dict[Content, RawFile]]:
-    """Return the ingests of the found files (of all files if none was looked for), and the files without one."""
-    if not found:
+    """Return the ingests of the files (of all files if none was looked for), and the files without one."""
+    if not logs:
         return stored, {}
-    digests = {content.sha256 for content in found}
+    digests = {content.sha256 for content, _ in logs}
     known = [row for row in stored if row["batch"] in digests]
     batches = {row["batch"] for row in known}
-    return known, {content: file for content, file in found.items() if content.sha256 not in batches}
+    fresh: dict[Content, RawFile] = {}
+    for content, file in logs:
+        if content.sha256 not in batches:
+            fresh.setdefault(content, file)  # of equal files the first, with its own stamp
+    return known, fresh
 
 
 def read_files(

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import dyformer
 from dyformer.logs.events import ReadResult
-from storage import files
+from storage import disk, files
 from storage.artifacts.artifact import MANIFEST, Draft, Lineage, drafted, record_of
-from storage.disk import named_write, sync_folder
 from storage.events import rows, versions
 from storage.events.disk_rows import SpilledRows
 from storage.events.rows import NODE_COLUMNS, QUARANTINE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS, HeldRows
@@ -26,6 +27,11 @@ from storage.locks import alone
 
 NUM_FOLDERS = 4  # above the commits: the dataset, 2_events, the store, and the folder that has the store's name
 NUM_FILES = 6  # of a commit
+GROUP_ROWS = 1 << 17  # rows that are encoded together
+COMPRESSION = "zstd"
+# A third of the bytes of the usual encodings, so that reading a file includes the time to verify its checksum.
+IDS = frozenset({"source", "target", "id"})
+OF_INTEGERS, OF_IDS = "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY"
 ENGINE = f"dyformer {dyformer.__version__}"
 
 
@@ -136,7 +142,9 @@ def _commit(
     layout: Layout, dataset: str, before: Version, sources: list[_Source], target_side: int, drop_known: bool
 ) -> list[Ingest] | None:
     """Commit sources and return their records, None if another writer committed first."""
-    known = before.rows(NODES, NODE_COLUMNS).sort("node").collect()
+    known = pl.DataFrame(schema=NODE_COLUMNS)
+    if before.number:
+        known = before.rows(NODES, NODE_COLUMNS).sort("node").collect()
     _check_sides(dataset, known, target_side)
     sources = _without_known(before, sources) if drop_known else sources
     number = before.number + 1
@@ -177,9 +185,30 @@ def _written(
     }
     parts = []
     for name, (blocks, columns) in tables.items():
-        num_rows = versions.write_rows(draft, name, _stored_blocks(blocks, columns, same), columns)
+        num_rows = write_rows(draft, name, _stored_blocks(blocks, columns, same), columns)
         parts.append(versions.part_of(draft, same["ingest"], name, num_rows))
     return parts
+
+
+def write_rows(draft: Draft, name: str, blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any]) -> int:
+    """Write blocks of rows as a table of a commit; returns the number of rows. Memory holds some blocks of them."""
+    path = draft.path(f"{name}.parquet")
+    encodings = {name: OF_INTEGERS for name, dtype in columns.items() if dtype == pl.Int64}
+    encodings |= {name: OF_IDS for name in columns if name in IDS}
+    num_rows = 0
+    with disk.named_write(Path(draft.address, path.name)), path.open("wb") as stream:
+        writer = pq.ParquetWriter(
+            stream,
+            _arrow(pl.DataFrame(schema=columns)).schema,
+            compression=COMPRESSION,
+            use_dictionary=[name for name in columns if name not in encodings],  # pyright: ignore[reportArgumentType]
+            column_encoding=encodings,
+        )
+        for rows in _groups(blocks):
+            writer.write_table(_arrow(rows.select(columns.keys())))
+            num_rows += rows.height
+        writer.close()
+    return num_rows
 
 
 def _stored_blocks(
@@ -251,10 +280,10 @@ def _sync(folder: str) -> None:
     """
     if not files.is_remote(folder):
         path = Path(folder)
-        with named_write(path):
+        with disk.named_write(path):
             for above in (path, *list(path.parents)[: NUM_FOLDERS - 1]):
                 if above.exists():
-                    sync_folder(above)
+                    disk.sync_folder(above)
 
 
 def _remove_leftovers(layout: Layout, before: Version) -> None:
@@ -280,6 +309,22 @@ def _listed(address: str) -> set[str]:
     if record is None:
         return set()
     return {f"{address}/{MANIFEST}", *(f"{address}/{entry['path']}" for entry in record["files"].values())}
+
+
+def _groups(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Join small blocks."""
+    waiting: list[pl.DataFrame] = []
+    for block in blocks:
+        if waiting and sum(each.height for each in waiting) >= GROUP_ROWS:
+            yield pl.concat(waiting)
+            waiting = []
+        waiting.append(block)
+    if waiting:
+        yield pl.concat(waiting)
+
+
+def _arrow(rows: pl.DataFrame) -> pa.Table:
+    return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _check_sides(dataset: str, nodes: pl.DataFrame, target_side: int) -> None:

@@ -10,14 +10,12 @@ The first commit makes version 1, and version N is that of the N-th commit.
 import functools
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage import copies, disk, files
 from storage.artifacts.artifact import MANIFEST, ArtifactDamaged, Draft, record_of
@@ -51,11 +49,6 @@ PART_COLUMNS = {
     "num_rows": pl.Int64,
 }
 COUNTED = pl.col("^(version|bytes|num_.*)$")
-GROUP_ROWS = 1 << 17  # rows that are encoded together
-COMPRESSION = "zstd"
-# A third of the bytes of the usual encodings, so that reading a file includes the time to verify its checksum.
-IDS = frozenset({"source", "target", "id"})
-OF_INTEGERS, OF_IDS = "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY"
 
 
 class TableDamaged(Damaged):
@@ -155,29 +148,8 @@ def newest_used(layout: Layout, dataset: str) -> int:
     return next((version for version in found if files.find(f"{folder}/version={version}")), 0)
 
 
-def write_rows(draft: Draft, name: str, blocks: Iterable[pl.DataFrame], columns: Mapping[str, Any]) -> int:
-    """Write blocks of rows as a table of a commit; returns the number of rows. Memory holds some blocks of them."""
-    path = draft.path(f"{name}.parquet")
-    encodings = {name: OF_INTEGERS for name, dtype in columns.items() if dtype == pl.Int64}
-    encodings |= {name: OF_IDS for name in columns if name in IDS}
-    num_rows = 0
-    with disk.named_write(Path(draft.address, path.name)), path.open("wb") as stream:
-        writer = pq.ParquetWriter(
-            stream,
-            _arrow(pl.DataFrame(schema=columns)).schema,
-            compression=COMPRESSION,
-            use_dictionary=[name for name in columns if name not in encodings],  # pyright: ignore[reportArgumentType]
-            column_encoding=encodings,
-        )
-        for rows in _groups(blocks):
-            writer.write_table(_arrow(rows.select(columns.keys())))
-            num_rows += rows.height
-        writer.close()
-    return num_rows
-
-
 def part_of(draft: Draft, version: int, name: str, num_rows: int) -> dict[str, Any]:
-    """Complete a table of a commit that `write_rows` has written; returns its row among the parts."""
+    """Complete a table of a commit that was written; returns its row among the parts."""
     return {"version": version, "name": name, **draft.add(f"{name}.parquet"), "num_rows": num_rows}
 
 
@@ -266,19 +238,3 @@ def _checked_list(
     ):
         return None
     return tuple(table.to_dicts())
-
-
-def _groups(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Join small blocks."""
-    waiting: list[pl.DataFrame] = []
-    for block in blocks:
-        if waiting and sum(each.height for each in waiting) >= GROUP_ROWS:
-            yield pl.concat(waiting)
-            waiting = []
-        waiting.append(block)
-    if waiting:
-        yield pl.concat(waiting)
-
-
-def _arrow(rows: pl.DataFrame) -> pa.Table:
-    return rows.to_arrow(compat_level=pl.CompatLevel.oldest())

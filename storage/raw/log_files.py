@@ -5,13 +5,11 @@ import difflib
 import fnmatch
 import functools
 import glob
-import hashlib
 import io
 import os
 import tempfile
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO
@@ -21,9 +19,10 @@ from pydantic import ValidationError
 from dyformer.logs.compression import decompressed, local_file
 from dyformer.logs.datasets import Dataset, dataset_named
 from dyformer.logs.limits import ReadLimits
-from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile, pieces
+from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile
 from dyformer.logs.synthetic import generated_log
 from storage import files
+from storage.raw.contents import content_of
 
 LOGS_VARIABLE = "DYFORMER_LOGS"
 COMPRESSED = ("", ".gz", ".bz2", ".zst")
@@ -32,14 +31,6 @@ FETCH_TIMEOUT = 30  # seconds without a byte
 
 class ChecksumMismatch(LogError):
     """Fetched bytes differ from the published ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """Checksum and number of a file's decompressed bytes."""
-
-    sha256: str
-    num_bytes: int
 
 
 def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -> list[RawFile]:
@@ -75,7 +66,7 @@ def raw_file(address: str, member: str | None = None) -> RawFile:
     if not files.is_remote(address):
         return local_file(address, member, limits)
     opened = functools.partial(decompressed, address, functools.partial(_opened, address), member, limits)
-    return RawFile(name=address, open=opened, limits=limits)
+    return RawFile(name=address, open=opened, limits=limits, stamp=functools.partial(files.stamp, address))
 
 
 def limits_from_environment() -> ReadLimits:
@@ -95,15 +86,6 @@ def _opened(address: str) -> BinaryIO:
         return files.open_stream(address)
     except OSError as error:
         raise LogNotFound(f"{address} cannot be opened ({error}); check its name, and that you may read it") from error
-
-
-def content_of(file: RawFile) -> Content:
-    """Read a file to its end to get the checksum and the number of its decompressed bytes."""
-    digest, num_bytes = hashlib.sha256(), 0
-    for part in pieces(file.open()):
-        digest.update(part)
-        num_bytes += len(part)
-    return Content(sha256=digest.hexdigest(), num_bytes=num_bytes)
 
 
 def _named(spec: str) -> list[str]:

@@ -21,7 +21,7 @@ from storage.artifacts.artifact import MANIFEST, lineage_of
 from storage.artifacts.artifact import digest as digest_of
 from storage.artifacts.artifact import names as names_of
 from storage.checksums import sha256
-from storage.events import versions
+from storage.events import commits, versions
 from storage.events.commits import append, append_all
 from storage.events.table import (
     DatasetNotIngested,
@@ -368,7 +368,7 @@ def test_events_that_an_earlier_source_of_the_commit_has_are_left_out_on_request
 
 
 def test_a_commit_of_many_rows_is_encoded_in_groups(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(versions, "GROUP_ROWS", 50)
+    monkeypatch.setattr(commits, "GROUP_ROWS", 50)
     monkeypatch.setattr("storage.events.rows.BLOCK_ROWS", 20)
     many = result([(f"n{row % 97}", f"m{row % 89}", row) for row in range(1000)], bad=["x"] * 3)
     append(layout, "chat", many, "sha")

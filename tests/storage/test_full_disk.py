@@ -8,7 +8,7 @@ import pytest
 
 from storage.artifacts.artifact import drafted
 from storage.disk import WriteFailed
-from storage.events.versions import write_rows
+from storage.events.commits import write_rows
 
 
 @pytest.mark.parametrize("num_rows", [1, 20_000])  # written when the file is closed, and before

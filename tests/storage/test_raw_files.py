@@ -22,7 +22,8 @@ from dyformer.logs.plan import Declared
 from dyformer.logs.raw_file import DamagedLog, LogError
 from dyformer.logs.sniffing import sniff_plan
 from storage.files import write_bytes
-from storage.raw.log_files import ChecksumMismatch, LogNotFound, content_of, find_logs
+from storage.raw.contents import content_of
+from storage.raw.log_files import ChecksumMismatch, LogNotFound, find_logs
 
 LOG = b"".join(b"u%d,v%d,%d\n" % (i, i % 3, 1_700_000_000 + i) for i in range(2_000))
 LOG_SHA256 = hashlib.sha256(LOG).hexdigest()
