@@ -105,6 +105,7 @@ def _is_text(item: ast.AST) -> bool:
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
+    """Name the modules of the project that a statement, or a part of one, imports when it runs."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if _path(alias.name) is not None)
     elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -113,14 +114,16 @@ def _imports(node: ast.AST) -> Iterator[str]:
             name = f"{node.module}.{alias.name}"
             yield from [module for module in (name, node.module) if _path(module) is not None][:1]
     else:
-        for child in _executed(node):
-            yield from _imports(child)
+        for statement in _statements(node):
+            yield from _imports(statement)
 
 
-def _executed(node: ast.AST) -> list[ast.AST]:
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == FOR_TYPES:
-        return list(node.orelse)
-    return list(ast.iter_child_nodes(node))
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Give what stands below a statement, because no expression imports; nothing that only type checkers read."""
+    is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == FOR_TYPES
+    for name in ("orelse",) if is_for_types else ("body", "orelse", "handlers", "finalbody", "cases"):
+        part = getattr(node, name, None)
+        yield from part if isinstance(part, list) else ()
 
 
 @cache

@@ -15,7 +15,9 @@ SOURCES = {
     "from toy.deep import inner\n\n\n"
     'def double(x):\n    """Double a number."""\n    return 2 * x  # exactly\n',
     "deep/__init__": "",
-    "deep/inner": "def late():\n    import toy.late\n    return toy.late.value\n",
+    "deep/inner": "def late():\n    try:\n        import toy.late\n    finally:\n        import toy.last\n"
+    "    return toy.late.value\n",
+    "last": "value = 1\n",
     "late": "value = 1\n",
     "table": "import toy.formula\nvalue = 1\n",
 }
@@ -51,8 +53,8 @@ def digest_after(toy: Path, name: str, old: str, new: str) -> str:
 
 
 def test_a_module_stands_on_all_that_it_imports_when_it_runs(toy: Path):
-    assert modules_behind("toy.formula") == {"toy.formula", "toy.deep.inner", "toy.late"}
-    assert modules_behind("toy.table") == {"toy.table", "toy.formula", "toy.deep.inner", "toy.late"}
+    assert modules_behind("toy.formula") == {"toy.formula", "toy.deep.inner", "toy.late", "toy.last"}
+    assert modules_behind("toy.table") == {"toy.table", "toy.formula", "toy.deep.inner", "toy.late", "toy.last"}
 
 
 @pytest.mark.parametrize(
