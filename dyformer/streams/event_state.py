@@ -243,9 +243,9 @@ def candidate_rows(
 ) -> Iterator[CandidateRows]:
     """Give the candidates of queries in order of time and their features, in one pass over the log.
 
-    A query reads the first `num_visible_Q` events. With the chosen targets `target_Q` (for fitting) a query whose
-    target is a past partner gets no new candidates, and there is no `rest_QC`. The arrays are those of the block: use
-    them before the next one.
+    A query reads the first `num_visible_Q` events. With one side a source is no candidate of its own. With the chosen
+    targets `target_Q` (for fitting) a query whose target is a past partner gets no new candidates, and there is no
+    `rest_QC`. The arrays are those of the block: use them before the next one.
     """
     limits, num_queries = settings.limits, len(queries)
     state = empty_state(log.num_sources, log.num_targets, settings)
@@ -375,6 +375,12 @@ class EventState:
         source_Q, time_Q, num_visible_Q, target_Q = np.array([[source], [at], [0], [-1]])
         queries = (source_Q, time_Q, num_visible_Q, target_Q, np.zeros((1, 0), dtype=np.int64))
         return _collected(state, self._waiting, 0, queries, buffers, limits, 0)[0]
+
+    def allocated_bytes(self) -> dict[str, int]:
+        """Give the memory of each table with its hash buckets, of the sources and of the targets."""
+        tables = {name: getattr(self._state, name) for name in TABLES}
+        sizes = {name: sum(column.nbytes for column in table) for name, table in tables.items()}
+        return sizes | {"source": self._state.source_N.nbytes, "target": self._state.target_D.nbytes}
 
     def to_arrays(self) -> dict[str, NDArray]:
         """Give all that the state is made from again; the same events give the same bytes, however they were cut.

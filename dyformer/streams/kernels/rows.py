@@ -341,13 +341,16 @@ def _find_new(search, state, query):
 
 @njit
 def _past_rows(row_RF, target_R, state, query, limits, scratch):
-    slot, count = query.last_slot, 0
+    slot, recency, count = query.last_slot, 0, 0
     while slot >= 0 and count < limits.max_past:
-        target_R[count] = state.contacts.slot_S[slot].column
-        row_RF[count] = scratch.common_F
-        _fill_row(row_RF[count], state, query, target_R[count], slot, count, limits.has_replies)
+        target = state.contacts.slot_S[slot].column
+        if limits.two_sides or target != query.source:
+            target_R[count] = target
+            row_RF[count] = scratch.common_F
+            _fill_row(row_RF[count], state, query, target, slot, recency, limits.has_replies)
+            count += 1
         slot = np.int64(state.contacts.slot_S[slot].older)
-        count += 1
+        recency += 1
     _fill_ranks(row_RF[:count], scratch.ranked_F)
     return count
 

@@ -1,0 +1,87 @@
+"""1M events through the streaming state -> events a CPU second, CPU milliseconds a query, and bytes of memory.
+
+Two logs: one whose sources return to a few targets, as most logs do, and one in which nearly every pair is new, which
+is the most expensive. The seconds contain the growth of the tables, and no compilation.
+"""
+
+import measure
+import numpy as np
+
+from dyformer.streams.event_log import EventLog, EventQueries
+from dyformer.streams.event_state import TABLES, EventState, StateSettings, candidate_rows
+
+NUM_EVENTS = 1_000_000
+NUM_SOURCES, NUM_TARGETS = 100_000, 50_000
+NUM_QUERIES = 2_000
+MAX_SECONDS = 10.0
+
+
+def log_of(returning: float, seed: int = 0) -> EventLog:
+    """Make events with power-law ends over a month; a fraction of them goes to one of three targets of the source."""
+    generator = np.random.default_rng(seed)
+    ends = []
+    for num_nodes in (NUM_SOURCES, NUM_TARGETS):
+        cumulative_N = np.cumsum(np.arange(1, num_nodes + 1) ** (-2 / 3))
+        ends.append(np.searchsorted(cumulative_N / cumulative_N[-1], generator.random(NUM_EVENTS)))
+    usual_E = (ends[0] * 7 + generator.integers(0, 3, NUM_EVENTS)) % NUM_TARGETS
+    return EventLog(
+        source_E=ends[0],
+        target_E=np.where(generator.random(NUM_EVENTS) < returning, usual_E, ends[1]),
+        time_E=np.sort(generator.integers(0, 30 * 86_400, NUM_EVENTS)),
+        weight_E=np.ones(NUM_EVENTS),
+        num_sources=NUM_SOURCES,
+        num_targets=NUM_TARGETS,
+        two_sides=True,
+        seconds=1.0,
+    )
+
+
+def main() -> None:
+    """Measure both logs."""
+    for name, returning in (("returning", 0.9), ("new", 0.0)):
+        log, settings = log_of(returning), StateSettings(two_sides=True, seconds=1.0)
+        EventState(NUM_SOURCES, NUM_TARGETS, settings).observe(log.head(10))
+        states: list[EventState] = []
+
+        def observe(log: EventLog = log, settings: StateSettings = settings, states: list = states) -> None:
+            states[:] = [EventState(NUM_SOURCES, NUM_TARGETS, settings)]
+            states[0].observe(log)
+
+        seconds = measure.medians(measure.cpu_seconds({"observe": observe}, rounds=3))["observe"]
+        verdict = "met" if seconds <= MAX_SECONDS else "missed"
+        print(f"event-state-{name} CPU seconds of 1M events {seconds:.2f} target {MAX_SECONDS:.0f} {verdict}")
+        arrays = states[0].to_arrays()
+        used = {table: len(arrays[f"{table}.count"]) for table in TABLES}
+        print(f"event-state-{name} slots {used}")
+        allocated = states[0].allocated_bytes()
+        for table, num_slots in used.items():
+            part = sum(values.nbytes for key, values in arrays.items() if key.startswith(f"{table}."))
+            sizes = f"{part / num_slots:.0f}, allocated {allocated[table] / num_slots:.0f}"
+            print(f"event-state-{name} {table} bytes a slot {sizes}")
+        for side, num_nodes in (("source", NUM_SOURCES), ("target", NUM_TARGETS)):
+            part = sum(values.nbytes for key, values in arrays.items() if key.startswith(f"{side}."))
+            print(f"event-state-{name} bytes a {side} {part / num_nodes:.0f}")
+        print(f"event-state-{name} MB {sum(allocated.values()) / 1e6:.0f}")
+        print(f"event-state-{name} CPU ms of a query's candidates {query_milliseconds(log, settings):.2f}")
+
+
+def query_milliseconds(log: EventLog, settings: StateSettings) -> float:
+    """Give the CPU milliseconds of one query's candidates, as the difference between many queries and one."""
+    source_Q = log.source_E[-NUM_QUERIES:]
+    full = EventQueries(
+        source_Q=source_Q,
+        time_Q=np.full(NUM_QUERIES, log.time_E[-1] + 1),
+        num_visible_Q=np.full(NUM_QUERIES, NUM_EVENTS),
+        candidate_QC=np.zeros((NUM_QUERIES, 1), dtype=np.int64),
+    )
+    one = EventQueries(**{key: column[:1] for key, column in vars(full).items()})
+    jobs = {
+        "many": lambda: sum(len(rows.row_RF) for rows in candidate_rows(log, full, settings)),
+        "one": lambda: sum(len(rows.row_RF) for rows in candidate_rows(log, one, settings)),
+    }
+    seconds = measure.medians(measure.cpu_seconds(jobs, rounds=1))
+    return 1e3 * (seconds["many"] - seconds["one"]) / (NUM_QUERIES - 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Events -> the probability of each target to be the next of a source: a gate, past partners, and new ones.
+
+R rows of candidates    F features    Q queries    C candidates    D targets    K best targets
+
+P(target) = (1 - P(new)) x softmax over the past partners, or P(new) x P(retrieved | new) x softmax over the new ones
+that the state's lists hold. A target without a row follows below these, by its newly won partners. The features are
+those of `dyformer.streams.event_state`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dyformer.scoring.event_heads import GateHead, GroupHead, fit_gate, fit_groups, softmax
+from dyformer.scoring.event_tables import FitTables, fit_tables
+from dyformer.streams.event_log import EventLog, EventQueries
+from dyformer.streams.event_state import HALF_LIVES, CandidateRows, EventState, StateSettings, candidate_rows
+
+
+@njit(nogil=True, cache=True)
+def _spread_scores(score_QC, probability_R, target_R, start_Q1, candidate_QC, num_targets):
+    # Where a candidate has a row, its probability replaces its score. `row_D` maps targets to rows of one query.
+    row_D = np.full(num_targets, -1)
+    for query in range(len(start_Q1) - 1):
+        for row in range(start_Q1[query], start_Q1[query + 1]):
+            row_D[target_R[row]] = row
+        for column in range(score_QC.shape[1]):
+            row = row_D[candidate_QC[query, column]] if candidate_QC.shape[1] else row_D[column]
+            if row >= 0:
+                score_QC[query, column] = probability_R[row]
+        for row in range(start_Q1[query], start_Q1[query + 1]):
+            row_D[target_R[row]] = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedEventForecaster:
+    """The three heads, and the settings of the state whose features they read."""
+
+    settings: StateSettings
+    gate: GateHead
+    past: GroupHead
+    new: GroupHead
+    retrieved: float  # fraction of new targets that the state's lists hold
+
+    def __call__(self, log: EventLog, queries: EventQueries) -> Iterator[NDArray[np.float64]]:
+        """Give the scores [n, C] of consecutive queries, a `RankEvents`.
+
+        A candidate with a row has its probability. One without has a positive score below all of these, and with one
+        side the source itself has 0.
+        """
+        first = 0
+        for rows in candidate_rows(log, queries, self.settings):
+            end = first + len(rows.num_past_Q)
+            every = np.zeros((end - first, 0), dtype=np.int64)
+            candidate_QC = every if queries.candidate_QC is None else queries.candidate_QC[first:end]
+            score_QC = self._scores(rows, candidate_QC, log.num_targets)
+            if not log.two_sides:
+                columns_QC = candidate_QC if candidate_QC.shape[1] else np.arange(log.num_targets)
+                score_QC[columns_QC == queries.source_Q[first:end, None]] = 0
+            yield score_QC
+            first = end
+
+    def _scores(self, rows: CandidateRows, candidate_QC: NDArray[np.int64], num_targets: int) -> NDArray[np.float64]:
+        probability_R = self.probabilities(rows)
+        start_Q1 = np.concatenate([[0], np.cumsum(rows.num_past_Q + rows.num_new_Q)])
+        padded_R = np.append(probability_R, np.inf)  # so that a query without rows has a part, too
+        least_Q = np.minimum.reduceat(padded_R, start_Q1[:-1])
+        least_Q = np.where(np.diff(start_Q1) > 0, least_Q, 1.0)
+        score_QC = least_Q[:, None] * (0.5 + np.arctan(rows.rest_QC.astype(np.float64)) / np.pi)
+        _spread_scores(score_QC, probability_R, rows.target_R, start_Q1, candidate_QC, num_targets)
+        return score_QC
+
+    def probabilities(self, rows: CandidateRows) -> NDArray[np.float64]:
+        """Give the probability [R] that a candidate is the target of its query's event."""
+        part_Q2 = np.column_stack([rows.num_past_Q, rows.num_new_Q])
+        start = np.concatenate([[0], np.cumsum(part_Q2)])
+        is_new_R = np.repeat(np.tile([False, True], len(part_Q2)), part_Q2.ravel())
+        logit_R = np.empty(len(rows.row_RF))
+        for head, chosen_R in ((self.past, ~is_new_R), (self.new, is_new_R)):
+            logit_R[chosen_R] = head.logits(rows.row_RF[chosen_R])
+        new_Q = np.ones(len(part_Q2))
+        has_past_Q = rows.num_past_Q > 0
+        new_Q[has_past_Q] = self.gate.probability(rows.row_RF[start[:-1:2][has_past_Q]])
+        part_probability_Q2 = np.column_stack([1 - new_Q, new_Q * self.retrieved])
+        return softmax(logit_R, start) * np.repeat(part_probability_Q2.ravel(), part_Q2.ravel())
+
+    def record(self) -> dict[str, Any]:
+        """Give plain values for JSON, of which `from_record` makes an equal object."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "FittedEventForecaster":
+        """Read the values of `record`."""
+        settings = record["settings"]
+        return cls(
+            settings=StateSettings(**{**settings, "half_lives": tuple(settings["half_lives"])}),
+            gate=GateHead.from_record(record["gate"]),
+            past=GroupHead.from_record(record["past"]),
+            new=GroupHead.from_record(record["new"]),
+            retrieved=record["retrieved"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankedTargets:
+    """The most probable targets of a source as of a time, the best first."""
+
+    target_K: NDArray[np.int64]
+    probability_K: NDArray[np.float64]
+    is_new_K: NDArray[np.bool_]  # whether the source had no event with the target
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LiveForecaster:
+    """A fitted forecaster and the state of all events so far: every event counts as soon as it is observed."""
+
+    fitted: FittedEventForecaster
+    state: EventState
+
+    def observe(self, events: EventLog) -> None:
+        """Take events that follow those observed so far. Raises ValueError like `EventState.observe`."""
+        self.state.observe(events)
+
+    def rank(self, source: int, *, at: int, k: int = 10) -> RankedTargets:
+        """Rank the source's next targets as of a time, from the events before it: at most k of those with a row.
+
+        The probabilities are those of `FittedEventForecaster` with all events before `at` visible. Equal ones are in
+        the order of the state's lists. Raises ValueError like `EventState.features`.
+        """
+        rows = self.state.candidates(source, at=at)
+        probability_R = self.fitted.probabilities(rows)
+        best_K = np.argsort(-probability_R, kind="stable")[:k]
+        return RankedTargets(
+            target_K=rows.target_R[best_K],
+            probability_K=probability_R[best_K],
+            is_new_K=best_K >= rows.num_past_Q[0],
+        )
+
+
+def live_forecaster(fitted: FittedEventForecaster, log: EventLog) -> LiveForecaster:
+    """Give a forecaster that has observed the events of a log."""
+    state = EventState(log.num_sources, log.num_targets, fitted.settings)
+    state.observe(log)
+    return LiveForecaster(fitted=fitted, state=state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventForecaster:
+    """Rank a source's next target by counts of all events so far: three small models of boosted trees.
+
+    The heads are fitted on the training events; validation chooses numbers of rounds and makes probabilities of
+    outputs. The first events of the log are left out, because little is known then.
+    """
+
+    directed: bool = True  # with one side: False lets an event count for both of its ends
+    half_lives: tuple[float, ...] = HALF_LIVES  # in seconds
+    left_out: float = 0.1  # fraction of the training events, the earliest ones
+    gate_rounds: int = 120
+    past_rounds: int = 360
+    new_rounds: int = 120
+
+    def fit_events(
+        self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int
+    ) -> "FittedEventForecaster":
+        """Fit on the events of `training`, choose on those of `validation`: both as `Ranker` has them."""
+        settings = StateSettings(
+            two_sides=log.two_sides, seconds=log.seconds, directed=self.directed, half_lives=self.half_lives
+        )
+        num_left_out = int(self.left_out * len(training))
+        names = ("source_Q", "time_Q", "num_visible_Q")
+        joined = {name: np.concatenate([getattr(training, name), getattr(validation, name)]) for name in names}
+        queries = EventQueries(**{name: column[num_left_out:] for name, column in joined.items()})
+        generator, num_training = np.random.default_rng(seed), len(training) - num_left_out
+        return self._fitted(*fit_tables(log, queries, settings, num_training, generator), settings, seed)
+
+    def _fitted(
+        self, training: FitTables, validation: FitTables, settings: StateSettings, seed: int
+    ) -> "FittedEventForecaster":
+        past, new = (training.past, validation.past), (training.new, validation.new)
+        return FittedEventForecaster(
+            settings=settings,
+            gate=fit_gate(training.gate, validation.gate, num_rounds=self.gate_rounds, seed=seed),
+            past=fit_groups(*past, num_rounds=self.past_rounds, num_leaves=15, lambdarank=True, seed=seed),
+            new=fit_groups(*new, num_rounds=self.new_rounds, num_leaves=31, lambdarank=False, seed=seed),
+            retrieved=(validation if validation.num_new else training).retrieved,
+        )
