@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -38,6 +39,10 @@ def test_stack_is_ready_refuses_a_second_one_and_ends_at_ctrl_c(tmp_path: Path) 
             assert again.returncode == 0, again.stderr
             assert "up to date" in again.stdout
             assert "made" not in again.stdout
+        emit = "from prefect.events import emit_event; emit_event('by-a-socket', {'prefect.resource.id': 'a'})"
+        subprocess.run([sys.executable, "-c", emit], env=up.environment | up.login, check=True)
+        events = {"filter": {"event": {"name": ["by-a-socket"]}}}
+        wait_until(lambda: up.request("/events/filter", events)["total"], 30, "the event did not arrive")
         assert len(marked(up.record["mark"])) >= 3
         output = up.stop(signal.SIGINT)
         assert up.process.returncode == 0, output
