@@ -62,10 +62,11 @@ def print_tables(tables: "list[PrintedTable]") -> None:
 def counts_line(counts: dict[str, Any]) -> str:
     """Format the number of rows read from a log, and the number that became events."""
     read, accepted, quarantined, dropped, duplicates = (f"{counts[name]:,}" for name in COUNTS)
-    comments = counts["num_comments"]
+    comments, alike = counts["num_comments"], counts.get("num_alike", 0)
     return (
         f"{counts['dataset']}: {read} rows read = {accepted} accepted + {quarantined} quarantined + {dropped} dropped"
         f" ({duplicates} exact duplicates); event table version {counts['version']}"
+        f"{f'; {alike:,} more rows have the ends and the time of another, but other columns' if alike else ''}"
         f"{f'; comment lines left out: {comments:,}' if comments else ''}"
         f"{'' if counts['changed'] else ', no new rows'}"
     )

@@ -42,14 +42,19 @@ from dyformer.logs.time_windows import TimeUnit
 from dyformer.logs.validation import COMMENT, QUARANTINE_SCHEMA, quarantined, validated
 
 CONTENT = ("source", "target", "time", "weight", "label")
-"""Rows equal in these are exact duplicates."""
+"""Rows equal in these, and in their columns that no role reads, are exact duplicates."""
+
+REST = "rest"
+"""A hash of a row with its unread columns, in the blocks of a log that has some; else null."""
 
 EVENT_COLUMNS = (*CONTENT, "file", "line")
+
+ALIKE = ("source", "target", "time")
 
 ABSENT = {"weight": pl.lit(1.0), "label": pl.lit(None, pl.Int8)}
 """The value of every event if the log lacks the column."""
 
-NUMBERS = {pl.UInt32: np.uint32, pl.Int64: np.int64, pl.Float64: np.float64}
+NUMBERS = {pl.UInt32: np.uint32, pl.UInt64: np.uint64, pl.Int64: np.int64, pl.Float64: np.float64}
 """Types of the columns that have a value in every event."""
 
 BLOCK_BYTES = 1 << 22
@@ -68,20 +73,26 @@ class ReadResult:
     num_dropped: int  # duplicates, dropped because the user wants it
     num_duplicates: int  # usable rows equal to an earlier one, whether dropped or not
     num_comments: int = 0  # lines that begin with a comment mark
+    num_alike: int = 0  # usable rows with the ends and the time of an earlier one that are no exact duplicates
 
 
 def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bool = False) -> ReadResult:
     """Read every row of a log, in the order of the files.
 
     Exact duplicates count as separate interactions (two messages in one second). With `drop_duplicates` only the first
-    of equal rows, over all files, is kept.
+    of equal rows, over all files, is kept. Rows that differ in a column that no role reads are not equal.
 
     Raises EmptyLog, DamagedLog and ColumnNotFound with the file; UnreadableTime or NoUsableRows where no row is usable.
     """
     events, quarantine, num_comments = _all_rows(files, plan)
     events, quarantine = _without_far_times(events, quarantine, files[0].limits.max_years_apart, plan.time_unit)
-    is_repeat_R = repeats(events.select(name for name in CONTENT if name in plan.columns.by_role()))
+    read = [name for name in CONTENT if name in plan.columns.by_role()]
+    is_repeat_R = repeats(events.select(read + ([REST] if plan.has_unread else [])))
     num_usable, num_duplicates = events.height, int(is_repeat_R.sum())
+    num_alike = 0
+    if plan.has_unread or len(read) > len(ALIKE):
+        num_alike = int(repeats(events.select(ALIKE)).sum()) - num_duplicates
+    events = events.drop(REST)
     if drop_duplicates and num_duplicates:
         columns = [events.select(name) for name in EVENT_COLUMNS]
         del events
@@ -97,6 +108,7 @@ def read_events(files: Sequence[RawFile], plan: ReadPlan, *, drop_duplicates: bo
         num_quarantined=quarantine.height,
         num_dropped=num_usable - events.height,
         num_duplicates=num_duplicates,
+        num_alike=num_alike,
     )
 
 
@@ -117,11 +129,14 @@ def _without_far_times(
 
 
 def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, int]]:
-    """Read one file block by block: events, whose ids are String or Int64, quarantined rows, number of comments."""
+    """Read one file block by block: events, whose ids are String or Int64, quarantined rows, number of comments.
+
+    Events have EVENT_COLUMNS and REST.
+    """
     constants = _constants(file, plan)
-    columns = [name for name in EVENT_COLUMNS if name not in constants]
+    columns = [name for name in (*EVENT_COLUMNS, REST) if name not in constants]
     for texts in raw_rows(file, plan):
-        rows = validated(texts, plan)
+        rows = _with_rest(validated(texts, plan), plan)
         is_bad = rows.select(pl.col("reason").is_not_null()).to_series()
         events, quarantine, num_comments = rows.select(columns), QUARANTINE_SCHEMA.to_frame(), 0
         if is_bad.any():
@@ -130,7 +145,18 @@ def event_blocks(file: RawFile, plan: ReadPlan) -> Iterator[tuple[pl.DataFrame, 
             bad = bad.filter(pl.col("reason") != COMMENT)
             quarantine = quarantined(bad.with_columns(file=pl.lit(file.name)), plan)
             events = events.filter(~is_bad)
-        yield events.with_columns(**constants).select(EVENT_COLUMNS), quarantine, num_comments
+        yield events.with_columns(**constants).select(*EVENT_COLUMNS, REST), quarantine, num_comments
+
+
+def _with_rest(rows: pl.DataFrame, plan: ReadPlan) -> pl.DataFrame:
+    """Add the hash of each row with its unread columns: of its text, or in Parquet of their values."""
+    if not plan.has_unread:
+        return rows.with_columns(pl.lit(None, pl.UInt64).alias(REST))
+    if REST in rows.columns:
+        return rows
+    fields = [pl.col(name).cast(pl.String).fill_null("") for name in rows.columns if name.startswith("field_")]
+    text = pl.concat_str(fields, separator=str(plan.separator)) if fields else pl.col("raw")
+    return rows.with_columns(text.hash(0).alias(REST))
 
 
 def raw_rows(file: RawFile, plan: ReadPlan, *, block_bytes: int = BLOCK_BYTES) -> Iterator[pl.DataFrame]:
@@ -219,9 +245,9 @@ def _all_rows(files: Sequence[RawFile], plan: ReadPlan) -> tuple[pl.DataFrame, p
                 yield compact(events.drop(constants))
 
     for file in files:
-        constants = _constants(file, plan)
+        constants = _constants(file, plan) | ({} if plan.has_unread else {REST: pl.lit(None, pl.UInt64)})
         pieces = in_pieces(usable(file, constants))
-        good += [piece.with_columns(**constants).select(EVENT_COLUMNS) for piece in pieces]
+        good += [piece.with_columns(**constants).select(*EVENT_COLUMNS, REST) for piece in pieces]
     quarantine = pl.concat(bad)
     check_usable(sum(piece.height for piece in good), quarantine, files, plan, num_comments)
     return pl.concat(united(good), rechunk=False), quarantine, num_comments

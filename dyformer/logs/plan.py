@@ -65,6 +65,18 @@ class ReadPlan:
     since_epoch: bool = False  # most counts of the sample are times of the years from 1973 on
     notes: tuple[str, ...] = ()  # each guess and its reason
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether rows have columns that no role reads."""
+        num_fields = len(self.names) if self.format != "delimited" else self.min_fields
+        return num_fields > len(self.columns.by_role()) or (self.format == "delimited" and self.max_fields is None)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The columns that no role reads, as far as they have names."""
+        read = {position(role, at, self.names, len(self.names), "") for role, at in self.columns.by_role().items()}
+        return tuple(name for at, name in enumerate(self.names) if at not in read)
+
 
 def declared_by(dataset: Dataset) -> Declared:
     """Declare the properties of a known log."""
@@ -90,6 +102,8 @@ def describe(plan: ReadPlan) -> str:
         f"time     {UNIT_NAMES[plan.time_unit]}",
         f"nodes    {spaces}, {'directed' if plan.directed else 'undirected'}",
     ]
+    if plan.has_unread:
+        lines.append(f"unread   {listed(plan.unread) if plan.names else 'the other columns'}")
     return "\n".join(lines + [f"guessed  {note}" for note in plan.notes])
 
 

@@ -91,7 +91,9 @@ def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
         roles = {role: names[position(role, column, names, len(names), file.name)] for role, column in columns}
         for role, name in roles.items():
             _check_column(table, role, name, file.name)
-        for batch in table.iter_batches(BATCH_ROWS, columns=sorted(set(roles.values()))):
+        unread = sorted(set(names) - set(roles.values())) if plan.has_unread else []
+        for batch in table.iter_batches(BATCH_ROWS, columns=sorted({*roles.values(), *unread})):
+            others = [_whole(batch.column(at)) for at, name in enumerate(batch.schema.names) if name in unread]
             arrays = {role: _whole(batch.column(name)) for role, name in roles.items()}
             texts = {role: _texts(array) for role, array in arrays.items() if not _is_clock(role, array)}
             is_bad = pl.Series([False]).new_from_index(0, batch.num_rows)
@@ -105,9 +107,19 @@ def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:
                 pl.col(pl.Datetime),
                 line=pl.int_range(first_row, first_row + batch.num_rows),
                 raw=pl.lit(None, pl.String),
+                **({"rest": _hashed(others)} if unread else {}),
                 reason=pl.when(is_bad).then(pl.lit("not UTF-8 text")).when(is_inexact).then(pl.lit(INEXACT_ID)),
             )
             first_row += batch.num_rows
+
+
+def _hashed(arrays: "Sequence[pa.Array]") -> pl.Series:
+    """Hash the values of columns, row by row."""
+    texts = [
+        _texts(array)[0] if _is_single(array.type) else pl.Series(map(str, array.to_pylist()), dtype=pl.String)
+        for array in arrays
+    ]
+    return pl.select(pl.struct(pl.lit(text).alias(str(at)) for at, text in enumerate(texts)).hash(0)).to_series()
 
 
 def parquet_start(file: RawFile, num_rows: int) -> tuple[tuple[str, ...], list[list[str]], tuple[int, ...]]:

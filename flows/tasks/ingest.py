@@ -95,6 +95,7 @@ def ingest_log(
         "version": newest_version(layout, dataset),
         "changed": any(ingest.changed for ingest in made),
         **counts,
+        "num_alike": sum(result.num_alike for result in results.values()),
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
 

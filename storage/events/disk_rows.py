@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 EVENTS = """
 CREATE TABLE {table} (
     source VARCHAR NOT NULL, target VARCHAR NOT NULL, time BIGINT NOT NULL,
-    weight DOUBLE NOT NULL CHECK (isfinite(weight)), label TINYINT, line BIGINT NOT NULL
+    weight DOUBLE NOT NULL CHECK (isfinite(weight)), label TINYINT, line BIGINT NOT NULL, rest UBIGINT
 )
 """
-NUM_DISTINCT = "SELECT count(*) FROM (SELECT DISTINCT source, target, time, weight, label FROM {table})"
+NUM_DISTINCT = "SELECT count(*) FROM (SELECT DISTINCT source, target, time, weight, label, rest FROM {table})"
+NUM_MOMENTS = "SELECT count(*) FROM (SELECT DISTINCT source, target, time FROM {table})"
 FIRST_OF_EACH = """
 CREATE TABLE {table}_distinct AS
-SELECT source, target, time, weight, label, min(line) AS line FROM {table} GROUP BY source, target, time, weight, label
+SELECT source, target, time, weight, label, min(line) AS line, rest FROM {table}
+GROUP BY source, target, time, weight, label, rest
 """
 ADD_EARLIER = "INSERT INTO known SELECT source, target, time, weight, label FROM {table}"
 FIRST_AND_LAST = "SELECT min(time), max(time), count(*) FROM {table}"
@@ -56,7 +58,7 @@ SELECT side, id FROM (
 GROUP BY side, id ORDER BY min(position)
 """
 NUMBERED = """
-SELECT e.*, s.node AS source_node, t.node AS target_node
+SELECT e.* EXCLUDE (rest), s.node AS source_node, t.node AS target_node
 FROM {table} e JOIN nodes s ON s.id = e.source AND s.side = 0
 JOIN nodes t ON t.id = e.target AND t.side = {target_side}
 ORDER BY e.line
@@ -76,6 +78,7 @@ class SpilledRows:
     num_events: int
     num_dropped: int
     num_duplicates: int
+    num_alike: int = 0
 
     @property
     def num_quarantined(self) -> int:
@@ -141,6 +144,7 @@ def spill_events(
     quarantine, num_usable = pl.concat([*rejected, far]), num_usable - far.height
     check_usable(num_usable, quarantine, [file], plan, num_comments)
     (num_distinct,) = scratch_database.one_row(connection, NUM_DISTINCT.format(table=table))
+    (num_moments,) = scratch_database.one_row(connection, NUM_MOMENTS.format(table=table))
     if drop_duplicates:
         connection.execute(FIRST_OF_EACH.format(table=table))
     return SpilledRows(
@@ -153,6 +157,7 @@ def spill_events(
         num_events=num_distinct if drop_duplicates else num_usable,
         num_dropped=num_usable - num_distinct if drop_duplicates else 0,
         num_duplicates=num_usable - num_distinct,
+        num_alike=num_distinct - num_moments,
     )
 
 

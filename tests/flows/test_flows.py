@@ -81,6 +81,7 @@ def test_counts_scores_addresses_and_seconds_are_reported(run: Run):
         "num_quarantined": 30,
         "num_dropped": 0,
         "num_duplicates": 0,
+        "num_alike": 0,
         "num_comments": 0,
     }
     assert set(run["seconds"]) == {"ingest", "drift", "train", "rank", "evaluate", "predict", "track"}
