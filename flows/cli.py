@@ -191,13 +191,16 @@ def predict(
 @app.command()
 def sql(
     statement: Annotated[str, typer.Argument(help='a SQL query, such as "select * from forecasts where id = 7"')],
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="leave out what is damaged, and name it, instead of ending with 1")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Query the store: every artifact is a view."""
     from storage.layout import Layout
-    from storage.queries import query
+    from storage.queries import query, stop
 
-    rows = query(Layout.from_environment(), statement, _print_damage)
+    rows = query(Layout.from_environment(), statement, _print_damage if skip_damaged else stop)
     print_json(rows.to_dicts()) if as_json else print_frame(rows)
 
 

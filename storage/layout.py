@@ -232,6 +232,10 @@ class Layout:
         _, kind, *parts = self.relative(address).split("/")
         return kind, {key: value for key, _, value in (part.partition("=") for part in parts) if key in KEYS}
 
+    def kind_of(self, address: str) -> str:
+        """Kind of the artifact that a file or a folder belongs to."""
+        return self.relative(address).split("/")[1]
+
     def _usual_state(self) -> str:
         home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
         return self.root if self.is_local else _absolute(f"{home}/dyformer")

@@ -6,7 +6,7 @@ so a statement can read only the views and write nothing.
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import duckdb
 import polars as pl
@@ -15,13 +15,23 @@ from storage import files
 from storage.artifacts.artifact import MANIFEST, names, scan_table
 from storage.artifacts.unfinished import without_manifest
 from storage.checksums import Damaged, link_in
-from storage.events.table import ingested_datasets, node_dictionary, scan_events, scan_quarantine
+from storage.events.rows import NODE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS
+from storage.events.table import DatasetNotIngested, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
 from storage.published import PUBLISHED_KINDS, check_one_space, latest, ledger
 
 KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}
 
-UNREAD = "create view {name} as select error('write the name of the view {name} in the statement') as unread"
+# The error stands in the condition, because DuckDB computes no column that a statement does not use.
+EMPTY = "create view {name} as select 1 as unread where error('{problem}') is null"
+UNREAD = "write the name of the view {name} in the statement"
+NO_PART = "every part of the view {name} is damaged"
+CHECKSUM = re.compile(r"-[0-9a-f]{12}(?=\.parquet$)")  # in the name of an object
+EVENT_SCHEMAS = {
+    "events": STORED_COLUMNS,
+    "quarantine": REJECTED_COLUMNS,
+    "nodes": {name: NODE_COLUMNS[name] for name in ("node", "side", "id")},
+}
 
 
 LOGGING = re.compile(r"\benable_logging\b", re.IGNORECASE)
@@ -33,7 +43,7 @@ class QueryFailed(ValueError):
 
 
 OnDamage = Callable[[Damaged], None]
-"""Called for each damaged part of the store, which the views then lack."""
+"""Called for each damaged part that a statement would read, which the views then lack."""
 
 
 def stop(damage: Damaged) -> None:
@@ -90,34 +100,34 @@ def open_views(layout: Layout, statement: str | None = None, on_damage: OnDamage
     connection.execute("set enable_external_access = false")  # DuckDB refuses to switch it on again
     for name, frame in _frames(layout, statement, on_damage).items():
         if frame is None:
-            connection.execute(UNREAD.format(name=name))
+            problem = NO_PART if _is_named(name, statement) else UNREAD
+            connection.execute(EMPTY.format(name=name, problem=problem.format(name=name)))
         else:
             connection.register(name, frame)
     return connection
 
 
+def _is_named(view: str, statement: str | None) -> bool:
+    return statement is None or re.search(rf"\b{view}\b", statement, re.IGNORECASE) is not None
+
+
 def _frames(layout: Layout, statement: str | None, on_damage: OnDamage) -> dict[str, pl.LazyFrame | None]:
-    """Give the rows of each view, None for a view that the statement does not name."""
+    """Give the rows of each view, None for one that the statement does not name, or without a sound part.
+
+    The names of views are those of files, so that only what the statement names is opened.
+    """
     parts: dict[str, list[pl.LazyFrame]] = {}
 
     def wanted(view: str) -> bool:
         parts.setdefault(view, [])
-        return statement is None or re.search(rf"\b{view}\b", statement, re.IGNORECASE) is not None
+        return _is_named(view, statement)
 
-    for name in ingested_datasets(layout):
+    for name in layout.dataset_names(files.children(layout.datasets)):
         with _damage_reported(on_damage):
             _add_events(layout, name, parts, wanted)
             _add_published(layout, name, parts, wanted)
     for folder in layout.artifact_folders:
-        found = files.find(folder)
-        for link in files.links(folder):
-            on_damage(Damaged(link, str(link_in(link)), "remove it, and the next run makes the artifact again"))
-        for address in without_manifest(found):
-            on_damage(Damaged(address, f"has files but no {MANIFEST}", "`dyformer verify --repair` removes it"))
-        for location in found:
-            if location.endswith(f"/{MANIFEST}"):
-                with _damage_reported(on_damage):
-                    _add_artifact(layout, location.removesuffix(f"/{MANIFEST}"), parts, wanted)
+        _add_artifacts(layout, folder, parts, statement, on_damage)
     return {name: pl.concat(frames, how="diagonal_relaxed") if frames else None for name, frames in parts.items()}
 
 
@@ -140,18 +150,52 @@ def _add_events(
     }
     for view, rows in views.items():
         if wanted(view):
-            parts[view].append(rows().with_columns(key))
+            if not parts[view]:  # the columns, also where every dataset is damaged
+                parts[view].append(pl.LazyFrame(schema={**EVENT_SCHEMAS[view], "dataset": pl.String}))
+            with suppress(DatasetNotIngested):
+                parts[view].append(rows().with_columns(key))
 
 
-def _add_artifact(
-    layout: Layout, address: str, parts: dict[str, list[pl.LazyFrame]], wanted: Callable[[str], bool]
+def _add_artifacts(
+    layout: Layout,
+    folder: str,
+    parts: dict[str, list[pl.LazyFrame]],
+    statement: str | None,
+    on_damage: OnDamage,
 ) -> None:
-    kind, _ = layout.describe(address)
+    """Add the artifacts of the kinds that the statement names; report the damaged ones among them."""
+    located = files.find(folder)
+
+    def is_named(address: str) -> bool:
+        kind = re.escape(layout.kind_of(address))
+        return statement is None or re.search(rf"\b{kind}(_\w+)?\b", statement, re.IGNORECASE) is not None
+
+    for location in located:
+        name, is_table, _ = CHECKSUM.sub("", location.rpartition("/")[2]).partition(".parquet")
+        view = _view(layout, location, name)
+        if is_table and re.fullmatch(r"\w+", view):  # a user may have put another file there
+            parts.setdefault(view, [])
+    for link in filter(is_named, files.links(folder)):
+        on_damage(Damaged(link, str(link_in(link)), "remove it, and the next run makes the artifact again"))
+    for address in filter(is_named, without_manifest(located)):
+        on_damage(Damaged(address, f"has files but no {MANIFEST}", "`dyformer verify --repair` removes it"))
+    for location in filter(is_named, located):
+        if location.endswith(f"/{MANIFEST}"):
+            with _damage_reported(on_damage):
+                _add_artifact(layout, location.removesuffix(f"/{MANIFEST}"), parts, statement)
+
+
+def _view(layout: Layout, address: str, name: str) -> str:
+    kind = layout.kind_of(address)
+    return kind if name == kind else f"{kind}_{name}"
+
+
+def _add_artifact(layout: Layout, address: str, parts: dict[str, list[pl.LazyFrame]], statement: str | None) -> None:
     for file in names(address):
         name = file.removesuffix(".parquet")
-        view = kind if name == kind else f"{kind}_{name}"
-        if name != file and wanted(view):
-            parts[view].append(_with_keys(layout, address, name))
+        view = _view(layout, address, name)
+        if name != file and _is_named(view, statement):
+            parts.setdefault(view, []).append(_with_keys(layout, address, name))
 
 
 def _add_published(

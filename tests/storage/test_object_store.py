@@ -252,7 +252,7 @@ def test_an_artifact_without_a_manifest_is_damage_once_its_writer_must_have_ende
     (fault,) = faults(layout)
     assert fault.address == address
     with pytest.raises(Damaged, match=r"has files but no manifest\.json"):
-        query(layout, "select 1")
+        query(layout, "select * from snapshots_edges")
     repaired(layout, "uci", fault)
     assert not files.find(address)
 

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from dyformer.logs.events import ReadResult
+from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.checksums import Damaged
 from storage.events.commits import append
@@ -78,12 +79,13 @@ def test_a_part_of_an_artifact_is_in_no_view_and_is_named(layout: Layout):
     (Path(done) / "pagerank.parquet").unlink()
     damage: list[Damaged] = []
     assert query(layout, "select until from pagerank", damage.append).rows() == [(4,)]
-    assert f"{address} has files but no manifest.json" in str(damage[0])
-    assert f"{done}/pagerank.parquet is missing" in str(damage[1])
+    assert [f"{done}/pagerank.parquet is missing" in str(each) for each in damage] == [True]
     with pytest.raises(QueryFailed, match="distances"):
         query(layout, "select * from distances", damage.append)
-    with pytest.raises(Damaged, match="no manifest"):
-        query(layout, "select until from pagerank")
+    assert f"{address} has files but no manifest.json" in str(damage[1])
+    for view, problem in (("distances", "no manifest"), ("pagerank", r"pagerank\.parquet is missing")):
+        with pytest.raises(Damaged, match=problem):
+            query(layout, f"select until from {view}")
 
 
 def test_tables_with_and_without_a_newer_column_are_one_view(layout: Layout):
@@ -124,3 +126,61 @@ def test_a_statement_reaches_nothing_beside_the_views(layout: Layout, tmp_path: 
 def test_the_error_for_an_empty_store_names_the_command_to_run(tmp_path: Path):
     with pytest.raises(QueryFailed, match="run `dyformer ingest`"):
         query(Layout(str(tmp_path)), "select * from events")
+
+
+def test_a_statement_opens_only_what_it_names(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    read: list[str] = []
+    real = files.read_bytes
+    monkeypatch.setattr(files, "read_bytes", lambda address: read.append(layout.relative(address)) or real(address))
+    assert query(layout, "select 1").item() == 1
+    assert read == []
+    assert query(layout, "select count(*) from pagerank").item() == 2
+    assert {address.split("/")[1] for address in read} == {"pagerank"}
+    read.clear()
+    assert query(layout, "select count(*) from snapshots_edges").item() == 2
+    assert {address.split("/")[1] for address in read} == {"snapshots"}
+
+
+@pytest.mark.parametrize("lost", ["manifest.json", "sources.parquet", "interactions.parquet", "nodes.parquet"])
+@pytest.mark.parametrize("view", ["events", "nodes"])
+def test_a_statement_that_would_read_damage_ends_unless_it_is_to_be_skipped(layout: Layout, lost: str, view: str):
+    for dataset in ("chat", "2024"):
+        Path(layout.commit(dataset, 1), lost).unlink()
+    statement = (
+        f"select count(*), count(source_node) from {view}" if view == "events" else f"select count(id) from {view}"
+    )
+    is_read = lost[:5] in ("manif", "sourc") or (lost[:5] == "inter") == (view == "events")
+    if is_read:
+        with pytest.raises(Damaged, match=lost):
+            query(layout, statement)
+        found: list[Damaged] = []
+        assert set(query(layout, statement, found.append).row(0)) == {0}
+        assert query(layout, f"select * from {view}", [].append).columns[-1] == "dataset"
+        assert {str(damage).partition("dataset=")[2].partition("/")[0] for damage in found} == {"chat", "2024"}
+    else:
+        assert query(layout, statement).row(0)[0] in (3, 6)
+    assert query(layout, "select count(*) from pagerank").item() == 2
+
+
+@pytest.mark.parametrize("lost", ["manifest.json", "pagerank.parquet"])
+def test_a_view_without_a_sound_part_is_no_view_of_one_row(layout: Layout, lost: str):
+    for path in Path(layout.root).glob(f"4_graphs/pagerank/**/{lost}"):
+        path.unlink()
+    with pytest.raises(Damaged, match=r"4_graphs/pagerank"):
+        query(layout, "select count(*) from pagerank")
+    with pytest.raises(QueryFailed, match=r"every part of the view pagerank is damaged|there is no view 'pagerank'"):
+        query(layout, "select count(*) from pagerank", [].append)
+    assert query(layout, "select count(*) from events").item() == 6
+
+
+def test_a_view_that_is_not_named_is_never_a_row(layout: Layout):
+    with pytest.raises(QueryFailed, match="write the name of the view pagerank"):
+        query(layout, "select count(*) from query_table('page' || 'rank')")
+
+
+def test_files_of_a_user_among_artifacts_are_no_views(layout: Layout):
+    for name in ("6_vectors/my file.parquet", "4_graphs/pagerank/a-b.parquet", "4_graphs/x(y.parquet"):
+        path = Path(layout.root, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine")
+    assert query(layout, "select count(*) from pagerank").item() == 2
