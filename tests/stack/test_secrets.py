@@ -66,7 +66,7 @@ def test_a_call_of_another_page_or_under_another_name_is_refused_with_the_passwo
         assert status(page, login, origin=origin) == 403
     for host in ("evil.example", "127.0.0.1:1", "localhost"):
         assert status(page, login, host=host) == 403
-    assert status(page, login, **{"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}) == 403
+    assert status(page, login, None, **{"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}) == 403
 
 
 def test_prefect_takes_no_change_without_a_token(stack: Stack) -> None:
