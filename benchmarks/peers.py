@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from dyformer.evaluation.prequential import RankingTrial, ScoredQueries, evaluate_queries
 from dyformer.evaluation.ranking_rows import metric_rows, query_resamples, step_metrics
+from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, evaluate_queries
 from dyformer.experiments.methods import BASELINES, METHODS
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of, prefix
 from dyformer.sampling.ranking_queries import RankingQueries, ranking_queries
@@ -154,7 +154,7 @@ def main() -> None:
     """Compare on a published log; print the table and how far the two EdgeBanks agree."""
     from graphs import published_graph
 
-    from flows.tasks.evaluation.evaluate import wanted_steps
+    from dyformer.evaluation.protocols.protocol import wanted_steps
 
     beside = f"{sys.executable} {Path(__file__).with_name('peer_models.py')}"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -48,12 +48,12 @@ def rows_of(day: int) -> str:
 def without_prefect() -> None:
     """Call the tasks of a retraining as plain functions, with few methods and few trees, and draw nothing."""
     import flows.retrain as retraining
-    from dyformer.evaluation import prequential
+    from dyformer.evaluation import labelled_steps
     from dyformer.experiments.methods import METHODS
     from dyformer.scoring import heads
     from storage import retention
 
-    heads.NUM_ROUNDS, prequential.TRAINING_PER_FAMILY = 10, 2  # how much is stored does not depend on them
+    heads.NUM_ROUNDS, labelled_steps.TRAINING_PER_FAMILY = 10, 2  # how much is stored does not depend on them
     retention.YOUNG_SECONDS = 0.0  # a simulated day takes seconds
     for name, task in vars(retraining).copy().items():
         if name.endswith("_task") and hasattr(task, "fn"):

@@ -24,6 +24,9 @@ Score = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 NodeScore = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 """Nodes `[P]` of the fitted graph -> scores `[P]`; a higher score means a more probable positive label."""
 
+EPOCHS = ("first_epochs", "epochs")
+"""Fields of a method with a number of epochs; none: as many as its other settings give."""
+
 
 class NoVectors(ValueError):
     """A method with stored weights has none that were trained on the steps of a graph alone."""

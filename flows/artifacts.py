@@ -8,17 +8,11 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
-from dyformer.experiments.ranking_tables import run_tables
-from dyformer.experiments.tables import PrintedTable, markdown_rows, printed_tables
+from dyformer.experiments.tables import PrintedTable, markdown_rows, run_tables
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.report import read_report
 from storage.tracking.pages import run_page
-
-
-def show_table(dataset: str, metrics: pl.DataFrame) -> None:
-    """Show the tables of scores, of all pairs and of the new ones."""
-    show_tables(dataset, dict(zip(("scores", "new-scores"), printed_tables(metrics, dataset), strict=False)))
 
 
 def show_tables(dataset: str, tables: Mapping[str, PrintedTable]) -> None:

@@ -5,22 +5,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dyformer.evaluation.protocols import PROTOCOLS
 from flows.console import plain_steps, print_frame, print_tables, write_json
 from flows.options import (
+    EVENTS,
     Changes,
     Epochs,
     JsonFile,
-    ProtocolName,
     changed_names,
     check_titles,
     experiment_from,
+    known_protocol,
     with_cap,
     with_reading,
 )
 from flows.runs import announce, ingested
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from dyformer.evaluation.protocols.protocol import Protocol
+    from dyformer.experiments.settings import Experiment
     from dyformer.experiments.studies.studies import Study
+    from dyformer.experiments.tables import PrintedTable
 
 STUDY_PANEL = "Experiments of the paper"
 
@@ -42,11 +49,11 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     ] = None,
     seeds: Annotated[int, typer.Option(help="number of seeds, from 0", min=1)] = 1,
     protocol: Annotated[
-        ProtocolName,
+        str,
         typer.Option(
-            help="paper: AUC of the next step's links against random pairs; prequential: their ranks among hard"
-            " candidates; forecasts: what would have been published, against what came; live-update: ROLAND's weekly"
-            " ranks; tgb: ranks as of every event, by the rules of the Temporal Graph Benchmark"
+            help="how methods are compared (--list describes each); its own settings: --set PROTOCOL.NAME=VALUE",
+            callback=known_protocol,
+            metavar=f"[{'|'.join([*PROTOCOLS, EVENTS])}]",
         ),
     ] = "paper",
     visible: Annotated[
@@ -77,7 +84,8 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         ),
     ] = None,
     is_list: Annotated[
-        bool, typer.Option("--list", help="list the experiments and exit", rich_help_panel=STUDY_PANEL)
+        bool,
+        typer.Option("--list", help="list the experiments and the protocols, and exit", rich_help_panel=STUDY_PANEL),
     ] = False,
     datasets: Annotated[
         str | None,
@@ -112,7 +120,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         raise typer.BadParameter("name a DATASET, or an experiment by --experiment (--list has their names)")
     elif datasets is not None or out is not None or parallel > 1:
         raise typer.BadParameter("--datasets, --out and --parallel belong to --experiment")
-    elif protocol == "tgb":
+    elif protocol == EVENTS:
         wrong = {"--steps": steps, "--epochs": epochs, "--set": changes}
         if any(wrong.values()):
             named = " and ".join(option for option, value in wrong.items() if value)
@@ -164,33 +172,69 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     json_file: Path | None,
 ) -> None:
     """Run the benchmark of a protocol on one dataset and print its tables."""
-    experiment = experiment_from(dataset, with_cap(changes, epochs))  # refused before anything is committed
-    if protocol != "paper":
-        experiment = experiment.check_interactions()
-    check_titles(methods)
-    from dyformer.experiments.changes import check_effect
-    from dyformer.experiments.methods import Variation, method_of
-    from flows.tasks.evaluation.evaluate import wanted_steps
-    from flows.tasks.methods import benchmark_methods, chosen_methods
-    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
+    from dyformer.embedder import NodeScorer
+    from dyformer.evaluation.protocols import protocol_of
 
-    names = benchmark_methods(methods)
-    check_effect(changed_names(with_cap(changes, epochs)), chosen_methods(names).values())
-    for variation in [method_of(name) for name in names] if protocol != "paper" else []:
+    own, changes = protocol_settings(protocol, changes)
+    experiment = experiment_from(dataset, with_cap(changes, epochs))  # refused before anything is committed
+    evaluated = protocol_of(protocol).changed(own)
+    if evaluated.reads_interactions:
+        experiment = experiment.check_interactions()
+    if NodeScorer not in evaluated.methods:  # whose titles are known with their module alone
+        check_titles(methods)
+    from dyformer.evaluation.protocols.protocol import wanted_steps
+    from dyformer.experiments.changes import check_effect
+    from dyformer.experiments.methods import Variation
+    from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
+    from flows.tasks.methods import benchmark_methods
+    from flows.tasks.snapshots import check_range
+
+    chosen = benchmark_methods(methods, evaluated)
+    check_effect(changed_names(with_cap(changes, epochs)), chosen.values())
+    for variation in chosen.values() if evaluated.reads_interactions else ():
         if isinstance(variation, Variation):
             variation.changed(experiment).check_interactions()
     wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
-    address, _ = ingested(
-        dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps)
-    )
+    ingested(dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps))
     announce()
-    from flows.protocols import PROTOCOLS, run_protocol
+    from flows.benchmark import benchmark as flow
+    from flows.tasks.evaluation.evaluate import read_metrics
 
-    PROTOCOLS[protocol].check_steps(address, steps)
-    rows, tables = run_protocol(protocol, dataset, reading, steps, seeds, experiment, names)
-    print_tables(tables)
+    made = flow(dataset, reading, steps, seeds, experiment, chosen, None, protocol, own)
+    rows = read_metrics(made["metrics"])
+    print_tables(tables_of(evaluated, made["snapshots"], rows, experiment, list(chosen)))
     if json_file is not None:
         write_json(json_file, plain_steps(rows))
+
+
+def protocol_settings(protocol: str, changes: list[str] | None) -> tuple[dict[str, str], list[str]]:
+    """Take from the texts of --set those of a protocol, as in "tgb.visible=batch"; return its settings and the rest."""
+    own = [change for change in changes or [] if change.startswith(f"{protocol}.")]
+    pairs = [change.removeprefix(f"{protocol}.").partition("=") for change in own]
+    return {name.strip(): value.strip() for name, _, value in pairs}, [
+        each for each in changes or [] if each not in own
+    ]
+
+
+def tables_of(
+    protocol: "Protocol", snapshots: str, rows: "pl.DataFrame", experiment: "Experiment", titles: list[str]
+) -> "list[PrintedTable]":
+    """Give the printed tables of a benchmark; they state the chosen settings of methods and the cap on epochs."""
+    from dyformer.experiments.studies.study_tables import epochs_sentence
+    from dyformer.experiments.tables import printed_tables
+    from dyformer.experiments.tuning.chosen import tuned_sentence
+    from flows.benchmark import searched_steps
+    from flows.tasks.snapshots import open_snapshots
+
+    tables = list(printed_tables(protocol, rows, open_snapshots(snapshots).dataset).values())
+    steps = [int(step) for step in rows["step"].unique() if step.isdecimal()]
+    tuned = tuned_sentence(titles, searched_steps(snapshots, protocol, steps))
+    if tuned is not None:
+        tables = [table._replace(sentences=[*table.sentences, tuned]) for table in tables]
+    if experiment.max_epochs is not None:
+        sentence = epochs_sentence(experiment.max_epochs)
+        tables = [table._replace(title=f"{table.title}; {sentence}") for table in tables]
+    return tables
 
 
 def _run_study(  # noqa: PLR0913, because each option is an argument
@@ -205,19 +249,19 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     out: Path | None,
 ) -> None:
     """Run an experiment, print its tables, and write its files."""
-    from dyformer.experiments.studies.studies import COST, study_of
-    from flows.tasks.evaluation.evaluate import wanted_steps
+    from dyformer.evaluation.protocols.protocol import wanted_steps
+    from dyformer.experiments.studies.studies import study_of
     from flows.tasks.ingest import check_logs
 
     study = study_of(name)
-    if study.protocol == COST:
+    if study.measures_process:
         _check_cost_options(name, epochs, parallel)
     chosen = datasets or list(study.datasets)
     experiments = {dataset: experiment_from(dataset, with_cap(changes, epochs)) for dataset in chosen}
     study.check_changes(changed_names(changes or []))
     if study.reads_interactions:
         experiments = {dataset: experiment.check_interactions() for dataset, experiment in experiments.items()}
-    if study.protocol == COST and any(each.pretrain is None for each in experiments.values()):
+    if study.measures_process and any(each.pretrain is None for each in experiments.values()):
         raise typer.BadParameter(f"{name} measures pre-training too: leave --set pretrain=none out")
     readings = {dataset: reading_of(dataset, chosen, reading) for dataset in chosen}
     if steps is not None:
@@ -274,9 +318,12 @@ def _check_study_options(
 def _print_studies() -> None:
     import polars as pl
 
+    from dyformer.evaluation.protocols import protocol_of
     from dyformer.experiments.studies.studies import STUDIES
 
     print_frame(pl.DataFrame([_row(name, study) for name, study in STUDIES.items()]))
+    protocols = [protocol_of(name) for name in PROTOCOLS]
+    print_frame(pl.DataFrame([{"protocol": each.name, "meaning": each.sentence} for each in protocols]))
 
 
 def _row(name: str, study: "Study") -> dict[str, str]:

@@ -81,7 +81,7 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
         options: `--set` and `--seed` of the run; without a champion `predict` would train another model without --set.
         storage: the value of `--storage`, None where the environment sets it.
     """
-    from dyformer.experiments.ranking_tables import run_tables
+    from dyformer.experiments.tables import run_tables
 
     dataset, tracking = summary["dataset"], summary["tracking"]
     print_tables(run_tables(metrics, dataset))
@@ -119,9 +119,7 @@ def promotion_line(outcome: dict[str, Any]) -> str:
 
 def reliability_line(metrics: "pl.DataFrame") -> str:
     """Write how reliable the probabilities of the published method were on the newest step, before it came."""
-    from dyformer.evaluation.forecasts.forecast_rows import PROTOCOL
-
-    rows = metrics.filter(protocol=PROTOCOL, slice="all").to_dicts()
+    rows = metrics.filter(protocol="forecasts", slice="all").to_dicts()
     of_metric = {row["metric"]: row for row in rows}
     if not rows:
         return (

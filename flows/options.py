@@ -39,7 +39,7 @@ AsOf = Annotated[
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
-ProtocolName = Literal["paper", "prequential", "forecasts", "live-update", "tgb"]
+EVENTS = "tgb"  # the protocol of ranks as of every event, which has a flow of its own
 LinksName = Literal["all", "new", "repeat"]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -149,6 +149,18 @@ def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     with_options.__signature__ = inspect.Signature(keyword + shared)  # pyright: ignore[reportAttributeAccessIssue]
     return with_options
+
+
+def known_protocol(name: str) -> str:
+    """Return the name of a protocol; raises BadParameter for another one, with the known names."""
+    from dyformer.evaluation.protocols import UnknownProtocol, check_name
+
+    try:
+        if name != EVENTS:
+            check_name(name)
+    except UnknownProtocol as error:
+        raise typer.BadParameter(str(error)) from None
+    return name
 
 
 def experiment_from(dataset: str, changes: list[str] | None) -> "Experiment":

@@ -8,34 +8,35 @@ from typing import Any, NamedTuple
 from prefect import flow
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.protocols import model_steps
+from dyformer.evaluation.fitting import model_steps
+from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
+from dyformer.evaluation.protocols.paper import possible_steps
+from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
+from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.experiments.methods import METHODS
-from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tables import run_tables
 from flows.artifacts import show_report, show_tables
 from flows.service.managed import managed
 from flows.service.outages import stored_task
 from flows.stages import (
     Changes,
     baselines_task,
+    draw_task,
     evaluate_task,
     experiment_of,
     forecasts_task,
     ingest_task,
     publish_task,
-    queries_task,
-    rank_methods_task,
-    rank_model_task,
     tracked_train_task,
     train_task,
     vectors_task,
 )
 from flows.tasks.complete_windows import complete_snapshots
 from flows.tasks.drift import champion_without_challenger, read_drift, send_alarm, write_drift
-from flows.tasks.evaluation.backtest import backtest_published
-from flows.tasks.evaluation.evaluate import possible_steps, steps_to_evaluate
+from flows.tasks.evaluation.backtest import backtest_published, check_forecast
+from flows.tasks.evaluation.evaluate import Group, Posed, units_of
 from flows.tasks.evaluation.promote import promote_if_better, unranked
-from flows.tasks.evaluation.rank import check_forecast, rankable_steps
 from flows.tasks.finished import finished_report, send_spooled
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import track_ledger, write_outcomes
@@ -177,14 +178,16 @@ def _promoted(
 ) -> tuple[list[str], dict[str, Any]]:
     """Score the newest step's queries by the challenger and by all methods without a model, and promote on them."""
     step = newest_until(snapshots) + 1
-    if step not in rankable_steps(snapshots):
+    if step not in rankable_steps(open_snapshots(snapshots)):
         reason = f"step {step} cannot be ranked: it has no link between known nodes, or no step before it has one"
         return [], unranked(snapshots, reason)
-    queries = queries_task(snapshots, step, seed)
-    scorers = [title for title, method in METHODS.items() if isinstance(method, Scorer)]
+    queries = draw_task(snapshots, PREQUENTIAL, step, seed)
+    assert queries is not None, "the protocol draws queries"
+    scorers = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
+    posed = Posed(snapshots=snapshots, protocol=PREQUENTIAL, units=(step,), seed=seed, experiment=experiment)
     rankings = [
-        rank_model_task(snapshots, queries, contender.models[-1], METHOD, seed, contender.models[:-1]),
-        rank_methods_task(snapshots, queries, scorers, experiment, seed),
+        evaluate_task(posed, Group({METHOD: None}, contender.models)),
+        evaluate_task(posed, Group(scorers)),
     ]
     return rankings, promote_task(snapshots, queries, rankings, contender, seed, experiment.promotion)
 
@@ -192,15 +195,18 @@ def _promoted(
 def _evaluated(snapshots: str, contender: Contender, seed: int) -> tuple[list[str], list[str]]:
     """Evaluate the newest step in the paper's protocol, if it has enough links, and the newest five by baselines."""
     step = newest_until(snapshots) + 1
-    if step not in possible_steps(snapshots):
+    if step not in possible_steps(open_snapshots(snapshots)):
         return [], []
-    older, newest = contender.models[:-1], contender.models[-1]
     scores = [
-        evaluate_task(snapshots, newest, step, METHOD, seed, older),
-        baselines_task(snapshots, step, seed),
+        evaluate_task(
+            Posed(snapshots=snapshots, protocol=PAPER, units=(step,), seed=seed),
+            Group({METHOD: None}, contender.models),
+        ),
+        baselines_task(snapshots, PAPER, step, seed),
     ]
     # A growing log has a new version at every retraining, and all its steps would be evaluated again.
-    return scores, [baselines_task(snapshots, each, seed) for each in steps_to_evaluate(snapshots)[-CURVE_STEPS:]]
+    newest = units_of(snapshots, PAPER)[-CURVE_STEPS:]
+    return scores, [baselines_task(snapshots, PAPER, each, seed) for each in newest]
 
 
 def _published(

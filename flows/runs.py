@@ -38,9 +38,10 @@ def finished_run(
 
     With `few`, a log with too few windows is committed all the same, and the command ends: there is nothing to do yet.
     """
+    from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
     from flows.tasks.complete_windows import complete_snapshots, make_complete_snapshots
     from flows.tasks.ingest import ingest_log
-    from flows.tasks.snapshots import FIRST_EVALUATED_STEP, check_range
+    from flows.tasks.snapshots import check_range
 
     started, newest = time.monotonic(), [FIRST_EVALUATED_STEP]
     enough = None if few else lambda num: check_range(dataset, newest, FIRST_EVALUATED_STEP, num)

@@ -4,16 +4,18 @@ from typing import Any
 
 from prefect import flow
 
-from dyformer.evaluation.protocols import model_steps
+from dyformer.evaluation.fitting import model_steps
+from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.experiments.settings import Experiment, experiment_for
-from flows.artifacts import show_table
+from dyformer.experiments.tables import printed_tables
+from flows.artifacts import show_tables
 from flows.service.commit_events import announce
 from flows.service.managed import managed
 from flows.service.outages import stored_task
 from flows.tasks.complete_windows import make_complete_snapshots
-from flows.tasks.evaluation.evaluate import evaluate_baselines, evaluate_methods, evaluate_model, metrics
+from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines, measure, read_metrics
+from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
 from flows.tasks.evaluation.promote import champion_contender
-from flows.tasks.evaluation.rank import rank_methods, rank_model, write_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts
@@ -30,12 +32,10 @@ ingest_task = stored_task(name="ingest log", task_run_name="ingest {dataset}")(i
 snapshots_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_snapshots)
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_complete_snapshots)
 prepare_task = stored_task(name="prepare tables", task_run_name="tables until step {until}")(prepare_tables)
-evaluate_task = stored_task(name="evaluate model", task_run_name="{method} on step {step}")(evaluate_model)
-methods_task = stored_task(name="evaluate methods", task_run_name="{names} on step {step}")(evaluate_methods)
+draw_task = stored_task(name="draw", task_run_name="{protocol.name}: {unit}")(draw)
+evaluate_task = stored_task(name="evaluate", task_run_name="{group} on {posed}, {posed.protocol.name}")(evaluate_group)
 baselines_task = stored_task(name="evaluate baselines", task_run_name="baselines on step {step}")(evaluate_baselines)
-queries_task = stored_task(name="draw queries", task_run_name="queries of step {step}")(write_queries)
-rank_methods_task = stored_task(name="rank by methods", task_run_name="{names}")(rank_methods)
-rank_model_task = stored_task(name="rank by model", task_run_name="{method}")(rank_model)
+metrics_task = stored_task(name="measure", task_run_name="metrics of {protocol.name}")(measure)
 vectors_task = stored_task(name="write vectors", task_run_name="vectors")(published_vectors)
 forecasts_task = stored_task(name="write forecasts", task_run_name="forecasts")(write_forecasts)
 publish_task = stored_task(name="publish")(publish)
@@ -126,8 +126,12 @@ def evaluate(
     experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
     until = newest_until(snapshots) if until is None else until
     model = train_task(snapshots, until, experiment, seed)  # returns at once if the model exists
-    scores = [evaluate_task(snapshots, model, until + 1, seed=seed), baselines_task(snapshots, until + 1, seed)]
-    show_table(dataset, metrics(scores, snapshots))
+    posed = Posed(snapshots=snapshots, protocol=PAPER, units=(until + 1,), seed=seed)
+    scores = [
+        evaluate_task(posed, Group({"DyFormer": None}, (model,))),
+        baselines_task(snapshots, PAPER, until + 1, seed),
+    ]
+    show_tables(dataset, printed_tables(PAPER, read_metrics(metrics_task(snapshots, PAPER, scores)), dataset))
     return scores
 
 

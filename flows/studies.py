@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 import polars as pl
 from matplotlib.figure import Figure
 
-from dyformer.evaluation.node_classification import PROTOCOL as LABELS
-from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.evaluation.protocols import PROTOCOL as PAPER
+from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.costs import cost_table
 from dyformer.experiments.studies.paper_tables import LAST_STEPS
-from dyformer.experiments.studies.studies import COST, STUDIES, Study
+from dyformer.experiments.studies.studies import STUDIES, Study
 from dyformer.experiments.studies.study_tables import (
     Setup,
     StudyTable,
@@ -25,25 +22,17 @@ from dyformer.experiments.studies.study_tables import (
     study_tables,
 )
 from dyformer.logs.datasets import DATASETS
-from flows.benchmark import (
-    benchmark,
-    labels,
-    prequential,
-    searched_steps,
-)
+from flows.benchmark import benchmark, searched_steps
 from flows.console import tracked
 from flows.options import changed_names
 from flows.service.outages import stored_task
 from flows.stages import ingest
-from flows.tasks.evaluation.costs import read_costs
-from flows.tasks.evaluation.evaluate import metrics
-from flows.tasks.evaluation.labels import scored_labels_metrics
-from flows.tasks.evaluation.rank import ranking_metrics
+from flows.tasks.evaluation.evaluate import read_metrics, units_of
+from flows.tasks.methods import resolved
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import track_study
-from flows.trials import STEPS, finished, run_trial, trials_of
+from flows.trials import Trial, finished, trials_of
 
-FLOWS = {PAPER: benchmark, PREQUENTIAL: prequential, LABELS: labels}
 DRAWN = {"steps": step_curve, "comparison": comparison_chart}
 
 track_study_task = stored_task(name="track study")(track_study)
@@ -77,33 +66,31 @@ def run_study(
         changes: the changed settings, as in "model.width=64"; the titles of the tables state them.
     """
     study, made = STUDIES[name], Finished([], {})
+    methods = resolved(study.methods)
     snapshots = {dataset: ingest(dataset, reading)["snapshots"] for dataset, reading in readings.items()}
     setups = {
         dataset: setup_of(study, address, steps, experiments[dataset], changes)
         for dataset, address in snapshots.items()
     }
-    trials = [
-        trial
-        for dataset, address in snapshots.items()
-        for trial in trials_of(study, dataset, address, steps, seeds, experiments[dataset])
-    ]
-    print(f"trials of {name}: {len(trials)}, {parallel} at once", flush=True)
-    ended = list(
-        tracked(finished(trials, parallel), f"trials of {name}", len(trials), operator.attrgetter("was_stored"))
-    )
-    print(
-        f"trials of {name}: all ended, {sum(each.was_stored for each in ended)} of them in an earlier run", flush=True
+    _run_trials(
+        name,
+        [
+            trial
+            for dataset, address in snapshots.items()
+            for trial in trials_of(
+                protocol_of(study.protocols[0]), methods, address, steps, seeds, experiments[dataset]
+            )
+        ],
+        parallel,
     )
     for dataset, address in snapshots.items():
-        setup = setups[dataset]
-        if study.protocol == COST:
-            measured = [address for trial in trials if trial.dataset == dataset for address in run_trial(*trial)]
-            tables, drawn = [cost_table(name, study, read_costs(measured), dataset, setup)], {}
-        else:
-            scored = FLOWS[study.protocol](dataset, None, steps, seeds, experiments[dataset], study.methods, name)
-            rows = metrics_of(study, scored["scores"], scored["snapshots"])
-            tables = study_tables(name, study, rows, dataset, setup)
-            drawn = plots(name, study, rows, dataset, setup) | step_files(name, study, rows, dataset)
+        benchmarks = [
+            benchmark(dataset, None, steps, seeds, experiments[dataset], methods, name, protocol)
+            for protocol in study.protocols
+        ]
+        rows = pl.concat(read_metrics(each["metrics"]) for each in benchmarks)
+        tables = study_tables(name, study, rows, dataset, setups[dataset])
+        drawn = plots(name, study, rows, dataset, setups[dataset]) | step_files(name, study, rows, dataset)
         files = {file: text.encode() for table in tables for file, text in table.files().items()} | drawn
         track_study_task(name, address, files)
         made.tables.extend(tables)
@@ -111,20 +98,25 @@ def run_study(
     return made
 
 
-def metrics_of(study: Study, scores: list[str], snapshots: str) -> pl.DataFrame:
-    """Return the metrics of a study's scores as rows of METRICS_SCHEMA."""
-    if study.protocol == PREQUENTIAL:
-        return ranking_metrics(scores, snapshots, study.baselines)
-    return {PAPER: metrics, LABELS: scored_labels_metrics}[study.protocol](scores, snapshots)
+def _run_trials(name: str, trials: list[Trial], parallel: int) -> None:
+    """Run the missing trials, and print how many there were."""
+    print(f"trials of {name}: {len(trials)}, {parallel} at once", flush=True)
+    ended = list(
+        tracked(finished(trials, parallel), f"trials of {name}", len(trials), operator.attrgetter("was_stored"))
+    )
+    num_stored = sum(each.was_stored for each in ended)
+    print(f"trials of {name}: all ended, {num_stored} of them in an earlier run", flush=True)
 
 
 def setup_of(study: Study, snapshots: str, steps: str | None, experiment: Experiment, changes: Sequence[str]) -> Setup:
     """Give how the methods of a study are run on one dataset; raises NoEffect for a setting that has none there."""
-    opened, numbers = open_snapshots(snapshots), STEPS[study.protocol](snapshots, steps)
-    known, names, searched = DATASETS.get(opened.dataset), changed_names(changes), searched_steps(snapshots, numbers)
+    opened, protocol = open_snapshots(snapshots), protocol_of(study.protocols[0])
+    numbers, usual = units_of(snapshots, protocol, steps), units_of(snapshots, protocol)
+    known, names = DATASETS.get(opened.dataset), changed_names(changes)
+    searched = searched_steps(snapshots, protocol, numbers)
     study.check_changes(names, searched)
     has_windows = known is not None and opened.window == str(known.window)
-    has_steps = numbers == STEPS[study.protocol](snapshots, None) and numbers[-1] == LAST_STEPS.get(opened.dataset)
+    has_steps = numbers == usual and numbers[-1] == LAST_STEPS.get(opened.dataset)
     has_settings = not any(name.startswith(("graph.", "model.")) or name == "pretrain" for name in names)
     return Setup(
         changes=", ".join(changes),

@@ -1,4 +1,4 @@
-"""A study and datasets -> its trials: what is run again after a crash, in this process or in several at once.
+"""Methods and a protocol -> trials: what is run again after a crash, in this process or in several at once.
 
 A trial is one group of methods on all steps of one dataset, with one seed. What it scores is stored, so that a study
 that was killed runs only the trials that are missing.
@@ -7,38 +7,25 @@ that was killed runs only the trials that are missing.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prefect import flow
 
-from dyformer.evaluation.node_classification import PROTOCOL as LABELS
-from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.evaluation.protocols import PROTOCOL as PAPER
+from dyformer.evaluation.protocols import protocol_of
+from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.studies import COST, Study
-from flows.benchmark import groups_of, label_scores, paper_scores, prequential_scores, searched_steps
+from flows.benchmark import groups_of, results, searched_steps
 from flows.console import print_no_progress
 from flows.ending import is_ours
-from flows.tasks.evaluation.costs import chosen_jobs, measure_costs, step_to_cost
-from flows.tasks.evaluation.evaluate import steps_to_evaluate
-from flows.tasks.evaluation.labels import steps_to_score
-from flows.tasks.evaluation.rank import steps_to_rank
-from flows.tasks.methods import chosen_methods, label_methods
+from flows.tasks.evaluation.evaluate import units_of
+from flows.tasks.methods import configured
+from flows.tasks.snapshots import open_snapshots
 from flows.temporary_server import guard_temporary_server
 from storage import files
 from storage.artifacts.artifact import MANIFEST
-
-STEPS = {PAPER: steps_to_evaluate, PREQUENTIAL: steps_to_rank, LABELS: steps_to_score, COST: step_to_cost}
-CHOSEN: dict[str, Callable[[list[str]], dict]] = {
-    PAPER: chosen_methods,
-    PREQUENTIAL: chosen_methods,
-    LABELS: label_methods,
-    COST: chosen_jobs,
-}
-SCORES = {PAPER: paper_scores, PREQUENTIAL: prequential_scores, LABELS: label_scores, COST: measure_costs}
 
 
 class Trial(NamedTuple):
@@ -47,10 +34,15 @@ class Trial(NamedTuple):
     protocol: str
     dataset: str
     snapshots: str
-    steps: list[int]
+    units: list[tuple[Any, ...]]  # of each job
     seed: int
     experiment: Experiment
-    names: list[str]
+    methods: dict[str, Any]  # by title, with the settings that a search chose
+
+    @property
+    def names(self) -> str:
+        """Titles of the methods."""
+        return ", ".join(self.methods)
 
 
 class Ended(NamedTuple):
@@ -61,50 +53,56 @@ class Ended(NamedTuple):
 
 
 def trials_of(
-    study: Study, dataset: str, snapshots: str, steps: str | None, seeds: int, experiment: Experiment
+    protocol: Protocol,
+    methods: Mapping[str, Any],
+    snapshots: str,
+    steps: str | None,
+    seeds: int,
+    experiment: Experiment,
 ) -> list[Trial]:
-    """List the trials of a study on one dataset."""
-    numbers = STEPS[study.protocol](snapshots, steps)
+    """List the trials of methods, by title, in a protocol on the log of some snapshots."""
+    units, dataset = units_of(snapshots, protocol, steps), open_snapshots(snapshots).dataset
+    chosen = configured(methods, experiment.max_epochs, searched_steps(snapshots, protocol, units))
     return [
-        Trial(study.protocol, dataset, snapshots, numbers, seed, experiment, names)
+        Trial(
+            protocol=protocol.name,
+            dataset=dataset,
+            snapshots=snapshots,
+            units=protocol.jobs(units),
+            seed=seed,
+            experiment=experiment,
+            methods={title: chosen[title] for title in titles},
+        )
         for seed in range(seeds)
-        for names in groups_of(CHOSEN[study.protocol](study.methods))
+        for titles in groups_of(chosen)
     ]
 
 
-@flow(flow_run_name="{names} on {dataset}, seed {seed}")
-def run_trial(
-    protocol: str,
-    dataset: str,
-    snapshots: str,
-    steps: list[int],
-    seed: int,
-    experiment: Experiment,
-    names: list[str],
-) -> list[str]:
-    """Evaluate methods by the functions of the protocol's benchmark; return the scores' addresses.
+@flow(flow_run_name="{trial.names} on {trial.dataset}, seed {trial.seed}", validate_parameters=False)
+def run_trial(trial: Trial) -> list[str]:
+    """Evaluate methods as the benchmark of the protocol does; return the results' addresses.
 
     On one thread of torch, so that the scores are the same for every number of processes.
     """
     import torch
 
     torch.set_num_threads(1)
-    jobs = [(step, seed) for step in steps]
-    return SCORES[protocol](snapshots, jobs, experiment, names, searched_steps(snapshots, steps))
+    jobs = [(units, trial.seed) for units in trial.units]
+    return results(trial.snapshots, protocol_of(trial.protocol), jobs, trial.methods, trial.experiment)
 
 
 def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
     """Run trials and yield each at its end: in this process, or in several that end with it.
 
-    A trial that measures costs has a process of its own, on one thread, and none beside it.
+    A trial of a protocol that measures its process has one of its own, on one thread, and none beside it.
     """
-    is_cost = any(trial.protocol == COST for trial in trials)
-    if parallel == 1 and not is_cost:
+    is_alone = any(protocol_of(trial.protocol).own_process for trial in trials)
+    if parallel == 1 and not is_alone:
         for trial in trials:
             yield Ended(trial, _was_stored(run_trial, trial))
         return
     context = get_context("spawn")  # because threads of torch and Prefect do not survive a fork
-    num, num_trials = (1, 1) if is_cost else (parallel, None)
+    num, num_trials = (1, 1) if is_alone else (parallel, None)
     pool = ProcessPoolExecutor(num, mp_context=context, initializer=_settle, max_tasks_per_child=num_trials)
     try:
         running = {pool.submit(_run, trial): trial for trial in trials}
@@ -120,11 +118,11 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
 def _run(trial: Trial) -> bool | ValueError | OSError:
     """Run a trial in a process of its own, to which a function can be sent, but no flow; return whether it was stored.
 
-    One that measures costs has no tasks: as a plain function it starts no server for this process alone. An error whose
-    message is written for the user is returned, because the traceback of a raised one would end in a library.
+    One that measures its process has no tasks: as a plain function it starts no server for this process alone. An error
+    whose message is written for the user is returned, because the traceback of a raised one would end in a library.
     """
     try:
-        return _was_stored(run_trial.fn if trial.protocol == COST else run_trial, trial)
+        return _was_stored(run_trial.fn if protocol_of(trial.protocol).own_process else run_trial, trial)
     except (ValueError, OSError) as error:
         if not is_ours(error.__traceback__):
             raise
@@ -134,7 +132,7 @@ def _run(trial: Trial) -> bool | ValueError | OSError:
 def _was_stored(run: Callable[..., list[str]], trial: Trial) -> bool:
     """Run a trial; return whether an earlier run has stored all its scores."""
     started = time.time()
-    return all(files.modified(f"{address}/{MANIFEST}") < started for address in run(*trial))
+    return all(files.modified(f"{address}/{MANIFEST}") < started for address in run(trial))
 
 
 def _settle() -> None:

@@ -36,6 +36,7 @@ KINDS = {
     "outcomes": (FORECASTS, STEP),  # metrics of published forecasts, whose step `until` is complete
     "drift": (FORECASTS, STEP),  # distances of the steps up to `until` from those before them
     "scores": (FORECASTS, RUN),  # evaluated pairs
+    "metrics": (FORECASTS, STEP),  # of the results of methods in a protocol
     "queries": (FORECASTS, RUN),  # the ranking queries and candidates of a step
     "rankings": (FORECASTS, RUN),  # methods' scores of queries
     "ranks": (FORECASTS, RUN),  # of the held-out links of a week
@@ -135,34 +136,6 @@ class Layout:
     def champion_copy(self, dataset: str) -> str:
         """Copy of the champion's record, written first, by which a lost record is noticed."""
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion-copy.json")
-
-    def scores(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the evaluated pairs and metrics of step `until + 1`."""
-        return self._join(FORECASTS, "scores", _run(dataset, version, until, settings, seed))
-
-    def queries(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the ranking queries and candidates of step `until + 1`."""
-        return self._join(FORECASTS, "queries", _run(dataset, version, until, settings, seed))
-
-    def rankings(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the methods' scores of the queries of step `until + 1`."""
-        return self._join(FORECASTS, "rankings", _run(dataset, version, until, settings, seed))
-
-    def ranks(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the ranks of held-out links of the weeks up to the end of step `until`."""
-        return self._join(FORECASTS, "ranks", _run(dataset, version, until, settings, seed))
-
-    def backtests(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the forecasts of a method for the past step `until`, and the links that came."""
-        return self._join(FORECASTS, "backtests", _run(dataset, version, until, settings, seed))
-
-    def tuning(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the scores of a method's settings on steps up to `until`."""
-        return self._join(FORECASTS, "tuning", _run(dataset, version, until, settings, seed))
-
-    def costs(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
-        """Artifact with the time and the memory of a method's training on the steps up to `until`."""
-        return self._join(FORECASTS, "costs", _run(dataset, version, until, settings, seed))
 
     def audit(self, dataset: str, *, version: int, until: int, settings: str, seed: int) -> str:
         """Artifact with the checks of a leak audit as of step `until`."""

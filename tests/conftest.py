@@ -38,14 +38,14 @@ def pytest_unconfigure() -> None:
 def few_trees() -> Iterator[None]:
     """Fit few trees on few pairs, because each evaluation of the tests fits classifier and forecaster again."""
     from dyformer.baselines.classifiers import BoostedTrees
-    from dyformer.evaluation import prequential
+    from dyformer.evaluation import labelled_steps
     from dyformer.experiments.methods import METHODS
     from dyformer.scoring import heads
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METHODS, "Boosted trees on pair features", BoostedTrees(num_rounds=20, max_leaves=(4,)))
         patch.setattr(heads, "NUM_ROUNDS", 10)
-        patch.setattr(prequential, "TRAINING_PER_FAMILY", 2)
+        patch.setattr(labelled_steps, "TRAINING_PER_FAMILY", 2)
         yield
 
 

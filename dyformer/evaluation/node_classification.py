@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dyformer.baselines.activity import activity_features
 from dyformer.embedder import Embedder, LabelledNodes, NodeScore, NodeScorer
+from dyformer.evaluation.fitting import MIN_TRAINED_STEPS, fitted_vectors, rotated
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA, metrics_of
-from dyformer.evaluation.protocols import MIN_TRAINED_STEPS, fitted_vectors, rotated
 from dyformer.evaluation.scored_pairs import NO_NODE, ScoredPairs
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.node_labels import NodeLabels, first_positives, newest_labels, positive_coverage
@@ -138,26 +138,35 @@ def evaluate_labels(
     return scored
 
 
-def label_metrics(
-    scored: Sequence[ScoredPairs], labels: NodeLabels, dataset: str, *, baselines: Collection[str] = ()
-) -> pl.DataFrame:
-    """Give AUC and average precision as rows of METRICS_SCHEMA, of both protocols; and properties of the log.
+def label_metrics(scored: Sequence[ScoredPairs], dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give AUC and average precision of nodes scored in one protocol as rows of METRICS_SCHEMA.
 
-    The latter are of the method `-`: `positives` is the number of scored nodes that are positive, `coverage` the
-    fraction of the nodes with a first positive label in a step that had any label before, so that they are scored.
+    `positives`, of the method `-`, is the number of scored nodes that are positive.
     """
-    parts = []
-    for protocol in (PROTOCOL, PUBLISHED_PROTOCOL):
-        own = [each for each in scored if each.family == protocol]
-        parts.append(metrics_of(own, dataset, protocol, baselines=baselines))
-        of_step = {each.step: each.positive_P for each in own}
-        counts = {str(step): (float(positive_P.sum()), len(positive_P)) for step, positive_P in of_step.items()}
-        counts["micro"] = sum(value for value, _ in counts.values()), sum(number for _, number in counts.values())
-        parts.append(_log_rows(dataset, protocol, "positives", counts))
-    found = {str(step): positive_coverage(labels, step) for step in {each.step for each in scored}}
+    if not scored:
+        return pl.DataFrame(schema=METRICS_SCHEMA)
+    protocol, of_step = scored[0].family, {each.step: each.positive_P for each in scored}
+    counts = {str(step): (float(positive_P.sum()), len(positive_P)) for step, positive_P in of_step.items()}
+    counts["micro"] = sum(value for value, _ in counts.values()), sum(number for _, number in counts.values())
+    return pl.concat(
+        [
+            metrics_of(scored, dataset, protocol, baselines=baselines),
+            _log_rows(dataset, protocol, "positives", counts),
+        ]
+    )
+
+
+def positive_fractions(labels: NodeLabels, steps: Sequence[int], dataset: str) -> pl.DataFrame:
+    """Give `coverage`, of the method `-`, as rows of METRICS_SCHEMA.
+
+    It is the fraction of the nodes with a first positive label in a step that had any label before, so that they are
+    scored.
+    """
+    found = {str(step): positive_coverage(labels, step) for step in steps}
     found["micro"] = sum(number for number, _ in found.values()), sum(known for _, known in found.values())
-    fractions = {step: (known / number, number) for step, (number, known) in found.items()}
-    return pl.concat([*parts, _log_rows(dataset, PROTOCOL, "coverage", fractions)])
+    return _log_rows(
+        dataset, PROTOCOL, "coverage", {step: (known / number, number) for step, (number, known) in found.items()}
+    )
 
 
 def _labelled(before: PreparedGraph, node_P: NDArray[np.int64], positive_P: NDArray[np.bool_]) -> LabelledNodes:

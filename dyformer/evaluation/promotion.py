@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from dyformer.evaluation.config import METRIC_TITLES, PromotionConfig
-from dyformer.evaluation.prequential import ScoredQueries
 from dyformer.evaluation.query_slices import KNOWN, query_slices
 from dyformer.evaluation.ranking_rows import MIXED, StepMetric, query_means, query_resamples, ranks_of
+from dyformer.evaluation.scored_queries import ScoredQueries
 from dyformer.graphs.snapshots import DynamicGraph
 
 MIN_QUERIES = 20

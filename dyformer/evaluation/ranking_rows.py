@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resamples, resampled_metrics
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
-from dyformer.evaluation.prequential import PROTOCOL, ScoredQueries
 from dyformer.evaluation.query_slices import KNOWN, query_slices
+from dyformer.evaluation.scored_queries import ScoredQueries
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries
 from dyformer.scoring.metrics import auc, average_precision
@@ -86,7 +86,7 @@ def metric_rows(
     steps: Mapping[int, Mapping[Run, Mapping[Cell, StepMetric]]],
     dataset: str,
     *,
-    protocol: str = PROTOCOL,
+    protocol: str = "prequential",
     baselines: Collection[str] = (),
 ) -> pl.DataFrame:
     """Give the metrics of steps as rows of METRICS_SCHEMA, with `micro` and `macro`.
@@ -112,7 +112,7 @@ def query_log_rows(
     queries: Iterable[RankingQueries],
     dataset: str,
     *,
-    protocol: str = PROTOCOL,
+    protocol: str = "prequential",
     retrieved: Mapping[int, tuple[int, int]] | None = None,
 ) -> pl.DataFrame:
     """Give properties of the log as rows of METRICS_SCHEMA, under the method `-` without a seed.

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder
+from dyformer.evaluation.fitting import FittedOnce, fitted_vectors, model_steps
 from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import (
     can_store,
@@ -21,9 +22,9 @@ from dyformer.evaluation.forecasts.stored_forecast import (
     history_from,
     history_tables,
 )
+from dyformer.evaluation.labelled_steps import sampled_steps
 from dyformer.evaluation.metric_rows import metrics_of
-from dyformer.evaluation.prequential import sampled_steps
-from dyformer.evaluation.protocols import FittedOnce, Trial, evaluate_method, fitted_vectors, model_steps
+from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments.arguments import (
     check_device,
     check_process,

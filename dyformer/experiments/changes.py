@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from dyformer.embedder import NodeScorer
-from dyformer.experiments.methods import EPOCHS, Method, Variation
+from dyformer.embedder import EPOCHS
+from dyformer.experiments.methods import TrainingStage, Variation
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 
 READ = ("graph", "model", "pretrain", "finetune", "warm_start", "max_epochs")
@@ -16,7 +16,7 @@ class NoEffect(ValueError):
     """A changed setting that changes no score."""
 
 
-def check_effect(names: Iterable[str], methods: Iterable[Method | NodeScorer | None]) -> None:
+def check_effect(names: Iterable[str], methods: Iterable[Any]) -> None:
     """Raise NoEffect for a changed setting that no method reads, or that each which reads it sets itself.
 
     Args:
@@ -35,13 +35,13 @@ def changes_of(experiment: Experiment, dataset: str) -> dict[str, Any]:
     return {name: value for name, value in _flat(as_record(experiment, READ)).items() if usual.get(name, ()) != value}
 
 
-def settings_of(method: Method | NodeScorer, experiment: Experiment) -> dict[str, Any]:
+def settings_of(method: Any, experiment: Experiment) -> dict[str, Any]:
     """Give the settings with which a method is trained and evaluated, those of a part nested, as in as_record.
 
     DyFormer's are those of the experiment with its own changes; another method's are its fields, and the experiment's
     `graph.*`. Numbers of epochs are those after the cap of `max_epochs`, for which `method` is one of `capped`.
     """
-    if isinstance(method, Variation):
+    if isinstance(method, Variation | TrainingStage):
         return as_record(method.changed(experiment).capped, READ[:-1])
     own = (
         {each.name: getattr(method, each.name) for each in fields(method) if each.init} if is_dataclass(method) else {}
@@ -49,8 +49,9 @@ def settings_of(method: Method | NodeScorer, experiment: Experiment) -> dict[str
     return {**as_record(experiment, "graph"), **own}
 
 
-def _reads(method: Method | NodeScorer | None, name: str) -> bool:
+def _reads(method: Any, name: str) -> bool:
     part = name.partition(".")[0]
+    method = method.variation if isinstance(method, TrainingStage) else method
     if isinstance(method, Variation):
         return part in READ and not method.sets(name)
     if part == "max_epochs":

@@ -13,13 +13,12 @@ from matplotlib.figure import Figure
 
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.metric_rows import SLICES
-from dyformer.evaluation.prequential import PROTOCOL
+from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED
 from dyformer.experiments.plots import comparison_chart, family_heat_map, precision_curve, step_curve
-from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.service_plots import drift_curve, ledger_curve
-from dyformer.experiments.tables import PrintedTable
+from dyformer.experiments.tables import PrintedTable, order_in_report, printed_tables
 
 PLOT_DPI = 110
 INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"
@@ -79,7 +78,7 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     """Give the page of a run.
 
     Args:
-        metrics: rows of METRICS_SCHEMA, of the prequential protocol, of the paper's, or of both.
+        metrics: rows of METRICS_SCHEMA, of one protocol or of several, each of which has its part.
         dataset: its name.
         counts: the texts below the outcome, by their name.
         title: name of the page, by default that of the dataset.
@@ -91,21 +90,33 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
             with _low and _high, probability, calibration_error.
         drift: rows of DRIFT_SCHEMA, of which the newest step's are in a table and all in a plot.
     """
-    ranked, pairs = metrics.filter(protocol=PROTOCOL), metrics.filter(protocol="paper")
-    course = pairs if earlier is None else pl.concat([pairs, earlier]).unique(ROW_KEYS, maintain_order=True)
     numbers = PrintedTable("", pl.DataFrame({"": list(counts), "value": list(counts.values())}), [])
     forecasts = [PrintedTable(title, frame, []) for title, frame in (links or {}).items()]
     parts = [
         *(f"<p>{escape(sentence)}</p>" for sentence in sentences),
         *_table(numbers),
-        *_section("Ranking of the next links", run_tables(ranked, dataset), _ranking_plots(ranked)),
-        *_section("The paper's protocol", run_tables(pairs, dataset), _pair_plots(pairs, course)),
+        *_protocols(metrics, dataset, earlier),
         *_section("Most probable links", forecasts),
         *_section("What came of the published forecasts", *_ledger(ledger)),
         *_section("Drift of the log", *_drift(drift)),
         *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
     ]
     return PAGE.format(title=escape(f"{title or dataset}: report"), body="\n".join(parts))
+
+
+def _protocols(metrics: pl.DataFrame, dataset: str, earlier: pl.DataFrame | None) -> Iterator[str]:
+    """Give the part of each protocol whose tables have rows: heading, tables and plots."""
+    for name in sorted(metrics["protocol"].unique(), key=order_in_report):
+        protocol, rows = protocol_of(name), metrics.filter(protocol=name)
+        course = rows if earlier is None else pl.concat([rows, earlier.filter(protocol=name)])
+        plots: Iterator[tuple[str, Figure]] = iter(())
+        if "families" in protocol.plots:
+            plots = _ranking_plots(rows)
+        elif "comparison" in protocol.plots:
+            plots = _pair_plots(rows, course.unique(ROW_KEYS, maintain_order=True))
+        tables = list(printed_tables(protocol, rows, dataset).values())
+        if tables:
+            yield from _section(protocol.heading, tables, plots)
 
 
 def _ranking_plots(rows: pl.DataFrame) -> Iterator[tuple[str, Figure]]:

@@ -1,9 +1,10 @@
 """METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from dyformer.baselines.activity import Activity, ActivityRegression
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
@@ -18,22 +19,19 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
-from dyformer.embedder import Embed, Embedder, NodeScorer, Ranker, Scorer
+from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.forecaster import Forecaster
 from dyformer.training.checkpoint import Progress
-from dyformer.training.stages import DyFormerEmbedder
+from dyformer.training.stages import DyFormerEmbedder, finetune, pretrain
 from dyformer.training.stored_weights import TrainedDyFormer
 
 Method = Embedder | Scorer
 
 PUBLISHED_TITLE = "DyFormer (as published)"
-
-EPOCHS = ("first_epochs", "epochs")
-"""Fields of a method with a number of epochs; none: as many as its other settings give."""
 
 EXPECTED = (
     "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
@@ -107,6 +105,29 @@ class Variation:
         return TrainedDyFormer(weights={graph.until: weights}, model=changed.model, device=device)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingStage:
+    """One stage of DyFormer's training, whose costs are measured alone; fine-tuning starts from random weights."""
+
+    variation: Variation
+    stage: Literal["pretrain", "finetune"]
+
+    def changed(self, experiment: Experiment) -> Experiment:
+        """Give an experiment with the changes of the variation."""
+        return self.variation.changed(experiment)
+
+    def train_epochs(self, graph: PreparedGraph, num_epochs: int, *, seed: int) -> None:
+        """Train for so many epochs, whatever number the experiment has."""
+        numbers = {f"{self.stage}.epochs": num_epochs, f"{self.stage}.patience": None}
+        changed = self.changed(self.variation.experiment).changed(numbers)
+        if self.stage == "pretrain":
+            assert changed.pretrain is not None
+            epochs = pretrain(graph, changed.model, changed.pretrain, seed=seed)
+        else:
+            epochs = finetune(graph, None, changed.model, changed.finetune, seed=seed)
+        deque(epochs, maxlen=0)
+
+
 METHODS: dict[str, Method] = {
     "EdgeBank (ever)": EdgeBank(memory="ever"),
     "EdgeBank (last)": EdgeBank(memory="last"),
@@ -161,6 +182,16 @@ VARIATIONS: dict[str, Variation] = {
 """Variations of DyFormer that run only where they are named: the rows of the paper's studies of its parts."""
 
 
+_STAGES: dict[str, Literal["pretrain", "finetune"]] = {"pre-training": "pretrain", "fine-tuning": "finetune"}
+
+STAGES: dict[str, TrainingStage] = {
+    f"{title}, {name}": TrainingStage(variation=Variation(base=base), stage=stage)
+    for title, base in (("DyFormer", {}), (PUBLISHED_TITLE, PUBLISHED))
+    for name, stage in _STAGES.items()
+}
+"""The stages of DyFormer's training, as rows of the study `cost`."""
+
+
 NODE_METHODS: dict[str, NodeScorer] = {
     "Activity in the newest step": Activity(kind="last"),
     "Activity so far": Activity(kind="ever"),
@@ -190,6 +221,12 @@ BASELINES = frozenset(title for title, method in METHODS.items() if not isinstan
 """Titles, in a table of scores, of the methods that ours are compared with."""
 
 
+def baselines_of(kinds: tuple[type, ...]) -> frozenset[str]:
+    """Give the titles of known methods with one of these interfaces that ours are compared with."""
+    known = {**{title: METHODS[title] for title in BASELINES}, **NODE_METHODS}
+    return frozenset(title for title, method in known.items() if isinstance(method, kinds))
+
+
 TRAINED_BASELINES = frozenset(title for title in BASELINES if isinstance(METHODS[title], Embedder))
 """Titles of the baselines that train for minutes: they run only where they are named."""
 
@@ -200,9 +237,10 @@ def method_of(row: str) -> Method | NodeScorer | None:
     return known.get(row, known.get(row.partition(", ")[0]))
 
 
-def default_methods() -> dict[str, Method]:
-    """Give the methods of a benchmark that names none: METHODS without TRAINED_BASELINES."""
-    return {title: method for title, method in METHODS.items() if title not in TRAINED_BASELINES}
+def default_methods(kinds: tuple[type, ...] = (Embedder, Scorer)) -> dict[str, Any]:
+    """Give the methods of a benchmark that names none: those of these interfaces, without TRAINED_BASELINES."""
+    known = {title: method for title, method in METHODS.items() if title not in TRAINED_BASELINES}
+    return {title: method for title, method in {**known, **NODE_METHODS}.items() if isinstance(method, kinds)}
 
 
 def capped(method: Method, max_epochs: int | None) -> Method:

@@ -3,7 +3,7 @@
 The frame of metrics has the columns of METRICS_SCHEMA, with step a number, "micro" or "macro".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -202,6 +202,29 @@ def _point(axes: Axes, row: dict[str, float], position: float, marker: str, colo
         va="center",
         fontsize=8,
     )
+
+
+def benchmark_plots(
+    names: Iterable[str], rows: pl.DataFrame, beside: Mapping[str, pl.DataFrame]
+) -> Iterator[tuple[str, Figure]]:
+    """Draw the plots of a protocol that its rows allow, each with the name of its file.
+
+    Names: "steps", a curve over the steps of `beside["course"]` or of the rows, and "comparison", both of the AUC of
+    all pairs and of the new ones; "families"; "reliability", of the table `beside["reliability"]`.
+    """
+    names = set(names)
+    course = beside.get("course", rows).unique(["method", "seed", "step", "metric", "slice"], maintain_order=True)
+    for part in ("all", "new"):
+        if not rows.filter(slice=part, metric="auc").is_empty():
+            if "steps" in names:
+                yield f"auc_per_step_{part}", step_curve(course, slice_name=part)
+            if "comparison" in names:
+                yield f"comparison_{part}", comparison_chart(rows, slice_name=part)
+    if "families" in names and not rows.filter(metric="auc", slice=KNOWN, step="macro").is_empty():
+        yield "auc_by_family", family_heat_map(rows)
+    reliable = beside.get("reliability")
+    if "reliability" in names and reliable is not None and (reliable["fraction"] > 0).any():
+        yield "reliability", reliability_diagram(reliable)
 
 
 def loss_curve(losses: pl.DataFrame) -> Figure:

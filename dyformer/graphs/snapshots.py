@@ -16,6 +16,12 @@ from dyformer.graphs.interactions import Interactions, positions
 from dyformer.graphs.windows import Windows, split_windows, time_order
 from dyformer.logs.time_windows import TimeUnit, Window
 
+FIRST_EVALUATED_STEP = 3  # so that training has at least two steps
+
+
+class StepOutOfRange(ValueError):
+    """A step that the snapshots do not have, or that has too short a history."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:

@@ -6,10 +6,11 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
 from dyformer.graphs.windows import EPOCH, MICROSECOND, WindowsMove, complete_ends
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.time_windows import TimeUnit, Window, WindowError
-from flows.tasks.snapshots import FIRST_EVALUATED_STEP, make_snapshots, open_snapshots
+from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import MANIFEST
 from storage.events.declarations import declaration

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dyformer.embedder import Embedder, NodeScorer, Ranker
-from dyformer.evaluation.protocols import FittedOnce
+from dyformer.evaluation.fitting import FittedOnce
+from dyformer.evaluation.protocols.protocol import KINDS, Protocol
 from dyformer.experiments.methods import (
     EVENT_METHODS,
     METHODS,
     NODE_METHODS,
+    STAGES,
     TRAINED_BASELINES,
     VARIATIONS,
     Method,
@@ -31,35 +33,62 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.logs.datasets import DATASETS
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import digest
-from storage.artifacts.code import source_digest
+from storage.artifacts.code import PACKAGES, source_digest
 
 
 class MethodFailed(ValueError):
     """A user's own method raised an error."""
 
 
-def chosen_methods(
-    names: Sequence[str] | None = None, max_epochs: int | None = None, dataset: str | None = None
-) -> dict[str, Method]:
-    """Return the methods of these names, of METHODS and VARIATIONS, else default_methods.
-
-    They have the settings that a search chose for `dataset`, which is that of searched_dataset, and train for at most
-    `max_epochs` epochs, as in `capped`. The keys are titles, or `package.module:Class`.
+def resolved(names: Sequence[str]) -> dict[str, Any]:
+    """Return the methods of these names by their title: known ones, and users' own classes `package.module:Class`.
 
     Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
     entry begins so. Raises UnknownMethod.
     """
-    names = list(default_methods()) if names is None else names
     known = {**METHODS, **VARIATIONS}
-    chosen = [name if ":" in name else full_title(name, known) for name in names]
-    titles = [title_of(name) for name in dict.fromkeys(chosen)]
+    rows = {**known, **NODE_METHODS, **STAGES}  # those beside METHODS and VARIATIONS are written in full
+    chosen = dict.fromkeys(name if ":" in name or name in rows else full_title(name, known) for name in names)
+    titles = [title_of(name) for name in chosen]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
         raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or remove one")
-    methods = {name: own_method(name) if ":" in name else known[name] for name in chosen}
-    if dataset is not None:
-        methods = {name: tuned(name, method, dataset) for name, method in methods.items()}
-    return {name: capped(method, max_epochs) for name, method in methods.items()}
+    return {title_of(name): own_method(name) if ":" in name else rows[name] for name in chosen}
+
+
+def configured(methods: Mapping[str, Any], max_epochs: int | None = None, dataset: str | None = None) -> dict[str, Any]:
+    """Return methods with the settings that a search chose for `dataset`, which is that of searched_dataset.
+
+    They train for at most `max_epochs` epochs, as in `capped`.
+    """
+    with_settings = {title: tuned(title, method, dataset) for title, method in methods.items()}
+    return {title: capped(method, max_epochs) for title, method in with_settings.items()}
+
+
+def chosen_methods(
+    names: Sequence[str] | None = None, max_epochs: int | None = None, dataset: str | None = None
+) -> dict[str, Any]:
+    """Return the methods of these names, as in `resolved`, else default_methods, as they are configured."""
+    return configured(default_methods() if names is None else resolved(names), max_epochs, dataset)
+
+
+def check_kinds(methods: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    """Return methods that a protocol evaluates. Raises UnknownMethod for another one."""
+    wrong = [title for title, method in methods.items() if not protocol.evaluates(method)]
+    if wrong:
+        kinds = " and ".join(KINDS.get(kind, kind.__name__) for kind in protocol.methods)
+        raise UnknownMethod(f"{', '.join(wrong)}: the {protocol.name} protocol evaluates {kinds}")
+    return dict(methods)
+
+
+def benchmark_methods(given: Sequence[str] | None, protocol: Protocol) -> dict[str, Any]:
+    """Return the methods of texts such as "dyformer,l3" and "package.module:Class", for a benchmark of a protocol.
+
+    Without any title, the result includes the usual ones of the protocol. Raises UnknownMethod.
+    """
+    names = split_names(given)
+    usual = [] if any(":" not in name for name in names) else default_methods(protocol.methods)
+    return check_kinds(resolved([*usual, *names]), protocol)
 
 
 def searched_dataset(opened: Snapshots, step: int) -> str | None:
@@ -85,23 +114,6 @@ def event_methods(names: Sequence[str] | None = None) -> dict[str, Ranker]:
         title_of(name): checked_ranker(name, own_object(name)) if ":" in name else EVENT_METHODS[name]
         for name in titles
     }
-
-
-def label_methods(
-    titles: Sequence[str], max_epochs: int | None = None, dataset: str | None = None
-) -> dict[str, Method | NodeScorer]:
-    """Return the methods of these titles, of NODE_METHODS or as in chosen_methods."""
-    return {title: NODE_METHODS.get(title) or chosen_methods([title], max_epochs, dataset)[title] for title in titles}
-
-
-def benchmark_methods(given: Sequence[str] | None) -> list[str]:
-    """Split texts such as "dyformer,l3" and "package.module:Class" into the names of a benchmark's methods.
-
-    Without any title, the result includes those of default_methods. Raises UnknownMethod.
-    """
-    names = split_names(given)
-    built_in = [] if any(":" not in name for name in names) else list(default_methods())
-    return list(chosen_methods([*built_in, *names]))
 
 
 def fitted_once(methods: Mapping[str, Method], snapshots: str, config: GraphConfig) -> dict[str, Method]:
@@ -169,6 +181,12 @@ def own_errors(title: str, method: Method | NodeScorer | Ranker) -> Iterator[Non
 def is_built_in(method: Method | NodeScorer | Ranker) -> bool:
     """Whether a method is one of this package."""
     return type(method).__module__.startswith("dyformer.")
+
+
+def modules_of(methods: Iterable[object]) -> tuple[str, ...]:
+    """Name the modules of the project in which methods are defined; a user's own are in the record of the methods."""
+    modules = {type(method).__module__ for method in methods}
+    return tuple(sorted(module for module in modules if module.partition(".")[0] in PACKAGES))
 
 
 def record_of(method: Method | NodeScorer | Ranker) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import polars as pl
 
 from dyformer.embedder import Embed, Embedder, Scorer
-from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce
+from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce
 from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment, experiment_for, from_record
 from dyformer.graphs.config import GraphConfig

@@ -8,9 +8,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embed
+from dyformer.evaluation.fitting import FittedOnce
 from dyformer.evaluation.forecasts.forecast import Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_record
-from dyformer.evaluation.protocols import FittedOnce
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph

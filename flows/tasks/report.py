@@ -8,13 +8,14 @@ from typing import Any
 import polars as pl
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
+from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
+from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
-from flows.tasks.evaluation.backtest import backtest_metrics
-from flows.tasks.evaluation.evaluate import metrics
-from flows.tasks.evaluation.rank import ranking_metrics
+from flows.tasks.evaluation.evaluate import measure, read_metrics
 from flows.tasks.finished import planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
@@ -57,11 +58,12 @@ def run_metrics(snapshots: str, rankings: list[str], scores: list[str], publishe
     `published` is the address of the backtest of the method that is published: rows of its probabilities alone.
     """
     parts = [pl.DataFrame(schema=METRICS_SCHEMA)]
-    parts += [ranking_metrics(rankings, snapshots)] if rankings else []
-    parts += [metrics(scores, snapshots)] if scores else []
+    for protocol, addresses in ((PREQUENTIAL, rankings), (PAPER, scores)):
+        parts += [read_metrics(measure(snapshots, protocol, addresses))] if addresses else []
     if published is not None:
+        rows = read_metrics(measure(snapshots, FORECASTS, [published]))
         is_step = ~pl.col("step").is_in(["micro", "macro"])
-        parts.append(backtest_metrics([published], snapshots).filter(is_step, pl.col("metric").is_in(PROBABILITIES)))
+        parts.append(rows.filter(is_step, pl.col("metric").is_in(PROBABILITIES)))
     return pl.concat(parts)
 
 
@@ -118,7 +120,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         "nodes": f"{opened.steps['num_nodes'].max():,}",
         "interactions": f"{opened.steps['num_interactions'].sum():,}",
     }
-    earlier = [metrics([address], opened.address) for address in addresses.get("earlier", [])]
+    earlier = [read_metrics(measure(opened.address, PAPER, [address])) for address in addresses.get("earlier", [])]
     step, forecasts = opened.num_steps + 1, addresses["forecasts"]
     return html_report(
         rows,

@@ -13,6 +13,7 @@ from dyformer.graphs.node_labels import NodeLabels
 from dyformer.graphs.snapshot_checks import faults_in, snapshot_faults
 from dyformer.graphs.snapshots import (
     DynamicGraph,
+    StepOutOfRange,
     build_snapshots,
     from_tables,
     history_digests,
@@ -21,8 +22,7 @@ from dyformer.graphs.snapshots import (
     to_tables,
 )
 from dyformer.graphs.windows import split_windows
-from dyformer.logs.datasets import DATASETS
-from dyformer.logs.time_windows import Window
+from dyformer.logs.time_windows import TimeUnit, Window
 from storage.artifacts.artifact import REMEDY, ArtifactDamaged, Lineage, digest, lineage_of, read_table
 from storage.artifacts.code import code_digest, code_version
 from storage.artifacts.made import HISTORY, planned
@@ -35,11 +35,6 @@ TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
 CODE = ("dyformer.graphs.disk_snapshots", "dyformer.graphs.snapshot_checks")
 NUM_GRAPHS = 1  # that a process keeps: its tasks read one after another what is made of the same snapshots
-FIRST_EVALUATED_STEP = 3  # so that training has at least two steps
-
-
-class StepOutOfRange(ValueError):
-    """A step that the snapshots do not have, or that has too short a history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +121,25 @@ class Snapshots:
     def labels(self) -> NodeLabels:
         """Read the labels of the rows of all steps."""
         return labels_behind(scan_events(self.layout, self.dataset, self.version), self.graph(self.num_steps))
+
+    @property
+    def time_unit(self) -> TimeUnit:
+        """Unit of the times of events, as declared."""
+        return (declaration(self.layout, self.dataset) or {})["time_unit"]
+
+    def events(self) -> pl.DataFrame:
+        """Read all events, in log order."""
+        return read_events(self.layout, self.dataset, self.version)
+
+    def divided(self, window: Window) -> DynamicGraph:
+        """Give the log in other snapshots, with their interactions; those of the newest call stay in memory."""
+        return replace(_divided(self.address, digest(self.address), window), directed=self.directed)
+
+
+@lru_cache(maxsize=1)  # a flow evaluates one window after the other
+def _divided(address: str, digest: str, window: Window) -> DynamicGraph:
+    opened = open_snapshots(address)
+    return build_snapshots(opened.events(), window, opened.time_unit)
 
 
 @lru_cache(maxsize=NUM_GRAPHS)
@@ -243,11 +257,6 @@ def check_range(dataset: str, steps: list[int], first: int, last: int) -> None:
             else f"at least {first} are needed: choose shorter windows (`window`)"
         )
         raise StepOutOfRange(f"step {', '.join(map(str, wrong))} is out of range: {has}; {remedy}")
-
-
-def first_evaluated_step(dataset: str) -> int:
-    """Return the first step whose forecasts are evaluated: the paper's for its datasets, else step 3."""
-    return DATASETS[dataset].first_evaluated_step if dataset in DATASETS else 3
 
 
 def newest_until(snapshots: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.protocols import model_steps
+from dyformer.evaluation.fitting import model_steps
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights

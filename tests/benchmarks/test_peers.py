@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-from dyformer.evaluation.prequential import RankingTrial, ScoredQueries, evaluate_queries
+from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, evaluate_queries
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.snapshots import interactions_of, prefix
 from dyformer.sampling.ranking_queries import ranking_queries

@@ -15,13 +15,14 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.proximity import PersonalizedPageRank
 from dyformer.baselines.recency import ContactRecency, decayed_contacts
 from dyformer.embedder import LabelledStep
-from dyformer.evaluation import prequential, protocols, ranking_rows
+from dyformer.evaluation import labelled_steps, ranking_rows, scored_queries
 from dyformer.evaluation.audit import case as audit_case
 from dyformer.evaluation.audit import checks, labels
 from dyformer.evaluation.audit.case import AuditCase, Check
 from dyformer.evaluation.audit.poisons import POISONS, graph_of, poisoned, rows_of
-from dyformer.evaluation.prequential import RankingTrial
-from dyformer.evaluation.protocols import Trial
+from dyformer.evaluation.protocols import paper
+from dyformer.evaluation.protocols.paper import Trial
+from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
@@ -98,7 +99,8 @@ def contents(graph: DynamicGraph) -> dict[str, list[np.ndarray]]:
 
 def with_trial(patch: pytest.MonkeyPatch, prepare: Callable[[DynamicGraph, int, GraphConfig], PreparedGraph]):
     """Let the trial prepare its graph in another way."""
-    patch.setattr(prequential, "prepare_graph", lambda graph, *, until, config: prepare(graph, until, config))
+    for module in (labelled_steps, scored_queries):
+        patch.setattr(module, "prepare_graph", lambda graph, *, until, config: prepare(graph, until, config))
 
 
 def one_step_more(patch: pytest.MonkeyPatch):
@@ -148,7 +150,7 @@ def nodes_of_the_whole_log(patch: pytest.MonkeyPatch):
 
 
 def labels_of_the_forecast_step(patch: pytest.MonkeyPatch):
-    honest = prequential.labelled_steps
+    honest = labelled_steps.labelled_steps
 
     def labelled(self: RankingTrial):
         past = prepare_graph(self.graph, until=min(self.queries.step, self.graph.num_steps), config=self.config)
@@ -158,33 +160,35 @@ def labels_of_the_forecast_step(patch: pytest.MonkeyPatch):
 
 
 def weights_in_the_wrong_order(patch: pytest.MonkeyPatch):
-    honest = prequential.with_retrieved
+    honest = labelled_steps.with_retrieved
 
     def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
         steps = honest(past, sampled, seed=seed)
         return tuple(replace(step, weight=other.weight) for step, other in zip(steps, reversed(steps), strict=True))
 
-    patch.setattr(prequential, "with_retrieved", labelled)
+    for module in (labelled_steps, scored_queries):
+        patch.setattr(module, "with_retrieved", labelled)
 
 
 def features_of_the_labelled_step(patch: pytest.MonkeyPatch):
     """Labelled pairs are described by the graph that holds their links, not by the one before."""
-    honest = prequential.with_retrieved
+    honest = labelled_steps.with_retrieved
 
     def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
         return tuple(replace(step, before=past) for step in honest(past, sampled, seed=seed))
 
-    patch.setattr(prequential, "with_retrieved", labelled)
+    for module in (labelled_steps, scored_queries):
+        patch.setattr(module, "with_retrieved", labelled)
 
 
 def validation_for_the_test(patch: pytest.MonkeyPatch):
-    honest = protocols.paper_examples
+    honest = paper.paper_examples
 
     def examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkSplit:
         split = honest(graph, step, seed=seed)
         return replace(split, test=split.validation)
 
-    patch.setattr(protocols, "paper_examples", examples)
+    patch.setattr(paper, "paper_examples", examples)
 
 
 def labels_of_the_test_pairs(patch: pytest.MonkeyPatch):
@@ -229,7 +233,7 @@ def historical_candidates_of_all_nodes(patch: pytest.MonkeyPatch):
 
 def interactions_of_the_labelled_step(patch: pytest.MonkeyPatch):
     """Labelled pairs are described by earlier snapshots, and by the rows of their own step."""
-    honest = prequential.with_retrieved
+    honest = labelled_steps.with_retrieved
 
     def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
         def with_rows(before: PreparedGraph) -> PreparedGraph:
@@ -237,7 +241,8 @@ def interactions_of_the_labelled_step(patch: pytest.MonkeyPatch):
 
         return tuple(replace(step, before=with_rows(step.before)) for step in honest(past, sampled, seed=seed))
 
-    patch.setattr(prequential, "with_retrieved", labelled)
+    for module in (labelled_steps, scored_queries):
+        patch.setattr(module, "with_retrieved", labelled)
 
 
 def snapshots_that_keep_the_first_rows(patch: pytest.MonkeyPatch):

@@ -18,8 +18,8 @@ from dyformer.evaluation.forecasts.best_partners import (
     retrieved_of,
     retrieved_table,
 )
-from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs

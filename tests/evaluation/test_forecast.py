@@ -12,7 +12,8 @@ from dyformer.embedder import Embed, LabelledStep, NoVectors, Score
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, Links, fit_calibration, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_from, forecast_record
-from dyformer.evaluation.prequential import RankingTrial, evaluate_queries, sampled_steps
+from dyformer.evaluation.labelled_steps import sampled_steps
+from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph

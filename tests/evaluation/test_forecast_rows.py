@@ -10,7 +10,6 @@ from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.evaluation.forecasts.forecast_rows import (
     BACKTEST_SCHEMA,
     EDGES,
-    PROTOCOL,
     backtest,
     forecast_metrics,
     reliability,
@@ -62,7 +61,7 @@ def test_metrics_by_hand():
     probabilities, came = [0.9, 0.85, 0.1, 0.1, 0.1, 0.0], [True, False, False, True, False, False]
     rows = forecast_metrics(table("A", probabilities, came), "log")
     assert rows.schema == METRICS_SCHEMA
-    assert rows.select("dataset", "protocol", "family").unique().rows() == [("log", PROTOCOL, PUBLISHED)]
+    assert rows.select("dataset", "protocol", "family").unique().rows() == [("log", "forecasts", PUBLISHED)]
     assert value(rows, "precision_at_10")["value"] == pytest.approx(2 / 6)
     assert value(rows, "probability_sum")["value"] == pytest.approx(2.05 / 2)
     squares = [0.01, 0.85**2, 0.01, 0.81, 0.01, 0]

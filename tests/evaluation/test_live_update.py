@@ -7,19 +7,20 @@ import pytest
 from numpy.typing import NDArray
 from ranked_logs import growing_log
 
-from dyformer.evaluation.live_update import (
+from dyformer.evaluation.labelled_steps import TRAINING_SEED
+from dyformer.evaluation.protocols.live_update import (
     NUM_NEGATIVES,
+    PROTOCOL,
     TRAINING_NEGATIVES,
     HeldOutLinks,
     held_out_links,
     live_update_ranks,
     live_update_rows,
-    live_update_table,
     ranks_to_table,
     weekly_examples,
     weekly_labels,
 )
-from dyformer.evaluation.prequential import TRAINING_SEED
+from dyformer.experiments.tables import printed_tables
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import prefix
@@ -146,7 +147,8 @@ def test_the_mean_is_taken_over_sources_and_then_over_steps():
 
 
 def test_the_published_value_stands_in_the_table():
-    table = live_update_table(live_update_rows(ranked_table(), "uci"), "uci")
-    assert table["method"].to_list() == ["ours", "ROLAND-GRU (paper)", "theirs"]
-    assert table["mrr"].to_list() == [0.292, 0.112, 0.073]
-    assert live_update_table(live_update_rows(ranked_table(), "mine"), "mine")["method"].to_list() == ["ours", "theirs"]
+    (table,) = printed_tables(PROTOCOL, live_update_rows(ranked_table(), "uci"), "uci").values()
+    assert table.frame["method"].to_list() == ["ours", "ROLAND-GRU (paper)", "theirs"]
+    assert [text.partition(" ")[0] for text in table.frame["MRR"]] == ["0.292", "0.112", "0.073"]
+    (table,) = printed_tables(PROTOCOL, live_update_rows(ranked_table(), "mine"), "mine").values()
+    assert table.frame["method"].to_list() == ["ours", "theirs"]

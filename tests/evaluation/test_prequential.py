@@ -9,20 +9,17 @@ from toy_graphs import toy_graph
 
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
-from dyformer.evaluation import prequential as module
+from dyformer.evaluation import labelled_steps as module
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.prequential import (
-    RankingTrial,
-    evaluate_queries,
-    from_table,
+from dyformer.evaluation.fitting import FORECASTER_WITH
+from dyformer.evaluation.labelled_steps import (
     has_labelled_steps,
     labelled_steps,
     ranking_examples,
     sampled_steps,
-    to_table,
     with_retrieved,
 )
-from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries, from_table, to_table
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph

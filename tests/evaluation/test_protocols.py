@@ -9,8 +9,9 @@ from toy_graphs import random_graph, toy_graph, with_snapshots
 
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
+from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, model_steps, rotated
 from dyformer.evaluation.metric_rows import log_metrics, metrics_of
-from dyformer.evaluation.protocols import FORECASTER_WITH, FittedOnce, Trial, evaluate_method, model_steps, rotated
+from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
@@ -261,7 +262,7 @@ def test_no_label_of_a_test_pair_is_read(monkeypatch: pytest.MonkeyPatch):
 
     honest = evaluated()
     monkeypatch.setattr(
-        "dyformer.evaluation.protocols.paper_examples",
+        "dyformer.evaluation.protocols.paper.paper_examples",
         lambda graph, step, *, seed: lied if step == 4 else paper_examples(graph, step, seed=seed),
     )
     for before, after in zip(honest, evaluated(), strict=True):

@@ -9,7 +9,6 @@ from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
-from dyformer.evaluation.prequential import ScoredQueries
 from dyformer.evaluation.query_slices import query_slices
 from dyformer.evaluation.ranking_rows import (
     NodeResamples,
@@ -19,6 +18,7 @@ from dyformer.evaluation.ranking_rows import (
     ranks_of,
     step_metrics,
 )
+from dyformer.evaluation.scored_queries import ScoredQueries
 from dyformer.graphs.snapshots import interactions_of, prefix
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries
 

@@ -11,7 +11,8 @@ import pytest
 from toy_graphs import random_graph
 
 from dyformer.embedder import Embedder, Scorer
-from dyformer.evaluation.protocols import Trial, evaluate_method
+from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
+from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Variation, default_methods
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
@@ -95,9 +96,9 @@ def test_an_unknown_name_is_refused_with_the_allowed_ones(name: str, message: st
 
 def test_all_built_in_methods_stand_beside_a_class_of_the_users_own():
     own = "dyformer.experiments.methods:Variation"
-    assert benchmark_methods(None) == list(default_methods())
-    assert benchmark_methods([own]) == [*default_methods(), own]
-    assert benchmark_methods(["l3, dyformer", own]) == ["L3", "DyFormer", own]
+    assert list(benchmark_methods(None, PAPER)) == list(default_methods())
+    assert list(benchmark_methods([own], PAPER)) == [*default_methods(), "Variation"]
+    assert list(benchmark_methods(["l3, dyformer", own], PAPER)) == ["L3", "DyFormer", "Variation"]
     with pytest.raises(UnknownMethod, match="two methods have the title 'Variation'"):
         chosen_methods([own, "flows.tasks.methods:Variation"])
 

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.figure import Figure
 from toy_walks import Walks
 
+import dyformer.experiments.plots
 import flows.cli
-import flows.tasks.tracking.content
-from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.experiments.methods import METHODS
 
 TOY, OWN, BASELINE = "Toy node2vec", "Walks", "EdgeBank (last)"
@@ -31,7 +31,7 @@ def benchmark(
     empty_database(folder / "store" / "mlflow.db")
 
     def recorded(name: str) -> Any:
-        draw = getattr(flows.tasks.tracking.content, name)
+        draw = getattr(dyformer.experiments.plots, name)
 
         def drawn(*arguments: Any, **options: Any) -> Figure:
             plot = draw(*arguments, **options)
@@ -45,7 +45,7 @@ def benchmark(
         monkey.setitem(METHODS, TOY, Walks(width=4))
         monkey.setattr("dyformer.experiments.titles.known_titles", lambda: list(METHODS))  # else read from the source
         for name in ("step_curve", "comparison_chart"):
-            monkey.setattr(flows.tasks.tracking.content, name, recorded(name))
+            monkey.setattr(dyformer.experiments.plots, name, recorded(name))
         arguments = ["--methods", "toy_node2vec,edgebank_last", "--method", "toy_walks:Walks"]
         with pytest.raises(SystemExit) as ending:
             flows.cli.main(
@@ -90,7 +90,8 @@ def test_own_methods_are_in_the_plots(benchmark: dict[str, Any]):
 def test_scores_of_an_own_method_are_made_again_only_when_it_changes(
     benchmark: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    from flows.tasks.evaluation.evaluate import evaluate_methods
+    from posed import evaluate_methods
+
     from flows.tasks.snapshots import make_snapshots
 
     snapshots = make_snapshots("generated")

@@ -16,7 +16,7 @@ import torch
 from scipy.optimize import minimize
 from toy_graphs import random_graph
 
-from dyformer.evaluation.protocols import Trial, evaluate_method
+from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments.methods import METHODS, Variation
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment, settings_table

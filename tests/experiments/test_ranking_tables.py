@@ -1,13 +1,20 @@
 import polars as pl
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
-from dyformer.experiments.ranking_tables import printed_forecasts, printed_live_update, printed_ranking, ranking_table
+from dyformer.evaluation.protocols import protocol_of
+from dyformer.experiments.tables import PrintedTable, cells, printed_tables
 
 
 def row(method: str, metric: str, family: str, step: str, value: float, **more: object) -> dict:
     about = {"dataset": "uci", "protocol": "prequential", "method": method, "seed": 0, "step": step, "metric": metric}
     numbers = {"value": value, "low": value - 0.1, "high": value + 0.1, "num_pairs": 1234}
     return {**about, "family": family, "slice": "known", **numbers, **more}
+
+
+def printed_table(protocol: str, rows: pl.DataFrame) -> PrintedTable:
+    """Give the only table of a protocol."""
+    (printed,) = printed_tables(protocol_of(protocol), rows, "uci").values()
+    return printed
 
 
 def metrics() -> pl.DataFrame:
@@ -29,16 +36,17 @@ def metrics() -> pl.DataFrame:
 
 
 def test_table_has_the_mean_over_steps_of_the_known_queries():
-    table = ranking_table(metrics(), "uci")
+    rows = metrics().filter(pl.col("seed").is_not_null(), slice="known")
+    table = cells(protocol_of("prequential").tables[0], rows).sort("MRR", descending=True)
     assert table["method"].to_list() == ["Ours", "L3", "Recency"]
     assert table["MRR"].to_list() == [0.3, 0.25, 0.2]
     assert table["AUC active"].to_list() == [0.8, 0.75, 0.7]
     assert table["precision@10"].to_list() == [0.5, 0.45, 0.4]
-    assert table["num_queries"].unique().to_list() == [1234]
+    assert table["MRR_num"].unique().to_list() == [1234]
 
 
 def test_printed_table_states_intervals_the_best_baseline_and_the_difference_to_it():
-    printed = printed_ranking(metrics(), "uci")
+    printed = printed_table("prequential", metrics())
     assert printed.title == ("uci, prequential protocol: mean over 2 steps [95 % interval]; 1,234 queries, 1 seed")
     assert printed.frame["MRR"].to_list()[0] == "0.300 [0.200, 0.400]"
     assert printed.frame["MRR difference"].to_list() == ["+0.050 [+0.040, +0.060]", "", "-0.050 [-0.060, -0.040]"]
@@ -51,13 +59,13 @@ def test_printed_table_states_intervals_the_best_baseline_and_the_difference_to_
 
 
 def test_baselines_alone_have_no_difference_to_state():
-    printed = printed_ranking(metrics().filter(pl.col("method") != "Ours"), "uci")
+    printed = printed_table("prequential", metrics().filter(pl.col("method") != "Ours"))
     assert printed.sentences[0] == "The best baseline in MRR is L3 (0.250)."
 
 
 def test_live_update_table_has_the_published_value():
     rows = [row("Recency", "mrr", "random", step, 0.36, protocol="live-update", slice="all") for step in ("3", "macro")]
-    printed = printed_live_update(pl.DataFrame(rows, schema=METRICS_SCHEMA), "uci")
+    printed = printed_table("live-update", pl.DataFrame(rows, schema=METRICS_SCHEMA))
     assert dict(printed.frame.iter_rows()) == {"Recency": "0.360 [0.260, 0.460]", "ROLAND-GRU (paper)": "0.112"}
     assert printed.title.endswith("mean over 1 steps, 1,234 ranked sources")
 
@@ -76,7 +84,7 @@ def test_table_of_forecasts_has_calibration_beside_precision():
             row("Ours", "confident", "published", step, 0.5 + pooled, **{**about, "num_pairs": 8}),
             row("Ours", "precision_at_10", "published", step, 0.9, **{**about, "slice": "new"}),
         ]
-    printed = printed_forecasts(pl.DataFrame(rows, schema=METRICS_SCHEMA), "uci")
+    printed = printed_table("forecasts", pl.DataFrame(rows, schema=METRICS_SCHEMA))
     assert "mean over 2 steps" in printed.title
     assert printed.title.endswith("20 pairs, 1 seed; difference to the best baseline, L3")
     ours, l3 = printed.frame.iter_rows(named=True)

@@ -2,12 +2,11 @@ import polars as pl
 import pytest
 
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.protocols.paper import PAPER_METRICS, PROTOCOL, significance
 from dyformer.experiments.tables import (
-    PAPER_METRICS,
     TABLE_SCHEMA,
     printed_tables,
     score_table,
-    significance,
     significance_table,
 )
 
@@ -57,7 +56,7 @@ def test_table_averages_seeds_in_percent_and_puts_the_best_first():
 def test_on_one_step_there_is_no_micro_beside_macro():
     rows = [("L3", 0, step, "all", 0.9) for step in ("7", "micro", "macro")]
     assert score_table(metrics(*rows, dataset="mine"), "mine").select("micro", "macro").rows() == [(None, 90.0)]
-    (printed,) = printed_tables(metrics(*rows, dataset="mine"), "mine")
+    (printed,) = printed_tables(PROTOCOL, metrics(*rows, dataset="mine"), "mine").values()
     assert printed.frame.columns == ["method", "AUC"]
     assert "100 test pairs, step 7, 1 seed" in printed.title
 
@@ -76,7 +75,7 @@ def test_printed_tables_have_intervals_pairs_and_the_difference_to_the_best_base
         difference_low=pl.when(pl.col("method") == "DyFormer").then(-0.001),
         difference_high=pl.when(pl.col("method") == "DyFormer").then(0.02),
     )
-    every, new = printed_tables(rows, "mine")
+    every, new = printed_tables(PROTOCOL, rows, "mine").values()
     assert every.frame.columns == ["method", "Micro AUC", "Macro AUC", "difference"]
     assert every.frame.rows() == [
         ("DyFormer", "90.00", "90.00 [88.00, 91.00]", "+1.23 [-0.10, +2.00]"),
@@ -89,7 +88,7 @@ def test_printed_tables_have_intervals_pairs_and_the_difference_to_the_best_base
 
 def test_a_known_log_has_the_published_metrics_below_without_intervals():
     rows = metrics(*(("L3", 0, step, "all", 0.9) for step in ("7", "8", "micro", "macro")))
-    (printed,) = printed_tables(rows, "uci")
+    (printed,) = printed_tables(PROTOCOL, rows, "uci").values()
     assert printed.frame.row(1) == ("DyFormer (paper)", "87.91", "88.49")
     assert printed.frame.row(0) == ("L3", "90.00", "90.00 [88.00, 91.00]")
 

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("dyformer", "storage", "flows", "tests", "pyproject.toml")
 TESTS = {
     "dyformer/evaluation/promotion.py": ("tests/evaluation/test_promotion.py",),
-    "dyformer/evaluation/prequential.py": ("tests/evaluation/test_prequential.py",),
-    "dyformer/evaluation/protocols.py": ("tests/evaluation/test_protocols.py",),
+    "dyformer/evaluation/labelled_steps.py": ("tests/evaluation/test_prequential.py",),
+    "dyformer/evaluation/protocols/paper.py": ("tests/evaluation/test_protocols.py",),
     "dyformer/sampling/pairs.py": ("tests/sampling/test_pairs.py",),
     "dyformer/scoring/link_features.py": ("tests/scoring/test_link_features.py",),
     "dyformer/scoring/pair_features.py": ("tests/scoring/test_pair_features.py",),

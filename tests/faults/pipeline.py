@@ -112,8 +112,9 @@ def evaluate() -> None:
     """Evaluate in both protocols, without a promotion."""
     address = snapshots()
     contender, step = train(), newest_until(address) + 1
-    queries = retraining.queries_task(address, step, SEED)
-    retraining.rank_model_task(address, queries, contender.models[-1], "DyFormer", SEED, contender.models[:-1])
+    posed = retraining.Posed(snapshots=address, protocol=retraining.PREQUENTIAL, units=(step,), seed=SEED)
+    retraining.draw_task(address, retraining.PREQUENTIAL, step, SEED)
+    retraining.evaluate_task(posed, retraining.Group({"DyFormer": None}, contender.models))
     retraining._evaluated(address, contender, SEED)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from posed import baselines_on
 
 import flows.tasks.complete_windows
 from dyformer.experiments.settings import Experiment
@@ -17,7 +18,6 @@ from dyformer.logs.time_windows import Window, WindowError
 from flows.cli import main
 from flows.tasks import train
 from flows.tasks.complete_windows import TooFewWindows, complete_snapshots, make_complete_snapshots, moment
-from flows.tasks.evaluation.evaluate import evaluate_baselines
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
 from flows.tasks.train import train_model
@@ -277,11 +277,11 @@ def test_a_late_row_makes_another_history_and_leaves_the_earlier_model(store: Pa
 
 def test_an_evaluation_of_the_same_history_is_not_repeated(store: Path):
     dropped(store, "first", [*rows_of(1, 2, 3, 4), "1,2,50"])
-    scores = evaluate_baselines(make_complete_snapshots("mylog"), 4)
+    scores = baselines_on(make_complete_snapshots("mylog"), 4)
     dropped(store, "more", ["3,4,60"])
-    assert evaluate_baselines(make_complete_snapshots("mylog"), 4) == scores
+    assert baselines_on(make_complete_snapshots("mylog"), 4) == scores
     dropped(store, "late", ["3,4,45"])
-    assert evaluate_baselines(make_complete_snapshots("mylog"), 4) != scores
+    assert baselines_on(make_complete_snapshots("mylog"), 4) != scores
 
 
 def test_the_history_of_a_step_is_that_of_the_windows_that_a_row_before_all_moves(store: Path, trainings: list[int]):

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from polars.testing import assert_frame_equal
+from posed import evaluate_methods, evaluate_model, metrics_of
 
 import dyformer
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import score_table
 from dyformer.logs.synthetic import generated_log
-from flows.tasks.evaluation.evaluate import evaluate_methods, evaluate_model, metrics
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
@@ -48,7 +48,7 @@ def model(snapshots: str) -> str:
 def test_table_is_that_of_the_benchmark(log: Path, snapshots: str, model: str) -> None:
     older = (train_model(snapshots, 10, Experiment().changed(SMALL), 0),)
     scores = [evaluate_methods(snapshots, BASELINES, 12), evaluate_model(snapshots, model, 12, older=older)]
-    stored = score_table(metrics(scores, snapshots), "mylog")
+    stored = score_table(metrics_of(scores, snapshots), "mylog")
     graph = dyformer.read_log(log).snapshots(WINDOW)
     table = dyformer.evaluate(graph, [*BASELINES, "DyFormer"], steps=[12], settings=SMALL)
     assert_frame_equal(table, stored, check_exact=True)

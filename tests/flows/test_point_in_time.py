@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from poisons import POISONS, SplitLog, poisoned, split_generated, split_uci
+from posed import baselines_on, evaluate_model
 
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import prepare_graph
@@ -19,7 +20,6 @@ from dyformer.graphs.snapshots import DynamicGraph, to_tables
 from dyformer.logs.synthetic import generated_log
 from dyformer.sampling.link_batches import PairSizes, PairSource, forecast_tasks, reconstruction_tasks
 from dyformer.sampling.pairs import evaluated_steps, paper_examples
-from flows.tasks.evaluation.evaluate import evaluate_baselines, evaluate_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
@@ -120,7 +120,7 @@ def known_at(snapshots: str, until: int = UNTIL) -> Known:
         "vectors": vectors,
         "forecasts": write_forecasts(snapshots, Contender(title=DYFORMER, models=(younger, model)), vectors, k=3),
         "scores of the model": evaluate_model(snapshots, younger, until),
-        "scores of the baselines": evaluate_baselines(snapshots, until),
+        "scores of the baselines": baselines_on(snapshots, until),
     }
     return {
         **{f"snapshots/{name}": ndjson(table) for name, table in to_tables(graph).items()},

@@ -7,12 +7,11 @@ from io import StringIO
 
 import pytest
 from own_log import own_log
+from posed import evaluate_methods, rank_methods, write_queries
 from rich.console import Console
 
 from dyformer.experiments.settings import Experiment
 from flows.console import ongoing, tracked
-from flows.tasks.evaluation.evaluate import evaluate_methods
-from flows.tasks.evaluation.rank import rank_methods, write_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts, write_vectors
@@ -76,8 +75,8 @@ def test_ranking_evaluation_and_forecasts_print_lines(
     write_forecasts(snapshots, Contender(title="L3", models=()), vectors)
     printed = capsys.readouterr().out
     for title in (
-        "rank mylog step 6",
-        "evaluate mylog step 6",
+        "evaluate mylog step 6 (prequential)",
+        "evaluate mylog step 6 (paper)",
         "vectors of mylog as of step 12",
         "forecasts of mylog as of step 12",
     ):

@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from posed import rank_methods, rank_model, write_queries
 
 from dyformer.evaluation.config import PromotionConfig
-from dyformer.evaluation.prequential import ScoredQueries, from_table, to_table
 from dyformer.evaluation.ranking_rows import ranks_of
+from dyformer.evaluation.scored_queries import ScoredQueries, from_table, to_table
 from dyformer.experiments.methods import METHODS
-from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.tables import run_tables
 from dyformer.sampling.ranking_queries import RankingQueries
 from flows.cli import main
 from flows.tasks import train
 from flows.tasks.evaluation import promote
+from flows.tasks.evaluation.evaluate import Group, Posed, read_queries
 from flows.tasks.evaluation.promote import (
     ChampionChanged,
     NotEvaluated,
@@ -27,7 +29,6 @@ from flows.tasks.evaluation.promote import (
     promote_if_better,
     unranked,
 )
-from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries, write_queries
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.predict import write_forecasts
@@ -127,11 +128,12 @@ def champion_skill(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[
     def plan(skill: float | np.ndarray) -> list[tuple[Any, ...]]:
         calls: list[tuple[Any, ...]] = []
 
-        def rank(*call: Any) -> str:
-            calls.append(call)
-            return ranked(call[0], {"Forecaster with champion": skill, "champion": -9.0}, (call[2],))
+        def rank(posed: Posed, group: Group) -> str:
+            calls.append((posed.snapshots, posed.protocol.name, posed.units, str(group), posed.seed, group.models))
+            skills = {"Forecaster with champion": skill, "champion": -9.0}
+            return ranked(posed.snapshots, skills, group.models[-1:])
 
-        monkeypatch.setattr(promote, "rank_model", rank)
+        monkeypatch.setattr(promote, "evaluate", rank)
         return calls
 
     return plan
@@ -179,7 +181,7 @@ def test_only_a_significant_win_over_the_champion_promotes(
     promoted(snapshots, champion, 1.0, step=4)
     calls = champion_skill(1.0)
     outcome = promoted(snapshots, challenger, skill)
-    assert calls == [(snapshots, write_queries(snapshots, 5), champion.models[1], "champion", 0, champion.models[:1])]
+    assert calls == [(snapshots, "prequential", (5,), "champion", 0, champion.models)]
     assert (outcome["promoted"], outcome["champion"]) == (wins, named(challenger if wins else champion))
     assert outcome["previous"] == named(champion)
     assert outcome["compared"] == [TITLE, "champion"]
@@ -445,7 +447,7 @@ def test_a_record_of_an_earlier_version_is_read(snapshots: str, champion_skill: 
     champion_file().write_text(json.dumps(record))
     calls = champion_skill(1.0)
     outcome = promoted(snapshots, contender_of(snapshots, 2.0), 1.0)
-    assert [call[2:] for call in calls] == [(model, "champion", 0, ())]
+    assert [call[2:] for call in calls] == [((5,), "champion", 0, (model,))]
     assert outcome["champion"] == {"title": TITLE, "models": [model]}
     assert record_of()["num_tests"] == 1
     gone = {"model": "5_checkpoints/model/gone", "space": "0", "step": 4}
@@ -484,7 +486,7 @@ def test_a_champion_that_no_longer_fits_is_replaced(
     def rank(*call: Any) -> str:
         raise error("of another version")
 
-    monkeypatch.setattr(promote, "rank_model", rank)
+    monkeypatch.setattr(promote, "evaluate", rank)
     outcome = promoted(snapshots, contender_of(snapshots, 2.0), 0.5)
     assert outcome["promoted"]
     assert "do not fit" in outcome["reason"]

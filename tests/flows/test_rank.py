@@ -7,23 +7,16 @@ import numpy as np
 import pytest
 from own_log import own_log
 from polars.testing import assert_frame_equal
+from posed import evaluate_model, metrics_of, rank_methods, rank_model, write_queries
 
+from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.training.stages import embed
 from flows.console import reliability_line
-from flows.tasks.evaluation import backtest
 from flows.tasks.evaluation.backtest import backtest_published
-from flows.tasks.evaluation.evaluate import evaluate_model
-from flows.tasks.evaluation.rank import (
-    rank_methods,
-    rank_model,
-    ranking_metrics,
-    read_queries,
-    steps_to_rank,
-    write_queries,
-)
+from flows.tasks.evaluation.evaluate import read_queries, units_of
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender, StoredWeights, space_of, stored_method
 from flows.tasks.predict import write_forecasts, write_vectors
@@ -53,22 +46,24 @@ def test_stored_queries_are_those_of_the_graph_and_are_made_once(snapshots: str,
     for name, value in vars(read_queries(address)).items():
         np.testing.assert_array_equal(value, vars(expected)[name], err_msg=name)
     monkeypatch.setattr(
-        "flows.tasks.evaluation.rank.ranking_queries", lambda *args, **kwargs: pytest.fail("drawn again")
+        "dyformer.evaluation.protocols.prequential.ranking_queries", lambda *args, **kwargs: pytest.fail("drawn again")
     )
     assert write_queries(snapshots, 5) == address
-    assert lineage_of(address).settings["step"] == 5
+    assert lineage_of(address).settings["unit"] == 5
 
 
 def test_scores_record_their_queries_and_are_reused(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     queries = write_queries(snapshots, 6)
     scores = rank_methods(snapshots, queries, ["L3", "Contact recency"])
     assert digest(queries) in lineage_of(scores).inputs.values()
-    monkeypatch.setattr("flows.tasks.evaluation.rank.fitted_scores", lambda *args: pytest.fail("evaluated again"))
+    monkeypatch.setattr(
+        "dyformer.evaluation.protocols.prequential.fitted_scores", lambda *args: pytest.fail("evaluated again")
+    )
     assert rank_methods(snapshots, queries, ["L3", "Contact recency"]) == scores
 
 
 def test_nodes_too_many_for_all_pairs_have_partners_among_candidates(snapshots: str, monkeypatch: pytest.MonkeyPatch):
-    names = ("scoring.retrieval", "evaluation.first_stage", "evaluation.prequential")
+    names = ("scoring.retrieval", "evaluation.first_stage", "evaluation.labelled_steps")
     for module in (f"dyformer.{name}" for name in names):
         monkeypatch.setattr(f"{module}.MAX_NODES", 5)
     partners = read_table(rank_methods(snapshots, write_queries(snapshots, 6), ["L3"]), "partners")
@@ -162,13 +157,13 @@ def test_models_that_know_the_step_of_the_calibration_are_left_out(snapshots: st
     older, newer = (train_model(snapshots, until, Experiment().changed(tiny)) for until in (newest - 2, newest - 1))
     address = backtest_published(snapshots, Contender(title=DYFORMER, models=(older, newer)))
     assert address is not None
-    assert lineage_of(address).settings["record"] == [space_of(older)]
+    assert lineage_of(address).settings["models"] == [space_of(older)]
     assert set(read_table(address, "backtest")["method"]) == {DYFORMER}
     assert backtest_published(snapshots, Contender(title=DYFORMER, models=(newer,))) is None
 
 
 def test_a_newest_step_that_cannot_be_forecast_has_no_reliability(snapshots: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(backtest, "rankable_steps", lambda snapshots: [11])
+    monkeypatch.setattr("dyformer.evaluation.protocols.forecasts.rankable_steps", lambda log: [11])
     assert backtest_published(snapshots, Contender(title="L3")) is None
     assert "not known" in reliability_line(run_metrics(snapshots, [], []))
 
@@ -176,10 +171,10 @@ def test_a_newest_step_that_cannot_be_forecast_has_no_reliability(snapshots: str
 def test_metrics_of_two_artifacts_are_those_of_one(snapshots: str):
     queries = [write_queries(snapshots, step) for step in (8, 9)]
     names = ["L3", "Contact recency"]
-    together = ranking_metrics([rank_methods(snapshots, each, names) for each in queries], snapshots)
+    together = metrics_of([rank_methods(snapshots, each, names) for each in queries], snapshots, protocol="prequential")
     apart = [rank_methods(snapshots, each, [name]) for name in names for each in queries]
     keys = ["method", "step", "metric", "family", "slice"]
-    assert_frame_equal(ranking_metrics(apart, snapshots).sort(keys), together.sort(keys))
+    assert_frame_equal(metrics_of(apart, snapshots, protocol="prequential").sort(keys), together.sort(keys))
     assert set(together["best_baseline"].drop_nulls()) <= set(names)
 
 
@@ -197,7 +192,7 @@ def test_changed_bytes_of_queries_are_found(snapshots: str):
 
 
 def test_steps_that_cannot_be_ranked_are_named(snapshots: str):
-    assert steps_to_rank(snapshots) == list(range(3, 13))
-    assert steps_to_rank(snapshots, "4,6-7") == [4, 6, 7]
+    assert units_of(snapshots, PREQUENTIAL) == list(range(3, 13))
+    assert units_of(snapshots, PREQUENTIAL, "4,6-7") == [4, 6, 7]
     with pytest.raises(StepOutOfRange, match="mylog: 2, 99 cannot be evaluated"):
-        steps_to_rank(snapshots, "2,5,99")
+        units_of(snapshots, PREQUENTIAL, "2,5,99")

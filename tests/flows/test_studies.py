@@ -31,26 +31,26 @@ from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embed
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
-from dyformer.evaluation.node_classification import PROTOCOL as LABELS
 from dyformer.evaluation.node_classification import NoLabels
+from dyformer.evaluation.protocols import protocol_of
+from dyformer.evaluation.protocols.cost import peak_gigabytes
+from dyformer.evaluation.protocols.protocol import wanted_steps
 from dyformer.experiments.changes import NoEffect
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.studies import COST, STUDIES, Study, UnknownStudy, study_of
+from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
 from dyformer.experiments.studies.study_tables import Setup
 from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.datasets import DATASETS
-from flows.benchmark import label_scores, paper_scores, prequential_scores
-from flows.benchmark_command import with_cap
+from flows.benchmark import results
+from flows.benchmark_command import tables_of, with_cap
 from flows.console import QUIET, ongoing, tracked
 from flows.ending import is_ours
 from flows.options import experiment_from
-from flows.protocols import PROTOCOLS, run_protocol
 from flows.studies import plots, run_study, setup_of
-from flows.tasks.evaluation.costs import peak_gigabytes
-from flows.tasks.evaluation.evaluate import wanted_steps
 from flows.tasks.ingest import ingest_log
+from flows.tasks.methods import check_kinds, chosen_methods, resolved
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots
 from flows.trials import Ended, Trial, finished
 from storage.layout import Layout
@@ -125,8 +125,6 @@ def plain_functions() -> Iterator[None]:
             for name, value in list(vars(module).items()):
                 if isinstance(value, Flow | Task):
                     patch.setattr(module, name, value.fn)
-        for protocol, own in flows.studies.FLOWS.items():
-            patch.setitem(flows.studies.FLOWS, protocol, own.fn)
         yield
 
 
@@ -154,10 +152,15 @@ def small(study: Study) -> dict[str, Any]:
     return read
 
 
+def trial_of(protocol: str, title: str = "L3", snapshots: str = "") -> Trial:
+    """Give a trial of one method on step 3."""
+    return Trial(protocol, "mylog", snapshots, [(3,)], 0, Experiment(), resolved([title]))
+
+
 def in_this_process(trials: list[Trial], parallel: int) -> Iterator[Ended]:
     """Run trials as `finished` does, those too that have a process of their own, whose start takes seconds."""
     for trial in trials:
-        flows.trials.run_trial(*trial)
+        flows.trials.run_trial(trial)
         yield Ended(trial, was_stored=False)
 
 
@@ -166,9 +169,8 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
     if name not in TRACKED:
         monkeypatch.setattr(flows.benchmark, "track_task", lambda *given: None)
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)  # plots of every benchmark
-    monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw_families", lambda *given: None)
     monkeypatch.setattr(flows.studies, "finished", in_this_process)
-    dataset, steps = ("labelled", "4") if STUDIES[name].protocol == LABELS else ("mylog", "3")
+    dataset, steps = ("labelled", "4") if STUDIES[name].protocols[0] == "labels" else ("mylog", "3")
     made = run_study(name, {dataset: {}}, {dataset: Experiment().changed(small(STUDIES[name]))}, steps=steps)
     assert made.tables
     for table in made.tables:
@@ -203,7 +205,7 @@ def test_labels_of_a_log_without_them_are_refused_with_what_is_expected(store: P
 
 def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> None:
     """End the study with this probability before each step of a trial, as Ctrl-C does."""
-    scored, generator = flows.trials.SCORES["paper"], random.Random(0)
+    scored, generator = flows.trials.results, random.Random(0)
 
     def until_killed(jobs):
         for job in jobs:
@@ -211,8 +213,10 @@ def killed_at_random(monkeypatch: pytest.MonkeyPatch, probability: float) -> Non
                 raise KeyboardInterrupt
             yield job
 
-    monkeypatch.setitem(
-        flows.trials.SCORES, "paper", lambda snapshots, jobs, *rest: scored(snapshots, until_killed(jobs), *rest)
+    monkeypatch.setattr(
+        flows.trials,
+        "results",
+        lambda snapshots, protocol, jobs, *rest: scored(snapshots, protocol, until_killed(jobs), *rest),
     )
 
 
@@ -252,7 +256,9 @@ def test_an_unknown_experiment_is_refused_with_the_known_names():
 
 def test_titles_of_the_rows_are_known_methods():
     for study in STUDIES.values():
-        assert list(flows.trials.CHOSEN[study.protocol](study.methods)) == study.methods
+        assert list(resolved(study.methods)) == study.methods
+        for protocol in map(protocol_of, study.protocols):
+            assert check_kinds(resolved(study.methods), protocol)
 
 
 def test_a_change_beside_which_a_search_chose_another_value_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -268,8 +274,8 @@ def test_a_change_beside_which_a_search_chose_another_value_is_refused(store: Pa
 
 
 def test_an_error_of_a_trials_process_keeps_its_message(monkeypatch: pytest.MonkeyPatch):
-    trial = Trial("paper", "mylog", "", [3], 0, Experiment(), ["L3"])
-    monkeypatch.setattr(flows.trials, "run_trial", lambda *given: wanted_steps("x"))
+    trial = trial_of("paper")
+    monkeypatch.setattr(flows.trials, "run_trial", lambda trial: wanted_steps("x"))
     error = flows.trials._run(trial)
     assert isinstance(error, StepOutOfRange)
     future: Future = Future()
@@ -279,7 +285,7 @@ def test_an_error_of_a_trials_process_keeps_its_message(monkeypatch: pytest.Monk
     with pytest.raises(StepOutOfRange, match="'x' is not a list of steps") as caught:
         list(finished([trial], 2))
     assert is_ours(caught.tb)
-    monkeypatch.setattr(flows.trials, "run_trial", lambda *given: int("x"))
+    monkeypatch.setattr(flows.trials, "run_trial", lambda trial: int("x"))
     with pytest.raises(ValueError, match="invalid literal"):  # of a library: a fault of this program
         flows.trials._run(trial)
 
@@ -287,7 +293,7 @@ def test_an_error_of_a_trials_process_keeps_its_message(monkeypatch: pytest.Monk
 def test_a_trial_of_an_earlier_run_is_recognized(store: Path):
     experiment = Experiment().changed({"graph.max_distance": 4})
     address = make_snapshots("mylog", 1)
-    trial = Trial("paper", "mylog", address, [3], 0, experiment, ["L3"])
+    trial = trial_of("paper", "L3", address)._replace(experiment=experiment)
     assert [ended.was_stored for _ in range(2) for ended in finished([trial], 1)] == [False, True]
 
 
@@ -299,13 +305,14 @@ def test_a_cap_on_epochs_reaches_the_experiment_and_the_titles_of_a_benchmark(mo
     experiment = experiment_from("mylog", with_cap(["finetune.epochs=9"], 4))
     assert [experiment.max_epochs, experiment.finetune.epochs, experiment.capped.finetune.epochs] == [4, 9, 4]
     assert with_cap(None, None) == []
-    table, made = PrintedTable("AUC", pl.DataFrame(), []), {"scores": [], "snapshots": ""}
-    stub = PROTOCOLS["paper"]._replace(
-        flow=lambda *given: made, metrics=lambda scores, snapshots: pl.DataFrame(), tables=lambda rows, dataset: [table]
-    )
-    monkeypatch.setitem(PROTOCOLS, "paper", stub)
+    opened = SimpleNamespace(dataset="mylog")
+    table = PrintedTable("AUC", pl.DataFrame(), [])
+    monkeypatch.setattr("dyformer.experiments.tables.printed_tables", lambda *given: {"scores": table})
+    monkeypatch.setattr("flows.tasks.snapshots.open_snapshots", lambda address: opened)
+    monkeypatch.setattr(flows.benchmark, "searched_steps", lambda *given: None)
+    rows = pl.DataFrame({"step": ["3"]})
     for own, title in ((experiment, "AUC; cap on epochs of every trained method: 4"), (Experiment(), "AUC")):
-        assert run_protocol("paper", "mylog", {}, None, 1, own, [])[1][0].title == title
+        assert tables_of(protocol_of("paper"), "", rows, own, [])[0].title == title
 
 
 def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch):
@@ -323,12 +330,12 @@ def test_costs_are_measured_one_at_a_time_each_in_a_process_of_its_own(monkeypat
         def shutdown(self, cancel_futures: bool) -> None: ...
 
     monkeypatch.setattr(flows.trials, "ProcessPoolExecutor", Pool)
-    trials = [Trial(COST, "mylog", "", [3], 0, Experiment(), [name]) for name in ("DySAT", "node2vec")]
-    assert sorted(ended.trial.names for ended in finished(trials, 1)) == [["DySAT"], ["node2vec"]]
+    trials = [trial_of("cost", name) for name in ("DySAT", "node2vec")]
+    assert sorted(ended.trial.names for ended in finished(trials, 1)) == ["DySAT", "node2vec"]
     list(finished([trials[0]._replace(protocol="paper")], 4))
     assert [(pool["num"], pool["max_tasks_per_child"]) for pool in pools] == [(1, 1), (4, None)]
     ran = []
-    monkeypatch.setattr(flows.trials, "run_trial", SimpleNamespace(fn=lambda *trial: ran.append(Trial(*trial)) or []))
+    monkeypatch.setattr(flows.trials, "run_trial", SimpleNamespace(fn=lambda trial: ran.append(trial) or []))
     flows.trials._run(trials[0])
     assert ran == [trials[0]]  # without a flow, which would start a server of this process
 
@@ -346,11 +353,10 @@ def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     threads = []
-    monkeypatch.setitem(flows.trials.SCORES, "paper", lambda *given: threads.append(torch.get_num_threads()) or [])
-    monkeypatch.setattr(flows.trials, "searched_steps", lambda snapshots, steps: None)
+    monkeypatch.setattr(flows.trials, "results", lambda *given: threads.append(torch.get_num_threads()) or [])
     torch.set_num_threads(2)
     try:
-        flows.trials.run_trial("paper", "mylog", "", [3], 0, Experiment(), ["L3"])
+        flows.trials.run_trial(trial_of("paper"))
     finally:
         torch.set_num_threads(1)
     assert threads == [1]
@@ -383,11 +389,12 @@ def test_dyformer_is_trained_with_the_settings_that_a_search_chose(store: Path, 
     monkeypatch.setattr(flows.benchmark, "trained", no_training)
     noisy = Experiment().changed({"graph.noise": 0.2})
     for searched, seed, experiment in (("uci", 0, Experiment()), (None, 0, Experiment()), ("uci", 2, noisy)):
-        for scores in (paper_scores, prequential_scores, label_scores):
-            monkeypatch.setattr(flows.benchmark, "queries_task", lambda *given: "")
+        for name in ("paper", "prequential", "labels"):
+            monkeypatch.setattr(flows.benchmark, "draw_task", lambda *given: "")
+            methods = chosen_methods(["DyFormer"], dataset=searched)
             with pytest.raises((StopIteration, RuntimeError)):
-                scores("", [(5, seed)], experiment, ["DyFormer"], searched)
-    assert widths == [(32, 0)] * 3 + [(128, 0)] * 3 + [(32, 2), (32, 2), (32, 0)]  # labels have no noise
+                results("", protocol_of(name), [((5,), seed)], methods, experiment)
+    assert widths == [(32, 0)] * 3 + [(128, 0)] * 3 + [(32, 2)] * 3
 
 
 def test_the_windows_steps_and_graphs_decide_whether_the_papers_values_are_beside_ours(monkeypatch: pytest.MonkeyPatch):
@@ -403,7 +410,9 @@ def test_the_windows_steps_and_graphs_decide_whether_the_papers_values_are_besid
         ("uci", usual, None, ["graph.noise=0.1"], steps_of, False),
         ("mylog", usual, None, [], steps_of, False),
     ):
-        monkeypatch.setitem(flows.trials.STEPS, "paper", lambda snapshots, wanted, known=numbers: known[wanted])
+        monkeypatch.setattr(
+            flows.studies, "units_of", lambda snapshots, protocol, wanted=None, known=numbers: known[wanted]
+        )
         opened = SimpleNamespace(dataset=dataset, window=window)
         for module in (flows.studies, flows.benchmark):
             monkeypatch.setattr(module, "open_snapshots", lambda address, found=opened: found)
@@ -415,7 +424,7 @@ def test_runs_with_other_settings_differ_in_name_and_parameters(store: Path, mon
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
     for epochs in (None, 1):
         chosen = {} if epochs is None else {"max_epochs": epochs}
-        flows.studies.FLOWS["paper"]("mylog", {}, "3", 1, Experiment().changed(chosen), ["DySAT", "L3"])
+        flows.benchmark.benchmark("mylog", {}, "3", 1, Experiment().changed(chosen), ["DySAT", "L3"])
     names = [f"{title}, mylog v1 steps 3-3{changes}, seed 0" for title in ("DySAT", "L3") for changes in CAPS]
     table = compare_runs(open_tracker(Layout.from_environment()), names[:2])
     differing = {name: texts for kind, name, *texts in table.rows() if kind == "setting"}
@@ -426,7 +435,7 @@ def test_runs_with_other_settings_differ_in_name_and_parameters(store: Path, mon
 def test_a_cap_that_changes_no_score_has_runs_of_its_own(store: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
     for experiment in (Experiment(), Experiment(max_epochs=5)):
-        flows.studies.FLOWS["paper"]("mylog", None, "4", 1, experiment, ["node2vec"])  # which has one epoch
+        flows.benchmark.benchmark("mylog", None, "4", 1, experiment, ["node2vec"])  # which has one epoch
     names = [f"node2vec, mylog v1 steps 4-4{changes}, seed 0" for changes in ("", ", max_epochs=5")]
     assert compare_runs(open_tracker(Layout.from_environment()), names).width == 4  # kind, name and two runs
 
@@ -434,7 +443,7 @@ def test_a_cap_that_changes_no_score_has_runs_of_its_own(store: Path, monkeypatc
 def test_a_run_with_many_changes_has_them_in_its_tag_and_not_in_its_name(store: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)
     many = {"graph.max_distance": 4, "graph.history_window": 2, "graph.noise": 0.1, "graph.noise_seed": 7}
-    flows.studies.FLOWS["paper"]("mylog", None, "3", 1, Experiment().changed(many), ["L3"])
+    flows.benchmark.benchmark("mylog", None, "3", 1, Experiment().changed(many), ["L3"])
     tracker = open_tracker(Layout.from_environment())
     own = tracker.client().get_experiment_by_name(experiment_name("mylog"))
     assert own is not None
@@ -454,13 +463,13 @@ def test_a_change_that_some_row_reads_is_taken():
         STUDIES[name].check_changes([changed])
 
 
-@pytest.mark.parametrize("name", ["benchmark", "prequential", "forecasts", "live_update", "labels"])
+@pytest.mark.parametrize("name", ["paper", "prequential", "forecasts", "live-update", "labels"])
 def test_a_change_that_no_method_reads_is_refused_without_the_command_too(name: str, store: Path):
     experiment = Experiment().changed({"model.width": 64})
-    steps = {"live_update": (), "labels": ("4",), "forecasts": ("5",)}.get(name, ("3",))
-    dataset = "labelled" if name == "labels" else "mylog"
+    steps = {"live-update": None, "labels": "4", "forecasts": "5"}.get(name, "3")
+    dataset, method = ("labelled", "Activity so far") if name == "labels" else ("mylog", "L3")
     with pytest.raises(NoEffect, match=r"model\.width has no effect"):
-        getattr(flows.benchmark, name)(dataset, None, *steps, 1, experiment, ["L3"])
+        flows.benchmark.benchmark(dataset, None, steps, 1, experiment, [method], protocol=name)
 
 
 def test_a_change_beside_which_a_search_chose_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -470,7 +479,7 @@ def test_a_change_beside_which_a_search_chose_is_refused(store: Path, monkeypatc
     monkeypatch.setattr("dyformer.experiments.tuning.chosen.FOLDER", folder)
     monkeypatch.setattr("flows.benchmark.searched_dataset", lambda opened, step: "mylog")
     with pytest.raises(NoEffect, match=r"model\.width has no effect"):
-        flows.studies.FLOWS["paper"]("mylog", None, "3", 1, Experiment().changed({"model.width": 64}), ["DyFormer"])
+        flows.benchmark.benchmark("mylog", None, "3", 1, Experiment().changed({"model.width": 64}), ["DyFormer"])
 
 
 def test_the_title_of_a_plot_states_steps_and_cap(monkeypatch: pytest.MonkeyPatch):

@@ -13,12 +13,12 @@ import polars as pl
 import pytest
 import torch
 from own_log import own_log
+from posed import evaluate_model
 
 from dyformer.experiments.methods import Variation
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.training.checkpoint import WeightsDoNotFit
 from flows.stages import trained as trained_models
-from flows.tasks.evaluation.evaluate import evaluate_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import PARTS, Contender, open_model, space_of
 from flows.tasks.predict import read_vectors, write_forecasts, write_vectors

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
-from dyformer.evaluation.prequential import RankingTrial, ScoredQueries, fitted_scores, scored_queries
-from dyformer.evaluation.protocols import fitted_vectors
+from dyformer.evaluation.fitting import fitted_vectors
+from dyformer.evaluation.labelled_steps import fitted_scores
+from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, scored_queries
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph

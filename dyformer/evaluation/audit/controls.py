@@ -11,9 +11,9 @@ from dyformer.baselines.heuristics import EdgeBank
 from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described
 from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.bootstrap import node_resamples
-from dyformer.evaluation.prequential import ScoredQueries
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import MIXED, Cell, StepMetric, step_metrics
+from dyformer.evaluation.scored_queries import ScoredQueries
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, step_pairs

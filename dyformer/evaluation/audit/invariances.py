@@ -25,8 +25,8 @@ from dyformer.evaluation.audit.case import (
     inputs_of,
 )
 from dyformer.evaluation.audit.poisons import graph_of, rows_of, split_rows
-from dyformer.evaluation.prequential import RankingTrial
-from dyformer.evaluation.protocols import fitted_vectors
+from dyformer.evaluation.fitting import fitted_vectors
+from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dyformer.embedder import LabelledStep, Score, Scorer
 from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described
 from dyformer.evaluation.audit.controls import STANDARD_ERRORS, above, links_of
-from dyformer.evaluation.prequential import RankingTrial, evaluate_queries
-from dyformer.evaluation.protocols import OLDER_STEP_WEIGHT, Trial, evaluate_method
+from dyformer.evaluation.fitting import OLDER_STEP_WEIGHT
+from dyformer.evaluation.protocols.paper import Trial, evaluate_method
+from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.time_windows import Window

@@ -14,9 +14,9 @@ from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
 from dyformer.evaluation.evidence import num_partners
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.prequential import RankingTrial
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, pair_weights
+from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import is_among, nodes_known_before
 from dyformer.sampling.ranking_queries import step_pairs

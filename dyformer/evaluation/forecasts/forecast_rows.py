@@ -18,7 +18,6 @@ from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.ranking_metrics import expected_calibration_error
 from dyformer.scoring.retrieval import Retrieved
 
-PROTOCOL = "forecasts"
 CONFIDENT = 0.8
 SLICES = ("all", "new", "repeat")
 EDGES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
@@ -90,7 +89,7 @@ def forecast_metrics(backtests: pl.DataFrame, dataset: str, *, baselines: Collec
             }
             for step, by_run in steps.items()
         }
-        parts.append(metric_rows(chosen, dataset, protocol=PROTOCOL, baselines=baselines if is_precision else ()))
+        parts.append(metric_rows(chosen, dataset, protocol="forecasts", baselines=baselines if is_precision else ()))
     return pl.concat(parts).with_columns(is_baseline=pl.col("method").is_in(list(baselines)))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.forecasts.forecast import Calibration, Forecast
-from dyformer.evaluation.prequential import labelled_steps
+from dyformer.evaluation.labelled_steps import labelled_steps
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.prepared_graph import PreparedGraph

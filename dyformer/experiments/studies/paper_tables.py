@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dyformer.experiments.tables import PAPER_METRICS
+from dyformer.evaluation.protocols.paper import PAPER_METRICS
 
-PaperTable = Mapping[str, Mapping[str, tuple[float, float]]]
-"""Micro and Macro AUC by dataset, then by row."""
+PaperTable = Mapping[str, Mapping[str, tuple[float | None, ...]]]
+"""Values of the columns by dataset, then by row: Micro and Macro AUC, or what a training took."""
 
 
 def _by_dataset(rows: Mapping[str, tuple[tuple[float, float], ...]], datasets: tuple[str, ...]) -> PaperTable:
@@ -107,3 +107,8 @@ COSTS: Mapping[str, Mapping[str, PaperCost]] = {
         "DyFormer (Finetune)": PaperCost(21.3, 21.41, 521.6, 23),
     },
 }
+
+COST_VALUES: PaperTable = {
+    log: {row: (own.epoch_seconds, None, own.gigabytes) for row, own in rows.items()} for log, rows in COSTS.items()
+}
+"""Those of the columns of the protocol `cost`."""

@@ -4,14 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.node_classification import COUNTS_AND, PUBLISHED_PROTOCOL
-from dyformer.evaluation.node_classification import PROTOCOL as LABELS
-from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.evaluation.protocols import FORECASTER_WITH
-from dyformer.evaluation.protocols import PROTOCOL as PAPER
+from dyformer.evaluation.fitting import FORECASTER_WITH
+from dyformer.evaluation.node_classification import COUNTS_AND
+from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.changes import NoEffect, check_effect
-from dyformer.experiments.methods import BASELINES, METHODS, NODE_METHODS, PUBLISHED_TITLE, Variation, method_of
+from dyformer.experiments.methods import METHODS, NODE_METHODS, PUBLISHED_TITLE, Variation, method_of
 from dyformer.experiments.studies.paper_tables import (
+    COST_VALUES,
     ENCODINGS,
     HOPS,
     LABELS_PUBLISHED,
@@ -25,8 +24,7 @@ from dyformer.experiments.studies.paper_tables import (
 )
 from dyformer.experiments.tuning.chosen import tuned
 
-COST = "cost"  # the protocol that measures the time and the memory of trainings
-COST_SETS = ("max_epochs", "warm_start")  # settings that it gives each training, beside numbers of epochs
+COST_SETS = ("max_epochs", "warm_start")  # settings that a measured training has of its own, beside numbers of epochs
 
 
 class UnknownStudy(ValueError):
@@ -45,8 +43,8 @@ class Study:
     sentence: str
     rows: Mapping[str, str | None]
     datasets: tuple[str, ...]
-    protocol: str = PAPER
-    paper: Mapping[str, PaperTable]  # by slice, or by protocol where labels are forecast
+    protocols: tuple[str, ...] = ("paper",)  # whose tables it has; the first one evaluates
+    paper: Mapping[str, PaperTable]  # by name of the table
     plot: str | None = None  # "steps" or "comparison"
     reference: str | None = None  # the row with which the others of the prequential protocol are compared
 
@@ -59,18 +57,23 @@ class Study:
         return list(dict.fromkeys(titles))
 
     @property
-    def baselines(self) -> frozenset[str]:
-        """Titles of the rows with which the others of the prequential protocol are compared."""
-        return BASELINES if self.reference is None else frozenset({self.reference})
+    def baselines(self) -> frozenset[str] | None:
+        """Titles of the rows with which the others are compared; None for the baselines of the protocol."""
+        return None if self.reference is None else frozenset({self.reference})
+
+    @property
+    def measures_process(self) -> bool:
+        """Whether the time and the memory of trainings are measured, one at a time."""
+        return protocol_of(self.protocols[0]).own_process
 
     @property
     def reads_interactions(self) -> bool:
         """Whether a method reads interactions, which steps with noise do not have."""
         scorers = [title for title in self.methods if isinstance(METHODS.get(title), Scorer)]
-        return self.protocol not in (PAPER, COST) or bool(scorers)
+        return protocol_of(self.protocols[0]).reads_interactions or bool(scorers)
 
-    def paper_values(self, part: str, dataset: str) -> dict[str, tuple[float, float]]:
-        """Give the paper's two values of each row that has them, by row."""
+    def paper_values(self, part: str, dataset: str) -> dict[str, tuple[float | None, ...]]:
+        """Give the paper's values of each row that has some, by row, one for each column of a table."""
         theirs = self.paper.get(part, {}).get(dataset, {})
         return {row: theirs[published] for row, published in self.rows.items() if published and published in theirs}
 
@@ -80,7 +83,7 @@ class Study:
         `searched` is the dataset whose chosen settings the methods have; None without any.
         """
         wanted = list(names)
-        for name in wanted if self.protocol == COST else ():
+        for name in wanted if self.measures_process else ():
             if name in COST_SETS or name.endswith((".epochs", ".patience")):
                 raise NoEffect(f"{name} has no effect here: the time of an epoch is measured, whatever their number")
         found = {title: method_of(title) for title in self.methods}
@@ -208,8 +211,8 @@ STUDIES: dict[str, Study] = {
             },
         },
         datasets=("yelp", "ml-10m"),
-        protocol=COST,
-        paper={},
+        protocols=("cost",),
+        paper={"cost": COST_VALUES},
     ),
     "forecaster": Study(
         sentence="what the vectors of each method add to the forecaster, among hard candidates",
@@ -220,7 +223,7 @@ STUDIES: dict[str, Study] = {
             ]
         ),
         datasets=("uci", "yelp"),
-        protocol=PREQUENTIAL,
+        protocols=("prequential",),
         reference="Forecaster without vectors",
         paper={},
     ),
@@ -232,8 +235,8 @@ STUDIES: dict[str, Study] = {
             **dict.fromkeys(COUNTS_AND + title for title in _WITH_LABELS),
         },
         datasets=("snap-wikipedia",),
-        protocol=LABELS,
-        paper={PUBLISHED_PROTOCOL: LABELS_PUBLISHED},
+        protocols=("labels", "labels-published"),
+        paper={"published": LABELS_PUBLISHED},
     ),
 }
 

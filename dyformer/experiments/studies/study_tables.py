@@ -6,12 +6,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from dyformer.evaluation.node_classification import PROTOCOL as LABELS
-from dyformer.evaluation.node_classification import PUBLISHED_PROTOCOL
-from dyformer.evaluation.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.evaluation.protocols import PROTOCOL as PAPER
-from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.ranking_rows import MIXED
+from dyformer.evaluation.protocols import protocol_of
+from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import Study
 from dyformer.experiments.tables import PrintedTable, latex_table, markdown_rows
@@ -40,56 +36,6 @@ class Setup(NamedTuple):
         return f"{epochs_sentence(self.experiment.max_epochs)}; DyFormer: at most {' and '.join(lengths)}"
 
 
-class Contents(NamedTuple):
-    """The metrics of one table of a study."""
-
-    part: str  # in the names of its files
-    title: str
-    protocol: str
-    wanted: Mapping[str, str]  # columns of METRICS_SCHEMA and their value
-    measure: str
-    values: tuple[str, ...] = ("Micro AUC", "Macro AUC")
-    counted: str = "test pairs"
-    scale: float = 100.0
-    digits: int = 2
-
-
-_LABELLED = "users with a first positive label in the next step"
-_SAMPLED = "balanced samples of users, most of whom were trained on, labels carried forward (as published, no forecast)"
-
-CONTENTS: dict[str, tuple[Contents, ...]] = {
-    PAPER: tuple(
-        Contents(part, f"{part} links", PAPER, {"slice": part, "metric": "auc"}, "AUC in percent [95 % interval]")
-        for part in ("all", "new")
-    ),
-    PREQUENTIAL: (
-        Contents(
-            KNOWN,
-            "links between known nodes",
-            PREQUENTIAL,
-            {"slice": KNOWN, "metric": "mrr", "family": MIXED},
-            "MRR [95 % interval]",
-            ("MRR",),
-            "ranked links",
-            1.0,
-            3,
-        ),
-    ),
-    LABELS: (
-        Contents("auc", _LABELLED, LABELS, {"metric": "auc"}, "AUC in percent [95 % interval]"),
-        Contents(
-            "precision",
-            _LABELLED,
-            LABELS,
-            {"metric": "average_precision"},
-            "average precision (AP) in percent [95 % interval]",
-            ("Micro AP", "Macro AP"),
-        ),
-        Contents("published", _SAMPLED, PUBLISHED_PROTOCOL, {"metric": "auc"}, "AUC in percent [95 % interval]"),
-    ),
-}
-"""The tables of a study, by its protocol."""
-
 SUFFIXES = ("", "_std", "_low", "_high", "_paper", "_minus_paper", "_minus_best", "_minus_best_low", "_minus_best_high")
 """Columns of a value: the mean over seeds, its sample standard deviation (null for one seed), the ends of its 95 %
 interval, averaged over seeds; the paper's value, and ours less it; ours less the value of the best baseline (of the row
@@ -104,9 +50,13 @@ class StudyTable:
     caption: str
     limits: str  # windows, settings and lengths of trainings
     frame: pl.DataFrame
-    values: tuple[str, ...]
-    digits: int
+    columns: tuple[Column, ...]
     reference: str | None = None  # what the text compares the rows with
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Titles of the values."""
+        return tuple(column.title for column in self.columns)
 
     @property
     def title(self) -> str:
@@ -131,13 +81,13 @@ class StudyTable:
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, str]:
         cells = {"method": row["method"], "seeds": str(row["num_seeds"])}
-        form, signed = f"{{:.{self.digits}f}}", f"{{:+.{self.digits}f}}"
-        has_paper = self.frame[f"{self.values[-1]}_paper"].is_not_null().any()
-        for value in self.values:
+        has_paper = any(self.frame[f"{value}_paper"].is_not_null().any() for value in self.values)
+        for column in self.columns:
+            value, form, signed = column.title, column.form, column.form.replace("{:", "{:+")
             mean, deviation = row[value], row[f"{value}_std"]
             spread = "" if deviation is None else f" ± {form.format(deviation)}"
             cells[value] = "" if mean is None else form.format(mean) + spread + _between(form, row, value)
-            if self.reference and value == self.values[-1]:
+            if self.reference and column is self.columns[-1]:
                 beside = _filled(signed, row[f"{value}_minus_best"])
                 between = _between(signed, row, f"{value}_minus_best")
                 cells[f"difference to {self.reference}"] = beside and beside + between
@@ -164,32 +114,35 @@ def study_tables(
         setup: how the methods were run, which the title states.
     """
     rows = metrics.filter(pl.col("seed").is_not_null(), dataset=dataset)
+    steps = numbered_steps(rows)
+    about = {
+        "dataset": dataset,
+        "steps": "" if not steps else str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}",
+        "max_epochs": setup.experiment.max_epochs,
+    }
     tables = []
-    for contents in CONTENTS[study.protocol]:
-        own = rows.filter(protocol=contents.protocol, **contents.wanted)
-        over_steps = own.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
-        if over_steps.is_empty():
-            continue
-        steps = numbered_steps(rows)
-        log = metrics.filter(protocol=contents.protocol, dataset=dataset, metric="positives", step="micro")
-        theirs = study.paper_values(contents.protocol if study.protocol == LABELS else contents.part, dataset)
-        about = {
-            "dataset": dataset,
-            "part": contents.part,
-            "steps": str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}",
-            "max_epochs": setup.experiment.max_epochs,
-        }
-        tables.append(
-            StudyTable(
-                name=f"{name}-{dataset}-{contents.part}",
-                caption=_caption(name, dataset, contents, over_steps, steps, log),
-                limits=_limits(study, setup, bool(theirs)),
-                frame=_frame(study, over_steps, contents, theirs if setup.is_papers else {}, about),
-                values=contents.values if len(steps) > 1 else contents.values[-1:],  # of one step micro is macro
-                digits=contents.digits,
-                reference="the best count" if study.protocol == LABELS else study.reference,
+    for protocol in map(protocol_of, study.protocols):
+        for table in protocol.tables:
+            own = rows.filter(protocol=protocol.name, slice=table.slice).filter(
+                pl.any_horizontal(
+                    pl.col("metric").eq(column.metric) & pl.col("family").eq(column.family) for column in table.values
+                )
             )
-        )
+            over_steps = own.filter(pl.col("step").is_in(["micro", "macro"]), pl.col("value").is_not_null())
+            if over_steps.is_empty():
+                continue
+            theirs = study.paper_values(table.name, dataset)
+            log = metrics.filter(protocol=protocol.name, dataset=dataset, metric="positives", step="micro")
+            tables.append(
+                StudyTable(
+                    name=f"{name}-{dataset}-{table.name}",
+                    caption=_caption(name, dataset, protocol, table, over_steps, steps, log),
+                    limits=_limits(study, setup, table, bool(theirs)),
+                    frame=_frame(study, over_steps, table, theirs if setup.is_papers else {}, about),
+                    columns=tuple(column for column in table.values if len(steps) > 1 or column.single is not None),
+                    reference=table.reference or study.reference,
+                )
+            )
     return tables
 
 
@@ -201,23 +154,22 @@ def numbered_steps(rows: pl.DataFrame) -> list[int]:
 def _frame(
     study: Study,
     rows: pl.DataFrame,
-    contents: Contents,
-    paper: Mapping[str, tuple[float, float]],
+    contents: TableOf,
+    paper: Mapping[str, tuple[float | None, ...]],
     about: Mapping[str, Any],
 ) -> pl.DataFrame:
     table: list[dict[str, Any]] = []
     beside = {"_low": "low", "_high": "high"}
     beside |= {f"_minus_best{end}": f"difference{end}" for end in ("", "_low", "_high")}
+    nothing = (None,) * len(contents.values)
     for method, published in study.rows.items():
-        own = rows.filter(method=method)
-        row: dict[str, Any] = {"method": method, "paper_row": published, "num_seeds": own["seed"].n_unique(), **about}
-        row |= {"num_pairs": own["num_pairs"].max()}
-        theirs = paper.get(method, (None, None))
-        for value, over_steps, of_paper in zip(
-            reversed(contents.values), ("macro", "micro"), reversed(theirs), strict=False
-        ):
-            columns = [pl.col(name).mean() * contents.scale for name in ("value", *beside.values())]
-            seeds = own.filter(step=over_steps).group_by("seed").agg(columns).sort("seed")  # so that sums are the same
+        of_method = rows.filter(method=method)
+        row: dict[str, Any] = {"method": method, "paper_row": published, "num_seeds": of_method["seed"].n_unique()}
+        row |= {**about, "part": contents.name, "num_pairs": of_method["num_pairs"].max()}
+        for column, of_paper in zip(contents.values, paper.get(method, nothing), strict=True):
+            value, columns = column.title, [pl.col(name).mean() * column.scale for name in ("value", *beside.values())]
+            own = of_method.filter(metric=column.metric, family=column.family, step=column.over)
+            seeds = own.group_by("seed").agg(columns).sort("seed")  # so that sums are the same
             mean: Any = seeds["value"].mean()
             row |= {
                 value: mean,
@@ -235,21 +187,35 @@ def _frame(
         "max_epochs": pl.Int64,
         "num_pairs": pl.Int64,
     }
-    schema |= dict.fromkeys((value + suffix for value in contents.values for suffix in SUFFIXES), pl.Float64)
+    schema |= dict.fromkeys((column.title + suffix for column in contents.values for suffix in SUFFIXES), pl.Float64)
     return pl.DataFrame(table, schema=schema)
 
 
 def _caption(
-    name: str, dataset: str, contents: Contents, rows: pl.DataFrame, steps: list[int], log: pl.DataFrame
+    name: str,
+    dataset: str,
+    protocol: Protocol,
+    table: TableOf,
+    rows: pl.DataFrame,
+    steps: list[int],
+    log: pl.DataFrame,
 ) -> str:
     num_seeds, num_pairs = rows["seed"].n_unique(), rows["num_pairs"].max()
-    over = "1 seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
     of_log = [f"{row['value']:.0f} of {row['num_pairs']:,} scored users are positive" for row in log.to_dicts()]
-    counted = of_log or ([] if num_pairs is None else [f"{num_pairs:,} {contents.counted}"])
+    counted = of_log or ([] if num_pairs is None else [f"{num_pairs:,} {table.counted}"])
     best = rows["best_baseline"].drop_nulls().first() if of_log else None
     compared = [] if best is None else [f"best count: {best}"]
-    measured = f"{name}, {dataset}, {contents.title}: {contents.measure}, {contents.protocol} protocol, {over}"
-    return "; ".join([f"{measured}, {steps_sentence(steps)}", *counted, *compared])
+    return table.caption.format(
+        name=name,
+        dataset=dataset,
+        contents=table.contents,
+        measure=table.measure,
+        protocol=protocol.name,
+        over="1 seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds",
+        steps=steps_sentence(steps),
+        last=steps[-1],
+        counted="".join(f"; {text}" for text in (*counted, *compared)),
+    )
 
 
 def steps_sentence(steps: Sequence[int]) -> str:
@@ -277,8 +243,10 @@ def paper_sentence(setup: Setup, has_paper: bool) -> str:
     return other if has_paper and not setup.is_papers else ""
 
 
-def _limits(study: Study, setup: Setup, has_paper: bool) -> str:
-    return f"{setup.sentence}; {settings_sentence(study, setup)}{paper_sentence(setup, has_paper)}"
+def _limits(study: Study, setup: Setup, table: TableOf, has_paper: bool) -> str:
+    note = table.note or setup.sentence
+    beside = table.paper_note if has_paper and setup.is_papers else ""
+    return f"{note}; {settings_sentence(study, setup)}{paper_sentence(setup, has_paper)}{beside}"
 
 
 def _between(form: str, row: Mapping[str, Any], value: str) -> str:

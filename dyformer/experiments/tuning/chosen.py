@@ -5,10 +5,11 @@ The files in the folder `chosen`, one for each dataset, are those that `dyformer
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dyformer.experiments.methods import Method, Variation, method_of
+from dyformer.experiments.methods import TrainingStage, Variation, method_of
 from dyformer.experiments.tuning.grids import with_settings
 
 FOLDER = Path(__file__).with_name("chosen")
@@ -22,11 +23,15 @@ def chosen_settings(dataset: str | None) -> dict[str, dict[str, Any]]:
     return {title: record["settings"] for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
 
 
-def tuned(title: str, method: Method, dataset: str | None) -> Method:
+def tuned(title: str, method: Any, dataset: str | None) -> Any:
     """Return a method with the settings chosen for a dataset; without any, it stays the same.
 
     `title` is that in METHODS or VARIATIONS: a user's own method of the same name is another one and stays the same.
     """
+    if isinstance(method, TrainingStage):
+        variation = tuned(title.partition(", ")[0], method.variation, dataset)
+        assert isinstance(variation, Variation)
+        return replace(method, variation=variation)
     settings = chosen_settings(dataset).get(_searched_title(title))
     return method if settings is None or method is not method_of(title) else with_settings(method, settings)
 

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from dyformer.embedder import Embedder
-from dyformer.evaluation.protocols import Trial, decoded_scores, fitted_vectors
+from dyformer.evaluation.fitting import fitted_vectors
+from dyformer.evaluation.protocols.paper import Trial, decoded_scores
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of, snapshots_of
 from dyformer.graphs.windows import Windows

@@ -13,13 +13,14 @@ from dyformer.embedder import Scorer
 from dyformer.evaluation.audit.case import AuditCase, Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS, audit
 from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
+from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.experiments.methods import METHODS, Method, Variation
 from dyformer.experiments.settings import Experiment
 from flows.console import tracked
 from flows.tasks.evaluation.audit_store import SHORT, STORE_CHECKS, audit_store
+from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.evaluation.events import event_checks
-from flows.tasks.evaluation.rank import steps_to_rank
-from flows.tasks.methods import chosen_methods, record_of, title_of
+from flows.tasks.methods import chosen_methods, record_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
 
@@ -81,13 +82,13 @@ def read_audit(address: str) -> tuple[pl.DataFrame, str, dict[str, Any]]:
 
 def _known_until(snapshots: str, step: int | None) -> int:
     if step is not None:
-        return steps_to_rank(snapshots, str(step + 1))[0] - 1
-    steps = steps_to_rank(snapshots)
+        return units_of(snapshots, PREQUENTIAL, str(step + 1))[0] - 1
+    steps = units_of(snapshots, PREQUENTIAL)
     return steps[max(0, len(steps) - 2)] - 1  # so that a later step follows the forecast one
 
 
 def _short_methods(names: Sequence[str] | None) -> dict[str, Method]:
-    chosen = {title_of(name): method for name, method in chosen_methods(names or DEFAULT_METHODS).items()}
+    chosen = chosen_methods(names or DEFAULT_METHODS)
     return {
         name: replace(method, changes={**method.changes, **SHORT}) if isinstance(method, Variation) else method
         for name, method in chosen.items()

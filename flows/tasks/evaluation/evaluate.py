@@ -1,159 +1,218 @@
-"""A method, fitted or with stored weights -> the scored pairs of a step, evaluated in the paper's protocol."""
+"""A protocol, methods and units of a log -> what is drawn, scored and measured, each stored once."""
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from dyformer.embedder import Scorer
-from dyformer.evaluation.metric_rows import log_metrics, metrics_of
-from dyformer.evaluation.protocols import PROTOCOL, Trial, evaluate_method
-from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
-from dyformer.experiments.methods import BASELINES, METHODS, Method
+from dyformer.evaluation.protocols.prequential import QUERY_TABLES
+from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, Unit, chosen_units, evaluated
+from dyformer.experiments.methods import METHODS, TrainingStage, Variation, baselines_of
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
-from dyformer.sampling.pairs import evaluated_steps
+from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables
 from flows.console import ongoing
-from flows.tasks.methods import chosen_methods, fitted_once, own_errors, record_of, title_of
+from flows.made import made
+from flows.tasks.methods import fitted_once, modules_of, own_errors, record_of
 from flows.tasks.models import space_of, stored_method
-from flows.tasks.snapshots import FIRST_EVALUATED_STEP, Snapshots, StepOutOfRange, first_evaluated_step, open_snapshots
-from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
+from flows.tasks.predict import candidate_pairs
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from storage.artifacts.artifact import lineage_of, names, read_table
+from storage.artifacts.code import PACKAGES, source_digest
+
+METRICS = "metrics"
 
 
-def evaluate_model(
-    snapshots: str, model: str, step: int, method: str = "DyFormer", seed: int = 0, older: tuple[str, ...] = ()
-) -> str:
-    """Evaluate stored weights, under the title `method`, on a step after their training; return the scores' address.
+class Group(NamedTuple):
+    """Methods that one task evaluates, by title, and stored weights of one that is trained, the newest last."""
 
-    `older` and errors as in stored_method.
+    methods: Mapping[str, Any]
+    models: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join(self.methods)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posed:
+    """Units of the log of some snapshots that a protocol evaluates together, with one seed."""
+
+    snapshots: str
+    protocol: Protocol
+    units: tuple[Any, ...]
+    seed: int = 0
+    experiment: Experiment | None = None
+
+    def __str__(self) -> str:
+        named = self.units if len(self.units) == 1 else (f"{self.units[0]} to {self.units[-1]}",)
+        return f"{self.protocol.unit} {named[0]}"
+
+
+def units_of(snapshots: str, protocol: Protocol, wanted: str | None = None) -> list[Any]:
+    """List the units that a protocol evaluates; raises as chosen_units does."""
+    return chosen_units(protocol, open_snapshots(snapshots), wanted)
+
+
+def draw(snapshots: str, protocol: Protocol, unit: Unit, seed: int = 0) -> str | None:
+    """Draw what all methods are evaluated on, unless it exists; return its address, None where nothing is stored.
+
+    Its checksums are in the lineage of the methods' scores.
     """
+    if protocol.draw is None:
+        return None
     opened = open_snapshots(snapshots)
-    stored, experiment = stored_method(opened, model, older, step)
-    trial = {"step": step, "seed": seed, "config": experiment.graph}
-    settings = {"method": method, "models": list(map(space_of, (*older, model)))}
-    return _evaluated(opened, {method: stored}, trial, settings, inputs=(model, *older))
+    if isinstance(unit, int) and protocol.unit == "step":
+        opened.check(unit)
+    settings = {"protocol": protocol.name, "seed": seed, "unit": unit, "directed": opened.directed}
+    return made(
+        opened,
+        "queries",
+        until=opened.num_steps,  # because candidates may be links of later steps
+        settings={**settings, **_record(protocol)},
+        make=partial(protocol.draw, Job(log=opened, units=(unit,), seed=seed, settings=protocol.chosen)),
+        code=_code(protocol.draw),
+    )
 
 
-def evaluate_methods(
-    snapshots: str,
-    names: list[str],
-    step: int,
-    experiment: Experiment | None = None,
-    seed: int = 0,
-    searched: str | None = None,
-) -> str:
-    """Fit methods on the steps before `step`; evaluate them; return the address.
+def evaluate(posed: Posed, group: Group) -> str:
+    """Evaluate methods, unless their results exist; return the address.
 
-    `names` as in chosen_methods; they have the settings that a search chose for the dataset `searched`.
+    Stored weights have the settings with which they were trained; other methods are fitted on what is known before a
+    unit. Raises StepOutOfRange for weights that were trained on a step that they forecast.
     """
-    opened = open_snapshots(snapshots)
-    experiment = experiment_for(opened.dataset) if experiment is None else experiment
-    methods = {
-        title_of(name): method for name, method in chosen_methods(names, experiment.max_epochs, searched).items()
+    opened, protocol = open_snapshots(posed.snapshots), posed.protocol
+    methods, experiment, records = _prepared(opened, posed, group)
+    drawn = [draw(posed.snapshots, protocol, unit, posed.seed) for unit in posed.units]
+    inputs = tuple(address for address in drawn if address is not None)
+    settings: dict[str, Any] = {
+        "protocol": protocol.evaluated_as or protocol.name,
+        "seed": posed.seed,
+        "units": list(posed.units),
+        "drawn": [opened.layout.relative(address) for address in inputs],
+        "directed": opened.directed,
+        **_record(protocol),
+        **records,
+        **as_record(experiment, "graph"),
     }
-    records = {title: record_of(method) for title, method in methods.items()}
-    settings = {"methods": records, **as_record(experiment, "graph")}
-    once = fitted_once(methods, snapshots, experiment.graph)
-    return _evaluated(opened, once, {"step": step, "seed": seed, "config": experiment.graph}, settings)
 
-
-def evaluate_baselines(snapshots: str, step: int, seed: int = 0) -> str:
-    """Evaluate all METHODS that score pairs without vectors."""
-    scorers = [title for title, method in METHODS.items() if isinstance(method, Scorer)]
-    return evaluate_methods(snapshots, scorers, step, seed=seed)
-
-
-def read_scores(address: str) -> list[ScoredPairs]:
-    """Read the scored pairs of an artifact."""
-    return from_table(read_table(address, "pairs"))
-
-
-def _evaluated(
-    opened: Snapshots,
-    methods: Mapping[str, Method],
-    trial: dict[str, Any],
-    settings: dict[str, Any],
-    inputs: tuple[str, ...] = (),
-) -> str:
-    """Evaluate methods, by title, on one trial, unless their scores exist already."""
-    step, seed = trial["step"], trial["seed"]
-    settings = {"protocol": PROTOCOL, "seed": seed, **settings}
-    lineage = opened.lineage("scores", until=step, settings=settings, inputs=inputs)
-    keys = {"version": lineage.table_version, "until": step - 1, "settings": lineage.settings_hash, "seed": seed}
-    address = opened.layout.scores(opened.dataset, **keys)
-    if is_current(address, lineage):
-        return address
-    posed = Trial(graph=opened.graph(step, interactions=True), **trial)
-    scored: list[ScoredPairs] = []
-    with ongoing(f"evaluate {opened.dataset} step {step}"):
-        for title, method in methods.items():
-            with own_errors(title, method):
-                scored += evaluate_method(title, method, posed)
-    return write_artifact(address, {"pairs": to_table(scored)}, lineage)
-
-
-def steps_to_evaluate(snapshots: str, wanted: str | None = None) -> list[int]:
-    """List the steps that are evaluated: those of the paper, or `wanted` such as "3-13" or "5,7".
-
-    Raises:
-        StepOutOfRange: a step without a history to learn from, or beyond the newest.
-    """
-    need = "a step needs two earlier steps, and enough links between known nodes"
-    return chosen_steps(snapshots, possible_steps(snapshots), wanted, need)
-
-
-def possible_steps(snapshots: str) -> list[int]:
-    """List the steps with enough links between known nodes."""
-    opened = open_snapshots(snapshots)
-    return evaluated_steps(opened.graph(opened.num_steps), first_step=FIRST_EVALUATED_STEP)
-
-
-def chosen_steps(snapshots: str, possible: list[int], wanted: str | None, need: str) -> list[int]:
-    """List the possible steps from the dataset's first evaluated one on, or those of `wanted`.
-
-    Raises:
-        StepOutOfRange: a step that is not possible; the message has the possible ones and what a step needs.
-    """
-    opened = open_snapshots(snapshots)
-    first = first_evaluated_step(opened.dataset)
-    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
-    wrong = [step for step in steps if step not in possible]
-    if wrong or not steps:
-        is_range = possible == list(range(min(possible, default=0), max(possible, default=-1) + 1))
-        listed = f"{possible[0]} to {possible[-1]}" if possible and is_range else ", ".join(map(str, possible))
-        can = f"steps {listed} can" if possible else "no step can"
-        raise StepOutOfRange(
-            f"{opened.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can} ({need})"
+    def results() -> dict[str, pl.DataFrame]:
+        job = Job(
+            log=opened,
+            units=posed.units,
+            seed=posed.seed,
+            config=experiment.graph,
+            drawn={name: read_table(inputs[0], name) for name in _tables(inputs[0])} if inputs else {},
+            settings=protocol.chosen,
+            candidates_of=candidate_pairs,
         )
-    return steps
+        with ongoing(f"evaluate {opened.dataset} {posed} ({protocol.name})"):
+            return evaluated(protocol, job, methods, own_errors)
+
+    return made(
+        opened,
+        protocol.kind,
+        until=opened.num_steps if protocol.whole_log else max(posed.units),
+        settings=settings,
+        make=results,
+        code=(*_code(protocol.trial, protocol.evaluate, evaluated, candidate_pairs), *modules_of(methods.values())),
+        inputs=(*inputs, *group.models),
+    )
 
 
-def wanted_steps(text: str) -> list[int]:
-    """Read "5", "3-13" or "3,5,7" as ascending steps, each once; raises StepOutOfRange for anything else."""
-    return sorted({step for part in text.split(",") for step in _range(part)})
+def _code(*functions: Callable[..., Any]) -> tuple[str, ...]:
+    """Name the modules of the project in which functions stand."""
+    modules = [function.__module__ for function in functions]
+    return tuple(module for module in modules if module.partition(".")[0] in PACKAGES)
 
 
-def metrics(scores: list[str], snapshots: str) -> pl.DataFrame:
-    """Return the metrics of scores artifacts as rows of METRICS_SCHEMA: per step, micro and macro.
+def _record(protocol: Protocol) -> dict[str, Any]:
+    """Give the settings of a protocol, and the digest of its module where this is not the project's."""
+    own = {} if _code(protocol.rows) else {"protocol_code": source_digest(protocol.rows)}
+    return {"protocol_settings": protocol.chosen, **own}
 
-    The methods of BASELINES among them are those that all are compared with.
+
+def evaluate_baselines(snapshots: str, protocol: Protocol, step: int, seed: int = 0) -> str:
+    """Evaluate all METHODS that score pairs without vectors."""
+    scorers = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
+    return evaluate(Posed(snapshots=snapshots, protocol=protocol, units=(step,), seed=seed), Group(scorers))
+
+
+def measure(snapshots: str, protocol: Protocol, scores: Sequence[str], baselines: Collection[str] | None = None) -> str:
+    """Make the metrics of results, unless they exist; return the address of the rows and the tables beside them.
+
+    All methods are compared with those of `baselines`, by default the known ones of the protocol.
     """
-    return _metrics(tuple((address, digest(address)) for address in scores), snapshots)
-
-
-@lru_cache(maxsize=16)  # a flow shows, tracks and prints the same metrics, and resampling takes seconds
-def _metrics(scores: tuple[tuple[str, str], ...], snapshots: str) -> pl.DataFrame:
     opened = open_snapshots(snapshots)
-    scored = [pairs for address, _ in scores for pairs in read_scores(address)]
-    steps = sorted({pairs.step for pairs in scored})
-    log = log_metrics(opened.graph(max(steps)), steps, opened.dataset)
-    return pl.concat([metrics_of(scored, opened.dataset, PROTOCOL, baselines=BASELINES), log])
+    compared = baselines_of(protocol.compared_with or protocol.methods) if baselines is None else baselines
+    results = [result_of(opened, address) for address in scores]
+    units = [unit for result in results for unit in result.units]
+    return made(
+        opened,
+        METRICS,
+        until=opened.num_steps if protocol.whole_log else max(units),
+        settings={
+            "protocol": protocol.name,
+            "baselines": sorted(compared),
+            **_record(protocol),
+            "scores": list(map(opened.layout.relative, scores)),
+        },
+        make=partial(protocol.rows, results, opened, compared),
+        code=_code(protocol.rows),
+        inputs=tuple(scores),
+    )
 
 
-def _range(text: str) -> list[int]:
-    first, dash, last = text.strip().partition("-")
-    if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise StepOutOfRange(f'{text!r} is not a list of steps: write "5", "3-13" or "3,5,7"')
-    if int(last or first) < int(first):
-        raise StepOutOfRange(f"the range {text!r} is descending: write {last}-{first}")
-    return list(range(int(first), int(last or first) + 1))
+def result_of(opened: Snapshots, address: str) -> Result:
+    """Open the stored results of one task."""
+    settings = lineage_of(address).settings
+    drawn = [opened.layout.absolute(relative) for relative in settings["drawn"]]
+    return Result(
+        units=tuple(settings["units"]),
+        seed=settings["seed"],
+        table=partial(read_table, address),
+        drawn=partial(read_table, drawn[0]) if drawn else partial(read_table, address),
+    )
+
+
+def read_queries(address: str) -> RankingQueries:
+    """Read the ranking queries of an artifact of `draw`."""
+    return queries_from_tables({name: read_table(address, name) for name in QUERY_TABLES})
+
+
+def read_metrics(address: str) -> pl.DataFrame:
+    """Read the rows of METRICS_SCHEMA of an artifact of `measure`."""
+    return read_table(address, METRICS)
+
+
+def read_beside(address: str) -> dict[str, pl.DataFrame]:
+    """Read the tables beside the rows."""
+    return {name: read_table(address, name) for name in _tables(address) if name != METRICS}
+
+
+def _tables(address: str) -> list[str]:
+    return [file.removesuffix(".parquet") for file in names(address) if file.endswith(".parquet")]
+
+
+def _prepared(opened: Snapshots, posed: Posed, group: Group) -> tuple[dict[str, Any], Experiment, dict[str, Any]]:
+    """Give the methods that are fitted, the experiment with the settings of their graph, and the record of both."""
+    experiment = (experiment_for(opened.dataset) if posed.experiment is None else posed.experiment).of_seed(posed.seed)
+    if group.models:
+        [title] = group.methods
+        stored, experiment = stored_method(opened, group.models[-1], group.models[:-1], max(posed.units))
+        return {title: stored}, experiment, {"methods": [title], "models": list(map(space_of, group.models))}
+    methods = {title: _of_experiment(method, experiment) for title, method in group.methods.items()}
+    records = {title: record_of(method) for title, method in methods.items()}
+    for method in methods.values():
+        if isinstance(method, Variation | TrainingStage):  # one that is alone in its group
+            experiment = method.changed(experiment)
+    return fitted_once(methods, posed.snapshots, experiment.graph), experiment, {"methods": records}
+
+
+def _of_experiment(method: Any, experiment: Experiment) -> Any:
+    """Give a method that is trained here the settings of the experiment; an epoch takes as long with a cap on them."""
+    if isinstance(method, TrainingStage):
+        uncapped = replace(experiment, max_epochs=None)
+        return replace(method, variation=replace(method.variation, experiment=uncapped))
+    return replace(method, experiment=experiment) if isinstance(method, Variation) else method

@@ -8,15 +8,17 @@ import numpy as np
 
 from dyformer.embedder import Scorer
 from dyformer.evaluation.config import PromotionConfig
-from dyformer.evaluation.prequential import ScoredQueries, from_table
+from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.promotion import Decision, decide
-from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
+from dyformer.evaluation.scored_queries import ScoredQueries, from_table
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import OldSettings
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.sampling.ranking_queries import RankingQueries
 from dyformer.training.checkpoint import WeightsDoNotFit
-from flows.tasks.evaluation.rank import rank_methods, rank_model, read_queries
+from flows.tasks.evaluation.evaluate import Group, Posed, evaluate, read_queries
+from flows.tasks.methods import resolved
 from flows.tasks.models import Contender, space_of, trained_until
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, manifest, read_table
@@ -240,11 +242,12 @@ def _champions_scores(given: _Given, record: dict[str, Any] | None) -> tuple[Sco
 
 def _ranked(given: _Given, title: str, models: tuple[str, ...]) -> ScoredQueries:
     """Evaluate the champion on the queries; a title of its own keeps its scores beside those of the challenger."""
+    posed = Posed(snapshots=given.opened.address, protocol=PREQUENTIAL, units=(given.drawn.step,), seed=given.seed)
     if models:
-        address = rank_model(given.opened.address, given.queries, models[-1], CHAMPION, given.seed, models[:-1])
+        address = evaluate(posed, Group({CHAMPION: None}, models))
         title = FORECASTER_WITH + CHAMPION if title.startswith(FORECASTER_WITH) else CHAMPION
     else:
-        address = rank_methods(given.opened.address, given.queries, [title], seed=given.seed)
+        address = evaluate(posed, Group(resolved([title])))
     rows = from_table(read_table(address, "rankings"), given.drawn)
     return next(each for each in rows if each.method == title)
 

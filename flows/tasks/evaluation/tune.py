@@ -7,14 +7,15 @@ from typing import Any
 import polars as pl
 
 from dyformer.embedder import Embedder
+from dyformer.evaluation.protocols.protocol import first_evaluated_step
 from dyformer.experiments.methods import METHODS, Variation, capped
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.tuning.grids import with_settings
 from dyformer.experiments.tuning.past_steps import PastSteps, macro_auc, past_steps
-from flows.tasks.methods import record_of
-from flows.tasks.snapshots import Snapshots, first_evaluated_step, open_snapshots
-from storage.artifacts.artifact import digest, is_current, read_table, write_artifact
-from storage.artifacts.code import source_digest
+from flows.made import made
+from flows.tasks.methods import modules_of, record_of
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from storage.artifacts.artifact import digest, read_table
 
 
 def steps_to_tune_on(snapshots: str) -> PastSteps:
@@ -31,17 +32,15 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
         method = replace(method, experiment=experiment)
         config = method.changed(experiment).graph
     own = {"method": title, "record": record_of(method), "seed": seed, **as_record(experiment, "graph")}
-    own["scored_by"] = source_digest(macro_auc)  # whose package is not a part of the version of the code
-    lineage = opened.lineage("tuning", until=_last_step(opened), settings=own)
-    keys = {"version": lineage.table_version, "until": _last_step(opened), "settings": lineage.settings_hash}
-    address = opened.layout.tuning(opened.dataset, **keys, seed=seed)
-    if is_current(address, lineage):
-        return address
-    assert isinstance(method, Embedder)
-    graph, steps, parts = _past(snapshots, digest(snapshots))
-    values = macro_auc(title, method, graph, steps, config=config, seed=seed)
-    rows = pl.DataFrame({"method": title, "parts": parts, "step": steps, "auc": values})
-    return write_artifact(address, {"tuning": rows}, lineage)
+
+    def scores() -> dict[str, pl.DataFrame]:
+        assert isinstance(method, Embedder)
+        graph, steps, parts = _past(snapshots, digest(snapshots))
+        values = macro_auc(title, method, graph, steps, config=config, seed=seed)
+        return {"tuning": pl.DataFrame({"method": title, "parts": parts, "step": steps, "auc": values})}
+
+    code = (macro_auc, *modules_of([method]))
+    return made(opened, "tuning", until=_last_step(opened), settings=own, make=scores, code=code)
 
 
 def tuning_score(address: str) -> float:

@@ -6,19 +6,18 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from dyformer.embedder import NodeScorer
+from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.node_classification import COUNTS_AND
-from dyformer.evaluation.protocols import FORECASTER_WITH
+from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.changes import changes_of, settings_of
 from dyformer.experiments.methods import Method
-from dyformer.experiments.plots import reliability_diagram
 from dyformer.experiments.settings import Experiment
 from flows.tasks.evaluation.audit import RECORD, read_audit
-from flows.tasks.evaluation.evaluate import metrics
+from flows.tasks.evaluation.evaluate import read_beside, read_metrics
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.tracking.content import (
     difference_tags,
     draw,
-    draw_families,
     outcome,
     run_key,
     tags_of,
@@ -49,69 +48,44 @@ class Compared(NamedTuple):
         values = {"experiment": self.study, "changed_settings": self.changes(dataset)}
         return {name: value for name, value in values.items() if value}
 
-    def key(self, dataset: str, scores: list[str]) -> str:
+    def key(self, dataset: str, protocol: Protocol, scores: list[str]) -> str:
         """Derive the key of the run with all methods."""
         kind = ("benchmark",) if self.study is None else ("benchmark", self.study)
         changes = self.changes(dataset)
-        return run_key(*kind, *(digest(address) for address in scores), *([changes] if changes else []))
+        return run_key(*kind, protocol.name, *(digest(address) for address in scores), *([changes] if changes else []))
 
     def settings(self, title: str, seed: int) -> dict[str, Any]:
         """Give the settings of a row of the table; of one that reads a method's vectors, those of the method."""
-        method = self.methods[title.removeprefix(FORECASTER_WITH).removeprefix(COUNTS_AND)]
-        return settings_of(method, self.experiment.of_seed(seed))
+        named = title if title in self.methods else title.removeprefix(FORECASTER_WITH).removeprefix(COUNTS_AND)
+        return settings_of(self.methods[named], self.experiment.of_seed(seed))
 
 
-def track_benchmark(snapshots: str, scores: list[str], compared: Compared) -> dict[str, Any]:
-    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison."""
-    opened = open_snapshots(snapshots)
-    table = metrics(scores, snapshots)
-    tracker = open_tracker(opened.layout)
-    tracker.replay_spool()  # records of earlier runs that could not be sent
-    tags = {**tags_of(opened, None), "stage": "benchmark", "steps": _steps(table)}
-    whole, tags = _track_methods(tracker, opened, table, tags, scores, compared)
-    name = _run_name(opened, "comparison of methods", table, compared)
-    with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
-        track_data(run, opened)
-        draw(run, table, table)
-        track_tables(run, table, opened.dataset)
-    return outcome(tracker, run, None)
-
-
-def track_rankings(
-    snapshots: str,
-    scores: list[str],
-    table: pl.DataFrame,
-    compared: Compared,
-    reliability_rows: pl.DataFrame | None = None,
+def track_benchmark(
+    snapshots: str, protocol: Protocol, scores: list[str], metrics: str, compared: Compared
 ) -> dict[str, Any]:
-    """Track a benchmark of ranks or forecasts: one run per method and seed with its metrics, and one with all.
+    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison.
 
     Args:
         snapshots: address of the snapshots.
-        scores: addresses of the scored queries, the ranks or the backtests.
-        table: their metrics, of one protocol.
+        protocol: how the methods were evaluated.
+        scores: addresses of the results.
+        metrics: address of their metrics.
         compared: the methods and their settings.
-        reliability_rows: the reliability of the probabilities, where the protocol has some.
     """
-    opened = open_snapshots(snapshots)
+    opened, table, beside = open_snapshots(snapshots), read_metrics(metrics), read_beside(metrics)
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
-    tags = {
-        **tags_of(opened, None),
-        "protocol": table["protocol"][0],
-        "stage": "benchmark",
-        "steps": _steps(table),
-    }
-    whole, tags = _track_methods(tracker, opened, table, tags, scores, compared)
+    tags = {**tags_of(opened, None), "protocol": protocol.name, "stage": "benchmark", "steps": _steps(table)}
+    whole = compared.key(opened.dataset, protocol, scores)
+    tags |= compared.tags(opened.dataset)
+    _track_methods(tracker, opened, table, tags, whole, compared)
     name = _run_name(opened, "comparison of methods", table, compared)
     with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
         track_data(run, opened)
-        draw_families(run, table)
-        run.table("metrics.csv", table)
-        if reliability_rows is not None:
-            run.table("reliability.csv", reliability_rows)
-            if (reliability_rows["fraction"] > 0).any():
-                run.plot("plots/reliability.png", reliability_diagram(reliability_rows))
+        draw(run, table, beside)
+        track_tables(run, protocol, table, opened.dataset)
+        for title, rows in beside.items():
+            run.table(f"{title}.csv", rows)
     return outcome(tracker, run, None)
 
 
@@ -159,11 +133,10 @@ def _track_methods(
     opened: Snapshots,
     table: pl.DataFrame,
     tags: dict[str, Any],
-    scores: list[str],
+    key: str,
     compared: Compared,
-) -> tuple[str, dict[str, Any]]:
-    """Track a run for each method and seed; return key and tags of the run with the comparison."""
-    key, tags = compared.key(opened.dataset, scores), {**tags, **compared.tags(opened.dataset)}
+) -> None:
+    """Track a run for each method and seed; `key` is that of the run with the comparison."""
     evaluated = table.filter(pl.col("seed").is_not_null())
     # MLflow shows the newest runs first, and charts of ten: those of our methods.
     evaluated = evaluated.sort("is_baseline", descending=True, maintain_order=True)
@@ -185,7 +158,6 @@ def _track_methods(
         ) as run:
             run.params(compared.settings(str(method), int(str(seed))))
             track_metrics(run, rows)
-    return key, tags
 
 
 def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, compared: Compared, seed: object = None) -> str:
@@ -197,5 +169,6 @@ def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, compared: Comp
 
 
 def _steps(table: pl.DataFrame) -> str:
-    steps = sorted(int(step) for step in table["step"].unique() if step.isdecimal())
+    units = table.filter(~pl.col("step").is_in(["micro", "macro"]))["step"].unique(maintain_order=True).to_list()
+    steps = sorted(units, key=lambda unit: int(unit) if unit.isdecimal() else 0)
     return f"{steps[0]}-{steps[-1]}"

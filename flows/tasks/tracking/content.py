@@ -4,12 +4,10 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.forecasts.best_partners import PUBLISHED
-from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
-from dyformer.evaluation.protocols import PROTOCOL
-from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.ranking_rows import MIXED
-from dyformer.experiments.plots import comparison_chart, family_heat_map, step_curve
+from dyformer.evaluation.protocols import protocol_of
+from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
+from dyformer.evaluation.protocols.protocol import Protocol
+from dyformer.experiments.plots import benchmark_plots
 from dyformer.experiments.tables import score_table, significance_table
 from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
@@ -45,47 +43,58 @@ def track_metrics(run: TrackedRun, rows: pl.DataFrame) -> None:
     (..._difference, ..._difference_low, ..._difference_high). A value that does not exist, such as a ratio to no link,
     is left out. All that is left out is in metrics.csv, because MLflow draws a chart for each name.
     """
-    is_single = rows.filter(pl.col("step").str.contains(r"^\d+$"))["step"].n_unique() == 1
-    rows = rows.filter(pl.col("value").is_not_null(), _is_tracked())
-    main = {_cell_of(row) for row in main_metrics(rows).iter_rows(named=True)}
+    for protocol in protocols_in(rows):
+        _track_protocol(run, protocol, rows.filter(protocol=protocol.name))
+
+
+def protocols_in(rows: pl.DataFrame) -> list[Protocol]:
+    """List the protocols of rows of metrics, in their order."""
+    return [protocol_of(name) for name in rows["protocol"].unique(maintain_order=True)]
+
+
+def _track_protocol(run: TrackedRun, protocol: Protocol, rows: pl.DataFrame) -> None:
+    is_single = rows.filter(_is_unit())["step"].n_unique() == 1
+    rows = rows.filter(pl.col("value").is_not_null(), _is_tracked(protocol))
+    numbers = {name: number for number, name in enumerate(rows.filter(_is_unit())["step"].unique(maintain_order=True))}
     for row in rows.iter_rows(named=True):
-        name, is_step = metric_name(row), row["step"].isdecimal()
+        name, is_unit = metric_name(protocol, row), row["step"] in numbers
         if is_single and row["step"] == "micro":  # the same as macro
             continue
-        name = f"test/{name}" if is_step else f"test/{row['step']}_{name}"
-        keys = BESIDE[:2] if is_step else BESIDE
-        has_interval = _cell_of(row) in main or row["protocol"] not in (PROTOCOL, RANKING_PROTOCOL)
+        name = f"test/{name}" if is_unit else f"test/{row['step']}_{name}"
+        has_interval = protocol.main in (None, (row["metric"], row["family"], row["slice"]))
+        keys = BESIDE[:2] if is_unit else BESIDE
         beside = {f"{name}_{key}": row[key] for key in keys if has_interval and row[key] is not None}
-        run.metrics({name: row["value"], **beside}, step=int(row["step"]) if is_step else 0, replace=True)
+        step = int(row["step"]) if row["step"].isdecimal() else numbers.get(row["step"], 0)
+        run.metrics({name: row["value"], **beside}, step=step, replace=True)
 
 
-def _is_tracked() -> pl.Expr:
-    """Whether a row is tracked: of a ranking, the slices of the MRR alone, and of each family of negatives the AUC."""
-    is_usual = pl.col("family").is_in([MIXED, PUBLISHED])
-    is_whole = is_usual & ((pl.col("slice") == KNOWN) | (pl.col("metric") == "mrr"))
-    of_family = ~is_usual & (pl.col("slice") == KNOWN) & (pl.col("metric") == "auc")
-    is_known = pl.col("metric").is_in(list(METRIC_NAMES)) & pl.col("slice").is_in(SLICES)
-    return is_known & ((pl.col("protocol") != RANKING_PROTOCOL) | is_whole | of_family)
+def _is_unit() -> pl.Expr:
+    return ~pl.col("step").is_in(["micro", "macro"])
 
 
-def _cell_of(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(row[name] for name in ("protocol", "metric", "family", "slice"))
+def _is_tracked(protocol: Protocol) -> pl.Expr:
+    """Whether a row is tracked: of a known metric or one of the protocol's columns, as the protocol chooses."""
+    known = {*METRIC_NAMES, *(column.metric for table in protocol.tables for column in table.columns)}
+    is_known = pl.col("metric").is_in(list(known)) & pl.col("slice").is_in([*SLICES, protocol.usual_slice])
+    return is_known if protocol.is_tracked is None else is_known & protocol.is_tracked
 
 
 def main_metrics(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of the metric that decides in each protocol: AUC over all pairs, MRR over all queries."""
-    of_pairs = (pl.col("protocol") == PROTOCOL) & (pl.col("metric") == "auc") & (pl.col("slice") == "all")
-    of_queries = (pl.col("metric") == "mrr") & (pl.col("slice") == KNOWN) & (pl.col("family") == MIXED)
-    return rows.filter((of_pairs | of_queries) & pl.col("value").is_not_null())
+    is_main = pl.lit(value=False)
+    for protocol in protocols_in(rows):
+        if protocol.main is not None:
+            cell = zip(("metric", "family", "slice"), protocol.main, strict=True)
+            own = pl.all_horizontal(pl.col(name) == value for name, value in cell)
+            is_main = is_main | (own & (pl.col("protocol") == protocol.name))
+    return rows.filter(is_main & pl.col("value").is_not_null())
 
 
-def metric_name(row: dict[str, Any]) -> str:
+def metric_name(protocol: Protocol, row: dict[str, Any]) -> str:
     """Join metric, family of negatives and slice; the usual family and slice of a protocol have no name."""
-    parts = [METRIC_NAMES[row["metric"]]]
-    if row["protocol"] == RANKING_PROTOCOL:
-        parts += [row["family"]] if row["family"] not in (MIXED, PUBLISHED) else []
-        return "_".join(parts + ([row["slice"]] if row["slice"] != KNOWN else []))
-    return "_".join(parts + ([row["slice"]] if row["slice"] != "all" else []))
+    parts = [METRIC_NAMES.get(str(row["metric"]), str(row["metric"]))]
+    parts += [row["family"]] if protocol.usual_families and row["family"] not in protocol.usual_families else []
+    return "_".join(parts + ([row["slice"]] if row["slice"] != protocol.usual_slice else []))
 
 
 def difference_tags(rows: pl.DataFrame) -> dict[str, str]:
@@ -104,11 +113,12 @@ def difference_tags(rows: pl.DataFrame) -> dict[str, str]:
     }
 
 
-def track_tables(run: TrackedRun, table: pl.DataFrame, dataset: str) -> None:
-    """Attach the scores as a table, all metrics, and the tests against the baselines."""
-    run.table("scores.csv", score_table(table, dataset))
+def track_tables(run: TrackedRun, protocol: Protocol, table: pl.DataFrame, dataset: str) -> None:
+    """Attach all metrics, and of the paper's protocol the scores and the tests against the baselines."""
     run.table("metrics.csv", table)
-    run.table("significance.csv", significance_table(table))
+    if protocol.name == PAPER.name:
+        run.table("scores.csv", score_table(table, dataset))
+        run.table("significance.csv", significance_table(table))
 
 
 def track_data(run: TrackedRun, opened: Snapshots) -> None:
@@ -119,19 +129,11 @@ def track_data(run: TrackedRun, opened: Snapshots) -> None:
     run.table("snapshots.csv", counts)
 
 
-def draw(run: TrackedRun, compared: pl.DataFrame, per_step: pl.DataFrame) -> None:
-    """Plot the comparison of methods evaluated on the same steps, and each method's curve over its steps."""
-    course = per_step.unique(["method", "seed", "step", "metric", "slice"], maintain_order=True)
-    for part in ("all", "new"):
-        if compared.filter((pl.col("slice") == part) & (pl.col("metric") == "auc")).height:
-            run.plot(f"plots/auc_per_step_{part}.png", step_curve(course, slice_name=part))
-            run.plot(f"plots/comparison_{part}.png", comparison_chart(compared, slice_name=part))
-
-
-def draw_families(run: TrackedRun, table: pl.DataFrame) -> None:
-    """Plot the AUC of each method by family of negatives, where the table has the prequential protocol."""
-    if not table.filter(protocol=RANKING_PROTOCOL, metric="auc", slice=KNOWN, step="macro").is_empty():
-        run.plot("plots/auc_by_family.png", family_heat_map(table))
+def draw(run: TrackedRun, rows: pl.DataFrame, beside: dict[str, pl.DataFrame] | None = None) -> None:
+    """Plot what the protocols of the rows have; `beside` has the tables beside the rows, and `course` for curves."""
+    for protocol in protocols_in(rows):
+        for name, figure in benchmark_plots(protocol.plots, rows.filter(protocol=protocol.name), beside or {}):
+            run.plot(f"plots/{name}.png", figure)
 
 
 def outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str,
 
 def tags_of(opened: Snapshots, seed: int | None) -> dict[str, Any]:
     """Give the tags of every run on these snapshots."""
-    tags = {"table_version": opened.version, "protocol": PROTOCOL, "window": opened.window, "code": code_version()}
+    tags = {"table_version": opened.version, "protocol": PAPER.name, "window": opened.window, "code": code_version()}
     return {**tags, **flow_run_tag(), **({} if seed is None else {"seed": seed})}
 
 

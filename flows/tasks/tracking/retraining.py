@@ -12,17 +12,16 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.forecasts.forecast_rows import PROTOCOL as FORECASTS_PROTOCOL
 from dyformer.evaluation.forecasts.stored_forecast import history_tables
-from dyformer.evaluation.prequential import PROTOCOL as RANKING_PROTOCOL
-from dyformer.evaluation.protocols import PROTOCOL
+from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
+from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
+from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.experiments.plots import loss_curve
-from dyformer.experiments.ranking_tables import run_tables
 from dyformer.experiments.service_plots import drift_curve
-from dyformer.experiments.tables import markdown_rows
+from dyformer.experiments.tables import markdown_rows, run_tables
 from flows.console import promotion_line, reliability_line
 from flows.tasks.drift import read_drift
-from flows.tasks.evaluation.evaluate import metrics
+from flows.tasks.evaluation.evaluate import measure, read_metrics
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
@@ -30,7 +29,6 @@ from flows.tasks.spaces import OWN, read_rotation, space_record, unrotated_vecto
 from flows.tasks.tracking.content import (
     difference_tags,
     draw,
-    draw_families,
     flow_run_tag,
     main_metrics,
     outcome,
@@ -103,7 +101,7 @@ def track_run(
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
     trained = lineage_of(model)
-    pairs, ranked = table.filter(protocol=PROTOCOL), table.filter(protocol=RANKING_PROTOCOL)
+    pairs, ranked = table.filter(protocol=PAPER.name), table.filter(protocol=PREQUENTIAL.name)
     with _training_run(tracker, opened, trained, is_old=trained.until != newest_until(snapshots)) as run:
         run.params(trained.settings)
         run.tags(run.start["tags"])  # a continued run has those of the evaluation before
@@ -116,11 +114,8 @@ def track_run(
         run.tags(
             {"best_baseline": "none", "difference": "none", **difference_tags(ranked.filter(method=contender.title))}
         )
-        _track_published(run, table.filter(protocol=FORECASTS_PROTOCOL, slice="all"))
-        if not pairs.is_empty():
-            draw(run, pairs, pl.concat([pairs, *(metrics([address], snapshots) for address in earlier)]))
-            track_tables(run, pairs, opened.dataset)
-        draw_families(run, ranked)
+        _track_published(run, table.filter(protocol=FORECASTS.name, slice="all"))
+        _draw_metrics(run, opened, table, earlier)
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
         run.artifact("report.html", page.encode())
         run.table("metrics.csv", table)
@@ -186,6 +181,16 @@ def _track_drift(run: TrackedRun, opened: Snapshots, drift: str) -> None:
     run.tags({"alarms": "; ".join(decision["alarms"]) or "none"})
     run.table("drift.csv", rows)
     run.plot("plots/drift.png", drift_curve(rows))
+
+
+def _draw_metrics(run: TrackedRun, opened: Snapshots, table: pl.DataFrame, earlier: list[str]) -> None:
+    """Plot the metrics of both protocols, and attach the tables of the paper's."""
+    pairs = table.filter(protocol=PAPER.name)
+    if not pairs.is_empty():
+        course = [read_metrics(measure(opened.address, PAPER, [address])) for address in earlier]
+        draw(run, pairs, {"course": pl.concat([pairs, *course])})
+        track_tables(run, PAPER, pairs, opened.dataset)
+    draw(run, table.filter(protocol=PREQUENTIAL.name))
 
 
 def _track_published(run: TrackedRun, rows: pl.DataFrame) -> None:

@@ -1,20 +1,23 @@
 """The study of costs: the difference of two fits is an epoch, and the paper's values stand beside ours."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from toy_graphs import random_graph
 
-from dyformer.experiments.methods import METHODS, Variation
+from dyformer.evaluation.protocols.cost import PROTOCOL, SCHEMA, seconds_of, train
+from dyformer.evaluation.protocols.protocol import Result
+from dyformer.experiments import methods
+from dyformer.experiments.methods import METHODS, STAGES, TrainingStage, Variation
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies import costs
-from dyformer.experiments.studies.costs import SCHEMA, Job, cost_jobs, cost_table, seconds_of, train
 from dyformer.experiments.studies.studies import STUDIES
-from dyformer.experiments.studies.study_tables import Setup
+from dyformer.experiments.studies.study_tables import Setup, study_tables
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from flows.tasks.methods import resolved
 
 GRAPH = prepare_graph(
     random_graph(np.random.default_rng(0), num_nodes=20, num_steps=3, num_edges=30), until=3, config=GraphConfig()
@@ -47,7 +50,7 @@ class Timed:
 
 def test_an_epoch_is_the_difference_of_two_fits_without_what_they_prepare(clock: SimpleNamespace):
     method = Timed(clock)
-    assert seconds_of(Job(method, None), GRAPH, Experiment(), 0) == (2.0, 7.0)
+    assert seconds_of(method, GRAPH, 0) == (2.0, 7.0)
     assert [epochs for epochs, _ in method.fits] == [1, 1, 3]
     assert all(batches > 10**9 for _, batches in method.fits)  # or they would end an epoch early
 
@@ -56,28 +59,35 @@ def test_an_epoch_is_the_difference_of_two_fits_without_what_they_prepare(clock:
 def test_a_stage_of_dyformer_is_measured_alone_with_its_own_settings(stage: str, monkeypatch: pytest.MonkeyPatch):
     ran = []
     monkeypatch.setattr(
-        costs, "pretrain", lambda graph, model, config, seed: ran.append(("pretrain", model, config)) or []
+        methods, "pretrain", lambda graph, model, config, seed: ran.append(("pretrain", model, config)) or []
     )
     monkeypatch.setattr(
-        costs, "finetune", lambda graph, weights, model, config, seed: ran.append(("finetune", model, config)) or []
+        methods, "finetune", lambda graph, weights, model, config, seed: ran.append(("finetune", model, config)) or []
     )
     experiment = Experiment().changed({f"{stage}.patience": 2, f"{stage}.epochs": 1})
-    train(Job(METHODS["DyFormer (as published)"], stage), GRAPH, experiment, 3, 0)
+    [own] = [
+        each for title, each in STAGES.items() if title.startswith("DyFormer (as published)") and each.stage == stage
+    ]
+    train(replace(own, variation=replace(own.variation, experiment=experiment)), GRAPH, 3, 0)
     ((name, model, config),) = ran
     assert (name, config.epochs, config.patience) == (stage, 3, None)
     assert (model.inputs, config.num_targets) == ("id", {"pretrain": 256, "finetune": 1024}[stage])
 
 
 def test_rows_are_methods_and_both_stages_of_dyformer():
-    jobs = cost_jobs(list(STUDIES["cost"].rows))
-    assert jobs["DySAT"] == Job(METHODS["DySAT"], None)
-    assert jobs["DyFormer, fine-tuning"] == Job(METHODS["DyFormer"], "finetune")
-    assert all((job.stage is not None) == isinstance(job.method, Variation) for job in jobs.values())
+    rows = resolved(STUDIES["cost"].methods)
+    assert list(rows) == list(STUDIES["cost"].rows)
+    assert rows["DySAT"] == METHODS["DySAT"]
+    assert rows["DyFormer, fine-tuning"] == TrainingStage(variation=Variation(), stage="finetune")
+    assert all((", " in title) == isinstance(method, TrainingStage) for title, method in rows.items())
+    assert all(map(PROTOCOL.evaluates, rows.values()))
 
 
 def test_the_papers_memory_and_seconds_stand_beside_ours():
     rows = pl.DataFrame([("DySAT", 0, 16, 3.0, 9.0, 0.5), ("DySAT", 1, 16, 5.0, 9.0, 0.7)], orient="row", schema=SCHEMA)
-    made = cost_table("cost", STUDIES["cost"], rows, "yelp", Setup())
+    log: Any = SimpleNamespace(dataset="yelp")
+    metrics = PROTOCOL.rows([Result((16,), 0, lambda name: rows, lambda name: rows)], log, ())["metrics"]
+    (made,) = study_tables("cost", STUDIES["cost"], metrics, "yelp", Setup())
     own = made.frame.filter(method="DySAT").to_dicts()[0]
     assert (own["CPU s an epoch"], own["CPU s an epoch_paper"], own["CPU s an epoch_minus_paper"]) == (
         4,
@@ -90,7 +100,7 @@ def test_the_papers_memory_and_seconds_stand_beside_ours():
     assert made.frame.filter(method="node2vec")["num_seeds"].item() == 0
     assert "trained until the step before 16" in made.title
     assert "the paper's values are of a GPU" in made.title
-    other = cost_table("cost", STUDIES["cost"], rows, "yelp", Setup(is_papers=False))
+    (other,) = study_tables("cost", STUDIES["cost"], metrics, "yelp", Setup(is_papers=False))
     assert other.frame["CPU s an epoch_paper"].is_null().all()
     assert "without the paper's values" in other.title
     assert "of a GPU" not in other.title

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-import flows.protocols
 from dyformer.baselines.dysat import DySAT
+from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.methods import METHODS, VARIATIONS, Variation
 from dyformer.experiments.settings import Experiment, experiment_for
 from dyformer.experiments.tables import PrintedTable
@@ -18,7 +18,7 @@ from dyformer.experiments.tuning import chosen
 from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, tuned_sentence
 from dyformer.experiments.tuning.grids import grid_of, with_settings
 from dyformer.logs.datasets import DATASETS
-from flows.protocols import PROTOCOLS, run_protocol
+from flows.benchmark_command import tables_of
 from flows.tasks.methods import chosen_methods, searched_dataset
 
 RECORD = {
@@ -77,18 +77,18 @@ def test_the_sentence_names_what_was_chosen(mylog: str):
 
 
 def test_a_printed_benchmark_names_the_chosen_settings_of_its_methods(mylog: str, monkeypatch: pytest.MonkeyPatch):
-    table, made = PrintedTable("AUC", pl.DataFrame(), ["first"]), {"scores": [], "snapshots": ""}
-    stub = PROTOCOLS["paper"]._replace(
-        flow=lambda *given: made, metrics=lambda scores, snapshots: pl.DataFrame(), tables=lambda rows, dataset: [table]
-    )
-    monkeypatch.setitem(PROTOCOLS, "paper", stub)
-    monkeypatch.setattr(flows.protocols, "_searched", lambda *given: mylog)
+    table = PrintedTable("AUC", pl.DataFrame(), ["first"])
+    opened: Any = SimpleNamespace(dataset=mylog)
+    monkeypatch.setattr("dyformer.experiments.tables.printed_tables", lambda *given: {"scores": table})
+    monkeypatch.setattr("flows.tasks.snapshots.open_snapshots", lambda address: opened)
+    monkeypatch.setattr("flows.benchmark.searched_steps", lambda *given: mylog)
+    rows = pl.DataFrame({"step": ["3", "macro"]})
     for names, sentences in (
         (["L3"], ["first"]),
         (["DyFormer without pre-training"], ["first", tuned_sentence(["DyFormer without pre-training"], mylog)]),
         (["L3", "DySAT"], ["first", tuned_sentence(["DySAT"], mylog)]),
     ):
-        assert run_protocol("paper", mylog, {}, None, 1, Experiment(), names)[1][0].sentences == sentences
+        assert tables_of(protocol_of("paper"), "", rows, Experiment(), names)[0].sentences == sentences
 
 
 @pytest.mark.parametrize(

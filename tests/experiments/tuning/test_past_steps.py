@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from toy_graphs import random_graph
 
-from dyformer.evaluation.protocols import Trial, evaluate_method
+from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.experiments.tuning.past_steps import NUM_STEPS, TooShortPast, halved, macro_auc, past_steps
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.snapshots import build_snapshots, interactions_of, prefix

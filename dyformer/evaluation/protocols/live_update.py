@@ -6,26 +6,28 @@ P labelled pairs    B resamples
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import LabelledStep, Score
+from dyformer.embedder import LabelledStep, Score, Scorer
 from dyformer.evaluation.bootstrap import interval, node_resamples
+from dyformer.evaluation.labelled_steps import TRAINING_SEED, distinct_examples, has_labelled_steps, sampled_steps
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
-from dyformer.evaluation.prequential import TRAINING_SEED, distinct_examples, sampled_steps
-from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
+from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph, StepOutOfRange
+from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import LinkExamples, distinct, is_among, ordered_keys, pair_keys
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 
-PROTOCOL = "live-update"
 WEEKS = "calendar 1w"  # from Monday on, as ROLAND divides the log
 HELD_OUT_FRACTION = 0.1
 NUM_NEGATIVES = 1_000
 TRAINING_NEGATIVES = 20  # of each distinct link
-PUBLISHED = {"uci": {"ROLAND-GRU (paper)": 0.112}}
+PUBLISHED = {"uci": {"ROLAND-GRU (paper)": {"MRR": 0.112}}}
 """Mean reciprocal ranks of ROLAND's table of live-update results, per dataset and method."""
 
 RANKS_SCHEMA = pl.Schema(
@@ -127,29 +129,9 @@ def live_update_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection
         value_B = np.nanmean(np.stack([value[3] for value in values]), axis=0)
         mean, num = float(np.mean([value[1] for value in values])), sum(value[2] for value in values)
         for step, value, num_sources, resampled in [*values, ("macro", mean, num, value_B)]:
-            about = (dataset, PROTOCOL, method, seed, step, "mrr", "random", "all", value, num_sources)
+            about = (dataset, "live-update", method, seed, step, "mrr", "random", "all", value, num_sources)
             rows.append((*about, *interval(resampled), method in baselines, None, None, None, None))
     return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row").fill_nan(None)
-
-
-def live_update_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
-    """Give one row per method and published one, the best on top: its MRR averaged over seeds, mrr_low and mrr_high."""
-    own = (
-        metrics.filter((pl.col("protocol") == PROTOCOL) & (pl.col("step") == "macro"))
-        .group_by("method")
-        .agg(
-            pl.col("value").mean().round(3).alias("mrr"),
-            pl.col("low", "high").mean().round(3).name.prefix("mrr_"),
-            num_sources=pl.col("num_pairs").max(),
-            num_seeds=pl.col("seed").n_unique().cast(pl.Int64),
-        )
-    )
-    published = pl.DataFrame(
-        {"method": list(PUBLISHED.get(dataset, {})), "mrr": list(PUBLISHED.get(dataset, {}).values())}
-    )
-    return pl.concat([own, published.cast({"method": pl.String, "mrr": pl.Float64})], how="diagonal").sort(
-        "mrr", "method", descending=[True, False]
-    )
 
 
 def ranks_to_table(
@@ -164,3 +146,77 @@ def ranks_to_table(
         for method, seed, links, rank_S in ranked
     ]
     return pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *frames])
+
+
+class Week(NamedTuple):
+    """The held-out links of a week, and what all methods learn from."""
+
+    seed: int
+    past: PreparedGraph
+    labelled: tuple[LabelledStep, ...]
+    links: HeldOutLinks
+
+
+def weekly_graph(log: Log) -> DynamicGraph:
+    """Give the log in weeks; a log with integer steps has none, so its own windows serve."""
+    return log.divided(Window.parse(log.window if log.time_unit == "step" else WEEKS))
+
+
+def weeks_to_rank(log: Log) -> list[int]:
+    """List the weeks with labelled weeks before them. Raises StepOutOfRange where there is none."""
+    graph = weekly_graph(log)
+    weeks = [week for week in range(FIRST_EVALUATED_STEP, graph.num_steps + 1) if has_labelled_steps(graph, week)]
+    if not weeks:
+        raise StepOutOfRange(
+            f"{log.dataset} has {graph.num_steps} weeks, and none has links between known nodes in a week before it "
+            f"to learn from: choose another protocol, or a longer log"
+        )
+    return weeks
+
+
+def _trial(job: Job) -> Week:
+    graph = weekly_graph(job.log)
+    past = prepare_graph(graph, until=job.unit - 1, config=job.config)
+    return Week(job.seed, past, weekly_labels(past, seed=job.seed), held_out_links(graph, job.unit, seed=job.seed))
+
+
+def _evaluate(title: str, method: Scorer, week: Week) -> Tables:
+    score_pairs = method.fit_pairs(week.past, week.labelled)
+    rank_S = live_update_ranks(score_pairs, week.links, len(week.past.history.node_N))
+    return {"ranks": ranks_to_table([(title, week.seed, week.links, rank_S)])}
+
+
+def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:
+    ranks = pl.concat(result.table("ranks") for result in results)
+    return {"metrics": live_update_rows(ranks, log.dataset, baselines=baselines)}
+
+
+PROTOCOL = Protocol(
+    name="live-update",
+    sentence="ROLAND's weekly ranks",
+    heading="ROLAND's live-update protocol",
+    methods=(Scorer,),
+    units=weeks_to_rank,
+    need="a week needs labelled weeks before it",
+    trial=_trial,
+    evaluate=_evaluate,
+    rows=_rows,
+    tables=(
+        TableOf(
+            name="all",
+            key="live-update",
+            slice="all",
+            columns=(Column(title="MRR", metric="mrr", family="random", digits=3),),
+            title="{dataset}, ROLAND's live-update protocol: MRR among 1,000 random nodes [95 % interval]; mean over"
+            " {number} steps, {num} ranked sources",
+            contents="held-out links",
+            measure="MRR [95 % interval]",
+            counted="ranked sources",
+            published=PUBLISHED,
+            published_below=False,
+        ),
+    ),
+    kind="ranks",
+    unit="week",
+    whole_log=True,  # negatives are drawn from the nodes of the whole log
+)

@@ -1,0 +1,190 @@
+"""The prequential protocol: methods rank the links of the next step among hard candidates.
+
+At step t a method has the snapshots up to t, and forecasts t + 1; then t + 1 becomes training data.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from dyformer.embedder import Embedder, Scorer
+from dyformer.evaluation.fitting import NUM_OLDER_STEPS, model_steps
+from dyformer.evaluation.forecasts.best_partners import (
+    PUBLISHED,
+    best_partners,
+    merged,
+    partner_metrics,
+    retrieved_links,
+    retrieved_of,
+    retrieved_table,
+)
+from dyformer.evaluation.labelled_steps import fitted_scores, has_labelled_steps
+from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables
+from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.ranking_rows import MIXED, metric_rows, query_log_rows, query_resamples, step_metrics
+from dyformer.evaluation.scored_queries import RankingTrial, from_table, scored_queries, to_table
+from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, prefix
+from dyformer.sampling.pairs import known_edges, nodes_known_before
+from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables, queries_to_tables, ranking_queries
+from dyformer.scoring.retrieval import Retrieved
+
+QUERY_TABLES = ("queries", "links")
+NEED = (
+    "a step needs two earlier steps, and links between known nodes in itself and in one of the "
+    f"{NUM_OLDER_STEPS} before"
+)
+
+
+class Posed(NamedTuple):
+    """The queries of a step and the pairs of stage 1, which are the same for all methods."""
+
+    trial: RankingTrial
+    retrieved: Retrieved
+
+
+def rankable_steps(log: Log) -> list[int]:
+    """List the steps with links between known nodes and with labelled steps before them."""
+    graph = log.graph(log.num_steps)
+    return [
+        step
+        for step in range(FIRST_EVALUATED_STEP, graph.num_steps + 1)
+        if len(known_edges(graph.snapshots[step - 1], nodes_known_before(graph, step))[0])
+        and has_labelled_steps(graph, step)
+    ]
+
+
+def _draw(job: Job) -> Tables:
+    """Draw the queries and candidates of a step; `inductive` candidates are links of later steps."""
+    graph = job.log.graph(job.log.num_steps, interactions=True)
+    return queries_to_tables(ranking_queries(graph, job.unit, seed=job.seed))
+
+
+def _trial(job: Job) -> Posed:
+    # The graph ends before the step, so no method can read it.
+    graph = job.log.graph(job.unit - 1, interactions=True)
+    queries = queries_from_tables({name: job.drawn[name] for name in QUERY_TABLES})
+    trial = RankingTrial(graph=graph, queries=queries, seed=job.seed, config=job.config)
+    return Posed(trial, retrieved_of(trial, job.candidates_of))
+
+
+def _evaluate(title: str, method: Embedder | Scorer, posed: Posed) -> Tables:
+    trial, retrieved = posed
+    fitted = fitted_scores(title, method, trial.past, trial.labelled, trial.seed)
+    return {
+        "rankings": to_table([scored_queries(name, trial, score_pairs) for name, score_pairs in fitted.items()]),
+        "partners": pl.concat(
+            best_partners(name, trial, retrieved, score_pairs) for name, score_pairs in fitted.items()
+        ),
+    }
+
+
+def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:
+    """Give the metrics of all queries and of the best partners, and those of the log."""
+    by_job: dict[tuple[int, int], list[Result]] = {}
+    for result in results:
+        by_job.setdefault((result.units[0], result.seed), []).append(result)
+    queries = {job: queries_of(own[0]) for job, own in by_job.items()}
+    ends = [own.table("partners")[end].to_numpy() for own in results for end in ("node", "partner")]
+    seeds = {seed for _, seed in by_job}
+    drawn = {seed: [own for (_, of_seed), own in queries.items() if of_seed == seed] for seed in seeds}
+    resamples = {seed: query_resamples(own, seed=seed, others=ends) for seed, own in drawn.items()}
+    steps: dict[int, dict] = {}
+    retrieved: dict[int, tuple[int, int]] = {}
+    for (step, seed), own in sorted(by_job.items(), key=lambda item: item[0][0]):
+        # One step is in memory at a time, because its scores are many.
+        scored = [each for result in own for each in from_table(result.table("rankings"), queries[step, seed])]
+        graph = log.graph(step, interactions=True)
+        measured = step_metrics(scored, prefix(graph, step - 1), resamples[seed])
+        best = partner_metrics(pl.concat(result.table("partners") for result in own), graph, resamples[seed])
+        steps.setdefault(step, {}).update(merged(measured, best))
+        retrieved[step] = retrieved_links(own[0].table("retrieved"), graph, seed=seed)
+    of_log = query_log_rows(queries.values(), log.dataset, retrieved=retrieved)
+    return {
+        "metrics": pl.concat([metric_rows(steps, log.dataset, protocol="prequential", baselines=baselines), of_log])
+    }
+
+
+def queries_of(result: Result) -> RankingQueries:
+    """Read the queries that a result is about."""
+    return queries_from_tables({name: result.drawn(name) for name in QUERY_TABLES})
+
+
+def _sentences(rows: pl.DataFrame, metrics: pl.DataFrame) -> list[str]:
+    """Compare the best baseline with the best of the other methods, and say which links are ranked."""
+    log = metrics.filter(method="-", step="micro", protocol="prequential")
+    fraction = {row["metric"]: row["value"] for row in log.to_dicts()}
+    covered = (
+        f"{100 * fraction['coverage']:.0f} % of the links can be ranked, because both ends are known before; "
+        f"{100 * fraction['repeat_rate']:.0f} % of these repeat an earlier link."
+    )
+    if "retrieved" in fraction:
+        covered += (
+            f" The first stage retrieves {100 * fraction['retrieved']:.0f} % of the links of the evaluated nodes."
+        )
+    return [*comparison(rows), covered]
+
+
+def comparison(rows: pl.DataFrame) -> list[str]:
+    """Give a sentence on the best baseline in MRR, and on the best of the other methods beside it."""
+    names = ("value", "difference", "difference_low", "difference_high")
+    macro = rows.filter(step="macro", family=MIXED).group_by("method", "is_baseline").agg(pl.col(names).mean())
+    best = rows["best_baseline"].drop_nulls().first()
+    if best is None:
+        return []
+    value = macro.filter(method=best)["value"].item()
+    sentence = f"The best baseline in MRR is {best} ({value:.3f})"
+    ours = macro.filter(~pl.col("is_baseline")).sort("value", "method", descending=[True, False]).to_dicts()
+    if not ours or ours[0]["difference"] is None:
+        return [f"{sentence}."]
+    own: dict[str, Any] = ours[0]
+    direction = "above" if own["difference"] > 0 else "below"
+    between = f"95 % interval of the difference {own['difference_low']:+.3f} to {own['difference_high']:+.3f}"
+    relative = f"{100 * abs(own['difference']) / value:.0f} %"
+    return [f"{sentence}; {own['method']} is {abs(own['difference']):.3f} ({relative}) {direction} it, {between}."]
+
+
+IS_USUAL = pl.col("family").is_in([MIXED, PUBLISHED])
+IS_KNOWN = pl.col("slice") == KNOWN
+
+PROTOCOL = Protocol(
+    name="prequential",
+    sentence="their ranks among hard candidates",
+    heading="Ranking of the next links",
+    methods=(Embedder, Scorer),
+    units=rankable_steps,
+    need=NEED,
+    draw=_draw,
+    trial=_trial,
+    evaluate=_evaluate,
+    shared=lambda posed: {"retrieved": retrieved_table(posed.retrieved)},
+    rows=_rows,
+    tables=(
+        TableOf(
+            name=KNOWN,
+            key="rankings",
+            slice=KNOWN,
+            columns=(
+                Column(title="MRR", metric="mrr", family=MIXED),
+                Column(title="precision@10", metric="precision_at_10", family=PUBLISHED),
+                Column(title="AUC random", metric="auc", family="random"),
+                Column(title="AUC active", metric="auc", family="active"),
+                Column(title="MRR difference", metric="mrr", family=MIXED, value="difference", form="{:+.3f}"),
+            ),
+            title="{dataset}, prequential protocol: mean over {steps} [95 % interval]; {num} queries, {seeds}",
+            contents="links between known nodes",
+            measure="MRR [95 % interval]",
+            counted="ranked links",
+            sentences=_sentences,
+        ),
+    ),
+    trained_until=lambda steps: model_steps(max(steps) - 1),
+    kind="rankings",
+    main=Cell("mrr", MIXED, KNOWN),
+    usual_slice=KNOWN,
+    usual_families=(MIXED, PUBLISHED),
+    # Of all slices the MRR alone, and of each family of negatives the AUC, because MLflow draws a chart for each name.
+    is_tracked=(IS_USUAL & (IS_KNOWN | (pl.col("metric") == "mrr")))
+    | (~IS_USUAL & IS_KNOWN & (pl.col("metric") == "auc")),
+    plots=("families",),
+)

@@ -1,0 +1,309 @@
+"""What a protocol is: a log and methods -> tables of results, rows of metrics, and the columns that are printed.
+
+A protocol is one object in one file of this folder, with one line in PROTOCOLS. All that compares methods reads it:
+the flow of benchmarks, experiments, retraining, the Python API, the tables and MLflow.
+"""
+
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import polars as pl
+
+from dyformer.embedder import Embedder, NodeScorer, Ranker, Scorer
+from dyformer.evaluation.first_stage import CandidatesOf
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.node_labels import NodeLabels
+from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph, StepOutOfRange
+from dyformer.logs.datasets import DATASETS
+from dyformer.logs.time_windows import TimeUnit, Window
+
+Unit = int | str
+"""What is evaluated at a time: a step, a week, or the name of a split."""
+
+Method = Embedder | Scorer | NodeScorer | Ranker
+Tables = Mapping[str, pl.DataFrame]
+
+KINDS: dict[type, str] = {
+    Embedder: "methods with vectors",
+    Scorer: "methods that score pairs",
+    NodeScorer: "methods that score nodes",
+    Ranker: "methods that rank candidates as of a moment",
+}
+"""Interfaces of methods, in words."""
+
+
+class BadProtocolSetting(ValueError):
+    """A setting that a protocol does not have, or a value that it does not allow."""
+
+
+class Log(typing.Protocol):
+    """What protocols read of a log: snapshots of the store have it, and graphs in memory."""
+
+    @property
+    def dataset(self) -> str:
+        """Name of the log."""
+        ...
+
+    @property
+    def num_steps(self) -> int:
+        """Number of snapshots."""
+        ...
+
+    @property
+    def directed(self) -> bool:
+        """Whether the order of source and target matters."""
+        ...
+
+    @property
+    def window(self) -> str:
+        """How the log is divided into snapshots."""
+        ...
+
+    @property
+    def time_unit(self) -> TimeUnit:
+        """Unit of the times of events."""
+        ...
+
+    def graph(self, until: int, *, interactions: bool = False) -> DynamicGraph:
+        """Give the snapshots up to `until`, with their interactions where these are wanted."""
+        ...
+
+    def labels(self) -> NodeLabels:
+        """Give the labels of the rows of all steps."""
+        ...
+
+    def events(self) -> pl.DataFrame:
+        """Give all events as `build_snapshots` reads them, in log order."""
+        ...
+
+    def divided(self, window: Window) -> DynamicGraph:
+        """Give the log in other snapshots, with their interactions."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Units of a log to evaluate with one seed: all methods get the same."""
+
+    log: Log
+    units: tuple[Any, ...]
+    seed: int = 0
+    config: GraphConfig = field(default_factory=GraphConfig)
+    drawn: Tables = field(default_factory=dict)  # what `draw` gave for the unit
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the protocol
+    candidates_of: CandidatesOf | None = None  # of graphs too large for all pairs
+
+    @property
+    def unit(self) -> Any:
+        """The unit of a job that has one."""
+        (unit,) = self.units
+        return unit
+
+
+class Result(NamedTuple):
+    """Stored tables of a group of methods, on some units with one seed."""
+
+    units: tuple[Any, ...]
+    seed: int
+    table: Callable[[str], pl.DataFrame]  # of `evaluate` and `shared`, by name
+    drawn: Callable[[str], pl.DataFrame]  # of `draw`, for the first unit
+
+
+class Cell(NamedTuple):
+    """A metric among the negatives of a family, over a slice of what is evaluated."""
+
+    metric: str
+    family: str
+    slice: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a printed table: a metric over all units, and how a value of it is written.
+
+    `form` is a format of the value, with the number of pairs as `num`. `single` is the title where one unit was
+    evaluated; None leaves the column out there, because micro and macro are then the same.
+    """
+
+    title: str
+    metric: str
+    family: str
+    over: Literal["macro", "micro"] = "macro"
+    value: Literal["value", "difference"] = "value"
+    form: str = "{:.3f}"
+    scale: float = 1.0
+    digits: int | None = None  # to which a value is rounded before it is written
+    interval: bool = True
+    missing: str | None = ""
+    single: str | None = ""  # "": the title itself
+
+    def title_of(self, *, is_single: bool) -> str:
+        """Give the title."""
+        return (self.single or self.title) if is_single else self.title
+
+
+def no_sentences(rows: pl.DataFrame, metrics: pl.DataFrame) -> list[str]:
+    """Give no sentence."""
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOf:
+    """The columns and texts of one printed table of a protocol. Its first column of `metric` orders the methods.
+
+    `title` is a format with dataset, num (pairs or queries), number (of units), where ("step 5", "3 steps"), steps
+    ("1 step"), seeds and best, which is the text `compared` with the name of the best baseline.
+    """
+
+    name: str  # in the names of files
+    key: str  # of the table on Prefect's pages
+    slice: str
+    columns: tuple[Column, ...]
+    title: str
+    compared: str = "; difference to the best baseline, {best}"
+    contents: str = ""  # in the caption of an experiment: "all links"
+    measure: str = ""
+    counted: str = "test pairs"
+    caption: str = "{name}, {dataset}, {contents}: {measure}, {protocol} protocol, {over}, {steps}{counted}"
+    note: str | None = None  # below the table of an experiment, in place of the lengths of trainings
+    paper_note: str = ""  # where the paper's values stand beside ours
+    metrics: tuple[str, ...] = ()  # of an experiment's columns; (): the main one alone
+    sentences: Callable[[pl.DataFrame, pl.DataFrame], list[str]] = no_sentences  # rows of the slice, and all metrics
+    published: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    """By dataset and row: values of columns that others have published."""
+    published_below: bool = True  # below ours, not among them
+    reference: str | None = None  # with what an experiment compares its rows, where it names no row
+
+    @property
+    def main(self) -> Column:
+        """The column that orders the methods."""
+        macro = [column for column in self.columns if column.over == "macro" and column.value == "value"]
+        return macro[0]
+
+    @property
+    def values(self) -> tuple[Column, ...]:
+        """The columns that an experiment prints."""
+        metrics = self.metrics or (self.main.metric,)
+        return tuple(column for column in self.columns if column.metric in metrics and column.value == "value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How methods are compared."""
+
+    name: str
+    sentence: str  # in the help of the command
+    heading: str  # of its part of a report
+    methods: tuple[type, ...]  # interfaces of dyformer.embedder that it evaluates
+    units: Callable[[Log], Sequence[Unit]]  # that can be evaluated; raises ValueError where a log has none
+    need: str  # of a unit, for the message where one cannot be evaluated
+    trial: Callable[[Job], Any]  # what all methods of a job get
+    evaluate: Callable[[str, Any, Any], Tables]  # title, method and trial -> its tables
+    rows: Callable[[Sequence[Result], Log, Collection[str]], Tables]
+    """Results, log and titles of baselines -> `metrics`, with the columns of METRICS_SCHEMA, and tables beside them."""
+
+    tables: tuple[TableOf, ...]
+    draw: Callable[[Job], Tables] | None = None  # candidates of a unit that are stored, because all methods share them
+    shared: Callable[[Any], Tables] | None = None  # tables of a trial, beside those of its methods
+    trained_until: Callable[[Sequence[Any]], list[int]] | None = None  # steps until which DyFormer's models are trained
+    compared_with: tuple[type, ...] = ()  # interfaces of the baselines; (): those of `methods`
+    evaluated_as: str | None = None  # another protocol, whose results hold those of this one
+    kind: str = "scores"  # of artifacts
+    unit: str = "step"
+    whole_log: bool = False  # whether an evaluation of a unit reads what comes after it, as negatives of later steps
+    together: bool = False  # whether all units are one job, because the fits of one serve the others
+    last_only: bool = False  # whether the last unit alone is evaluated
+    own_process: bool = False  # whether each method is evaluated in a process of its own, and none beside it
+    reads_interactions: bool = True
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> allowed values, the usual one first
+    given: Mapping[str, str] = field(default_factory=dict)  # settings that are not the usual ones
+    main: Cell | None = None  # the metric that decides; None: all are tracked alike
+    usual_slice: str = "all"  # families and slice that the name of a tracked metric leaves out
+    usual_families: tuple[str, ...] = ()  # (): no family is named
+    is_tracked: pl.Expr | None = None  # of rows of metrics; None: all of known metrics and slices
+    plots: tuple[str, ...] = ()  # of dyformer.experiments.plots
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """All settings."""
+        return {name: self.given.get(name, values[0]) for name, values in self.settings.items()}
+
+    def changed(self, changes: Mapping[str, str]) -> "Protocol":
+        """Give the protocol with other settings. Raises BadProtocolSetting."""
+        for name, value in changes.items():
+            if name not in self.settings:
+                has = ", ".join(self.settings) or "none"
+                raise BadProtocolSetting(f"the protocol {self.name} has no setting {name!r}; it has {has}")
+            if value not in self.settings[name]:
+                allowed = ", ".join(self.settings[name])
+                raise BadProtocolSetting(f"{self.name}.{name}: expected one of {allowed}, got {value!r}")
+        return replace(self, given={**self.given, **changes})
+
+    def evaluates(self, method: object) -> bool:
+        """Whether a method has one of the interfaces that the protocol evaluates."""
+        return isinstance(method, self.methods)
+
+    def jobs(self, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+        """Divide units into those that are evaluated together."""
+        return [tuple(units)] if self.together else [(unit,) for unit in units]
+
+
+def evaluated(
+    protocol: Protocol,
+    job: Job,
+    methods: Mapping[str, Any],
+    guard: Callable[[str, Any], AbstractContextManager[None]] = lambda title, method: nullcontext(),
+) -> dict[str, pl.DataFrame]:
+    """Evaluate methods, by title, on the same trial, and put their tables together. `guard` is entered for each."""
+    trial, parts = protocol.trial(job), []
+    for title, method in methods.items():
+        with guard(title, method):
+            parts.append(protocol.evaluate(title, method, trial))
+    tables = {name: pl.concat([part[name] for part in parts]) for name in parts[0]}
+    return tables if protocol.shared is None else {**tables, **protocol.shared(trial)}
+
+
+def chosen_units(protocol: Protocol, log: Log, wanted: str | None = None) -> list[Any]:
+    """List the units that are evaluated: those of `wanted` such as "3-13" or "5,7", else all that tables report.
+
+    Raises:
+        StepOutOfRange: a step that cannot be evaluated; the message has the possible ones and what a step needs.
+    """
+    if protocol.unit != "step":
+        if wanted is not None:
+            raise StepOutOfRange(f"--protocol {protocol.name} evaluates every {protocol.unit}: leave --steps out")
+        return list(protocol.units(log))
+    possible: Sequence[Any] = protocol.units(log)
+    first = first_evaluated_step(log.dataset)
+    steps = [step for step in possible if step >= first] if wanted is None else wanted_steps(wanted)
+    wrong = [step for step in steps if step not in possible]
+    if wrong or not steps:
+        is_range = list(possible) == list(range(min(possible, default=0), max(possible, default=-1) + 1))
+        listed = f"{possible[0]} to {possible[-1]}" if possible and is_range else ", ".join(map(str, possible))
+        can = f"steps {listed} can" if possible else "no step can"
+        raise StepOutOfRange(
+            f"{log.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can} ({protocol.need})"
+        )
+    return steps[-1:] if protocol.last_only else steps
+
+
+def first_evaluated_step(dataset: str) -> int:
+    """Return the first step whose forecasts are evaluated: the paper's for its datasets, else step 3."""
+    return DATASETS[dataset].first_evaluated_step if dataset in DATASETS else FIRST_EVALUATED_STEP
+
+
+def wanted_steps(text: str) -> list[int]:
+    """Read "5", "3-13" or "3,5,7" as ascending steps, each once; raises StepOutOfRange for anything else."""
+    return sorted({step for part in text.split(",") for step in _range(part)})
+
+
+def _range(text: str) -> list[int]:
+    first, dash, last = text.strip().partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        raise StepOutOfRange(f'{text!r} is not a list of steps: write "5", "3-13" or "3,5,7"')
+    if int(last or first) < int(first):
+        raise StepOutOfRange(f"the range {text!r} is descending: write {last}-{first}")
+    return list(range(int(first), int(last or first) + 1))

@@ -1,0 +1,120 @@
+"""A protocol of one file and one line stands in the command, the table, MLflow, the report and an experiment."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import toy_protocol
+from own_log import own_log
+from prefect import Flow, Task
+
+import flows.benchmark
+import flows.stages
+import flows.studies
+import flows.trials
+from dyformer.evaluation.protocols import PROTOCOLS
+from dyformer.evaluation.protocols.protocol import BadProtocolSetting
+from dyformer.experiments.html_report import html_report
+from dyformer.experiments.settings import Experiment
+from dyformer.experiments.studies.studies import STUDIES, Study
+from dyformer.experiments.titles import UnknownMethod
+from flows.benchmark_command import _print_studies, _run_protocol
+from flows.studies import run_study
+from flows.tasks.evaluation.evaluate import read_metrics
+from flows.tasks.ingest import ingest_log
+from storage.layout import Layout
+from storage.tracking.runs import experiment_name, open_tracker
+
+pytestmark = pytest.mark.usefixtures("few_trees")
+
+READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+NAMES = ["l3,contact_recency"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Path], Path]) -> Iterator[Path]:
+    """A store with a log, the protocol's one line, and flows and tasks as plain functions."""
+    folder = tmp_path_factory.mktemp("toy")
+    empty_database(folder / "store" / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setitem(PROTOCOLS, "toy", "toy_protocol")
+        patch.setattr("flows.benchmark_command.announce", lambda: None)
+        for module in (flows.benchmark, flows.stages, flows.studies, flows.trials):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Flow | Task):
+                    patch.setattr(module, name, value.fn)
+        ingest_log("mylog", {"log": [str(own_log(folder / "mylog.csv"))], **READING}, show=lambda text: None)
+        yield folder
+
+
+def command(changes: list[str] | None = None, methods: list[str] = NAMES, file: Path | None = None) -> None:
+    _run_protocol("mylog", {}, "5-6", 1, "toy", methods, None, changes, file)
+
+
+def test_the_command_prints_its_table_and_mlflow_has_its_runs(store: Path, capsys: pytest.CaptureFixture[str]):
+    command(file=store / "toy.json")
+    printed = capsys.readouterr().out
+    assert "mylog, toy protocol: " in printed
+    assert "2 steps, 1 seed" in printed
+    rows = json.loads((store / "toy.json").read_text())
+    value = {row["method"]: row["value"] for row in rows if row["step"] == "macro"}
+    assert set(value) == {"L3", "Contact recency"}
+    assert all(f"{value[method]:.2f}" in printed for method in value)
+    tracker = open_tracker(Layout.from_environment())
+    own = tracker.client().get_experiment_by_name(experiment_name("mylog"))
+    assert own is not None
+    runs = tracker.client().search_runs([own.experiment_id], "tags.protocol = 'toy'")
+    tracked = {run.data.tags["method"]: run.data.metrics.get("test/macro_above") for run in runs}
+    assert tracked == {**value, "all": None}
+
+
+def test_a_setting_of_it_is_a_setting_of_the_command(capsys: pytest.CaptureFixture[str]):
+    command(["toy.mirrored=yes"])
+    mirrored = capsys.readouterr().out
+    command()
+    assert mirrored != capsys.readouterr().out
+    with pytest.raises(BadProtocolSetting, match=r"toy\.mirrored: expected one of no, yes, got 'maybe'"):
+        command(["toy.mirrored=maybe"])
+    with pytest.raises(BadProtocolSetting, match="has no setting 'mirored'; it has mirrored"):
+        command(["toy.mirored=yes"])
+
+
+def test_a_method_of_another_kind_is_refused():
+    with pytest.raises(UnknownMethod, match="DyFormer: the toy protocol evaluates methods that score pairs"):
+        command(methods=["l3,dyformer"])
+
+
+def test_the_list_and_the_report_have_it(capsys: pytest.CaptureFixture[str]):
+    _print_studies()
+    assert toy_protocol.PROTOCOL.sentence in capsys.readouterr().out
+    made = flows.benchmark.benchmark("mylog", None, "5-6", 1, None, ["L3"], protocol="toy")
+    page = html_report(read_metrics(made["metrics"]), "mylog", counts={})
+    assert "<h2>Links above random pairs</h2>" in page
+    assert "mylog, toy protocol" in page
+
+
+def test_an_experiment_of_it_has_tables_and_files(monkeypatch: pytest.MonkeyPatch):
+    study = Study(
+        sentence="", rows={"L3": None, "Contact recency": None}, datasets=("mylog",), protocols=("toy",), paper={}
+    )
+    monkeypatch.setitem(STUDIES, "toys", study)
+    made = run_study("toys", {"mylog": {}}, {"mylog": Experiment()}, steps="5-6")
+    assert set(made.files) == {f"toys-mylog-all.{ending}" for ending in ("md", "csv", "tex")}
+    assert "| L3 | 1 |" in made.files["toys-mylog-all.md"].decode()
+
+
+def test_a_finished_benchmark_measures_nothing_again(monkeypatch: pytest.MonkeyPatch):
+    first = flows.benchmark.benchmark("mylog", None, "5-6", 1, None, ["L3"], protocol="toy")
+    monkeypatch.setattr(toy_protocol, "pl", None)  # without which it draws, scores and measures nothing
+    assert flows.benchmark.benchmark("mylog", None, "5-6", 1, None, ["L3"], protocol="toy") == first
+
+
+def test_a_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch):
+    names, full = [], "flows.tasks.methods.full_title"
+    honest = flows.tasks.methods.full_title
+    monkeypatch.setattr(full, lambda name, titles: (names.append(name), honest(name, titles))[1])
+    command(methods=["contact_rec,adamic_adar_x"])
+    assert names == ["contact_rec", "adamic_adar_x"]
