@@ -24,6 +24,7 @@ from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.scoring.forecaster import Forecaster
 from dyformer.training.checkpoint import Progress
 from dyformer.training.stages import DyFormerEmbedder, finetune, pretrain
@@ -209,11 +210,12 @@ EVENT_METHODS: dict[str, Ranker] = {
     "Event EdgeBank (time window)": PairMemory(memory="window"),
     "Event popularity": Popularity(),
     "Event mixture": EventMixture(),
+    "Event forecaster": EventForecaster(),
 }
 """Methods that rank a source's candidates as of every event."""
 
 
-EVENT_BASELINES = frozenset(EVENT_METHODS)
+EVENT_BASELINES = frozenset(title for title, method in EVENT_METHODS.items() if not isinstance(method, EventForecaster))
 """Titles of the baselines among them."""
 
 
