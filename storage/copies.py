@@ -7,11 +7,14 @@ computed. An object of a store is never changed, so each is copied once in a pro
 import functools
 import hashlib
 import tempfile
+import threading
 from pathlib import Path
 
 from storage import files
 from storage.checksums import CHANGED, fault_of
 from storage.disk import COPY_BYTES, named_write
+
+MAKING = threading.Lock()  # two threads would make two folders, of which one is removed while it is used
 
 
 def readable(address: str, num_bytes: int, checksum: str | None) -> tuple[str, str | None]:
@@ -32,7 +35,9 @@ def readable(address: str, num_bytes: int, checksum: str | None) -> tuple[str, s
 def _copied(address: str, stamp: files.Stamp) -> tuple[str, str]:
     """Copy an object; returns the path of the copy and its SHA-256."""
     digest = hashlib.sha256()
-    path = Path(_folder().name, hashlib.sha256(f"{address} {stamp}".encode()).hexdigest()).with_suffix(".parquet")
+    with MAKING:
+        folder = _folder()
+    path = Path(folder.name, hashlib.sha256(f"{address} {stamp}".encode()).hexdigest()).with_suffix(".parquet")
     with files.open_stream(address) as source, named_write(path), path.open("wb") as target:
         while part := source.read(COPY_BYTES):
             digest.update(part)
