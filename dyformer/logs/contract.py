@@ -101,7 +101,9 @@ def _form_differences(new: Form, stored: Form, stated: Collection[str]) -> list[
     if new.separator != stored.separator and "separator" not in stated:
         was, now = (SEPARATOR_NAMES.get(str(form.separator), str(form.separator)) for form in (stored, new))
         differences.append(f"its separator is the {now}, so far the {was}")
-    roles = [role for role in ENDS if role not in stated and _place(new, stored, role) != _place(stored, new, role)]
+    roles = [
+        role for role in ENDS if role not in stated and _column_of(new, stored, role) != _column_of(stored, new, role)
+    ]
     differences += [f"its {role} is {_written(new, role)}, so far {_written(stored, role)}" for role in roles]
     if not new.names and not stored.names and new.num_fields != stored.num_fields:
         differences.append(f"its rows have {new.num_fields} columns, so far {stored.num_fields}")
@@ -119,11 +121,11 @@ def _otherwise_named(new: Form, stored: Form, stated: Collection[str]) -> list[s
         if role in by_name
         and role not in stated
         and by_name[role] != _at(new, role)
-        and _place(new, stored, role) == _place(stored, new, role)
+        and _column_of(new, stored, role) == _column_of(stored, new, role)
     ]
 
 
-def _place(form: Form, other: Form, role: str) -> str | int:
+def _column_of(form: Form, other: Form, role: str) -> str | int:
     """Give the column of a role: its name if both forms have names, else its position."""
     return form.columns[role] if form.names and other.names else _at(form, role)
 

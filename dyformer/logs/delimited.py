@@ -100,9 +100,9 @@ def _positions(file: RawFile, plan: ReadPlan, first_row: str, line: int) -> Posi
 def _check_names(file: RawFile, plan: ReadPlan, first_row: str, line: int, at: dict[str, int]) -> None:
     """Raise AmbiguousLog where a file of a log without a header has one that names the columns otherwise."""
     names = parsed(first_row, str(plan.separator))[0]
-    otherwise = {role: place for role, place in roles_by_name(names).items() if role in at and at[role] != place}
+    otherwise = {role: column for role, column in roles_by_name(names).items() if role in at and at[role] != column}
     if otherwise:
-        found = ", ".join(f"{names[place]!r} in column {place + 1}" for place in otherwise.values())
+        found = ", ".join(f"{names[column]!r} in column {column + 1}" for column in otherwise.values())
         wanted = ", ".join(f"{role} in column {at[role] + 1}" for role in otherwise)
         raise AmbiguousLog(
             f"{file.name}, line {line} is a header with {found}, but the files before it have none and are read with"

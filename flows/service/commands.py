@@ -43,7 +43,7 @@ def ui(port: Annotated[int | None, _port_option("MLflow", 5000)] = None) -> None
 
 
 def login() -> None:
-    """Print the login of the servers of `dyformer up` or `dyformer ui`, for which a browser asks once."""
+    """Print the login of the servers of `dyformer up` or `dyformer ui`, which a browser requires once."""
     from flows.service.login import MLFLOW, PREFECT
     from flows.service.running import ADDRESSES, running_login
     from storage.layout import Layout

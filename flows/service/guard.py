@@ -16,7 +16,7 @@ from typing import NamedTuple
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HEALTH = "/health"  # of MLflow, which is asked for it without a login
+HEALTH = "/health"  # of MLflow, which serves it without a login
 FOREIGN_SITES = ("cross-site", "same-site")  # the latter is another port of the same host
 POLICY_VIOLATION = 1008
 
@@ -88,7 +88,7 @@ async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})
         return
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff")]
-    if refusal.status == HTTPStatus.UNAUTHORIZED:  # then a browser asks for the login
+    if refusal.status == HTTPStatus.UNAUTHORIZED:  # then a browser opens its login window
         headers.append((b"www-authenticate", b'Basic realm="dyformer", charset="UTF-8"'))
     await send({"type": "http.response.start", "status": int(refusal.status), "headers": headers})
     await send({"type": "http.response.body", "body": refusal.reason.encode()})

@@ -159,7 +159,7 @@ def _show_pages(layout: Layout, address: str, show: Callable[[str], None]) -> No
     show(f"MLflow:  {(page := runs_page(address))}")
     if page.endswith("/experiments"):
         show("         There are no runs yet. Choose Model training at the top left, and later an experiment.")
-    show(f"A browser asks once for a login: {_login_command(layout)}")
+    show(f"A browser requires a login once: {_login_command(layout)}")
 
 
 def _login_command(layout: Layout) -> str:

@@ -217,8 +217,8 @@ def _stored_blocks(
     """Give blocks the columns of their table: their place in the commit, and the values that are the same in it."""
     first = 0
     for block in blocks:
-        places = pl.int_range(first, first + block.height, dtype=pl.Int64)
-        block = block.with_columns(row=places, **{name: pl.lit(value) for name, value in same.items()})
+        row_B = pl.int_range(first, first + block.height, dtype=pl.Int64)
+        block = block.with_columns(row=row_B, **{name: pl.lit(value) for name, value in same.items()})
         yield block.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
         first += block.height
 

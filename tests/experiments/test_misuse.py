@@ -239,7 +239,7 @@ def test_a_child_made_by_fork_after_a_use_is_refused_by_name(log: dyformer.Log) 
     assert 'multiprocessing.get_context("spawn")' in queue.get()
 
 
-def test_a_folder_with_other_files_is_no_place_for_a_model(model: dyformer.Model, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_takes_no_model(model: dyformer.Model, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"has other files \(mine.txt\)"):
         model.save(tmp_path)

@@ -37,7 +37,7 @@ METHODS = {
     "EdgeBank (decayed)": "EdgeBank (decayed)",
     "Logistic regression on pair features": "Logistic regression on pair features",
     "Forecaster without vectors": "Forecaster without vectors",
-    "own vectors": OfDegrees(),
+    "degree vectors": OfDegrees(),
     "DyFormer": "DyFormer",
 }
 

@@ -148,7 +148,7 @@ def test_a_password_is_in_no_output(forecasts: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("to", ["", "  "])
-def test_an_empty_folder_is_no_place_for_an_export(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_empty_folder_name_takes_no_export(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DatabaseFailed, match="--to is empty: expected a folder"):
         export("mylog", to)

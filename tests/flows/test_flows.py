@@ -340,7 +340,7 @@ def files(store: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_store_that_was_moved_reports_and_publishes_from_its_new_place(
+def test_a_store_that_was_moved_reports_and_publishes_from_its_new_root(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     moved, log = tmp_path / "moved", str(store.parent / "mylog.csv")

@@ -57,9 +57,9 @@ def test_repeats_are_exact_over_all_columns_and_others_are_counted_apart(kind: s
     content = _content(kind, [rows[0], *first, *rows[1:]])
     result = read(content)
     assert (result.num_duplicates, result.num_alike) == (2, 2)
-    kept = read(content, drop_duplicates=True)
-    assert (kept.num_dropped, kept.num_accepted) == (2, num_before + 5)
-    assert kept.events.columns == list(EVENT_COLUMNS)
+    distinct = read(content, drop_duplicates=True)
+    assert (distinct.num_dropped, distinct.num_accepted) == (2, num_before + 5)
+    assert distinct.events.columns == list(EVENT_COLUMNS)
 
 
 def test_parquet_columns_that_are_no_single_values_are_compared_too():

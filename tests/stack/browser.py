@@ -49,9 +49,9 @@ class Browser:
     requests: list[str] = field(default_factory=list)
     """Addresses that the tab requested, since it opened its page."""
     logins: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """User and password for each server that asks for them in a window of the browser, by its address."""
-    asked: list[str] = field(default_factory=list)
-    """Servers that asked."""
+    """User and password for each server that requires them in a window of the browser, by its address."""
+    requested: list[str] = field(default_factory=list)
+    """Servers that required a login."""
     _number: int = 0
 
     def call(self, method: str, **parameters: Any) -> Any:
@@ -71,16 +71,16 @@ class Browser:
         return self._number
 
     def _take(self, method: str | None, event: Any) -> None:
-        """Remember a request of the page, and do what a user does in the window that asks for a login."""
+        """Remember a request of the page, and do what a user does in the login window."""
         if method == "Network.requestWillBeSent":
             self.requests.append(event["request"]["url"])
         elif method == "Fetch.requestPaused":
             self._send("Fetch.continueRequest", {"requestId": event["requestId"]})
         elif method == "Fetch.authRequired":
             server = event["authChallenge"]["origin"]
-            self.asked.append(server)
+            self.requested.append(server)
             given = {"response": "CancelAuth"}
-            if server in self.logins and self.asked.count(server) == 1:
+            if server in self.logins and self.requested.count(server) == 1:
                 user, password = self.logins[server]
                 given = {"response": "ProvideCredentials", "username": user, "password": password}
             self._send("Fetch.continueWithAuth", {"requestId": event["requestId"], "authChallengeResponse": given})

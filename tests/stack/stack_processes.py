@@ -117,8 +117,8 @@ def running(store: Path) -> Iterator[Up]:
                 break
         assert process.poll() is None, up.lines
         up.record = json.loads((store / "service" / RECORD).read_text())
-        [shown] = [line.split()[1] for line in up.lines if line.startswith("  . ")]
-        up.login = read_variables(Path(shown))
+        [address] = [line.split()[1] for line in up.lines if line.startswith("  . ")]
+        up.login = read_variables(Path(address))
         yield up
     finally:
         if process.poll() is None:

@@ -96,7 +96,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def log_in(tab: Browser, up: Up) -> None:
-    """Do what the pages ask for once, with what `dyformer login` prints."""
+    """Log in where the pages require it once, with what `dyformer login` prints."""
     pages = [line.split()[1] for line in up.lines if re.match(r"(Prefect|MLflow):", line)]
     printed = command(Path(up.environment["DYFORMER_STORAGE"]), "login").stdout
     [(prefect, user, password)] = re.findall(r"Prefect +\S+  (\S+)\nMLflow +\S+  user (\S+), password (\S+)\n", printed)
@@ -106,7 +106,7 @@ def log_in(tab: Browser, up: Up) -> None:
     tab.wait("Deployments", "reconcile")
     tab.open(pages[1], "Experiments")
     tab.open(pages[1], "Experiments")
-    assert tab.asked == [up.record["mlflow"]]  # once
+    assert tab.requested == [up.record["mlflow"]]  # once
 
 
 def retrained(up: Up, log: Path, changes: dict[str, Any]) -> str:
@@ -151,8 +151,8 @@ def test_mlflow_lists_the_runs_with_the_columns_that_matter_first(stack: Stack) 
 def test_mlflows_charts_are_few_and_begin_with_our_methods(stack: Stack) -> None:
     stack.tab.size(1600, 1000)
     page = runs_page(stack.up.record["mlflow"])
-    shown = ("promotion", "baseline/auc", f"{DATASET} v1 step 12", "Forecaster with DyFormer")  # the list comes last
-    text = stack.tab.open(f"{page}&compareRunsMode=CHART", *shown)
+    expected = ("promotion", "baseline/auc", f"{DATASET} v1 step 12", "Forecaster with DyFormer")  # the list comes last
+    text = stack.tab.open(f"{page}&compareRunsMode=CHART", *expected)
     titles = [*re.findall(r"^(promotion|test|published|finetune|ours/mrr|baseline/mrr)$", text, re.MULTILINE)]
     assert titles == ["promotion", "test", "published", "finetune", "ours/mrr", "baseline/mrr"]
     numbers = [int(number) for number in re.findall(r"^\((\d+)\)$", text, re.MULTILINE)]

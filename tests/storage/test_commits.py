@@ -330,15 +330,15 @@ def test_the_files_of_killed_writers_are_removed_by_the_next_commit(stored: Layo
     assert read_events(stored, "chat").height == 6
 
 
-def test_a_writer_of_another_machine_is_left_at_work(stored: Layout, tmp_path: Path):
+def test_a_writer_of_another_machine_is_left_alone(stored: Layout, tmp_path: Path):
     elsewhere = Layout(stored.root, str(tmp_path / "state of another machine"))
-    at_work = Path(stored.commits("chat"), disk.temporary_name("commit=3"))
-    at_work.mkdir()
+    unfinished = Path(stored.commits("chat"), disk.temporary_name("commit=3"))
+    unfinished.mkdir()
     append(elsewhere, "chat", result([("eve", "ann", 40)]), "sha-3")
-    assert at_work.exists()
-    os.utime(at_work, (0, 0))
+    assert unfinished.exists()
+    os.utime(unfinished, (0, 0))
     append(elsewhere, "chat", result([("eve", "ann", 50)]), "sha-4")
-    assert not at_work.exists()
+    assert not unfinished.exists()
 
 
 def test_many_sources_are_one_commit_like_one_after_the_other(layout: Layout):

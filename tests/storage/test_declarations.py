@@ -35,7 +35,7 @@ def test_options_that_stored_rows_depend_on_may_not_change(tmp_path: Path):
     assert declaration(layout, "mylog") == RECORD
 
 
-def test_the_declaration_of_another_dataset_in_its_place_is_named(tmp_path: Path):
+def test_the_declaration_of_another_dataset_is_named(tmp_path: Path):
     layout = Layout(str(tmp_path))
     declare(layout, "mylog", RECORD)
     declare(layout, "other", RECORD | {"window": "1d"})

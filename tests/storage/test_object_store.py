@@ -331,12 +331,12 @@ def test_the_first_of_two_writers_of_an_artifact_wins(layout: Layout):
     location, stamps = f"{address}/manifest.json", []
     real = files.create_bytes
 
-    def race(place: str, content: bytes) -> bool:
-        if place == location and not stamps:
+    def race(created: str, content: bytes) -> bool:
+        if created == location and not stamps:
             stamps.append(None)
             write_artifact(address, CONTENTS, LINEAGE)
             stamps[0] = files.stamp(location)
-        return real(place, content)
+        return real(created, content)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(files, "create_bytes", race)

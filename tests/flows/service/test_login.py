@@ -114,7 +114,7 @@ def run(*arguments: str) -> object:
     return ending.value.code
 
 
-def test_a_user_is_told_the_login(service: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_gets_the_login(service: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("login") == 1
     assert "neither `dyformer up` nor `dyformer ui` runs" in capsys.readouterr().err
     with FileLock(service / LOCK):
