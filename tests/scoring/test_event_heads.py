@@ -59,6 +59,8 @@ def test_trees_give_the_probabilities_that_rows_were_drawn_by() -> None:
     assert best < log_loss(head.logits(test.row_RF), test) < best + 0.03
     assert log_loss(np.zeros(len(test.row_RF)), test) > best + 0.3
     assert len(head.trees) == len(head.factors) == 2
+    softmax_alone = fit_groups(training, validation, num_rounds=60, num_leaves=7, lambdarank=False, seed=0)
+    assert softmax_alone.factors[0] == pytest.approx(1, abs=0.3)  # the outputs have the scale of logits already
 
 
 def test_validation_chooses_the_rounds_and_the_factor() -> None:
