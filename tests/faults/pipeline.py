@@ -16,7 +16,7 @@ from prefect import Task
 import flows.retrain as retraining
 import flows.tasks.train
 import storage.tracking.runs
-from dyformer.evaluation import bootstrap, prequential, ranking_rows
+from dyformer.evaluation import bootstrap, labelled_steps, ranking_rows
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.scoring import heads
@@ -68,7 +68,7 @@ def _shrink() -> None:
     requirements._init_modules_to_packages_map()
     for title in METHODS.keys() - set(KEPT_METHODS):
         del METHODS[title]
-    heads.NUM_ROUNDS, prequential.TRAINING_PER_FAMILY = 3, 2
+    heads.NUM_ROUNDS, labelled_steps.TRAINING_PER_FAMILY = 3, 2
     bootstrap.NUM_RESAMPLES, bootstrap.MIN_RESAMPLES, ranking_rows.NUM_PAIR_RESAMPLES = 200, 20, 20
     flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS = 0.0  # a checkpoint after every epoch
     for name, task in vars(retraining).items():

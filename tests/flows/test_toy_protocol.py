@@ -12,6 +12,7 @@ from prefect import Flow, Task
 import flows.benchmark
 import flows.stages
 import flows.studies
+import flows.tasks.methods
 import flows.trials
 from dyformer.evaluation.protocols import PROTOCOLS
 from dyformer.evaluation.protocols.protocol import BadProtocolSetting
