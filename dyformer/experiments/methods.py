@@ -225,7 +225,7 @@ BASELINES = frozenset(title for title, method in METHODS.items() if not isinstan
 
 def baselines_of(kinds: tuple[type, ...]) -> frozenset[str]:
     """Give the titles of known methods with one of these interfaces that ours are compared with."""
-    known = {**{title: METHODS[title] for title in BASELINES}, **NODE_METHODS}
+    known = {**{title: METHODS[title] for title in METHODS if title in BASELINES}, **NODE_METHODS}
     return frozenset(title for title, method in known.items() if isinstance(method, kinds))
 
 
