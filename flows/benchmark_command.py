@@ -172,7 +172,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     json_file: Path | None,
 ) -> None:
     """Run the benchmark of a protocol on one dataset and print its tables."""
-    from dyformer.embedder import NodeScorer
+    check_titles(methods)
     from dyformer.evaluation.protocols import protocol_of
 
     own, changes = protocol_settings(protocol, changes)
@@ -180,8 +180,6 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     evaluated = protocol_of(protocol).changed(own)
     if evaluated.reads_interactions:
         experiment = experiment.check_interactions()
-    if NodeScorer not in evaluated.methods:  # whose titles are known with their module alone
-        check_titles(methods)
     from dyformer.evaluation.protocols.protocol import wanted_steps
     from dyformer.experiments.changes import check_effect
     from dyformer.experiments.methods import Variation

@@ -104,6 +104,9 @@ READING_OPTIONS: dict[str, Any] = {
         ),
     ],
 }
+RUN_OPTIONS = ("steps",)
+"""Arguments of flows that messages name, with options of their own names."""
+
 DEFAULTS: dict[str, Any] = {"drop_duplicates": False, "force": False, "max_bad": "1%"}
 
 
@@ -115,7 +118,7 @@ def on_command_line(message: str) -> str:
 def _as_option(named: re.Match[str]) -> str:
     name, value = named[1], named[2]
     if name not in READING_OPTIONS:
-        return named[0]
+        return f"--{name}" if name in RUN_OPTIONS else named[0]
     flags = READING_OPTIONS[name].__metadata__[0].default.split("/")  # typer takes the first name for a default
     if value in (None, "True", "False"):
         return flags[-1 if value == "False" else 0]
@@ -125,12 +128,11 @@ def _as_option(named: re.Match[str]) -> str:
 
 def check_titles(given: list[str] | None) -> None:
     """Raise UnknownMethod for a misspelt title; a user's own classes are checked when they are imported."""
-    from dyformer.experiments.titles import full_title, known_titles, split_names
+    from dyformer.experiments.titles import check_title, split_names
 
-    titles = known_titles()
     for name in split_names(given):
         if ":" not in name:
-            full_title(name, titles)
+            check_title(name)
 
 
 def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:

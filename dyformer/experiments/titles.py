@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 WRITTEN = ("METHODS", "VARIATIONS", "EVENT_METHODS")  # dictionaries of methods.py, by title
+OF_NODES = ("NODE_METHODS",)  # those of the protocols with labels, whose titles begin as others of WRITTEN do
 
 
 class UnknownMethod(ValueError):
@@ -34,8 +35,8 @@ def known_titles() -> list[str]:
     return [title for name in WRITTEN for title in getattr(loaded, name)] if loaded else written_titles()
 
 
-def written_titles() -> list[str]:
-    """Read the titles of WRITTEN from the source of their module, whose import takes seconds (torch).
+def written_titles(dictionaries: Sequence[str] = WRITTEN) -> list[str]:
+    """Read the titles of dictionaries from the source of their module, whose import takes seconds (torch).
 
     Raises LookupError where one is not written as a dictionary with constant keys.
     """
@@ -46,9 +47,17 @@ def written_titles() -> list[str]:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict)
     }
     try:
-        return [ast.literal_eval(key) for name in WRITTEN for key in values[name].keys if key]
+        return [ast.literal_eval(key) for name in dictionaries for key in values[name].keys if key]
     except KeyError as error:
         raise LookupError(f"methods.py has no dictionary {error}") from None
+
+
+def check_title(name: str) -> None:
+    """Raise UnknownMethod for a title that no protocol has, before any method is imported."""
+    try:
+        full_title(name, written_titles(OF_NODES))
+    except UnknownMethod:
+        full_title(name, known_titles())
 
 
 def full_title(name: str, titles: Iterable[str]) -> str:

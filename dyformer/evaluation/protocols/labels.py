@@ -40,7 +40,7 @@ def steps_to_score(log: Log) -> list[int]:
     if not (labels.label_R > 0).any():
         has = "labels, but no positive one" if len(labels.label_R) else "no labels"
         raise NoLabels(
-            f"{log.dataset} has {has}: expected a log whose column of labels (`label`) has numbers above 0, such as"
+            f"{log.dataset} has {has}: expected a log whose column of labels (label) has numbers above 0, such as"
             " snap-wikipedia"
         )
     return steps_with_labels(labels, log.num_steps)

@@ -274,7 +274,7 @@ def chosen_units(protocol: Protocol, log: Log, wanted: str | None = None) -> lis
     """
     if protocol.unit != "step":
         if wanted is not None:
-            raise StepOutOfRange(f"--protocol {protocol.name} evaluates every {protocol.unit}: leave --steps out")
+            raise StepOutOfRange(f"the protocol {protocol.name} evaluates every {protocol.unit}: leave `steps` out")
         return list(protocol.units(log))
     possible: Sequence[Any] = protocol.units(log)
     first = first_evaluated_step(log.dataset)
