@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import storage.raw.contents
 from flows.console import counts_line
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots
@@ -11,6 +12,10 @@ from storage.layout import Layout
 
 DATASET = "log"
 DAYS, LATER_DAYS, ROWS_PER_DAY = 5, 2, 40
+
+
+# Files of any age are recorded: otherwise the number of effects depends on the seconds since they were written.
+storage.raw.contents.RECENT_SECONDS = 0.0
 
 
 def parts_of_log(num: int) -> list[str]:
