@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.logs.names import roles_by_name
+from dyformer.logs.names import plain_name, roles_by_name
 from dyformer.logs.plan import FORMAT_NAMES, SEPARATOR_NAMES, LogFormat, ReadPlan, position
 from dyformer.logs.raw_file import LogError
 from dyformer.logs.time_windows import FIXED_UNITS, YEAR, TimeUnit, written_time
@@ -126,8 +126,17 @@ def _otherwise_named(new: Form, stored: Form, stated: Collection[str]) -> list[s
 
 
 def _column_of(form: Form, other: Form, role: str) -> str | int:
-    """Give the column of a role: its name if both forms have names, else its position."""
-    return form.columns[role] if form.names and other.names else _at(form, role)
+    """Give the column of a role: its name if both forms have names, else its position.
+
+    Capitals and punctuation of a name are left out, unless two columns of the file differ in nothing else.
+    """
+    column = form.columns[role]
+    if not form.names or not other.names:
+        return _at(form, role)
+    plain_names = [plain_name(name) for name in form.names]
+    if isinstance(column, str) and len(set(plain_names)) == len(plain_names):
+        return plain_name(column)
+    return column
 
 
 def _at(form: Form, role: str) -> int:

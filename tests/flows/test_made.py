@@ -10,13 +10,18 @@ import polars as pl
 import pytest
 from own_log import own_log
 
+from dyformer.evaluation.fitting import FittedOnce
+from dyformer.evaluation.protocols import protocol_of
+from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from dyformer.training.stored_weights import TrainedDyFormer
 from flows.made import made
 from flows.tasks import train
 from flows.tasks.drift import write_drift
+from flows.tasks.evaluation.evaluate import code_behind
 from flows.tasks.finished import planned_report
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import Contender
+from flows.tasks.models import Contender, StoredWeights
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, open_snapshots
@@ -181,3 +186,21 @@ def test_without_other_code_it_is_that_of_the_function(store: dict[str, str], mo
     edited(monkeypatch, "evaluation/drift.py", "1 - cosine_N", "2 - cosine_N")
     code._parsed.cache_clear()
     assert read_table(made(opened, "drift", **keys), "drift")["number"].to_list() == [1]
+
+
+def behind(methods: list[object]) -> set[str]:
+    return {module for name in code_behind(protocol_of("paper"), methods) for module in code.modules_behind(name)}
+
+
+@pytest.mark.parametrize("title", METHODS)
+def test_scores_depend_on_the_code_of_a_method_that_is_fitted_once(title: str):
+    method: Any = METHODS[title]
+    assert type(method).__module__ in behind([method])
+    assert type(method).__module__ in behind([FittedOnce(method=method)])
+
+
+def test_scores_of_stored_weights_depend_on_the_code_of_the_model():
+    trained = TrainedDyFormer(weights={}, windows={}, model=Experiment().model, device="cpu")
+    stored = FittedOnce(method=StoredWeights(addresses=(), method=trained))
+    assert "dyformer.model.transformer" in behind([stored])
+    assert "dyformer.model.transformer" not in behind([])

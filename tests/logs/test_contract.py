@@ -39,6 +39,14 @@ def changed(form: Form, **fields: object) -> Form:
         (NAMED, BARE),
         (changed(NAMED, names=["time", "source", "target"]), NAMED),
         (changed(NAMED, names=["source", "target", "time", "note"], num_fields=4), NAMED),
+        (
+            changed(
+                NAMED,
+                names=["Source", "TARGET", "time "],
+                columns={"source": "Source", "target": "TARGET", "time": "time "},
+            ),
+            NAMED,
+        ),
         (changed(NAMED, names=["a", "b", "c"], columns={"source": "a", "target": "b", "time": "c"}), BARE),
     ],
 )
@@ -59,6 +67,15 @@ def test_files_of_one_form_have_no_difference(new: Form, stored: Form):
             "its source is the column 'src', so far the column 'source'",
         ),
         (changed(BARE, columns={"source": 0, "target": 2, "time": 1}), BARE, "its time is column 2, so far column 3"),
+        (
+            changed(
+                NAMED,
+                names=["source", "Source", "time"],
+                columns={"source": "Source", "target": "source", "time": "time"},
+            ),
+            NAMED,
+            "its source is the column 'Source', so far the column 'source'",
+        ),
         (changed(BARE, columns={"source": 0, "target": 2, "time": 1}), NAMED, "so far the column 'time'"),
         (changed(BARE, num_fields=4), BARE, "its rows have 4 columns, so far 3"),
         (

@@ -1,6 +1,6 @@
 """A protocol, methods and units of a log -> what is drawn, scored and measured, each stored once."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables
 from flows.console import ongoing
 from flows.made import made
-from flows.tasks.methods import fitted_once, modules_of, own_errors, record_of
-from flows.tasks.models import space_of, stored_method
+from flows.tasks.methods import fitted_once, own_errors, record_of
+from flows.tasks.models import method_code, space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, names, read_table
@@ -116,9 +116,15 @@ def evaluate(posed: Posed, group: Group) -> str:
         until=opened.num_steps if protocol.whole_log else max(posed.units),
         settings=settings,
         make=results,
-        code=(*_code(protocol.trial, protocol.evaluate, evaluated, candidate_pairs), *modules_of(methods.values())),
+        code=code_behind(protocol, methods.values()),
         inputs=(*inputs, *group.models),
     )
+
+
+def code_behind(protocol: Protocol, methods: Iterable[object]) -> tuple[str, ...]:
+    """Name the modules by which a protocol evaluates methods, those of fitted methods and of stored weights too."""
+    kinds = [kind for method in methods for kind in method_code(method)]
+    return _code(protocol.trial, protocol.evaluate, evaluated, candidate_pairs, *kinds)
 
 
 def _code(*functions: Callable[..., Any]) -> tuple[str, ...]:
