@@ -36,7 +36,7 @@ def check_contract(
     results: Mapping[str, ReadResult | SpilledRows],
     reading: Mapping[str, Any],
 ) -> None:
-    """Raise ForeignLog for new files whose form, times or ids do not fit those that the dataset has.
+    """Raise ForeignLog for new files whose form, times or ids do not fit those of the dataset's rows.
 
     A property of the form that the call names may differ. If the dataset has no rows, the times of the files are
     compared with those of the first. With `force` in `reading`, nothing is compared.
@@ -44,9 +44,10 @@ def check_contract(
     if reading.get("force"):
         return
     names = [_name(result) for result in results.values()]
-    forms = [form_from(record) for record in _forms(layout, dataset)]
-    _check(dataset, {names[0]: form_differences(form_of(plan), forms, stated=reading.keys())})
     times = _stored_times(layout, dataset)
+    # A declaration without rows is of a first ingest that failed: its form binds nobody.
+    forms = [form_from(record) for record in _forms(layout, dataset)] if times else []
+    _check(dataset, {names[0]: form_differences(form_of(plan), forms, stated=reading.keys())})
     if times is None and len(results) < 2:
         return
     samples = [_sample(result) for result in results.values()]

@@ -105,7 +105,7 @@ def append_all(
         ValueError: wrong columns, missing or infinite values, counts that do not add up, or no event.
         TableBusy: every try met another writer's commit.
         TableDamaged: a file of the table is missing or was changed.
-        WriteFailed: the disk is full or fails; nothing was committed.
+        WriteFailed: the disk is full or fails. A commit that was renamed before is there; a rerun adds nothing to it.
     """
     sources = [
         _Source(batch=batch, rows=result if isinstance(result, SpilledRows) else HeldRows.checked(dataset, result))

@@ -8,6 +8,8 @@ import polars as pl
 import pytest
 
 import flows.cli
+import flows.tasks.ingest
+from storage.disk import WriteFailed
 from storage.events.declarations import declaration
 from storage.events.table import history, newest_version
 from storage.layout import Layout
@@ -218,3 +220,19 @@ def test_the_forms_of_a_dataset_are_in_its_declaration(ingest: Ingest):
     assert ingest("first.log")[0] == 0
     (form,) = (declaration(Layout.from_environment(), "mine") or {})["forms"]
     assert form["columns"] == {"source": "source", "target": "target", "time": "time"}
+
+
+def test_the_form_of_a_first_ingest_that_failed_binds_nobody(
+    ingest: Ingest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "first.csv").write_text(HEADER + rows(at=OLD))
+    (tmp_path / "other.csv").write_text(HEADER.replace("source", "src") + rows(at=OLD))
+
+    def full(*_: object, **__: object) -> None:
+        raise WriteFailed("no space is left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(flows.tasks.ingest, "append_all", full)
+        assert ingest("first.csv")[0] == 1
+    code, output = ingest("other.csv")
+    assert code == 0, output
