@@ -113,7 +113,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
     if is_list:
         _print_studies()
     elif experiment is not None:
-        _check_study_options(dataset, datasets, methods, protocol, json_file)
+        _check_study_options(dataset, datasets, methods, protocol, visible, json_file)
         names = [name.strip() for name in (datasets or dataset or "").split(",") if name.strip()]
         _run_study(experiment, names, reading, steps, seeds, epochs, changes, parallel, out)
     elif dataset is None:
@@ -206,7 +206,7 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
 
 
 def protocol_settings(protocol: str, changes: list[str] | None) -> tuple[dict[str, str], list[str]]:
-    """Take from the texts of --set those of a protocol, as in "tgb.visible=batch"; return its settings and the rest."""
+    """Take from the texts of --set those of a protocol, as in "cost.NAME=VALUE"; return its settings and the rest."""
     own = [change for change in changes or [] if change.startswith(f"{protocol}.")]
     pairs = [change.removeprefix(f"{protocol}.").partition("=") for change in own]
     return {name.strip(): value.strip() for name, _, value in pairs}, [
@@ -301,11 +301,16 @@ def reading_of(dataset: str, datasets: list[str], reading: dict[str, Any]) -> di
 
 
 def _check_study_options(
-    dataset: str | None, datasets: str | None, methods: list[str] | None, protocol: str, json_file: Path | None
+    dataset: str | None,
+    datasets: str | None,
+    methods: list[str] | None,
+    protocol: str,
+    visible: str | None,
+    json_file: Path | None,
 ) -> None:
     if dataset is not None and datasets is not None:
         raise typer.BadParameter("name the datasets once: as DATASET, or by --datasets")
-    given = {"--methods": methods, "--protocol": protocol != "paper", "--json": json_file}
+    given = {"--methods": methods, "--protocol": protocol != "paper", "--visible": visible, "--json": json_file}
     named = " and ".join(option for option, value in given.items() if value)
     if named:
         raise typer.BadParameter(

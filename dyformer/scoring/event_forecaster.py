@@ -49,8 +49,8 @@ class FittedEventForecaster:
     def __call__(self, log: EventLog, queries: EventQueries) -> Iterator[NDArray[np.float64]]:
         """Give the scores [n, C] of consecutive queries, a `RankEvents`.
 
-        A candidate with a row has its probability. One without has a positive score below all of these, and with one
-        side the source itself has 0.
+        A candidate with a row has its probability. One without has a positive score below all of these, or 0 if no
+        visible event has it as its target. With one side the source itself has 0.
         """
         first = 0
         for rows in candidate_rows(log, queries, self.settings):

@@ -303,6 +303,14 @@ def _records(name: str, arrays: Mapping[str, NDArray], kind: np.dtype) -> NDArra
     return records
 
 
+def _check_numbers(side: str, number_P: NDArray[np.int64], num_nodes: int) -> None:
+    # The compiled loops would read beyond their arrays.
+    if len(number_P) and not 0 <= number_P.min() <= number_P.max() < num_nodes:
+        raise ValueError(
+            f"expected numbers of {side}s from 0 to {num_nodes - 1}, got {number_P.min()} to {number_P.max()}"
+        )
+
+
 class EventState:
     """What is known of the events observed so far; it gives features as of any time after them.
 
@@ -361,9 +369,12 @@ class EventState:
     def features(self, source: int, target_P: NDArray[np.int64], *, at: int) -> NDArray[np.float32]:
         """Give the features [P, F] of a source and any targets as of a time; the ranks are NaN.
 
-        Raises ValueError where an observed event is not older than `at`, except the newest ones at `at` itself.
+        Raises ValueError where an observed event is not older than `at`, except the newest ones at `at` itself, and for
+        numbers of nodes that the state does not have.
         """
         state, limits = self._state_before(at), self.settings.limits
+        _check_numbers("source", np.array([source]), len(state.source_N))
+        _check_numbers("target", target_P, len(state.target_D))
         row_PF = np.empty((len(target_P), len(FEATURES)), dtype=np.float32)
         pair_rows(row_PF, state, source, at, limits, target_P)
         return row_PF
@@ -371,6 +382,7 @@ class EventState:
     def candidates(self, source: int, *, at: int) -> CandidateRows:
         """Give the candidates of a source as of a time and their features. Raises ValueError like `features`."""
         state, limits = self._state_before(at), self.settings.limits
+        _check_numbers("source", np.array([source]), len(state.source_N))
         buffers = _buffers(limits, len(state.target_D), 1)
         source_Q, time_Q, num_visible_Q, target_Q = np.array([[source], [at], [0], [-1]])
         queries = (source_Q, time_Q, num_visible_Q, target_Q, np.zeros((1, 0), dtype=np.int64))

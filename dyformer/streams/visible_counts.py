@@ -233,7 +233,9 @@ def _fill_popularity(popularity_nC, num_read, block, state, events, rate):
     for query in range(len(block.time_n)):
         while num_read < block.num_visible_n[query]:
             target = target_E[num_read]
-            value_T[target] = value_T[target] * np.exp(-rate * (time_E[num_read] - newest_T[target])) + 1
+            if value_T[target] > 0:  # otherwise it has no newest time
+                value_T[target] *= np.exp(-rate * (time_E[num_read] - newest_T[target]))
+            value_T[target] += 1
             newest_T[target] = time_E[num_read]
             num_read += 1
         candidate_C = block.candidate_nC[min(query, len(block.candidate_nC) - 1)]

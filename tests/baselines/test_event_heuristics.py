@@ -1,5 +1,7 @@
 """One-line rules for events against their definitions, on small logs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from event_logs import log_of
@@ -65,6 +67,13 @@ def test_a_memory_keeps_all_pairs_or_those_of_a_window():
     assert scores(PairMemory(memory="window"), 1, 20, num_training=6) == [0, 0, 1, 0]
     assert scores(PairMemory(memory="window"), 1, 10, num_training=6) == [0, 0, 0, 1]
     assert scores(PairMemory(memory="window", window_fraction=0.4), 1, 10, num_training=6) == [0, 0, 1, 1]
+
+
+def test_the_origin_of_times_changes_no_popularity():
+    times = LOG.time_E - 10**15
+    before_the_epoch = replace(LOG, time_E=times, seconds=1e-6)
+    method = Popularity(half_life=2e-6)
+    assert scores(method, 1, 8 - 10**15, before_the_epoch) == scores(method, 1, 8, replace(LOG, seconds=1e-6))
 
 
 def test_popularity_halves_with_the_half_life():

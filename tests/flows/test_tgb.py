@@ -143,6 +143,7 @@ def test_the_methods_of_events_are_audited_on_the_log(snapshots: str):
         (("--set", "model.width=3"), "leave --set out"),
         (("--methods", "l3"), "no method 'l3'"),
         (("--protocol", "paper", "--visible", "strict"), "--visible belongs to"),
+        (("--experiment", "links", "--visible", "strict"), "leave --protocol and --visible out"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

@@ -186,6 +186,19 @@ def test_events_of_the_time_of_a_query_are_not_read() -> None:
         ties.features(source, targets, at=at)
 
 
+def test_numbers_of_nodes_that_the_state_lacks_are_named() -> None:
+    log = random_log(8)
+    state, at = observed(log, settings_of(log)), int(log.time_E[-1]) + 1
+    for source in (-1, log.num_sources):
+        with pytest.raises(ValueError, match="expected numbers of sources from 0 to"):
+            state.features(source, np.array([0]), at=at)
+        with pytest.raises(ValueError, match="expected numbers of sources from 0 to"):
+            state.candidates(source, at=at)
+    for target in (-1, log.num_targets):
+        with pytest.raises(ValueError, match="expected numbers of targets from 0 to"):
+            state.features(0, np.array([0, target]), at=at)
+
+
 def test_new_numbers_of_nodes_change_no_feature() -> None:
     log, generator = random_log(9, two_sides=False), np.random.default_rng(1)
     number_N = generator.permutation(log.num_sources)
