@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import storage.raw.contents
 from flows.console import counts_line
@@ -12,10 +13,6 @@ from storage.layout import Layout
 
 DATASET = "log"
 DAYS, LATER_DAYS, ROWS_PER_DAY = 5, 2, 40
-
-
-# Files of any age are recorded: otherwise the number of effects depends on the seconds since they were written.
-storage.raw.contents.RECENT_SECONDS = 0.0
 
 
 def parts_of_log(num: int) -> list[str]:
@@ -44,7 +41,9 @@ def ingested(name: str) -> str:
     """Commit a file and make its snapshots; the files lie beside the store, or beside the state of one in S3."""
     log = Path(Layout.from_environment().state).with_name(f"{name}.csv")
     reading = {"log": [str(log)], "max_bad": "50%", "window": "1d", "time_unit": "s"}
-    counts = ingest_log(DATASET, reading, lambda text: None)
+    # Files of any age are recorded: otherwise the number of effects depends on the seconds since they were written.
+    with patch.object(storage.raw.contents, "RECENT_SECONDS", 0.0):
+        counts = ingest_log(DATASET, reading, lambda text: None)
     address = make_snapshots(DATASET, counts["version"])
     print(counts_line(counts))
     return address
