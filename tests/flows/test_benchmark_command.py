@@ -66,9 +66,10 @@ def test_a_benchmark_refuses_a_change_that_no_method_reads(change: str, monkeypa
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ((["l3"], "paper", None), "leave --methods out"),
-        ((None, "forecasts", None), "leave --protocol out"),
-        ((["l3"], "paper", Path("scores.json")), "leave --methods and --json out"),
+        ((["l3"], "paper", None, None), "leave --methods out"),
+        ((None, "forecasts", None, None), "leave --protocol out"),
+        ((None, "paper", "strict", None), "leave --visible out"),
+        ((["l3"], "paper", None, Path("scores.json")), "leave --methods and --json out"),
     ],
 )
 def test_options_that_an_experiment_cannot_have_are_named(given: tuple, named: str):
