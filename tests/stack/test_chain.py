@@ -91,8 +91,9 @@ def story(stack: Stack, store: Layout) -> Story:
         print(f"file {number}: {found.seconds[-1]:.0f} s", found.champions[-1]["title"], found.champions[-1]["reason"])
     paused = stack.command("schedule", DATASET, "--pause")
     assert paused.returncode == 0, paused.stderr
-    active = ("PENDING", "RUNNING")  # beside such a run of a schedule another one is cancelled
-    wait_until(lambda: not [run for run in all_runs(stack, name) if run["state_type"] in active], 120, "a run goes on")
+    # Beside such a run of a schedule another one is cancelled; one that is late begins at any moment.
+    active = ("Late", "Pending", "Running")
+    wait_until(lambda: not [run for run in all_runs(stack, name) if run["state_name"] in active], 120, "a run goes on")
     return found
 
 
