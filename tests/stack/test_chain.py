@@ -60,6 +60,10 @@ def runs_of(stack: Stack, name: str) -> list[dict[str, Any]]:
     return sorted((run for run in all_runs(stack, name) if run["start_time"]), key=lambda run: run["start_time"])
 
 
+def is_active(run: dict[str, Any]) -> bool:
+    return run["state_type"] in ("PENDING", "RUNNING") or run["state_name"] == "Late"
+
+
 @dataclass
 class Story:
     """What was there after each dropped file."""
@@ -92,8 +96,7 @@ def story(stack: Stack, store: Layout) -> Story:
     paused = stack.command("schedule", DATASET, "--pause")
     assert paused.returncode == 0, paused.stderr
     # Beside such a run of a schedule another one is cancelled; one that is late begins at any moment.
-    active = ("Late", "Pending", "Running")
-    wait_until(lambda: not [run for run in all_runs(stack, name) if run["state_name"] in active], 120, "a run goes on")
+    wait_until(lambda: not any(map(is_active, all_runs(stack, name))), 120, "a run goes on")
     return found
 
 
