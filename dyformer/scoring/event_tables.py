@@ -13,6 +13,7 @@ from dyformer.scoring.event_heads import Groups, LabelledRows
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.event_state import FEATURES, CandidateRows, StateSettings, candidate_rows
 
+NO_TARGET = -1  # of an event that is not ranked
 NUM_NEGATIVES = 60  # new candidates of a fitted query, beside its target
 
 
@@ -59,12 +60,15 @@ def _with_negatives(
 
 
 def _tables_of_block(
-    rows: CandidateRows, target_Q: NDArray[np.int64], generator: np.random.Generator | None
+    rows: CandidateRows, target_Q: NDArray[np.int64], max_past: int, generator: np.random.Generator | None
 ) -> FitTables:
     query_R, chosen_Q = _chosen(rows, target_Q)
     first_Q = np.concatenate([[0], np.cumsum(rows.num_past_Q + rows.num_new_Q)])[:-1]
-    is_new_Q, has_past_Q = rows.num_new_Q > 0, rows.num_past_Q > 0
-    is_retrieved_Q = chosen_Q >= 0
+    is_ranked_Q, is_retrieved_Q = target_Q != NO_TARGET, chosen_Q >= 0
+    # A new target may have no row, nor any other new one: then the rows hold all past partners, and not the target.
+    has_all_past_Q = rows.num_past_Q < max_past
+    is_new_Q = is_ranked_Q & ((rows.num_new_Q > 0) | (~is_retrieved_Q & has_all_past_Q))
+    has_past_Q = is_ranked_Q & (rows.num_past_Q > 0)
     past_K = np.flatnonzero((is_retrieved_Q & ~is_new_Q & (rows.num_past_Q > 1))[query_R])
     is_new_row_R = np.arange(len(query_R)) >= (first_Q + rows.num_past_Q)[query_R]
     new_K = np.flatnonzero((is_retrieved_Q & is_new_Q)[query_R] & is_new_row_R)
@@ -117,6 +121,8 @@ def fit_tables(
     The last query is about the last event of the log. New candidates of training queries are drawn.
     """
     target_Q = log.target_E[len(log) - len(queries) :]
+    # With one side a source never ranks itself.
+    ranked_Q = target_Q if log.two_sides else np.where(target_Q == queries.source_Q, NO_TARGET, target_Q)
     parts: tuple[list[FitTables], list[FitTables]] = ([_NO_TABLES], [_NO_TABLES])
     first = 0
     for rows in candidate_rows(log, queries, settings, target_Q):
@@ -124,10 +130,10 @@ def fit_tables(
         border = min(max(num_training, first), end)
         if border > first:
             part = _part(rows, 0, border - first)
-            parts[0].append(_tables_of_block(part, target_Q[first:border], generator))
+            parts[0].append(_tables_of_block(part, ranked_Q[first:border], settings.max_past, generator))
         if end > border:
             part = _part(rows, border - first, end - first)
-            parts[1].append(_tables_of_block(part, target_Q[border:end], None))
+            parts[1].append(_tables_of_block(part, ranked_Q[border:end], settings.max_past, None))
         first = end
     return _joined(parts[0]), _joined(parts[1])
 

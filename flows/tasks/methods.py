@@ -4,7 +4,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -33,7 +33,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.logs.datasets import DATASETS
 from flows.tasks.snapshots import Snapshots
 from storage.artifacts.artifact import digest
-from storage.artifacts.code import PACKAGES, source_digest
+from storage.artifacts.code import source_digest
 
 
 class MethodFailed(ValueError):
@@ -181,12 +181,6 @@ def own_errors(title: str, method: Method | NodeScorer | Ranker) -> Iterator[Non
 def is_built_in(method: Method | NodeScorer | Ranker) -> bool:
     """Whether a method is one of this package."""
     return type(method).__module__.startswith("dyformer.")
-
-
-def modules_of(methods: Iterable[object]) -> tuple[str, ...]:
-    """Name the modules of the project in which methods are defined; a user's own are in the record of the methods."""
-    modules = {type(method).__module__ for method in methods}
-    return tuple(sorted(module for module in modules if module.partition(".")[0] in PACKAGES))
 
 
 def record_of(method: Method | NodeScorer | Ranker) -> str:

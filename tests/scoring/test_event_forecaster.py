@@ -4,11 +4,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from event_logs import log_of as small_log
 from slow_events import random_log, rows_of, strict_queries
 
 from dyformer.embedder import Ranker
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, live_forecaster
-from dyformer.scoring.event_tables import NUM_NEGATIVES, fit_tables
+from dyformer.scoring.event_tables import NUM_NEGATIVES, FitTables, fit_tables
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.event_state import INDEX, StateSettings
 
@@ -178,6 +179,25 @@ def test_fitted_rows_are_those_of_past_and_of_new_targets() -> None:
         assert (tables.new.chosen_G < tables.new.size_G).all()
     assert validation.new.size_G.max() > NUM_NEGATIVES + 1
     assert training.retrieved == (len(training.new) + 1) / (training.num_new + 2)
+
+
+def small_tables(rows: list[tuple[int, int, int]], *, two_sides: bool, first: int) -> FitTables:
+    log = small_log(rows, two_sides=two_sides)
+    settings = StateSettings(two_sides=two_sides, seconds=1.0, half_lives=HALF_LIVES)
+    queries = strict_queries(log, first)
+    return fit_tables(log, queries, settings, len(queries), np.random.default_rng(0))[0]
+
+
+def test_a_target_without_any_new_candidate_is_new_all_the_same() -> None:
+    tables = small_tables([(0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 1, 4)], two_sides=True, first=2)
+    assert tables.gate.positive_R.tolist() == [True, False]
+    assert (tables.num_new, len(tables.new)) == (1, 0)
+
+
+def test_an_event_of_a_source_with_itself_labels_no_row() -> None:
+    tables = small_tables([(0, 1, 1), (0, 2, 2), (0, 0, 3), (0, 0, 4), (0, 1, 5)], two_sides=False, first=2)
+    assert tables.gate.positive_R.tolist() == [False]
+    assert (tables.num_new, len(tables.past)) == (0, 1)
 
 
 def test_chosen_rows_are_those_of_the_target() -> None:

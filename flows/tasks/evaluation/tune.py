@@ -13,7 +13,8 @@ from dyformer.experiments.settings import Experiment, as_record
 from dyformer.experiments.tuning.grids import with_settings
 from dyformer.experiments.tuning.past_steps import PastSteps, macro_auc, past_steps
 from flows.made import made
-from flows.tasks.methods import modules_of, record_of
+from flows.tasks.methods import record_of
+from flows.tasks.models import method_code
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import digest, read_table
 
@@ -39,7 +40,7 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
         values = macro_auc(title, method, graph, steps, config=config, seed=seed)
         return {"tuning": pl.DataFrame({"method": title, "parts": parts, "step": steps, "auc": values})}
 
-    code = (macro_auc, *modules_of([method]))
+    code = (macro_auc, *method_code(method))
     return made(opened, "tuning", until=_last_step(opened), settings=own, make=scores, code=code)
 
 
