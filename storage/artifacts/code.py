@@ -7,7 +7,7 @@ too. Comments, docstrings and formatting are no part of it.
 import ast
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -55,6 +55,11 @@ def all_modules(package: str) -> list[str]:
     folder = _folder(package)
     paths = (path.relative_to(folder).with_suffix("").parts for path in sorted(folder.rglob("*.py")))
     return [".".join((package, *parts)) for parts in paths if parts[-1] != "__init__"]
+
+
+def project_modules(*things: Callable[..., Any]) -> tuple[str, ...]:
+    """Name the modules of the project in which functions and classes stand; a user's own are left out."""
+    return tuple(thing.__module__ for thing in things if thing.__module__.partition(".")[0] in PACKAGES)
 
 
 def source_digest(thing: Any) -> str:

@@ -1,6 +1,6 @@
 """A protocol, methods and units of a log -> what is drawn, scored and measured, each stored once."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from flows.tasks.models import method_code, space_of, stored_method
 from flows.tasks.predict import candidate_pairs
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, names, read_table
-from storage.artifacts.code import PACKAGES, source_digest
+from storage.artifacts.code import project_modules, source_digest
 
 METRICS = "metrics"
 
@@ -72,7 +72,7 @@ def draw(snapshots: str, protocol: Protocol, unit: Unit, seed: int = 0) -> str |
         until=opened.num_steps,  # because candidates may be links of later steps
         settings={**settings, **_record(protocol)},
         make=partial(protocol.draw, Job(log=opened, units=(unit,), seed=seed, settings=protocol.chosen)),
-        code=_code(protocol.draw),
+        code=project_modules(protocol.draw),
     )
 
 
@@ -124,18 +124,12 @@ def evaluate(posed: Posed, group: Group) -> str:
 def code_behind(protocol: Protocol, methods: Iterable[object]) -> tuple[str, ...]:
     """Name the modules by which a protocol evaluates methods, those of fitted methods and of stored weights too."""
     kinds = [kind for method in methods for kind in method_code(method)]
-    return _code(protocol.trial, protocol.evaluate, evaluated, candidate_pairs, *kinds)
-
-
-def _code(*functions: Callable[..., Any]) -> tuple[str, ...]:
-    """Name the modules of the project in which functions stand."""
-    modules = [function.__module__ for function in functions]
-    return tuple(module for module in modules if module.partition(".")[0] in PACKAGES)
+    return project_modules(protocol.trial, protocol.evaluate, evaluated, candidate_pairs, *kinds)
 
 
 def _record(protocol: Protocol) -> dict[str, Any]:
     """Give the settings of a protocol, and the digest of its module where this is not the project's."""
-    own = {} if _code(protocol.rows) else {"protocol_code": source_digest(protocol.rows)}
+    own = {} if project_modules(protocol.rows) else {"protocol_code": source_digest(protocol.rows)}
     return {"protocol_settings": protocol.chosen, **own}
 
 
@@ -165,7 +159,7 @@ def measure(snapshots: str, protocol: Protocol, scores: Sequence[str], baselines
             "scores": list(map(opened.layout.relative, scores)),
         },
         make=partial(protocol.rows, results, opened, compared),
-        code=_code(protocol.rows),
+        code=project_modules(protocol.rows),
         inputs=tuple(scores),
     )
 

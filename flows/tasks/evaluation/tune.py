@@ -17,6 +17,7 @@ from flows.tasks.methods import record_of
 from flows.tasks.models import method_code
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import digest, read_table
+from storage.artifacts.code import project_modules
 
 
 def steps_to_tune_on(snapshots: str) -> PastSteps:
@@ -40,7 +41,7 @@ def tune_trial(snapshots: str, title: str, settings: dict[str, Any], experiment:
         values = macro_auc(title, method, graph, steps, config=config, seed=seed)
         return {"tuning": pl.DataFrame({"method": title, "parts": parts, "step": steps, "auc": values})}
 
-    code = (macro_auc, *method_code(method))
+    code = project_modules(macro_auc, *method_code(method))
     return made(opened, "tuning", until=_last_step(opened), settings=own, make=scores, code=code)
 
 
