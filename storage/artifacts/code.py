@@ -7,6 +7,7 @@ too. Comments, docstrings and formatting are no part of it.
 import ast
 import hashlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
@@ -18,6 +19,7 @@ PACKAGES = ("dyformer", "storage", "flows")
 NUM_DIGITS = 12
 PRESENTATION = "dyformer.experiments."
 FOR_TYPES = "TYPE_CHECKING"  # imports below this test are never made
+_PARSING = threading.Lock()  # Python 3.11 counts the depth of the trees that all threads make together
 
 
 @cache
@@ -73,7 +75,8 @@ def _parsed(module: str) -> tuple[str, frozenset[str]]:
     path = _path(module)
     if path is None:
         raise ValueError(f"{module!r} is no module of {', '.join(PACKAGES)}")
-    tree = ast.parse(source_of(path))
+    with _PARSING:
+        tree = ast.parse(source_of(path))
     parts: list[str] = []
     _write_node(tree, parts)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest(), frozenset(_imports(tree))

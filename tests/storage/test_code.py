@@ -1,6 +1,9 @@
 """The digest of code changes with what runs in it, and with nothing else."""
 
+import gc
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -126,3 +129,33 @@ def test_the_version_names_release_and_sources():
     release, _, digest = code_version().partition("+")
     assert release == version("dyformer")
     assert len(digest) == 12
+
+
+class Cycle:
+    """Garbage whose end runs Python code, in which another thread may get its turn."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        time.sleep(0)
+
+
+def test_threads_that_read_modules_at_once_get_one_digest() -> None:
+    """Python 3.11 fails where a thread makes a syntax tree while another one is within its own."""
+    modules = all_modules("dyformer")[:60]
+    expected, threshold = code_digest(*modules), gc.get_threshold()
+
+    def digest() -> str:
+        garbage = [Cycle() for _ in range(2_000)]
+        del garbage
+        return code_digest(*modules)
+
+    code._parsed.cache_clear()
+    gc.set_threshold(50)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            digests = {job.result() for job in [pool.submit(digest) for _ in range(8)]}
+    finally:
+        gc.set_threshold(*threshold)
+    assert digests == {expected}
