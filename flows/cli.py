@@ -16,6 +16,7 @@ from flows.console import (
     print_frame,
     print_json,
     printable,
+    undone_line,
 )
 from flows.ending import FAILED, NOTHING_TO_DO, exit_code
 from flows.options import (
@@ -26,6 +27,7 @@ from flows.options import (
     LinksName,
     Name,
     Seed,
+    check_alone,
     check_titles,
     experiment_from,
     with_reading,
@@ -105,9 +107,21 @@ def settings(
 
 @app.command()
 @with_reading
-def ingest(dataset: Name, reading: dict[str, Any]) -> None:
+def ingest(
+    dataset: Name,
+    reading: dict[str, Any],
+    undo: Annotated[
+        bool,
+        typer.Option("--undo", help="take back the newest commit: its rows leave the log, its files may come again"),
+    ] = False,
+) -> None:
     """Commit the rows of a log; a file that was committed before changes nothing."""
-    from flows.tasks.ingest import ingest_log
+    from flows.tasks.ingest import ingest_log, undo_ingest
+
+    if undo:
+        check_alone("--undo", reading)
+        print(undone_line(dataset, undo_ingest(dataset)))
+        return
 
     print(counts_line(ingest_log(dataset, reading, print_plan)))
     if os.environ.get("PREFECT_API_URL"):

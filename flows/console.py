@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dyformer.experiments.tables import PrintedTable
+    from storage.events.commits import TakenBack
 
 Item = TypeVar("Item")
 MAX_WIDTH = 10_000
@@ -69,6 +70,16 @@ def counts_line(counts: dict[str, Any]) -> str:
         f"{f'; {alike:,} more rows have the ends and the time of another, but other columns' if alike else ''}"
         f"{f'; comment lines left out: {comments:,}' if comments else ''}"
         f"{'' if counts['changed'] else ', no new rows'}"
+    )
+
+
+def undone_line(dataset: str, taken: "TakenBack") -> str:
+    """Say which commit was taken back, and what follows from it."""
+    return (
+        f"{dataset}: took back commit {taken.commit} ({', '.join(taken.files)}): {taken.num_accepted:,} events and"
+        f" {taken.num_quarantined:,} rejected rows left the log; event table version {taken.version}\n"
+        "The next ingest reads a file again that is still where it looks. Forecasts that were made with these rows stay"
+        f" published until `dyformer predict {dataset}` or a retraining, and their outcomes stay in the ledger."
     )
 
 

@@ -153,6 +153,13 @@ def with_reading(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
+def check_alone(option: str, reading: dict[str, Any]) -> None:
+    """Raise BadParameter for an option that stands beside options of the reading of a log."""
+    others = [name for name, value in reading.items() if value != DEFAULTS.get(name)]
+    if others:
+        raise typer.BadParameter(on_command_line(f"{option} reads no file: leave out `{others[0]}`"))
+
+
 def known_protocol(name: str) -> str:
     """Return the name of a protocol; raises BadParameter for another one, with the known names."""
     from dyformer.evaluation.protocols import UnknownProtocol, check_name

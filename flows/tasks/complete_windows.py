@@ -48,7 +48,7 @@ def make_complete_snapshots(
     """
     layout = Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
-    commits = history(layout, dataset).filter(pl.col("version") <= version)
+    commits = history(layout, dataset, version)
     record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
     window, time_unit, lateness = Window.parse(record["window"]), record["time_unit"], record.get("lateness", "0")
     if as_of is None and (_is_finished(dataset, record, commits) or _has_not_grown(window, commits)):

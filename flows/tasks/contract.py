@@ -1,6 +1,6 @@
 """New files and the rows that a dataset has -> an error that names each file which does not continue them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -46,7 +46,7 @@ def check_contract(
     names = [_name(result) for result in results.values()]
     times = _stored_times(layout, dataset)
     # A declaration without rows is of a first ingest that failed: its form binds nobody.
-    forms = [form_from(record) for record in _forms(layout, dataset)] if times else []
+    forms = [form_from(_without_batch(record)) for record in _forms(layout, dataset)] if times else []
     _check(dataset, {names[0]: form_differences(form_of(plan), forms, stated=reading.keys())})
     if times is None and len(results) < 2:
         return
@@ -73,14 +73,24 @@ def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
     )
 
 
-def with_form(layout: Layout, dataset: str, plan: ReadPlan) -> list[dict[str, Any]]:
-    """Give the forms of a dataset's files, with that of new ones."""
+def with_form(layout: Layout, dataset: str, plan: ReadPlan, batch: str) -> list[dict[str, Any]]:
+    """Give the forms of a dataset's files, with that of new ones, the first of which is `batch`."""
     stored, new = _forms(layout, dataset), form_record(form_of(plan))
-    return stored if new in stored else [*stored, new]
+    return stored if new in map(_without_batch, stored) else [*stored, new | {"batch": batch}]
+
+
+def without_forms(record: Mapping[str, Any], batches: Collection[str]) -> dict[str, Any]:
+    """Give a declaration without the forms that came with one of the sources `batches`."""
+    forms = [form for form in record.get("forms") or [] if form.get("batch", "") not in batches]
+    return {**record, "forms": forms}
 
 
 def _forms(layout: Layout, dataset: str) -> list[dict[str, Any]]:
     return (declaration(layout, dataset) or {}).get("forms") or []
+
+
+def _without_batch(form: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in form.items() if name != "batch"}
 
 
 def _stored_times(layout: Layout, dataset: str) -> TimeRange | None:

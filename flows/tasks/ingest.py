@@ -16,12 +16,12 @@ from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window
-from flows.tasks.contract import check_contract, with_form
+from flows.tasks.contract import check_contract, with_form, without_forms
 from flows.tasks.reading import FIXED, check_duplicates, check_lateness, check_unread, declared_log, fraction
 from storage.checksums import Damaged
 from storage.disk import ReadFailed
 from storage.events import scratch_database
-from storage.events.commits import append_all
+from storage.events.commits import TakenBack, append_all, take_back
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events
@@ -85,7 +85,7 @@ def ingest_log(
         may_be_short = check is None and "window" not in reading
         _check_window(time_R, window, declared.time_unit, check, show, may_be_short=may_be_short)
         with _committing(layout, dataset, was_there=num_stored > 0):
-            declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan), fixed=FIXED)
+            declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan, results), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
             remember_contents(layout, dataset, ((file.name, content) for content, file in logs))
     rows = known + [asdict(ingest) for ingest in made]
@@ -98,6 +98,24 @@ def ingest_log(
         "num_alike": sum(result.num_alike for result in results.values()),
         "num_comments": sum(result.num_comments for result in results.values()),  # of the files that were read
     }
+
+
+def undo_ingest(dataset: str, layout: Layout | None = None) -> TakenBack:
+    """Take back the newest commit of a log; champions, publications and the ledger stay as they are.
+
+    What was made of the rows before is current again. The form of the files of this commit is forgotten.
+
+    Raises:
+        DatasetNotIngested: the store lacks the log.
+        OnlyCommit: no other commit has events.
+    """
+    layout = layout or Layout.from_environment()
+    newest_version(layout, dataset)  # raises where there is none
+    with _committing(layout, dataset, was_there=True):
+        taken = take_back(layout, dataset)
+        record = declaration(layout, dataset) or {}
+        declare(layout, dataset, without_forms(record, taken.batches), fixed=FIXED)
+    return taken
 
 
 def _contents(layout: Layout, dataset: str, reading: dict[str, Any]) -> list[tuple[Content, RawFile]]:
@@ -117,14 +135,20 @@ def check_logs(readings: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _record(
-    layout: Layout, dataset: str, declared: Declared, window: Window, reading: dict[str, Any], plan: ReadPlan | None
+    layout: Layout,
+    dataset: str,
+    declared: Declared,
+    window: Window,
+    reading: dict[str, Any],
+    plan: ReadPlan | None,
+    results: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Give what is declared about a log: what was declared before, and what this call changes."""
     named = {name: reading[name] for name in ("lateness", "finished") if name in reading}
     before = declaration(layout, dataset) or {}
     drops = {}
     if plan is not None:
-        drops = {"drop_duplicates": _drops(reading), "forms": with_form(layout, dataset, plan)}
+        drops = {"drop_duplicates": _drops(reading), "forms": with_form(layout, dataset, plan, next(iter(results), ""))}
     if plan is not None and {before.get("time_unit"), declared.time_unit}.isdisjoint({None, "step"}):
         declared = replace(declared, time_unit=before["time_unit"])  # that of a file; rows have microseconds anyway
     return before | asdict(declared) | {"window": str(window), **named, **drops}

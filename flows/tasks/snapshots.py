@@ -28,7 +28,7 @@ from storage.artifacts.code import code_digest, code_version
 from storage.artifacts.made import HISTORY, planned
 from storage.events import scratch_database
 from storage.events.declarations import declaration
-from storage.events.table import history, max_event_time, newest_version, read_events, scan_events
+from storage.events.table import history, newest_version, read_events, scan_events
 from storage.layout import Layout
 
 TABLES = ("edges", "steps", "nodes")
@@ -163,15 +163,16 @@ def make_snapshots(
     """Cut the events of a table version (the newest by default) into snapshots and return the artifact's address.
 
     With `end_time` these are the windows that end by then. Their version is that of the newest commit with a row of
-    theirs, so that the address stays the same when later rows come. The store is that of the environment by default.
+    theirs, so that the address stays the same when later rows come, and is again that of before when they are taken
+    back. The store is that of the environment by default.
     """
     layout = layout or Layout.from_environment()
     version = newest_version(layout, dataset) if version is None else version
     record = declaration(layout, dataset, needed=("window", "time_unit")) or {}
     settings = {"window": record["window"], "time_unit": record["time_unit"]}
-    commits = history(layout, dataset).filter(pl.col("version") <= version)
+    commits = history(layout, dataset, version)
     if end_time is None:
-        own, newest = version, max_event_time(layout, dataset, version)
+        own, newest = max(commits["version"]), max(commits["last_time"])
     else:
         settings, own, newest = {**settings, "end_time": end_time}, _version_at(commits, end_time), end_time - 1
     lineage = Lineage(

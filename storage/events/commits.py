@@ -5,7 +5,7 @@ nodes may have other numbers then.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,10 @@ class TableBusy(ValueError):
     """Other writers committed first on every try."""
 
 
+class OnlyCommit(ValueError):
+    """No other commit of a log has events, so that its newest one is not taken back."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ingest:
     """One source in the table: `num_accepted + num_quarantined + num_dropped = num_read`.
@@ -55,6 +59,18 @@ class Ingest:
     num_quarantined: int
     num_dropped: int
     num_duplicates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenBack:
+    """A commit whose events and rejected rows no version has from `version` on."""
+
+    version: int
+    commit: int
+    batches: tuple[str, ...]  # SHA-256 of the bytes of its sources
+    files: tuple[str, ...]  # names
+    num_accepted: int
+    num_quarantined: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +138,55 @@ def append_all(
     )
 
 
+def take_back(layout: Layout, dataset: str) -> TakenBack:
+    """Commit that the newest commit with events counts no longer: its events and rejected rows leave the log.
+
+    Versions before stay as they are. The new nodes of the commit keep their numbers, so that a number never means
+    another node; they have no events until a file brings some. A source of the same bytes may be committed again.
+
+    Raises:
+        OnlyCommit: no other commit has events.
+        TableBusy: another machine's writer committed first.
+        TableDamaged: a file of the table is missing or was changed.
+    """
+    with alone(layout, f"events-{dataset}"):
+        before = versions.newest(layout, dataset)
+        numbers = sorted({source["version"] for source in before.sources})
+        if len(numbers) < 2:
+            raise OnlyCommit(
+                f"dataset {dataset!r} has {len(numbers)} commits with events, and the last one left is not taken back:"
+                f" `dyformer drop {dataset}` removes the dataset"
+            )
+        _sync(before.folder)
+        taken, remaining = _without_commit(before, numbers[-1])
+        same = {"ingest": before.number + 1, "target_side": 0, "arrival": time.time_ns() // 1000}
+
+        def write(draft: Draft) -> list[dict[str, Any]]:
+            return _written(draft, [], pl.DataFrame(schema=NODE_COLUMNS), same)
+
+        if not _published(layout, dataset, remaining, [], write, {"takes_back": numbers[-1]}):
+            raise TableBusy(f"dataset {dataset!r}: another writer committed first; look at its rows, then try again")
+    return TakenBack(
+        version=before.number + 1,
+        commit=numbers[-1],
+        batches=tuple(source["batch"] for source in taken),
+        files=tuple(name for source in taken for name in source["files"]),
+        num_accepted=sum(source["num_accepted"] for source in taken),
+        num_quarantined=sum(source["num_quarantined"] for source in taken),
+    )
+
+
+def _without_commit(before: Version, number: int) -> tuple[list[versions.Row], Version]:
+    """Split off the sources of a commit; the version that is left has the nodes of all commits."""
+    taken = [source for source in before.sources if source["version"] == number]
+    remaining = replace(
+        before,
+        sources=tuple(source for source in before.sources if source["version"] != number),
+        parts=tuple(part for part in before.parts if part["version"] != number or part["name"] == NODES),
+    )
+    return taken, remaining
+
+
 def _try_append(
     layout: Layout, dataset: str, sources: list[_Source], target_side: int, drop_known: bool
 ) -> list[Ingest] | None:
@@ -158,18 +223,36 @@ def _commit(
         for source, ingest in zip(sources, ingests, strict=True)
         if ingest.changed
     ]
+
+    def write(draft: Draft) -> list[dict[str, Any]]:
+        return _written(draft, changed, known, same)
+
+    return ingests if _published(layout, dataset, before, listed, write) else None
+
+
+def _published(
+    layout: Layout,
+    dataset: str,
+    before: Version,
+    listed: list[dict[str, Any]],
+    write: Callable[[Draft], list[dict[str, Any]]],
+    settings: Mapping[str, Any] | None = None,
+) -> bool:
+    """Write the commit that adds sources to a version; returns False if another writer's came first."""
+    number = before.number + 1
     with drafted(layout.commit(dataset, number)) as draft:
-        parts = _written(draft, changed, known, same)
+        parts = write(draft)
         versions.write_lists(draft, before, listed, parts)
         lineage = Lineage(
             kind="events",
             dataset=dataset,
             table_version=number,
+            settings=dict(settings or {}),
             code_version=ENGINE,
-            max_event_time=max(source["last_time"] for source in listed),
+            max_event_time=max(source["last_time"] for source in (*before.sources, *listed)),
             inputs={layout.relative(layout.commit(dataset, before.number)): before.digest} if before.number else {},
         )
-        return ingests if draft.published(lineage) else None
+        return draft.published(lineage)
 
 
 def _written(

@@ -57,15 +57,13 @@ def newest_version(layout: Layout, dataset: str) -> int:
     return _opened(layout, dataset).number
 
 
-def max_event_time(layout: Layout, dataset: str, version: int | None = None) -> int:
-    """Time of the latest event of a version."""
-    return max(source["last_time"] for source in _opened(layout, dataset, version).sources)
+def history(layout: Layout, dataset: str, version: int | None = None) -> pl.DataFrame:
+    """One row for each source of a version (the newest by default), not of commits that were taken back.
 
-
-def history(layout: Layout, dataset: str) -> pl.DataFrame:
-    """One row for each source: version, batch, arrival, five counts, first_time and last_time of its events."""
+    Columns: version of its commit, batch, arrival, five counts, first_time and last_time of its events.
+    """
     columns = ("version", "batch", "arrival", *COUNTS, "first_time", "last_time")
-    sources = pl.DataFrame(_opened(layout, dataset).sources, schema=versions.SOURCE_COLUMNS)
+    sources = pl.DataFrame(_opened(layout, dataset, version).sources, schema=versions.SOURCE_COLUMNS)
     return sources.select(columns)
 
 

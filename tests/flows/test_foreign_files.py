@@ -22,18 +22,24 @@ Ingest = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ingest:
-    """Run `dyformer ingest mine` on a file; return the exit code and what was printed."""
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ingest:
+    """Run `dyformer ingest mine` with options; return the exit code and what was printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
 
-    def run(file: str, *options: str) -> tuple[int, str]:
+    def run(*options: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ending:
-            flows.cli.main(["ingest", "mine", "--log", file, *options])
+            flows.cli.main(["ingest", "mine", *options])
         output = capsys.readouterr()
         return int(ending.value.code or 0), output.out + output.err
 
     return run
+
+
+@pytest.fixture
+def ingest(command: Ingest) -> Ingest:
+    """Do the same on a file."""
+    return lambda file, *options: command("--log", file, *options)
 
 
 def seconds(row: int) -> int:
@@ -116,6 +122,38 @@ FOREIGN = {
         "is among the 70 known ones",
     ),
 }
+
+
+def test_a_foreign_file_that_was_insisted_on_is_taken_back_with_its_form(ingest: Ingest, command: Ingest):
+    base, text, named = FOREIGN["other names"]
+    Path("first.log").write_text(BASES[base])
+    Path("second.log").write_text(text)
+    ingest("first.log")
+    before = declaration(Layout.from_environment(), "mine")
+    assert ingest("second.log", "--force")[0] == 0
+    assert counted() == (2, 2)
+
+    code, output = command("--undo")
+
+    assert code == 0
+    assert "took back commit 2 (second.log): 300 events and 0 rejected rows left the log" in output
+    assert counted() == (3, 1)
+    assert declaration(Layout.from_environment(), "mine") == before
+    code, output = ingest("second.log")
+    assert code == 1
+    assert named in output
+
+
+def test_undo_reads_no_file_and_leaves_one_commit(ingest: Ingest, command: Ingest):
+    Path("first.log").write_text(BASES["s"])
+    ingest("first.log")
+    code, output = ingest("first.log", "--undo")
+    assert code == 2
+    assert "--undo reads no file: leave out --log" in output
+    code, output = command("--undo")
+    assert code == 1
+    assert "`dyformer drop mine` removes the dataset" in output
+    assert counted() == (1, 1)
 
 
 def counted() -> tuple[int, int]:

@@ -22,6 +22,8 @@ from flows.retention import prune_published, pruned
 from flows.tasks import train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
+from flows.tasks.evaluation.promote import champion_contender
+from flows.tasks.ingest import undo_ingest
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, track_rollback
@@ -165,6 +167,29 @@ def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
     points = client.get_metric_history(run.info.run_id, "ledger/precision_at_10")
     assert [point.step for point in points] == [5, 6]
     check_rollback(layout, read_report(second)[1])
+
+
+def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(drop: Callable[..., Any], trainings: list[int]):
+    first = drop(*[row for number in range(4) for row in day(number)], at(4, 0))
+    layout = Layout.from_environment()
+    before = make_complete_snapshots("mylog")
+    wrong_report = drop(*[",".join([*row.split(",")[1::-1], row.split(",")[2]]) for row in day(4)], at(5, 0))
+    assert query(layout, "select max(step) from latest_forecasts").item() == 6
+    [wrong] = undo_ingest("mylog").files
+    assert make_complete_snapshots("mylog") == before
+    contender = champion_contender(before)
+    assert contender is not None
+    vectors = read_report(first)[1]["addresses"]["vectors"]
+    assert publish(before, contender, write_forecasts(before, contender), vectors) is not None
+
+    latest = query(layout, "select distinct step, until from latest_forecasts")
+    assert latest.rows() == [(5, 4)]
+    Path(wrong).write_text("\n".join(["source,target,time", *day(4), at(5, 0), ""]))
+    second = drop()
+    assert query(layout, "select max(step) from latest_forecasts").item() == 6
+    both = [read_report(report)[1]["addresses"]["snapshots"] for report in (wrong_report, second)]
+    assert [open_snapshots(address).version for address in both] == [2, 4]
+    assert not list(faults(layout, "mylog"))
 
 
 def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from storage.events.table import (
     DatasetNotIngested,
     history,
     ingested_datasets,
-    max_event_time,
     newest_version,
     node_dictionary,
     read_events,
@@ -90,7 +89,7 @@ def test_rows_are_counted_and_none_is_lost(layout: Layout):
         10,
         20,
     )
-    assert max_event_time(layout, "chat") == 20
+    assert history(layout, "chat")["last_time"].max() == 20
 
 
 def test_events_come_back_in_the_order_of_the_log(layout: Layout):
@@ -220,7 +219,7 @@ def test_an_older_version_is_read_as_it_was(layout: Layout):
     before = read_events(layout, "chat")
     append(layout, "chat", SECOND, "sha-2")
     assert read_events(layout, "chat", version=1).equals(before)
-    assert max_event_time(layout, "chat", version=1) == 20
+    assert history(layout, "chat", version=1)["last_time"].max() == 20
     assert quarantine(layout, version=1).height == 1
 
 
