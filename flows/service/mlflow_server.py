@@ -4,6 +4,7 @@ import argparse
 import os
 
 from flows.service.guard import Guard
+from flows.service.listening import add_address, serve
 from flows.service.login import MLFLOW
 from flows.service.processes import end_with
 from storage.tracking.server import application as mlflow_application
@@ -28,8 +29,7 @@ def application() -> Guard:
 def main() -> None:
     """Serve until a signal comes, or the process ends that started this one and is named."""
     parser = argparse.ArgumentParser(prog="python -m flows.service.mlflow_server")
-    parser.add_argument("--host", default="127.0.0.1", help="address of this machine at which it listens")
-    parser.add_argument("--port", type=int, required=True)
+    add_address(parser)
     parser.add_argument("--backend-store-uri", help=f"the database of the runs; by default that of {DATABASE}")
     parser.add_argument("--default-artifact-root", help="where clients write files; by default to this server")
     parser.add_argument("--artifacts-destination", required=True, help="where this server writes files")
@@ -46,11 +46,7 @@ def main() -> None:
     artifacts = (given.default_artifact_root, given.artifacts_destination)
     settle_server(database, *artifacts, hosts, has_users=has_users)
     os.environ |= {NAMES: hosts, PAGES: given.allowed_origins, **({HAS_USERS: "yes"} if has_users else {})}
-    import uvicorn
-
-    # By its name, because each of several processes makes it.
-    target = "flows.service.mlflow_server:application"
-    uvicorn.run(target, factory=True, host=given.host, port=given.port, workers=given.workers, log_level="warning")
+    serve("flows.service.mlflow_server:application", given, workers=given.workers, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import argparse
 import os
 
 from flows.service.guard import Guard
+from flows.service.listening import add_address, serve
 from flows.service.processes import end_with
 
 NAMES = "DYFORMER_PREFECT_NAMES"
@@ -26,8 +27,7 @@ def application() -> Guard:
 def main() -> None:
     """Serve until a signal comes, or the process ends that started this one and is named."""
     parser = argparse.ArgumentParser(prog="python -m flows.service.prefect_server")
-    parser.add_argument("--host", default="127.0.0.1", help="address of this machine at which it listens")
-    parser.add_argument("--port", type=int, required=True)
+    add_address(parser)
     parser.add_argument("--allowed-hosts", help="names by which it is called, separated by commas, such as localhost:*")
     parser.add_argument("--parent", type=int, help="process with which it ends")
     given = parser.parse_args()
@@ -35,11 +35,7 @@ def main() -> None:
         end_with(given.parent)
     os.environ[NAMES] = given.allowed_hosts or f"127.0.0.1:{given.port},localhost:{given.port}"
     os.environ["PREFECT__SERVER_FINAL"] = "1"
-    import uvicorn
-
-    # By its name, so that the modules of the server are imported only now.
-    target = "flows.service.prefect_server:application"
-    uvicorn.run(target, factory=True, host=given.host, port=given.port, log_level="error", lifespan="on")
+    serve("flows.service.prefect_server:application", given, log_level="error", lifespan="on")
 
 
 if __name__ == "__main__":

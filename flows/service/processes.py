@@ -6,6 +6,7 @@ because the runs that a worker starts lead sessions of their own.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ class Service:
     environment: Mapping[str, str]
     folder: Path  # of its log, and its working folder
     is_ready: Callable[[], bool]
+    listener: socket.socket | None = None  # at which a server listens; this process has it too
     process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
 
     @property
@@ -43,6 +45,8 @@ class Service:
     def start(self) -> None:
         """Start it in a session of its own, because a terminal sends Ctrl-C to all processes of one."""
         command = [sys.executable, "-P", "-m", *self.arguments]  # -P: nothing is imported from the working folder
+        inherited = [] if self.listener is None else [self.listener.fileno()]
+        command += [f"--socket={number}" for number in inherited]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603, made here
                 command,
@@ -52,6 +56,7 @@ class Service:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=inherited,
             )
 
     def terminate(self) -> None:

@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 from filelock import FileLock, Timeout
 
+from flows.service.listening import PortTaken, listening, port_of
 from flows.service.login import PREFECT, close_folder, new_logins, write_variables
 from flows.service.mlflow_server import DATABASE
 from flows.service.processes import MARK, Service, ServiceFailed, end_marked, marked, wait_for_end
@@ -50,10 +51,6 @@ class StackRuns(ValueError):
     """The stack of this store, or the server that is to be started, runs already."""
 
 
-class PortTaken(ValueError):
-    """Another program listens at a port."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ports:
     """Ports of the servers; None takes the usual one, or a free one if that is taken."""
@@ -61,9 +58,11 @@ class Ports:
     prefect: int | None = None
     mlflow: int | None = None
 
-    def chosen(self) -> dict[str, int]:
-        """Return the port of each server; raises PortTaken for a given one that is taken."""
-        return {name: _port(name, getattr(self, name)) for name in USUAL_PORTS}
+    @contextmanager
+    def listening(self) -> Iterator[dict[str, socket.socket]]:
+        """Listen at the port of each server; raises PortTaken for a given one that is taken."""
+        with ExitStack() as sockets:
+            yield {name: sockets.enter_context(_listener(name, getattr(self, name))) for name in USUAL_PORTS}
 
 
 def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[str], None]) -> None:
@@ -83,12 +82,13 @@ def run_stack(layout: Layout, ports: Ports, num_workers: int, show: Callable[[st
         ending.enter_context(_alone(layout))
         ending.enter_context(stopping.listening())
         mark = uuid.uuid4().hex
-        addresses = _addresses(ports.chosen())
+        listeners = ending.enter_context(ports.listening())
+        addresses = _addresses({name: port_of(listener) for name, listener in listeners.items()})
         clients = _variables_of_clients(addresses)
         os.environ.update({**clients, "PREFECT_HOME": str(folder / "prefect")})
         write_variables(folder / LOGIN, clients)
         _write(folder, {"mark": mark, "process": os.getpid()})
-        servers = _servers(layout, folder, addresses, mark)
+        servers = _servers(layout, folder, addresses, listeners, mark)
         workers = [_worker(folder, mark, number) for number in range(1, num_workers + 1)]
         ending.callback(_stop, mark, workers, stopping)
         _start(layout, servers, workers, stopping, show)
@@ -127,17 +127,19 @@ def run_pages(layout: Layout, port: int | None, show: Callable[[str], None]) -> 
             ) from error
         ending.enter_context(stopping.listening())
         ending.callback((folder / LOGIN_OF_PAGES).unlink, missing_ok=True)
-        _serve_pages(layout, f"http://{HOST}:{_port('mlflow', port)}", stopping, show)
+        _serve_pages(layout, ending.enter_context(_listener("mlflow", port)), stopping, show)
 
 
-def _serve_pages(layout: Layout, address: str, stopping: Stopping, show: Callable[[str], None]) -> None:
+def _serve_pages(layout: Layout, listener: socket.socket, stopping: Stopping, show: Callable[[str], None]) -> None:
     from storage.tracking.pages import make_database
+
+    address = f"http://{HOST}:{port_of(listener)}"
 
     show(f"starting MLflow for {layout.root}; its log is in {layout.service}")
     if layout.tracking_uri == layout.tracking_database:
         make_database(layout)
     mark = uuid.uuid4().hex
-    server = _mlflow_server(layout, address, layout.tracking_uri, mark)
+    server = _mlflow_server(layout, listener, layout.tracking_uri, mark)
     clients = {ADDRESSES["mlflow"]: address, **new_logins()["mlflow"]}
     os.environ.update(clients)
     write_variables(Path(layout.service) / LOGIN_OF_PAGES, clients)
@@ -189,12 +191,10 @@ def _alone(layout: Layout) -> Iterator[None]:
                 (folder / name).unlink(missing_ok=True)
 
 
-def _port(name: str, given: int | None) -> int:
+def _listener(name: str, given: int | None) -> socket.socket:
     for port in (given,) if given is not None else (USUAL_PORTS[name], 0):
-        with socket.socket() as one, suppress(OSError):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((HOST, port))
-            return one.getsockname()[1]
+        with suppress(OSError):
+            return listening(HOST, port)
     raise PortTaken(f"port {given} for {name} is taken by another program: give a free one with --{name}-port")
 
 
@@ -218,10 +218,12 @@ def _write(folder: Path, record: dict[str, object]) -> None:
     part.replace(folder / RECORD)
 
 
-def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str) -> list[Service]:
+def _servers(
+    layout: Layout, folder: Path, addresses: dict[str, str], listeners: dict[str, socket.socket], mark: str
+) -> list[Service]:
     """Describe Prefect's server and MLflow's."""
     common = {"DYFORMER_STORAGE": layout.root, "DYFORMER_STATE": layout.state}
-    port = _port_of(addresses["prefect"])
+    port = port_of(listeners["prefect"])
     pages = ",".join(f"http://{host}:{port}" for host in (HOST, "localhost"))
     prefect = Service(
         name="prefect-server",
@@ -237,23 +239,19 @@ def _servers(layout: Layout, folder: Path, addresses: dict[str, str], mark: str)
         },
         folder=folder,
         is_ready=lambda: _responds(f"{addresses['prefect']}/health"),
+        listener=listeners["prefect"],
     )
-    mlflow = _mlflow_server(layout, addresses["mlflow"], layout.tracking_database, mark)
+    mlflow = _mlflow_server(layout, listeners["mlflow"], layout.tracking_database, mark)
     return [prefect, replace(mlflow, environment={**mlflow.environment, **common})]
 
 
-def _port_of(address: str) -> int:
-    port = urlsplit(address).port
-    assert port is not None
-    return port
-
-
-def _mlflow_server(layout: Layout, address: str, database: str, mark: str) -> Service:
+def _mlflow_server(layout: Layout, listener: socket.socket, database: str, mark: str) -> Service:
+    port = port_of(listener)
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return Service(
         name="mlflow-server",
         arguments=[
-            *("flows.service.mlflow_server", f"--port={_port_of(address)}", f"--parent={os.getpid()}"),
+            *("flows.service.mlflow_server", f"--port={port}", f"--parent={os.getpid()}"),
             f"--default-artifact-root={layout.tracking_artifacts}",  # as without a server, so that both can go on
             f"--artifacts-destination={layout.tracking_artifacts}",  # of experiments with files at a server
         ],
@@ -263,7 +261,8 @@ def _mlflow_server(layout: Layout, address: str, database: str, mark: str) -> Se
             **({"MLFLOW_S3_ENDPOINT_URL": endpoint} if endpoint else {}),
         },
         folder=Path(layout.service),
-        is_ready=lambda: _responds(f"{address}/health"),
+        is_ready=lambda: _responds(f"http://{HOST}:{port}/health"),
+        listener=listener,
     )
 
 

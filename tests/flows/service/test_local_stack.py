@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from flows.service.listening import PortTaken, port_of
 from flows.service.running import ADDRESSES, LOCK, RECORD, running_stack, use_running_stack
-from flows.service.stack import HOST, Ports, PortTaken, StackRuns, run_stack
+from flows.service.stack import HOST, Ports, StackRuns, run_stack
 from flows.service.stopping import Stopping
 from storage.layout import Layout
 
@@ -37,10 +38,16 @@ def test_a_given_port_that_is_taken_is_refused_and_a_usual_one_is_replaced() -> 
         other.bind((HOST, 0))
         other.listen()
         taken = other.getsockname()[1]
-        with pytest.raises(PortTaken, match=f"port {taken} for mlflow is taken .* --mlflow-port"):
-            Ports(mlflow=taken).chosen()
-        ports = Ports(prefect=None, mlflow=None).chosen()
-        assert len({*ports.values(), taken}) == 3
+        refused = pytest.raises(PortTaken, match=f"port {taken} for mlflow is taken .* --mlflow-port")
+        with refused, Ports(mlflow=taken).listening():
+            pass
+        with Ports(prefect=None, mlflow=None).listening() as listeners:
+            ports = [port_of(listener) for listener in listeners.values()]
+            assert len({*ports, taken}) == 3
+            with Ports(prefect=None, mlflow=None).listening() as others:
+                assert not {port_of(listener) for listener in others.values()} & set(ports)
+        with Ports(prefect=ports[0], mlflow=ports[1]).listening():  # they are free again
+            pass
 
 
 def test_a_command_uses_the_stack_that_runs_and_no_other(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
