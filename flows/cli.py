@@ -17,6 +17,7 @@ from flows.console import (
     print_json,
     printable,
     undone_line,
+    with_written_times,
 )
 from flows.ending import FAILED, NOTHING_TO_DO, exit_code
 from flows.options import (
@@ -215,7 +216,7 @@ def sql(
     from storage.queries import query, stop
 
     rows = query(Layout.from_environment(), statement, _print_damage if skip_damaged else stop)
-    print_json(rows.to_dicts()) if as_json else print_frame(rows)
+    print_json(with_written_times(rows).to_dicts()) if as_json else print_frame(rows)
 
 
 @app.command()

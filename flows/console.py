@@ -44,7 +44,7 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     table = Table(title=title or None, title_justify="left")
     for name, dtype in frame.schema.items():
         table.add_column(Text(printable(name)), justify="right" if dtype.is_numeric() else "left", overflow="fold")
-    for row in frame.iter_rows():
+    for row in with_written_times(frame).iter_rows():
         table.add_row(*(Text(printable(_cell(value)).replace("\n", "\\n")) for value in row))
     # Without a terminal rich wraps at 80 columns, but a file or a pipe takes any width.
     console = Console()
@@ -231,6 +231,14 @@ def ongoing(title: str) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def with_written_times(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """Give the times of a table as texts, because Python has none after the year 9999."""
+    import polars as pl
+
+    times = [name for name, dtype in frame.schema.items() if dtype == pl.Datetime]
+    return frame.with_columns(pl.col(times).dt.strftime("%Y-%m-%d %H:%M:%S%.f"))
 
 
 def print_json(value: Any) -> None:

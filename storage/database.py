@@ -65,6 +65,7 @@ def replace_rows(address: str, targets: Sequence[Target]) -> None:
             if not target.rows.is_empty():
                 table = _table(target)
                 table.create(connection, checkfirst=True)
+                _add_columns(connection, table)
                 _insert(connection, table, target)
 
 
@@ -73,6 +74,16 @@ def _empty(connection: sa.Connection, target: Target) -> None:
     same = [table.c[name] == value for name, value in target.scope.items()]
     later = [table.c[name] >= value for name, value in target.since.items()]
     connection.execute(table.delete().where(*same, *later))
+
+
+def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
+    """Add the columns that a table of an earlier version lacks."""
+    stored = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    quote = connection.dialect.identifier_preparer.quote
+    for column in table.columns:
+        if column.name not in stored:
+            kind = column.type.compile(connection.dialect)
+            connection.execute(sa.text(f"alter table {quote(table.name)} add column {quote(column.name)} {kind}"))
 
 
 def _insert(connection: sa.Connection, table: sa.Table, target: Target) -> None:
@@ -119,6 +130,8 @@ def _type(dtype: Any) -> Any:
         return postgresql.ARRAY(_type(dtype.inner)).with_variant(sa.JSON(), "sqlite")
     if dtype == pl.Boolean:
         return sa.Boolean()
+    if dtype == pl.Datetime:
+        return sa.DateTime()
     if dtype.is_integer():
         return sa.BigInteger()
     return sa.Double() if dtype.is_float() else sa.Text()

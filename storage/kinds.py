@@ -79,6 +79,7 @@ class Published(BaseModel, strict=True):
     step: Count
     forecasts: Path
     vectors: Path | None
+    published_at: str | None = None
 
 
 class Tenure(BaseModel, strict=True):

@@ -1,13 +1,21 @@
 """Name of a dataset -> what its champions have published, and what came of it."""
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from storage import files
-from storage.artifacts.artifact import MANIFEST, read_table
+from storage.artifacts.artifact import MANIFEST, names, read_table, scan_table
 from storage.layout import Layout
 
 PUBLICATIONS, OUTCOMES = "publications", "outcomes"
 PUBLISHED_KINDS = ("forecasts", "vectors")
+PUBLISHED_TABLES = {
+    "forecasts": ("forecasts", "forecasts"),
+    "forecasts_new": ("forecasts", "new"),
+    "vectors": ("vectors", "vectors"),
+}
+"""Tables of a publication: the kind of artifact, and the name of the table in it."""
 
 PUBLICATION_SCHEMA = {
     "number": pl.Int64,  # counts the publications of a dataset
@@ -21,6 +29,9 @@ PUBLICATION_SCHEMA = {
     "agreement_before": pl.Float64,  # mean cosine of a node with itself in the publication before
     "agreement": pl.Float64,  # the same of vectors that were rotated into one space
     "agreement_of_others": pl.Float64,  # mean cosine of these with the other nodes
+    "published_at": pl.Datetime("us"),  # in UTC
+    "valid_from": pl.Datetime("us"),  # the forecasts hold from this time
+    "valid_to": pl.Datetime("us"),  # until this one; null where the windows have no end in time
 }
 OUTCOME_SCHEMA = {
     "number": pl.Int64,  # of the publication
@@ -81,7 +92,22 @@ def latest(layout: Layout, dataset: str) -> dict[str, str]:
     return {kind: layout.absolute(row[kind]) for row in newest for kind in PUBLISHED_KINDS if row[kind] is not None}
 
 
-def _read(folder: str, name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+def latest_tables(layout: Layout, dataset: str) -> dict[str, tuple[str, pl.LazyFrame]]:
+    """Address and rows of each of PUBLISHED_TABLES of the newest publication, with `published_at`.
+
+    A table that the publication lacks is left out.
+    """
+    found = {}
+    for row in publications(layout, dataset).tail(1).iter_rows(named=True):
+        at = pl.lit(row["published_at"], pl.Datetime("us")).alias("published_at")
+        for name, (kind, table) in PUBLISHED_TABLES.items():
+            address = None if row[kind] is None else layout.absolute(row[kind])
+            if address is not None and f"{table}.parquet" in names(address):
+                found[name] = address, scan_table(address, table).with_columns(at)
+    return found
+
+
+def _read(folder: str, name: str, schema: Mapping[str, type[pl.DataType] | pl.DataType]) -> pl.DataFrame:
     addresses = [location.removesuffix(f"/{MANIFEST}") for location in files.find(folder, MANIFEST)]
     tables = files.read_each(lambda address: read_table(address, name), addresses)
     # Of an earlier version some columns are missing.

@@ -14,11 +14,18 @@ import polars as pl
 from storage import files
 from storage.artifacts.artifact import MANIFEST, names, scan_table
 from storage.artifacts.unfinished import without_manifest
-from storage.checksums import Damaged, link_in
+from storage.checksums import Damaged, link_in, read_record
 from storage.events.rows import NODE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS
 from storage.events.table import DatasetNotIngested, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
-from storage.published import PUBLISHED_KINDS, check_one_space, latest, ledger
+from storage.published import PUBLISHED_TABLES, check_one_space, latest_tables, ledger
+
+TIMESTAMP = pl.Datetime("us")  # of DuckDB, without a time zone: all times are in UTC
+CLOCK = ("arrival",)
+"""Columns with microseconds since the epoch, whatever unit the times of the log have."""
+
+TIMES = ("time", "start_time", "end_time")
+"""Columns with times of the log: microseconds since the epoch, or integer steps."""
 
 KEY_TYPES = {"dataset": pl.String, "version": pl.Int64, "until": pl.Int64, "settings": pl.String, "seed": pl.Int64}
 
@@ -28,8 +35,8 @@ UNREAD = "write the name of the view {name} in the statement"
 NO_PART = "every part of the view {name} is damaged"
 CHECKSUM = re.compile(r"-[0-9a-f]{12}(?=\.parquet$)")  # in the name of an object
 EVENT_SCHEMAS = {
-    "events": STORED_COLUMNS,
-    "quarantine": REJECTED_COLUMNS,
+    "events": {**STORED_COLUMNS, "time": TIMESTAMP, "arrival": TIMESTAMP, "time_step": pl.Int64},
+    "quarantine": {**REJECTED_COLUMNS, "arrival": TIMESTAMP},
     "nodes": {name: NODE_COLUMNS[name] for name in ("node", "side", "id")},
 }
 
@@ -90,9 +97,12 @@ def open_views(layout: Layout, statement: str | None = None, on_damage: OnDamage
     `events`, `quarantine` and `nodes` have the column `dataset`. A table of an artifact has the keys of its address
     (dataset, version, until, settings, seed). Its view is named by its kind, or by kind and name where they differ:
     `pagerank`, `vectors`, `forecasts`, `snapshots_edges`, `snapshots_steps`, `snapshots_nodes`. Of what the champions
-    of all datasets have published, `latest_forecasts` and `latest_vectors` have the newest, and `ledger` has a row for
-    each publication with what came of it (`precision_at_10`, `calibration_error`, ...), null as long as its step is not
-    complete.
+    of all datasets have published, `latest_forecasts`, `latest_forecasts_new` (new links alone) and `latest_vectors`
+    have the newest, and `ledger` has a row for each publication with what came of it (`precision_at_10`,
+    `calibration_error`, ...), null as long as its step is not complete.
+
+    Times are of the type TIMESTAMP, in UTC. Of a log with integer steps they are null, and `time_step`,
+    `start_time_step` and `end_time_step` have the integers.
 
     With a statement, only the views whose names it contains can be read, because every file that is read is verified.
     """
@@ -144,8 +154,8 @@ def _add_events(
 ) -> None:
     key = pl.lit(dataset).alias("dataset")
     views = {
-        "events": lambda: scan_events(layout, dataset),
-        "quarantine": lambda: scan_quarantine(layout, dataset),
+        "events": lambda: _dated(layout, dataset, scan_events(layout, dataset)),
+        "quarantine": lambda: _dated(layout, dataset, scan_quarantine(layout, dataset)),
         "nodes": lambda: node_dictionary(layout, dataset).lazy(),
     }
     for view, rows in views.items():
@@ -195,7 +205,8 @@ def _add_artifact(layout: Layout, address: str, parts: dict[str, list[pl.LazyFra
         name = file.removesuffix(".parquet")
         view = _view(layout, address, name)
         if name != file and _is_named(view, statement):
-            parts.setdefault(view, []).append(_with_keys(layout, address, name))
+            dated = _dated(layout, layout.describe(address)[1]["dataset"], scan_table(address, name))
+            parts.setdefault(view, []).append(_with_keys(layout, address, dated))
 
 
 def _add_published(
@@ -205,19 +216,34 @@ def _add_published(
     if not files.children(layout.artifacts("publications", dataset)):
         return
     if wanted("ledger"):
-        parts["ledger"].append(ledger(layout, dataset).lazy().with_columns(pl.lit(dataset).alias("dataset")))
-    for kind in PUBLISHED_KINDS:
-        if wanted(f"latest_{kind}"):
-            addresses = [address for name, address in latest(layout, dataset).items() if name == kind]
-            if kind == "vectors":
-                for address in addresses:
-                    check_one_space(scan_table(address, kind).select("space_id").collect(), address)
-            parts[f"latest_{kind}"] += [_with_keys(layout, address, kind) for address in addresses]
+        rows = _dated(layout, dataset, ledger(layout, dataset).lazy())
+        parts["ledger"].append(rows.with_columns(pl.lit(dataset).alias("dataset")))
+    named = [name for name in PUBLISHED_TABLES if wanted(f"latest_{name}")]
+    tables = latest_tables(layout, dataset) if named else {}
+    for name in filter(tables.__contains__, named):
+        address, rows = tables[name]
+        if name == "vectors":
+            check_one_space(rows.select("space_id").collect(), address)
+        parts[f"latest_{name}"].append(_with_keys(layout, address, rows))
 
 
-def _with_keys(layout: Layout, address: str, name: str) -> pl.LazyFrame:
-    """Give a table of an artifact with the keys of its address."""
+def _with_keys(layout: Layout, address: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Give rows of an artifact with the keys of its address."""
     _, keys = layout.describe(address)
-    return scan_table(address, name).with_columns(
-        pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items()
+    return rows.with_columns(pl.lit(value).cast(KEY_TYPES[key]).alias(key) for key, value in keys.items())
+
+
+def _dated(layout: Layout, dataset: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Give the times of rows as TIMESTAMP; those of a log with integer steps are null, beside columns of integers."""
+    schema = rows.collect_schema()
+    rows = rows.with_columns(pl.col(name).cast(TIMESTAMP) for name in CLOCK if schema.get(name) == pl.Int64)
+    times = [name for name in TIMES if schema.get(name) == pl.Int64]
+    if not times:
+        return rows
+    declared = read_record(layout.declaration(dataset), f"`dyformer verify {dataset}` says what to do") or {}
+    if declared.get("time_unit") != "step":
+        return rows.with_columns(pl.col(times).cast(TIMESTAMP))
+    return rows.with_columns(
+        *(pl.col(name).alias(f"{name}_step") for name in times),
+        *(pl.lit(None, TIMESTAMP).alias(name) for name in times),
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder
 from dyformer.evaluation.fitting import FittedOnce, fitted_vectors, model_steps
-from dyformer.evaluation.forecasts.forecast import Forecast, Links, fit_forecast
+from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import (
     can_store,
     forecast_from,
@@ -113,11 +113,12 @@ class Model:
         )
 
     def top(self, k: int = 10, ids: Iterable[Any] | None = None, *, links: Links = "all") -> pl.DataFrame:
-        """Rank each node's best partners: id, rank (from 1), partner, probability, linked_before, evidence, reasons.
+        """Rank each node's best partners: id, rank (from 1), partner, and the columns of FORECAST_COLUMNS.
 
-        `evidence` is "none", "one", "few" (2 to 4) or "many" past partners of the node. `reasons` are the inputs that
-        raise the score of a pair most (docs/evaluation.md). On a log with two id spaces, a partner is of the other
-        side, and a column `side` is added.
+        `probability` is that of a link in the next step, and `score` orders pairs of equal probability. `evidence` is
+        "none", "one", "few" (2 to 4) or "many" past partners of the node. `reasons` are the inputs that raise the score
+        of a pair most, in words (docs/forecasts.md). On a log with two id spaces, a partner is of the other side, and a
+        column `side` is added.
 
         Args:
             k: partners of each node at most.
@@ -140,13 +141,10 @@ class Model:
         best = self.forecast.top(k, links=links, query_A=query_A)
         named = self.graph.nodes[best["node"]].with_columns(
             best["rank"],
-            best["probability"],
-            best["linked_before"],
-            best["evidence"],
-            best["reasons"],
+            *(best[name] for name in FORECAST_COLUMNS),
             partner=self.graph.nodes["id"].gather(best["partner"]),
         )
-        order = [*self.graph.nodes.columns, "rank", "partner", "probability", "linked_before", "evidence", "reasons"]
+        order = [*self.graph.nodes.columns, "rank", "partner", *FORECAST_COLUMNS]
         return _without_one_side(named.select(order))
 
 

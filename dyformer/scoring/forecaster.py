@@ -18,6 +18,7 @@ from dyformer.scoring import vector_scores
 from dyformer.scoring.heads import Head, HeadKind, LinearHead, TreesHead, fit_head, head_from_record, plain_values
 from dyformer.scoring.labelled_tables import labelled_table, stacked
 from dyformer.scoring.link_features import LinkFeatures, groups, names, prepare_link_features
+from dyformer.scoring.reasons import reason
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
@@ -146,10 +147,10 @@ class ForecasterScore:
         return expit(logit_P)
 
     def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
-        """Name the inputs that raise the score of each pair most, the strongest first.
+        """Write the inputs that raise the score of each pair most in words, the strongest first.
 
         These are the inputs with the largest positive part in the log-odds of the linear head: slope x (value - mean of
-        the labelled pairs).
+        the labelled pairs). `dyformer.scoring.reasons` has the words.
         """
         linear = next(head for head in self.fitted.heads if isinstance(head, LinearHead))
         inputs_PF = self._inputs(source_P, target_P)
@@ -157,8 +158,12 @@ class ForecasterScore:
         best_PK = np.argsort(-part_PF, axis=1, kind="stable")[:, :NUM_REASONS]
         names_F = [*names(self.fitted.directed), *vector_scores.names(self.fitted.directed)]
         return [
-            [names_F[best] for best in best_K if part_F[best] > 0]
-            for best_K, part_F in zip(best_PK, part_PF, strict=True)
+            [
+                reason(names_F[best], is_large=bool(input_F[best] > linear.mean_F[best]))
+                for best in best_K
+                if part_F[best] > 0
+            ]
+            for best_K, part_F, input_F in zip(best_PK, part_PF, inputs_PF, strict=True)
         ]
 
     def _inputs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.floating]:

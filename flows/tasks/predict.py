@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embed
 from dyformer.evaluation.fitting import FittedOnce
-from dyformer.evaluation.forecasts.forecast import Links, fit_forecast
+from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_record
 from dyformer.experiments.settings import Experiment, as_record
+from dyformer.graphs.horizon import Horizon, next_window
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.logs.time_windows import Window
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import ForecasterScore
 from dyformer.scoring.vector_spaces import align
@@ -29,8 +31,6 @@ from storage.artifacts.made import Contents
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
 from storage.layout import FORECAST
-
-FORECAST_COLUMNS = ("probability", "linked_before", "evidence", "reasons")
 
 
 class WrongVectors(ValueError):
@@ -93,7 +93,9 @@ def write_forecasts(
     """Rank the `k` best partners of every node for the step after that of the vectors (by default the newest).
 
     The method is fitted on all steps up to that one, as the prequential protocol evaluates it. The artifact has the
-    table `forecasts`, and with `links` "all" also the table `new` of each node's best new partners alone.
+    table `forecasts`, and with `links` "all" also the table `new` of each node's best new partners alone. A row has the
+    method, the step that is forecast, and the times in UTC from and until which it holds: `valid_to` is null where
+    windows have equal numbers of rows, and both are null on a log with integer steps.
 
     Args:
         snapshots: address of the snapshots.
@@ -120,16 +122,17 @@ def write_forecasts(
         with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
             forecast = fit_forecast(contender.title, fitted, past, seed=seed, candidates_of=candidate_pairs)
             tables = forecast.tables(k, kinds)
-        nodes = user_ids(opened, past.history)
+        nodes, validity = user_ids(opened, past.history), _validity(opened, contender.title, step)
         contents: dict[str, pl.DataFrame | bytes] = {
-            "forecasts" if kind == links else kind: _named(table, nodes, step + 1) for kind, table in tables.items()
+            "forecasts" if kind == links else kind: _named(table, nodes).with_columns(**validity)
+            for kind, table in tables.items()
         }
         if isinstance(forecast.score, ForecasterScore):
             gains = forecast.score.fitted.gains()
             contents["inputs"] = pl.DataFrame({"inputs": list(gains), "gain": list(gains.values())})
         return {**contents, FORECAST: json.dumps(forecast_record(forecast, fitted, seed=seed)).encode()}
 
-    code = (fit_forecast, forecast_record, candidate_pairs, *method_code(method))
+    code = (fit_forecast, forecast_record, candidate_pairs, next_window, *method_code(method))
     return made(opened, "forecasts", until=step, settings=settings, make=forecast_links, code=code, inputs=inputs)
 
 
@@ -163,11 +166,30 @@ def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> N
     return embed(prepared, weights, experiment.model, device=device())
 
 
-def _named(links: pl.DataFrame, nodes: pl.DataFrame, step: int) -> pl.DataFrame:
+def horizon_after(opened: Snapshots, step: int) -> Horizon:
+    """Give the window after a step, in the unit of the log's times."""
+    first, end = opened.time("start_time", 1), opened.time("end_time", step)
+    return next_window(first, end, Window.parse(opened.window), opened.time_unit)
+
+
+def _validity(opened: Snapshots, method: str, step: int) -> dict[str, pl.Expr]:
+    """Give the columns of a forecast as of a step that say whose it is and when it holds."""
+    horizon = horizon_after(opened, step)
+    times = {"valid_from": horizon.start, "valid_to": horizon.end}
+    if opened.time_unit == "step":
+        times = dict.fromkeys(times)
+    return {
+        "method": pl.lit(method),
+        "step": pl.lit(step + 1, pl.Int64),
+        **{name: pl.lit(time, pl.Int64).cast(pl.Datetime("us")) for name, time in times.items()},
+    }
+
+
+def _named(links: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     own = nodes.with_row_index("node").with_columns(pl.col("node").cast(pl.Int64))
     partner = own.rename({"node": "partner", "side": "partner_side", "id": "partner_id"})
     return (
         links.join(own, on="node", how="left", maintain_order="left")
         .join(partner, on="partner", how="left", maintain_order="left")
-        .select("side", "id", "rank", "partner_side", "partner_id", *FORECAST_COLUMNS, step=pl.lit(step, pl.Int64))
+        .select("side", "id", "rank", "partner_side", "partner_id", *FORECAST_COLUMNS)
     )

@@ -22,6 +22,8 @@ from dyformer.sampling.pairs import TooFewLinks
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 from dyformer.scoring import heads
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
+from dyformer.scoring.link_features import names
+from dyformer.scoring.reasons import reason
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
 GRAPH, UNTIL = growing_log(num_steps=7), 6
@@ -124,9 +126,19 @@ def test_reasons_are_the_largest_parts_of_the_linear_head(forecast: Forecast):
     for found, input_F in zip(forecast.score.reasons(source_P, target_P), inputs_PF, strict=True):
         part_F = (input_F - linear.mean_F) * linear.slope_F
         expected = [index for index in np.argsort(-part_F)[:3] if part_F[index] > 0]
-        from dyformer.scoring.link_features import names
+        own_names = names(directed=True)
+        assert found == [
+            reason(own_names[index], is_large=bool(input_F[index] > linear.mean_F[index])) for index in expected
+        ]
 
-        assert found == [names(directed=True)[index] for index in expected]
+
+def test_ranks_follow_the_score_and_probabilities_rise_with_it(forecast: Forecast):
+    top = forecast.top(5)
+    for _, rows in top.group_by("node"):
+        assert rows.sort("rank")["score"].is_sorted(descending=True)
+    by_score = top.sort("score")
+    assert by_score["probability"].is_sorted()
+    assert top["probability"].n_unique() < top["score"].n_unique()  # the steps of the calibration
 
 
 def test_a_baseline_forecasts_as_well_and_has_no_reasons():

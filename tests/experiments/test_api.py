@@ -74,7 +74,7 @@ def test_ten_lines_give_vectors_scores_and_top_links_by_the_users_ids(graph: Gra
     assert len(vectors) == 293
     assert vectors["vector"][0].len() == 16
     top = model.top(3, ids=["u0007", "u0002"])
-    assert top.columns == ["id", "rank", "partner", "probability", "linked_before", "evidence", "reasons"]
+    assert top.columns == ["id", "rank", "partner", "probability", "score", "linked_before", "evidence", "reasons"]
     assert set(top["id"]) == {"u0007", "u0002"}
     again = model.scores(top.select(source="id", target="partner"))
     np.testing.assert_allclose(again["probability"], top["probability"], rtol=1e-12)

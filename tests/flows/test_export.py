@@ -53,8 +53,12 @@ def test_files_have_the_published_tables(forecasts: str, snapshots: str, tmp_pat
     written = export("mylog", str(tmp_path / "out"))
     folder = tmp_path / "out" / "dataset=mylog"
     assert written == [str(folder / f"{name}.parquet") for name in ("forecasts", "vectors", "ledger")]
-    assert pl.read_parquet(folder / "forecasts.parquet").equals(read_table(forecasts, "forecasts"))
-    assert pl.read_parquet(folder / "vectors.parquet").equals(vectors)
+    written_forecasts = pl.read_parquet(folder / "forecasts.parquet")
+    assert written_forecasts.drop("published_at").equals(read_table(forecasts, "forecasts"))
+    assert {"valid_from", "valid_to", "method", "published_at", "score"} <= set(written_forecasts.columns)
+    written_vectors = pl.read_parquet(folder / "vectors.parquet")
+    assert written_vectors.drop("published_at").equals(vectors)
+    assert written_vectors["published_at"].null_count() == 0
     assert pl.read_parquet(folder / "ledger.parquet")["step"].to_list() == [6, 6]
     export("mylog", str(tmp_path / "out"), "csv")
     rows = pl.read_csv(folder / "vectors.csv")
@@ -65,7 +69,7 @@ def test_files_have_the_published_tables(forecasts: str, snapshots: str, tmp_pat
 def test_files_go_to_an_object_store(forecasts: str, s3_bucket: str, tmp_path: Path):
     [first, *_] = export("mylog", f"{s3_bucket}/{tmp_path.name}/out/")
     assert first == f"{s3_bucket}/{tmp_path.name}/out/dataset=mylog/forecasts.parquet"
-    assert pl.read_parquet(read_bytes(first)).equals(read_table(forecasts, "forecasts"))
+    assert pl.read_parquet(read_bytes(first)).drop("published_at").equals(read_table(forecasts, "forecasts"))
 
 
 def test_a_database_has_the_newest_forecasts_of_each_step(forecasts: str, tmp_path: Path):

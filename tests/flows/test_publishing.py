@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from test_promote import champion_skill, contender_of, grown, named, promoted, r
 
 from flows.cli import main
 from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.predict import write_forecasts
 from flows.tasks.publishing.champions import NoSuchChampion, champions, rollback
@@ -144,9 +146,10 @@ def test_forecasts_of_the_champion_alone_are_published_and_once(snapshots: str):
     assert publish(snapshots, L3, write_forecasts(snapshots, L3), None) is None  # there is no champion
     forecasts = published_by_l3(snapshots)
     assert published_by_l3(snapshots) == forecasts
-    assert publications(layout(), "mylog").rows() == [
-        (1, 1, "L3", 6, 60, layout().relative(forecasts), None, None, None, None, None),
-    ]
+    [row] = publications(layout(), "mylog").rows()
+    assert row[:11] == (1, 1, "L3", 6, 60, layout().relative(forecasts), None, None, None, None, None)
+    assert row[12:] == (None, None)  # the log has integer steps
+    assert abs(row[11] - datetime.now(UTC).replace(tzinfo=None)) < timedelta(minutes=5)
     assert publish(snapshots, Contender(title="EdgeBank (last)"), forecasts, None) is None
     assert latest(layout(), "mylog") == {"forecasts": forecasts}
 
@@ -160,7 +163,38 @@ def test_the_view_of_the_latest_forecasts_has_one_artifact_a_dataset(snapshots: 
     assert newest["step"].unique().to_list() == [7]
     assert_frame_equal(found.select(newest.columns), newest, check_row_order=False)
     assert found["dataset"].unique().to_list() == ["mylog"]
+    assert found["published_at"].unique().to_list() == publications(layout(), "mylog")["published_at"].to_list()[-1:]
     assert first != second
+
+
+@pytest.mark.parametrize(("window", "until"), [("1d", datetime.fromisoformat("2024-01-08")), ("6 equal", None)])
+def test_forecasts_have_the_times_for_which_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str, until: datetime | None
+):
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    days = [row.rsplit(",", 1) for step in range(1, 7) for row in rows_of(step)]
+    hours = [
+        f"{ends},{datetime.fromisoformat('2024-01-01') + timedelta(hours=2.4 * (int(time) - 10))}"
+        for ends, time in days
+    ]
+    file = tmp_path / "dated.csv"
+    file.write_text("source,target,time\n" + "\n".join(hours) + "\n")
+    ingest_log("dated", {"log": [str(file)], "window": window, "finished": True})
+    opened = open_snapshots(make_snapshots("dated"))
+    table = read_table(write_forecasts(opened.address, L3), "forecasts")
+    assert table.select("method", "step").unique().rows() == [("L3", 7)]
+    start = datetime.fromisoformat("1970-01-01") + timedelta(microseconds=opened.time("end_time", 6))
+    assert table.select("valid_from", "valid_to").unique().rows() == [(start, until)]
+
+
+def test_the_view_of_the_latest_new_forecasts_has_no_past_link(snapshots: str, tmp_path: Path):  # noqa: F811
+    published_by_l3(snapshots)
+    second = published_by_l3(grown(tmp_path, "second", rows_of(6)))
+    found, newest = query(layout(), "select * from latest_forecasts_new"), read_table(second, "new")
+    assert not newest.is_empty()
+    assert_frame_equal(found.select(newest.columns), newest, check_row_order=False)
+    assert not found["linked_before"].any()
+    assert sql("select bool_or(linked_before), count(distinct method) from latest_forecasts") == [(True, 1)]
 
 
 def test_the_ledger_has_what_came_of_each_publication_once_its_step_is_complete(

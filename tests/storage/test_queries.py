@@ -1,3 +1,4 @@
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -6,7 +7,7 @@ import pytest
 from dyformer.logs.events import ReadResult
 from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
-from storage.checksums import Damaged
+from storage.checksums import Damaged, write_record
 from storage.events.commits import append
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.layout import Layout
@@ -61,7 +62,8 @@ def test_every_artifact_is_a_view_with_its_keys(layout: Layout):
 
 def test_events_nodes_and_quarantine_are_views_of_all_logs(layout: Layout):
     found = query(layout, "select dataset, count(*), max(time) from events group by 1 order by 1")
-    assert found.rows() == [("2024", 3, 3), ("chat", 3, 3)]
+    newest = datetime.fromisoformat("1970-01-01T00:00:00.000003")
+    assert found.rows() == [("2024", 3, newest), ("chat", 3, newest)]
     assert query(layout, "select reason, raw from quarantine where dataset = 'chat'").rows() == [("time", "a,b,never")]
     joined = query(
         layout,
@@ -69,6 +71,25 @@ def test_events_nodes_and_quarantine_are_views_of_all_logs(layout: Layout):
         "where e.dataset = 'chat' group by 1 order by 1",
     )
     assert joined.rows() == [("a", 2), ("b", 1)]
+
+
+def test_times_are_timestamps_and_integer_steps_have_columns_of_their_own(layout: Layout):
+    write_record(layout.declaration("2024"), {"dataset": "2024", "time_unit": "step"})
+    address = layout.artifact("snapshots", "chat", version=1, settings="abc")
+    steps = pl.DataFrame({"step": [1], "start_time": [86_400_000_000], "end_time": [2 * 86_400_000_000]})
+    write_artifact(address, {"steps": steps}, lineage("snapshots"))
+    where = "where time > timestamp '1970-01-01' and source = 'b'"
+    assert query(layout, f"select typeof(time), time, time_step from events {where}").rows() == [
+        ("TIMESTAMP", datetime.fromisoformat("1970-01-01T00:00:00.000002"), None)
+    ]
+    found = query(
+        layout, "select distinct time, time_step, typeof(arrival) from events where dataset = '2024' order by 2"
+    )
+    assert found.rows() == [(None, 1, "TIMESTAMP"), (None, 2, "TIMESTAMP"), (None, 3, "TIMESTAMP")]
+    assert query(layout, "select start_time, end_time from snapshots_steps where dataset = 'chat'").rows() == [
+        (datetime.fromisoformat("1970-01-02"), datetime.fromisoformat("1970-01-03"))
+    ]
+    assert query(layout, "select typeof(arrival) from quarantine limit 1").rows() == [("TIMESTAMP",)]
 
 
 def test_a_part_of_an_artifact_is_in_no_view_and_is_named(layout: Layout):

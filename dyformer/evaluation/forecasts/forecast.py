@@ -34,11 +34,14 @@ FORECAST_SCHEMA = pl.Schema(
         "rank": pl.Int64(),
         "partner": pl.Int64(),
         "probability": pl.Float64(),
+        "score": pl.Float64(),
         "linked_before": pl.Boolean(),
         "evidence": pl.String(),
         "reasons": pl.List(pl.String()),
     }
 )
+FORECAST_COLUMNS = ("probability", "score", "linked_before", "evidence", "reasons")
+"""What is forecast of a pair; the other columns say which pair it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +75,9 @@ class Forecast:
 
         In a log with two sides the partner is of the other side. A pair counts as source -> target; the node is the
         source, except for the nodes of the second side, which are targets. `links` leaves only pairs that were never
-        linked before ("new") or only past ones ("repeat"). `evidence` is the level of the node's past partners. Equal
-        scores are ranked by node number. A node without an admissible partner has no row. Raises ValueError for k < 1,
+        linked before ("new") or only past ones ("repeat"). The ranks follow `score`, which orders pairs of one
+        probability, too; equal scores are ranked by node number. `evidence` is the level of the node's past partners. A
+        node without an admissible partner has no row. Raises ValueError for k < 1,
         for other `links`, and for unknown nodes.
         """
         return self.tables(k, (links,), query_A=query_A)[links]
@@ -100,6 +104,7 @@ class Forecast:
             "rank": rank_R,
             "partner": best.partner_R,
             "probability": self.calibration.probability(score_R[best_R]),
+            "score": score_R[best_R],
             "linked_before": best.linked_R,
             "evidence": evidence(num_partners(self.past.history.snapshots)[best.node_R]),
             "reasons": self._reasons(*ordered(self.past.history, best)),

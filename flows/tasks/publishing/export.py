@@ -8,11 +8,10 @@ from typing import Literal
 import polars as pl
 
 from storage import files
-from storage.artifacts.artifact import read_table
 from storage.database import DatabaseFailed, Target, is_database, replace_rows
 from storage.drop import check_dataset
 from storage.layout import Layout
-from storage.published import PUBLISHED_KINDS, check_one_space, latest, ledger
+from storage.published import PUBLISHED_KINDS, check_one_space, latest_tables, ledger
 
 Format = Literal["parquet", "csv"]
 
@@ -30,6 +29,8 @@ class NothingPublished(ValueError):
 
 def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
     """Write the forecasts and vectors that were published last, and the ledger; return the files or tables written.
+
+    Each row has `published_at`, and a forecast has `valid_from`, `valid_to` and `method`; all times are in UTC.
 
     In a folder or under an `s3://` prefix these are `dataset=NAME/forecasts.parquet`, `vectors.parquet` and
     `ledger.parquet`, or CSV, in which a list is JSON. In a database they are the tables `dyformer_forecasts`,
@@ -49,7 +50,8 @@ def export(dataset: str, to: str, kind: Format = "parquet") -> list[str]:
     _check(to)
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
-    tables = {name: read_table(address, name) for name, address in latest(layout, dataset).items()}
+    found = latest_tables(layout, dataset)
+    tables = {name: found[name][1].collect() for name in PUBLISHED_KINDS if name in found}
     if not tables:
         raise NothingPublished(f"{dataset} has published nothing yet: run `dyformer run {dataset}` first")
     if "vectors" in tables:

@@ -1,5 +1,6 @@
 """Forecasts and vectors of the champion -> the publication that names them, by which views and the ledger find them."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -9,7 +10,7 @@ from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_vectors
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.spaces import space_record
-from storage.artifacts.artifact import Lineage, digest, lineage_of, manifest
+from storage.artifacts.artifact import Lineage, digest, lineage_of, manifest, read_table
 from storage.artifacts.code import code_digest
 from storage.artifacts.made import planned
 from storage.champions import champion_lock, next_publication, replace_champion, tenure
@@ -37,10 +38,15 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
                 return None
             if {**(record.get("published") or {}), **addresses} == record.get("published"):
                 return _written(layout, dataset, record)
-            published = {"number": next_publication(record), "step": until + 1, **addresses}
+            published = {"number": next_publication(record), "step": until + 1, **addresses, "published_at": now()}
             if replace_champion(layout, dataset, {**record, "published": published}, stamp):
                 return _written(layout, dataset, {**record, "published": published})
     raise ChampionChanged(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
+
+
+def now() -> str:
+    """Give the present time in UTC, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def published_vectors(snapshots: str, model: str, seed: int = 0) -> str:
@@ -101,5 +107,18 @@ def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:
         max_event_time=made.max_event_time,
         inputs=inputs,
     )
-    table = pl.DataFrame([row | space], schema=PUBLICATION_SCHEMA)
-    return planned(layout, lineage).made(lambda: {PUBLICATIONS: table})
+
+    def table() -> pl.DataFrame:
+        times = _times(layout, published)  # no part of the lineage: an earlier version recorded none
+        return pl.DataFrame([row | space | times], schema=PUBLICATION_SCHEMA)
+
+    return planned(layout, lineage).made(lambda: {PUBLICATIONS: table()})
+
+
+def _times(layout: Layout, published: dict[str, Any]) -> dict[str, datetime | None]:
+    """Give the time of a publication, and the times from and until which its forecasts hold; null where not known."""
+    at = published.get("published_at")
+    newest = read_table(layout.absolute(published["forecasts"]), "forecasts").head(1).to_dicts()
+    first = newest[0] if newest else {}
+    holds = {name: first.get(name) for name in ("valid_from", "valid_to")}
+    return {"published_at": None if at is None else datetime.fromisoformat(at).replace(tzinfo=None), **holds}
