@@ -84,6 +84,9 @@ READING_OPTIONS: dict[str, Any] = {
     "finished": _option(
         bool, "--finished/--growing", help="whether no more rows will come, so that the last window is complete, too"
     ),
+    "new_ids": _option(
+        bool, "--new-ids/--known-ids", help="whether a later file may have other ids only, such as those of sessions"
+    ),
     "drop_duplicates": Annotated[
         bool, typer.Option("--drop-duplicates", help="drop exact repeats of a row", rich_help_panel=READING_PANEL)
     ],

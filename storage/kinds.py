@@ -67,6 +67,7 @@ class Declaration(BaseModel, strict=True):
     window: str = ""
     lateness: str = "0"
     finished: bool | None = None
+    new_ids: bool | None = None
     drop_duplicates: bool | None = None
     forms: list[LogForm] = []
     dataset: str | None = None

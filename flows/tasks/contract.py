@@ -39,7 +39,8 @@ def check_contract(
     """Raise ForeignLog for new files whose form, times or ids do not fit those of the dataset's rows.
 
     A property of the form that the call names may differ. If the dataset has no rows, the times of the files are
-    compared with those of the first. With `force` in `reading`, nothing is compared.
+    compared with those of the first. Ids are not compared in a log that is declared to have new ones. With `force` in
+    `reading`, nothing is compared.
     """
     if reading.get("force"):
         return
@@ -56,7 +57,8 @@ def check_contract(
         time_difference(median, times, plan.time_unit) if times else unit_difference(median, medians[0], plan.time_unit)
         for median in medians
     ]
-    of_ids = _id_differences(layout, dataset, samples) if times else []
+    has_new = reading.get("new_ids", (declaration(layout, dataset) or {}).get("new_ids"))
+    of_ids = _id_differences(layout, dataset, samples) if times and not has_new else []
     differences = [[sentence for sentence in pair if sentence] for pair in zip_longest(of_times, of_ids)]
     _check(dataset, dict(zip(names, differences, strict=True)))
 
@@ -69,7 +71,7 @@ def _check(dataset: str, differences: Mapping[str, Sequence[str]]) -> None:
     more = f"; and {len(wrong) - MAX_NAMED} more files" if len(wrong) > MAX_NAMED else ""
     raise ForeignLog(
         f"this log does not continue dataset {dataset!r}: {found}{more}. Nothing was committed; ingest it under another"
-        " name, or insist with `force`"
+        " name, or insist with `force` (with `new_ids` where ids alone are other ones, such as those of sessions)"
     )
 
 

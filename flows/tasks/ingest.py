@@ -144,7 +144,7 @@ def _record(
     results: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Give what is declared about a log: what was declared before, and what this call changes."""
-    named = {name: reading[name] for name in ("lateness", "finished") if name in reading}
+    named = {name: reading[name] for name in ("lateness", "finished", "new_ids") if name in reading}
     before = declaration(layout, dataset) or {}
     drops = {}
     if plan is not None:

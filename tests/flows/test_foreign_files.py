@@ -124,6 +124,21 @@ FOREIGN = {
 }
 
 
+def test_new_ids_are_declared_once_and_the_other_checks_stay(ingest: Ingest):
+    Path("first.log").write_text(BASES["s"])
+    Path("second.log").write_text(HEADER + rows(prefix="x"))
+    Path("third.log").write_text(HEADER + rows(prefix="y", at=range(600, 900)))
+    Path("later.log").write_text(HEADER + rows(lambda row: seconds(row) * 1_000, at=range(600, 900), prefix="z"))
+    ingest("first.log")
+    code, output = ingest("second.log")
+    assert code == 1
+    assert "(with --new-ids where ids alone are other ones" in output
+    assert ingest("second.log", "--new-ids")[0] == 0
+    assert ingest("third.log")[0] == 0  # it is declared
+    assert ingest("later.log")[0] == 1
+    assert counted() == (3, 3)
+
+
 def test_a_foreign_file_that_was_insisted_on_is_taken_back_with_its_form(ingest: Ingest, command: Ingest):
     base, text, named = FOREIGN["other names"]
     Path("first.log").write_text(BASES[base])
