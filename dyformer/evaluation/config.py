@@ -41,6 +41,13 @@ class PromotionConfig:
         "worse; none: all queries count alone",
     )
 
+    tie: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="difference in the metric up to which a cheaper method publishes, if it is not significantly worse",
+    )
+
     @property
     def slice_names(self) -> tuple[str, ...]:
         """The names in `slices`."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from dyformer.evaluation.config import METRIC_TITLES, PromotionConfig
+from dyformer.evaluation.costs import FORECASTER_WITHOUT, cost, has_vectors, is_simple
 from dyformer.evaluation.query_slices import KNOWN, query_slices
 from dyformer.evaluation.ranking_rows import MIXED, StepMetric, query_means, query_resamples, ranks_of
 from dyformer.evaluation.scored_queries import ScoredQueries
@@ -33,6 +34,16 @@ class Difference(NamedTuple):
     num_queries: int
 
 
+class Gain(NamedTuple):
+    """How much better one method is than another one over the same queries, with an interval of the rule's level."""
+
+    method: str
+    value: float  # of the rule's metric
+    other: str
+    other_value: float
+    difference: Difference
+
+
 class Decision(NamedTuple):
     """The method that is champion from now on, and why."""
 
@@ -42,6 +53,9 @@ class Decision(NamedTuple):
     compared: tuple[str, str] | None
     num_tests: int  # of the winner so far, those of this step among them
     reason: str
+    tied: str | None = None  # a more expensive method that the winner is as good as
+    gain: Gain | None = None  # of the winner over the best simple method, None if it is that one
+    vectors: Gain | None = None  # of the challenger over the forecaster without vectors
 
 
 class _Verdict(NamedTuple):
@@ -88,6 +102,21 @@ class _Paired:
             return _Verdict(False, difference, f"{interval} lies above 0, but that of the slice {lost[0]} below 0")
         return _Verdict(True, difference, f"{interval} lies above 0")
 
+    def gain(self, first: str, second: str) -> Gain:
+        """Compare two methods by an interval of the rule's own level, which is a description and no test."""
+        difference = self.difference(first, second, self.rule.level)
+        return Gain(first, self.value(first), second, self.value(second), difference)
+
+    def is_tie(self, first: str, second: str) -> bool:
+        """Whether the second method is as good as the first one: no worse by more than `tie`, and nowhere clearly.
+
+        The interval alone would not do: with few queries it holds 0 for nearly all methods.
+        """
+        if not self.difference(first, second, self.rule.level).mean <= self.rule.tie:
+            return False
+        parts = [KNOWN, *(part for part in self.rule.slice_names if part in self.means)]
+        return not any(self.difference(first, second, self.rule.level, part).low > 0 for part in parts)
+
 
 def level_of_test(level: float, number: int) -> float:
     """Give the level of the interval in the `number`-th test of one champion, from 1.
@@ -110,7 +139,8 @@ def decide(
 
     The challenger replaces the champion where it is better by `rule`; without one it becomes champion. The best
     of the baselines replaces the winner by the same rule. Because it is the best of several, the level of its interval
-    has Bonferroni's correction for their number. Each method has a title of its own; the champion may be one of
+    has Bonferroni's correction for their number. At last the cheapest of the methods that tie with the winner takes its
+    position (`dyformer.evaluation.costs`). Each method has a title of its own; the champion may be one of
     `baselines`. `graph` holds the steps before that of the queries, `num_tests` is the number of earlier tests of the
     champion. Raises ValueError for scores of other queries.
     """
@@ -122,12 +152,38 @@ def decide(
     titles = [each.method for each in baselines]
     if champion is None:
         taken = Decision(challenger.method, paired.value(challenger.method), None, None, 0, NO_CHAMPION)
-        return _with_baselines(taken, titles, paired)
+        return _compared(_cheapest(_with_baselines(taken, titles, paired), titles, paired), challenger, paired)
     verdict = paired.verdict(challenger.method, champion.method, level_of_test(rule.level, num_tests + 1))
     winner, number = (challenger.method, 0) if verdict.is_better else (champion.method, num_tests)
     compared = challenger.method, champion.method
     decision = Decision(winner, paired.value(winner), verdict.difference, compared, number, verdict.reason)
-    return _with_baselines(decision, titles, paired)
+    return _compared(_cheapest(_with_baselines(decision, titles, paired), titles, paired), challenger, paired)
+
+
+def _cheapest(decision: Decision, titles: Sequence[str], paired: _Paired) -> Decision:
+    """Replace the winner by the cheapest baseline that ties with it, the better one of two that cost as much."""
+    winner = decision.winner
+    ties = [title for title in titles if cost(title) < cost(winner) and paired.is_tie(winner, title)]
+    if not ties:
+        return decision
+    cheapest = min(ties, key=lambda title: (cost(title), -paired.value(title)))
+    difference = paired.difference(cheapest, winner, paired.rule.level)
+    reason = (
+        f"{cheapest} costs less than {winner} and is as good: its {METRIC_TITLES[paired.rule.metric]} is at most"
+        f" {paired.rule.tie:g} lower, and not significantly"
+    )
+    return Decision(cheapest, paired.value(cheapest), difference, (cheapest, winner), 0, reason, tied=winner)
+
+
+def _compared(decision: Decision, challenger: ScoredQueries, paired: _Paired) -> Decision:
+    """Describe how much better the winner is than the best simple method, and the challenger for its vectors."""
+    methods = paired.means[KNOWN]
+    simple = max(filter(is_simple, methods), key=paired.value, default=None)
+    if simple is not None and simple != decision.winner:
+        decision = decision._replace(gain=paired.gain(decision.winner, simple))
+    if has_vectors(challenger.method) and FORECASTER_WITHOUT in methods:
+        decision = decision._replace(vectors=paired.gain(challenger.method, FORECASTER_WITHOUT))
+    return decision
 
 
 def _with_baselines(decision: Decision, titles: Sequence[str], paired: _Paired) -> Decision:

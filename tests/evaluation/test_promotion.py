@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from dyformer.evaluation.config import SLICES, PromotionConfig
+from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.evaluation.promotion import MIN_QUERIES, NO_CHAMPION, decide, level_of_test
 from dyformer.evaluation.ranking_rows import query_resamples
 from dyformer.evaluation.scored_queries import ScoredQueries
@@ -159,7 +160,7 @@ def test_the_best_baseline_replaces_the_winner_where_it_is_significantly_better(
     assert decision.difference.low > 0
     assert decision.difference.level == pytest.approx(1 - 0.05 / 6 / 3)  # the second test, one of three baselines
     for first in (None, champion):
-        equal = [replace(mine, method=name) for name in ("L3", "Recency")]
+        equal = [replace(mine, method=name) for name in ("Paths", "Recency")]
         decision = decide(mine, first, equal, GRAPH, RULE)
         assert decision.winner == ("mine" if first is None else "champion")
 
@@ -299,3 +300,83 @@ def test_every_slice_that_queries_have_may_be_named_and_no_other():
     for wrong in ("nwe", "known", "new,", ""):
         with pytest.raises(ValueError, match="no slice"):
             PromotionConfig(slices=wrong)
+
+
+# Ties, by planted scores: a method that is as good as a more expensive one publishes.
+
+WITH, WITHOUT, TREES, RECENCY = (
+    "Forecaster with DyFormer",
+    FORECASTER_WITHOUT,
+    "Boosted trees on pair features",
+    "Contact recency",
+)
+
+
+def same_as(method: ScoredQueries, name: str, shift_Q: np.ndarray | float = 0.0) -> ScoredQueries:
+    """The scores of a method under another name, those of the true pairs shifted."""
+    score_S = method.score_S.copy()
+    score_S[method.queries.pairs.position_Q] += shift_Q
+    return replace(method, method=name, score_S=score_S)
+
+
+FORECASTER = scored(WITH, QUERIES, 1.0)
+WORSE = same_as(FORECASTER, RECENCY, -1.0)
+
+
+def test_a_tie_goes_to_the_cheaper_method():
+    decision = decide(FORECASTER, None, [same_as(FORECASTER, WITHOUT), WORSE], GRAPH, RULE)
+    assert (decision.winner, decision.tied, decision.num_tests) == (WITHOUT, WITH, 0)
+    assert decision.compared == (WITHOUT, WITH)
+    assert decision.difference is not None
+    assert decision.difference[:3] == (0, 0, 0)
+    assert f"{WITHOUT} costs less than {WITH}" in decision.reason
+
+
+def test_the_cheapest_of_several_ties_publishes():
+    equal = [same_as(FORECASTER, title) for title in (TREES, WITHOUT, RECENCY)]
+    assert decide(FORECASTER, None, equal, GRAPH, RULE).winner == RECENCY
+    assert decide(FORECASTER, None, equal[:2], GRAPH, RULE).winner == TREES
+
+
+def test_a_more_expensive_method_that_is_better_publishes():
+    """Better than the tie allows, whether significantly or not; or by less, but significantly."""
+    decision = decide(FORECASTER, None, [same_as(FORECASTER, WITHOUT, -1.0)], GRAPH, RULE)
+    assert (decision.winner, decision.tied) == (WITH, None)
+    hardly = scored(WITHOUT, QUERIES, 0.9)
+    gain = decide(FORECASTER, None, [hardly], GRAPH, RULE).vectors
+    assert gain is not None
+    assert gain.difference.low < 0 < gain.difference.mean
+    just_allowed = PromotionConfig(tie=gain.difference.mean + 1e-9)
+    assert decide(FORECASTER, None, [hardly], GRAPH, just_allowed).winner == WITHOUT
+    just_too_much = PromotionConfig(tie=gain.difference.mean - 1e-9)
+    assert decide(FORECASTER, None, [hardly], GRAPH, just_too_much).winner == WITH
+    clearly = same_as(FORECASTER, WITHOUT, -0.3)
+    assert decide(FORECASTER, None, [clearly], GRAPH, PromotionConfig(tie=1.0)).winner == WITH
+
+
+def test_a_tie_is_none_where_a_slice_is_clearly_worse():
+    uneven = same_as(FORECASTER, WITHOUT, np.where(QUERIES.new_Q, -1.5, 3.0))
+    all_slices = PromotionConfig(slices=None, tie=1.0)
+    assert decide(FORECASTER, None, [uneven], GRAPH, all_slices).winner == WITHOUT
+    assert decide(FORECASTER, None, [uneven], GRAPH, PromotionConfig(slices="new", tie=1.0)).winner == WITH
+
+
+def test_a_champion_that_ties_with_a_cheaper_method_is_replaced():
+    champion = same_as(FORECASTER, "champion")
+    decision = decide(scored(WITH, QUERIES, 0.2), champion, [same_as(champion, WITHOUT)], GRAPH, RULE, num_tests=3)
+    assert (decision.winner, decision.tied, decision.num_tests) == (WITHOUT, "champion", 0)
+
+
+def test_the_gain_over_the_best_simple_method_and_of_the_vectors_is_described():
+    without = same_as(FORECASTER, WITHOUT, -1.0)
+    decision = decide(FORECASTER, None, [without, WORSE, scored("L3", QUERIES, 0.5)], GRAPH, RULE)
+    assert decision.gain is not None
+    assert decision.vectors is not None
+    assert (decision.winner, decision.gain.method, decision.gain.other) == (WITH, WITH, "L3")
+    mean = {name: reciprocal_ranks(own).mean() for name, own in (("with", FORECASTER), ("without", without))}
+    assert (decision.vectors.method, decision.vectors.other) == (WITH, WITHOUT)
+    assert decision.vectors.value == pytest.approx(mean["with"])
+    assert decision.vectors.difference.mean == pytest.approx(mean["with"] - mean["without"])
+    assert decision.vectors.difference.level == RULE.level  # that of a description, not of a test
+    simple = decide(scored("L3", QUERIES, 1.0), None, [scored("L3", QUERIES, 1.0), WORSE], GRAPH, RULE)
+    assert (simple.winner, simple.gain, simple.vectors) == ("L3", None, None)

@@ -9,7 +9,7 @@ import numpy as np
 from dyformer.embedder import Scorer
 from dyformer.evaluation.config import PromotionConfig
 from dyformer.evaluation.fitting import FORECASTER_WITH
-from dyformer.evaluation.promotion import Decision, decide
+from dyformer.evaluation.promotion import Decision, Gain, decide
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.scored_queries import ScoredQueries, from_table
 from dyformer.experiments.methods import METHODS
@@ -79,7 +79,9 @@ def promote_if_better(
     Returns:
         promoted: whether the contender is champion now because of this step; champion, previous: title and models;
         difference: low, mean and high of the difference in the metric between the two methods of `compared`, or None;
-        metric; num_queries; level: of the interval; reason.
+        metric; num_queries; level: of the interval; reason; tied: the more expensive method that the champion is as
+        good as; gain: of the champion over the best simple method (method, value, other, other_value, difference); and
+        vectors: of the challenger over the forecaster without vectors; None where they are not known.
     """
     opened = open_snapshots(snapshots)
     given = _Given(opened, queries, read_queries(queries), rankings, seed)
@@ -177,6 +179,8 @@ def _tested(
     decision = decide(challenger, champion, _without_models(given, challenger.method), graph, rule, num_tests)
     notes = [each for each in (note, problem) if each is not None]
     decision = decision._replace(reason="; ".join([*notes, decision.reason]))
+    if record is not None and champion is not None:
+        decision = _titled(decision, champion.method, record["title"])
     is_same = champion is not None and decision.winner == champion.method
     if record is not None and is_same and decision.difference is None:
         return _outcome(record, record, decision.reason), None  # so that a later test on more queries is the first
@@ -295,7 +299,26 @@ def _outcome(
         "num_queries": None if tested is None else tested.num_queries,
         "level": None if tested is None else tested.level,
         "reason": reason,
+        "tied": None if decision is None else decision.tied,
+        "gain": None if decision is None else _gain(decision.gain),
+        "vectors": None if decision is None else _gain(decision.vectors),
     }
+
+
+def _titled(decision: Decision, name: str, title: str) -> Decision:
+    """Give the champion its title where it is described; the winner stays under the name that it is compared by."""
+    gain, tied = decision.gain, decision.tied
+    if gain is not None and gain.method == name:
+        gain = gain._replace(method=title)
+    return decision._replace(gain=gain, tied=title if tied == name else tied)
+
+
+def _gain(gain: Gain | None) -> dict[str, Any] | None:
+    """Write a comparison as plain values; its interval is null where all queries are those of one source or target."""
+    if gain is None:
+        return None
+    interval = list(gain.difference[:3]) if np.isfinite(gain.difference[:3]).all() else None
+    return {**gain._asdict(), "difference": interval, "num_queries": gain.difference.num_queries}
 
 
 def _named(record: dict[str, Any] | None) -> dict[str, Any] | None:
