@@ -60,10 +60,9 @@ def results(
     made, evaluate = [], evaluate_group if protocol.own_process else evaluate_task
     models_of: Models = defaultdict(dict)
     for units, seed in jobs:
-        if protocol.draw is not None:
-            for unit in units:
-                draw_task(snapshots, protocol, unit, seed)
         posed = Posed(snapshots=snapshots, protocol=protocol, units=units, seed=seed, experiment=experiment)
+        if protocol.draw is not None:
+            draw_task(posed)
         for titles in groups_of(methods):
             group = {title: methods[title] for title in titles}
             method, models = group[titles[0]], ()
@@ -108,7 +107,7 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
     """
     evaluated, experiment = protocol_of(protocol).changed(settings or {}), experiment_of(dataset, changes)
     experiment = experiment.check_interactions() if evaluated.reads_interactions else experiment
-    named = methods if isinstance(methods, dict) else None if methods is None else resolved(methods)
+    named = methods if isinstance(methods, dict) else None if methods is None else resolved(methods, evaluated.methods)
     named = check_kinds(default_methods(evaluated.methods) if named is None else named, evaluated)
     snapshots = ingest(dataset, reading)["snapshots"]
     units = units_of(snapshots, evaluated, steps)

@@ -1,5 +1,6 @@
 """The command `benchmark`: methods on every step of a protocol, or an experiment of the paper on several logs."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,6 @@ import typer
 from dyformer.evaluation.protocols import PROTOCOLS
 from flows.console import plain_steps, print_frame, print_tables, write_json
 from flows.options import (
-    EVENTS,
     Changes,
     Epochs,
     JsonFile,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dyformer.experiments.tables import PrintedTable
 
 STUDY_PANEL = "Experiments of the paper"
+VISIBLE = "visible"  # the setting of a protocol that has an option of its own
 
 
 @with_reading
@@ -53,7 +54,7 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         typer.Option(
             help="how methods are compared (--list describes each); its own settings: --set PROTOCOL.NAME=VALUE",
             callback=known_protocol,
-            metavar=f"[{'|'.join([*PROTOCOLS, EVENTS])}]",
+            metavar=f"[{'|'.join(PROTOCOLS)}]",
         ),
     ] = "paper",
     visible: Annotated[
@@ -120,44 +121,9 @@ def benchmark(  # noqa: PLR0913, because each option is an argument
         raise typer.BadParameter("name a DATASET, or an experiment by --experiment (--list has their names)")
     elif datasets is not None or out is not None or parallel > 1:
         raise typer.BadParameter("--datasets, --out and --parallel belong to --experiment")
-    elif protocol == EVENTS:
-        wrong = {"--steps": steps, "--epochs": epochs, "--set": changes}
-        if any(wrong.values()):
-            named = " and ".join(option for option, value in wrong.items() if value)
-            raise typer.BadParameter(f"the protocol tgb ranks all events and has no such settings: leave {named} out")
-        _run_events(dataset, reading, seeds, methods, visible or "strict", json_file)
-    elif visible is not None:
-        raise typer.BadParameter("--visible belongs to --protocol tgb")
     else:
+        changes = [*(changes or []), *([] if visible is None else [f"{protocol}.{VISIBLE}={visible}"])]
         _run_protocol(dataset, reading, steps, seeds, protocol, methods, epochs, changes, json_file)
-
-
-def _run_events(
-    dataset: str,
-    reading: dict[str, Any],
-    seeds: int,
-    methods: list[str] | None,
-    visible: str,
-    json_file: Path | None,
-) -> None:
-    """Rank all validation and test events by methods and print the table."""
-    check_titles(methods)
-    from dyformer.evaluation.events.splits import Visibility
-    from flows.tasks.methods import event_methods
-
-    event_methods(methods)
-    Visibility.parse(visible)  # refused before anything is committed
-    ingested(dataset, reading)
-    announce()
-    from dyformer.experiments.event_tables import printed_events
-    from flows.event_benchmark import tgb
-    from flows.tasks.evaluation.events import event_metrics
-
-    made = tgb(dataset, reading, seeds, methods, visible)
-    rows, _ = event_metrics(made["scores"], made["snapshots"])
-    print_tables([printed_events(rows, dataset)])
-    if json_file is not None:
-        write_json(json_file, rows.to_dicts())
 
 
 def _run_protocol(  # noqa: PLR0913, because each option is an argument
@@ -173,36 +139,49 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
 ) -> None:
     """Run the benchmark of a protocol on one dataset and print its tables."""
     check_titles(methods)
-    from dyformer.evaluation.protocols import protocol_of
-
-    own, changes = protocol_settings(protocol, changes)
-    experiment = experiment_from(dataset, with_cap(changes, epochs))  # refused before anything is committed
-    evaluated = protocol_of(protocol).changed(own)
-    if evaluated.reads_interactions:
-        experiment = experiment.check_interactions()
-    from dyformer.evaluation.protocols.protocol import wanted_steps
-    from dyformer.experiments.changes import check_effect
-    from dyformer.experiments.methods import Variation
+    own, rest = protocol_settings(protocol, changes)
+    evaluated, experiment, chosen = _checked(dataset, protocol, own, methods, with_cap(rest, epochs))
+    from dyformer.evaluation.protocols.protocol import check_has_steps, wanted_steps
     from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
-    from flows.tasks.methods import benchmark_methods
     from flows.tasks.snapshots import check_range
 
-    chosen = benchmark_methods(methods, evaluated)
-    check_effect(changed_names(with_cap(changes, epochs)), chosen.values())
-    for variation in chosen.values() if evaluated.reads_interactions else ():
-        if isinstance(variation, Variation):
-            variation.changed(experiment).check_interactions()
+    check_has_steps(evaluated, steps)
     wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
-    ingested(dataset, reading, lambda num_steps: check_range(dataset, wanted, FIRST_EVALUATED_STEP, num_steps))
+    has_enough = partial(check_range, dataset, wanted, FIRST_EVALUATED_STEP) if evaluated.unit == "step" else None
+    ingested(dataset, reading, has_enough)
     announce()
     from flows.benchmark import benchmark as flow
-    from flows.tasks.evaluation.evaluate import read_metrics
+    from flows.tasks.evaluation.evaluate import read_metrics, read_written
 
     made = flow(dataset, reading, steps, seeds, experiment, chosen, None, protocol, own)
     rows = read_metrics(made["metrics"])
     print_tables(tables_of(evaluated, made["snapshots"], rows, experiment, list(chosen)))
     if json_file is not None:
-        write_json(json_file, plain_steps(rows))
+        write_json(json_file, plain_steps(read_written(made["metrics"], evaluated)))
+
+
+def _checked(
+    dataset: str, protocol: str, own: dict[str, str], methods: list[str] | None, changes: list[str]
+) -> "tuple[Protocol, Experiment, dict[str, Any]]":
+    """Give the protocol with its own settings, the experiment and the methods, refused before anything is committed."""
+    from dyformer.evaluation.protocols import protocol_of
+
+    experiment, evaluated = experiment_from(dataset, changes), protocol_of(protocol)
+    if VISIBLE in own and VISIBLE not in evaluated.settings:
+        raise typer.BadParameter("--visible belongs to --protocol tgb")
+    evaluated = evaluated.changed(own)
+    if evaluated.reads_interactions:
+        experiment = experiment.check_interactions()
+    from dyformer.experiments.changes import check_effect
+    from dyformer.experiments.methods import Variation
+    from flows.tasks.methods import benchmark_methods
+
+    chosen = benchmark_methods(methods, evaluated)
+    check_effect(changed_names(changes), chosen.values())
+    for variation in chosen.values() if evaluated.reads_interactions else ():
+        if isinstance(variation, Variation):
+            variation.changed(experiment).check_interactions()
+    return evaluated, experiment, chosen
 
 
 def protocol_settings(protocol: str, changes: list[str] | None) -> tuple[dict[str, str], list[str]]:

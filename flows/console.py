@@ -191,8 +191,11 @@ def _keys(address: str) -> str:
 
 
 def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:
-    """Return a row for each metric; its step is a number, `micro` or `macro`."""
-    return [{**row, "step": int(row["step"]) if row["step"].isdecimal() else row["step"]} for row in metrics.to_dicts()]
+    """Return a row for each metric; a step is a number, `micro` or `macro`."""
+    rows = metrics.to_dicts()
+    for row in rows:
+        row |= {"step": int(row["step"])} if row.get("step", "").isdecimal() else {}
+    return rows
 
 
 def print_no_progress() -> None:

@@ -39,7 +39,6 @@ AsOf = Annotated[
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
-EVENTS = "tgb"  # the protocol of ranks as of every event, which has a flow of its own
 LinksName = Literal["all", "new", "repeat"]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -168,8 +167,7 @@ def known_protocol(name: str) -> str:
     from dyformer.evaluation.protocols import UnknownProtocol, check_name
 
     try:
-        if name != EVENTS:
-            check_name(name)
+        check_name(name)
     except UnknownProtocol as error:
         raise typer.BadParameter(str(error)) from None
     return name

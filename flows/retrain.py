@@ -181,10 +181,10 @@ def _promoted(
     if step not in rankable_steps(open_snapshots(snapshots)):
         reason = f"step {step} cannot be ranked: it has no link between known nodes, or no step before it has one"
         return [], unranked(snapshots, reason)
-    queries = draw_task(snapshots, PREQUENTIAL, step, seed)
+    posed = Posed(snapshots=snapshots, protocol=PREQUENTIAL, units=(step,), seed=seed, experiment=experiment)
+    queries = draw_task(posed)
     assert queries is not None, "the protocol draws queries"
     scorers = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
-    posed = Posed(snapshots=snapshots, protocol=PREQUENTIAL, units=(step,), seed=seed, experiment=experiment)
     rankings = [
         evaluate_task(posed, Group({METHOD: None}, contender.models)),
         evaluate_task(posed, Group(scorers)),

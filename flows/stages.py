@@ -32,7 +32,7 @@ ingest_task = stored_task(name="ingest log", task_run_name="ingest {dataset}")(i
 snapshots_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_snapshots)
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(make_complete_snapshots)
 prepare_task = stored_task(name="prepare tables", task_run_name="tables until step {until}")(prepare_tables)
-draw_task = stored_task(name="draw", task_run_name="{protocol.name}: {unit}")(draw)
+draw_task = stored_task(name="draw", task_run_name="{posed.protocol.name}: {posed}")(draw)
 evaluate_task = stored_task(name="evaluate", task_run_name="{group} on {posed}, {posed.protocol.name}")(evaluate_group)
 baselines_task = stored_task(name="evaluate baselines", task_run_name="baselines on step {step}")(evaluate_baselines)
 metrics_task = stored_task(name="measure", task_run_name="metrics of {protocol.name}")(measure)

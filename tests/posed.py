@@ -46,7 +46,7 @@ def baselines_on(snapshots: str, step: int, seed: int = 0) -> str:
 
 def write_queries(snapshots: str, step: int, seed: int = 0) -> str:
     """Draw the queries of a step."""
-    address = draw(snapshots, protocol_of("prequential"), step, seed)
+    address = draw(_posed(snapshots, step, seed, "prequential"))
     assert address is not None
     return address
 
@@ -55,7 +55,7 @@ def rank_methods(
     snapshots: str, queries: str, names: Sequence[str], experiment: Experiment | None = None, seed: int = 0
 ) -> str:
     """Fit methods on what is known before the step of queries, and score these."""
-    step = lineage_of(queries).settings["unit"]
+    [step] = lineage_of(queries).settings["units"]
     return evaluate_methods(snapshots, names, step, experiment, seed, protocol="prequential")
 
 
@@ -63,7 +63,7 @@ def rank_model(
     snapshots: str, queries: str, model: str, method: str = "DyFormer", seed: int = 0, older: tuple[str, ...] = ()
 ) -> str:
     """Score queries by stored weights."""
-    step = lineage_of(queries).settings["unit"]
+    [step] = lineage_of(queries).settings["units"]
     return evaluate_model(snapshots, model, step, method, seed, older, protocol="prequential")
 
 

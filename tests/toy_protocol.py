@@ -10,7 +10,7 @@ from dyformer.embedder import Scorer
 from dyformer.evaluation.labelled_steps import labelled_steps
 from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.protocols.prequential import rankable_steps
-from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables
+from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables, one_of
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 
@@ -85,6 +85,6 @@ PROTOCOL = Protocol(
             measure="fraction above",
         ),
     ),
-    settings={"mirrored": ("no", "yes")},
+    settings={"mirrored": one_of("no", "yes")},
     main=Cell("above", "random", "all"),
 )

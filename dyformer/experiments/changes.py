@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from dyformer.embedder import EPOCHS
+from dyformer.embedder import EPOCHS, Ranker
 from dyformer.experiments.methods import TrainingStage, Variation
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 
@@ -39,14 +39,15 @@ def settings_of(method: Any, experiment: Experiment) -> dict[str, Any]:
     """Give the settings with which a method is trained and evaluated, those of a part nested, as in as_record.
 
     DyFormer's are those of the experiment with its own changes; another method's are its fields, and the experiment's
-    `graph.*`. Numbers of epochs are those after the cap of `max_epochs`, for which `method` is one of `capped`.
+    `graph.*`, which a ranker of events does not read. Numbers of epochs are those after the cap of `max_epochs`, for
+    which `method` is one of `capped`.
     """
     if isinstance(method, Variation | TrainingStage):
         return as_record(method.changed(experiment).capped, READ[:-1])
     own = (
         {each.name: getattr(method, each.name) for each in fields(method) if each.init} if is_dataclass(method) else {}
     )
-    return {**as_record(experiment, "graph"), **own}
+    return own if isinstance(method, Ranker) else {**as_record(experiment, "graph"), **own}
 
 
 def _reads(method: Any, name: str) -> bool:
@@ -56,7 +57,7 @@ def _reads(method: Any, name: str) -> bool:
         return part in READ and not method.sets(name)
     if part == "max_epochs":
         return is_dataclass(method) and any(each.name in EPOCHS for each in fields(method) if each.init)
-    return part == "graph"
+    return part == "graph" and not isinstance(method, Ranker)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

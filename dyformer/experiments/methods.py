@@ -34,15 +34,20 @@ Method = Embedder | Scorer
 
 PUBLISHED_TITLE = "DyFormer (as published)"
 
-EXPECTED = (
-    "expected a class (or an object) with fit(graph, *, seed), which returns a function from nodes to vectors, "
-    "or with fit_pairs(graph, labelled), which returns a function from pairs to scores"
-)
+USUAL_KINDS: tuple[type, ...] = (Embedder, Scorer)
+"""Interfaces of the methods that forecast links."""
 
-RANKER_EXPECTED = (
-    "expected a class (or an object) with fit_events(log, training, validation, *, seed), which returns a function "
-    "from a log and queries to scores"
-)
+CALLS: dict[type, tuple[str, int, dict[str, int], str]] = {
+    Embedder: ("fit", 1, {"seed": 0}, "fit(graph, *, seed), which returns a function from nodes to vectors"),
+    Scorer: ("fit_pairs", 2, {}, "fit_pairs(graph, labelled), which returns a function from pairs to scores"),
+    Ranker: (
+        "fit_events",
+        3,
+        {"seed": 0},
+        "fit_events(log, training, validation, *, seed), which returns a function from a log and queries to scores",
+    ),
+}
+"""The function of each interface, the number of its arguments, those that are named, and the function in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +220,7 @@ EVENT_METHODS: dict[str, Ranker] = {
 """Methods that rank a source's candidates as of every event."""
 
 
-EVENT_BASELINES = frozenset(title for title, method in EVENT_METHODS.items() if not isinstance(method, EventForecaster))
+BASELINES = frozenset(title for title, method in EVENT_METHODS.items() if not isinstance(method, EventForecaster))
 """Titles of the baselines among them."""
 
 
@@ -225,7 +230,9 @@ BASELINES = frozenset(title for title, method in METHODS.items() if not isinstan
 
 def baselines_of(kinds: tuple[type, ...]) -> frozenset[str]:
     """Give the titles of known methods with one of these interfaces that ours are compared with."""
-    known = {**{title: METHODS[title] for title in METHODS if title in BASELINES}, **NODE_METHODS}
+    of_links = {title: method for title, method in METHODS.items() if title in BASELINES}
+    of_events = {title: method for title, method in EVENT_METHODS.items() if not isinstance(method, EventForecaster)}
+    known = {**of_links, **NODE_METHODS, **of_events}
     return frozenset(title for title, method in known.items() if isinstance(method, kinds))
 
 
@@ -239,10 +246,11 @@ def method_of(row: str) -> Method | NodeScorer | None:
     return known.get(row, known.get(row.partition(", ")[0]))
 
 
-def default_methods(kinds: tuple[type, ...] = (Embedder, Scorer)) -> dict[str, Any]:
+def default_methods(kinds: tuple[type, ...] = USUAL_KINDS) -> dict[str, Any]:
     """Give the methods of a benchmark that names none: those of these interfaces, without TRAINED_BASELINES."""
     known = {title: method for title, method in METHODS.items() if title not in TRAINED_BASELINES}
-    return {title: method for title, method in {**known, **NODE_METHODS}.items() if isinstance(method, kinds)}
+    known |= {**NODE_METHODS, **EVENT_METHODS}
+    return {title: method for title, method in known.items() if isinstance(method, kinds)}
 
 
 def capped(method: Method, max_epochs: int | None) -> Method:
@@ -259,18 +267,6 @@ def capped(method: Method, max_epochs: int | None) -> Method:
     return replace(method, **fewer) if fewer else method
 
 
-def checked_ranker(name: str, found: Any) -> Ranker:
-    """Return a user's ranker, made without arguments if it is a class. Raises UnknownMethod for another kind."""
-    method = _instance(name, found)
-    try:
-        if isinstance(method, Ranker):
-            inspect.signature(method.fit_events).bind(None, None, None, seed=0)
-            return method
-    except TypeError as error:
-        raise UnknownMethod(f"{name}: {RANKER_EXPECTED}; its arguments differ: {error}") from error
-    raise UnknownMethod(f"{name}: {RANKER_EXPECTED}; found {type(method).__name__} without it")
-
-
 def _instance(name: str, found: Any) -> Any:
     """Make the object of a class without arguments."""
     if not inspect.isclass(found):
@@ -282,18 +278,19 @@ def _instance(name: str, found: Any) -> Any:
     return found()
 
 
-def checked_method(name: str, found: Any) -> Method:
-    """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for another kind."""
-    if found in (Embedder, Scorer):
-        raise UnknownMethod(f"{name}: {EXPECTED}; found the interface itself")
+def checked_method(name: str, found: Any, kinds: tuple[type, ...] = USUAL_KINDS) -> Any:
+    """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for one of no such kind."""
+    calls = [CALLS[kind] for kind in CALLS if kind in kinds]
+    expected = f"expected a class (or an object) with {', or with '.join(words for *_, words in calls)}"
+    if found in CALLS:
+        raise UnknownMethod(f"{name}: {expected}; found the interface itself")
     method = _instance(name, found)
-    try:
-        if isinstance(method, Embedder):
-            inspect.signature(method.fit).bind(None, seed=0)
+    for function, num_arguments, named, _ in calls:
+        if hasattr(method, function):
+            try:
+                inspect.signature(getattr(method, function)).bind(*[None] * num_arguments, **named)
+            except TypeError as error:
+                raise UnknownMethod(f"{name}: {expected}; its arguments differ: {error}") from error
             return method
-        if isinstance(method, Scorer):
-            inspect.signature(method.fit_pairs).bind(None, None)
-            return method
-    except TypeError as error:
-        raise UnknownMethod(f"{name}: {EXPECTED}; its arguments differ: {error}") from error
-    raise UnknownMethod(f"{name}: {EXPECTED}; found {type(method).__name__} without either")
+    lacks = "it" if len(calls) == 1 else "either"
+    raise UnknownMethod(f"{name}: {expected}; found {type(method).__name__} without {lacks}")

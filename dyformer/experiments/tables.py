@@ -27,6 +27,9 @@ TABLE_SCHEMA = pl.Schema(
 )
 
 
+OF_A_SEED = pl.col("seed").is_not_null()
+
+
 class PrintedTable(NamedTuple):
     """A table of one slice, as text, with its title and the sentences below it."""
 
@@ -65,13 +68,13 @@ def latex_table(frame: pl.DataFrame, *, caption: str, label: str, note: str) -> 
 def cells(table: TableOf, rows: pl.DataFrame) -> pl.DataFrame:
     """Give one row per method with the values of a table's columns, averaged over seeds.
 
-    Columns: method; num_seeds; for each of `table.columns` its title, and the same with _low, _high and _num, which is
-    the largest number of pairs. Ends of intervals are averaged over seeds too, which makes the interval of a mean
-    rather too wide than too narrow. A column that one evaluated unit leaves out is null there. `rows` are of one
-    protocol, slice and dataset.
+    Columns: method; num_seeds; for each of `table.columns` its title, and the same with _low, _high, _std, which is the
+    standard deviation over seeds, and _num, the largest number of pairs. Ends of intervals are averaged over seeds too,
+    which makes the interval of a mean rather too wide than too narrow; a row of all seeds together stands for all of
+    them. A column that one evaluated unit leaves out is null there. `rows` are of one protocol, slice and dataset.
     """
     is_single = len(units_of(rows)) == 1
-    frame = rows.group_by("method").agg(num_seeds=pl.col("seed").n_unique().cast(pl.Int64))
+    frame = rows.group_by("method").agg(num_seeds=pl.col("seed").drop_nulls().n_unique().cast(pl.Int64))
     for column in table.columns:
         ends = ("low", "high") if column.value == "value" else ("difference_low", "difference_high")
         numbers = [
@@ -82,8 +85,12 @@ def cells(table: TableOf, rows: pl.DataFrame) -> pl.DataFrame:
             numbers = [number.round(column.digits) for number in numbers]
         own = rows.filter(metric=column.metric, family=column.family, step=column.over)
         own = own.clear() if is_single and column.single is None else own
-        own = own.group_by("method").agg(*numbers, pl.col("num_pairs").max().alias(f"{column.title}_num"))
-        frame = frame.join(own, on="method", how="left")
+        by_seed, together = (own.filter(condition) for condition in (OF_A_SEED, ~OF_A_SEED))
+        num = pl.col("num_pairs").max().alias(f"{column.title}_num")
+        deviation = (column.scale * pl.col(column.value).std()).alias(f"{column.title}_std")
+        means = (by_seed if together.is_empty() else together).group_by("method").agg(*numbers, num)
+        deviations = by_seed.group_by("method").agg(deviation)
+        frame = frame.join(means, on="method", how="left").join(deviations, on="method", how="left")
     return frame
 
 
@@ -98,8 +105,11 @@ def printed_tables(protocol: Protocol, metrics: pl.DataFrame, dataset: str) -> d
     A cell is "value [low, high]". The methods stand in order of the table's main column, the best on top, with the
     published values among or below them.
     """
-    rows = metrics.filter(pl.col("seed").is_not_null(), protocol=protocol.name, dataset=dataset)
-    made = {table.key: _printed(table, rows.filter(slice=table.slice), metrics, dataset) for table in protocol.tables}
+    rows = metrics.filter(pl.col("method") != "-", protocol=protocol.name, dataset=dataset)
+    made = {
+        table.key: _printed(protocol, table, rows.filter(slice=table.slice), metrics.filter(dataset=dataset))
+        for table in protocol.tables
+    }
     return {key: table for key, table in made.items() if table is not None}
 
 
@@ -148,11 +158,12 @@ def significance_table(metrics: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(tests)
 
 
-def _printed(table: TableOf, rows: pl.DataFrame, metrics: pl.DataFrame, dataset: str) -> PrintedTable | None:
+def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl.DataFrame) -> PrintedTable | None:
     """Give one table as text; None without a row of its main metric."""
     main = rows.filter(metric=table.main.metric, family=table.main.family)
     if main.is_empty():
         return None
+    dataset = main["dataset"][0]
     units, own = units_of(main), cells(table, rows).filter(pl.col(table.main.title).is_not_null()).to_dicts()
     published = [{"method": method, **values} for method, values in table.published.get(dataset, {}).items()]
 
@@ -168,7 +179,9 @@ def _printed(table: TableOf, rows: pl.DataFrame, metrics: pl.DataFrame, dataset:
             continue
         if column.missing is not None or any(text is not None for text in texts):
             columns[column.title_of(is_single=len(units) == 1)] = texts
-    best, num_seeds = main["best_baseline"].drop_nulls().first(), main["seed"].n_unique()
+    together = main.filter(~OF_A_SEED)
+    best = (main if together.is_empty() else together)["best_baseline"].drop_nulls().first()
+    num_seeds = main["seed"].drop_nulls().n_unique()
     title = table.title.format(
         dataset=dataset,
         num=f"{max(row[f'{table.main.title}_num'] or 0 for row in own):,}",
@@ -176,10 +189,11 @@ def _printed(table: TableOf, rows: pl.DataFrame, metrics: pl.DataFrame, dataset:
         where=_where(units),
         steps=f"{len(units)} step{'s' * (len(units) > 1)}",
         seeds=f"{num_seeds} seed{'s' * (num_seeds > 1)}",
-        best="" if best is None else table.compared.format(best=best),
+        best="" if best is None else f"; difference to the best baseline, {best}",
+        **table.words(protocol.chosen, metrics),
     )
     frame = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
-    return PrintedTable(title, frame, table.sentences(main, metrics.filter(dataset=dataset)))
+    return PrintedTable(title, frame, table.sentences(main, metrics))
 
 
 def cell_text(row: Mapping[str, Any], column: Column) -> str | None:
@@ -189,7 +203,9 @@ def cell_text(row: Mapping[str, Any], column: Column) -> str | None:
         return column.missing
     low, high = (row.get(f"{column.title}_{end}") for end in ("low", "high"))
     between = "" if low is None or not column.interval else f" [{column.form.format(low)}, {column.form.format(high)}]"
-    return column.form.format(value, num=num) + between
+    deviation = row.get(f"{column.title}_std")
+    spread = "" if deviation is None or column.deviation is None else column.deviation.format(deviation)
+    return column.form.format(value, num=num) + spread + between
 
 
 def _where(units: Sequence[str]) -> str:

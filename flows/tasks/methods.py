@@ -20,11 +20,11 @@ from dyformer.experiments.methods import (
     NODE_METHODS,
     STAGES,
     TRAINED_BASELINES,
+    USUAL_KINDS,
     VARIATIONS,
     Method,
     capped,
     checked_method,
-    checked_ranker,
     default_methods,
 )
 from dyformer.experiments.titles import UnknownMethod, full_title, split_names
@@ -40,20 +40,20 @@ class MethodFailed(ValueError):
     """A user's own method raised an error."""
 
 
-def resolved(names: Sequence[str]) -> dict[str, Any]:
+def resolved(names: Sequence[str], kinds: tuple[type, ...] = USUAL_KINDS) -> dict[str, Any]:
     """Return the methods of these names by their title: known ones, and users' own classes `package.module:Class`.
 
     Letters of a title may be in any case, and other characters may be underscores. A title may be shortened if only one
-    entry begins so. Raises UnknownMethod.
+    entry begins so. A user's class has one of the interfaces `kinds`. Raises UnknownMethod.
     """
-    known = {**METHODS, **VARIATIONS}
-    rows = {**known, **NODE_METHODS, **STAGES}  # those beside METHODS and VARIATIONS are written in full
+    known = {**METHODS, **VARIATIONS, **EVENT_METHODS}
+    rows = {**known, **NODE_METHODS, **STAGES}  # those that are no `known` ones are written in full
     chosen = dict.fromkeys(name if ":" in name or name in rows else full_title(name, known) for name in names)
     titles = [title_of(name) for name in chosen]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
         raise UnknownMethod(f"two methods have the title {twice[0]!r}: rename one class, or remove one")
-    return {title_of(name): own_method(name) if ":" in name else rows[name] for name in chosen}
+    return {title_of(name): own_method(name, kinds) if ":" in name else rows[name] for name in chosen}
 
 
 def configured(methods: Mapping[str, Any], max_epochs: int | None = None, dataset: str | None = None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def benchmark_methods(given: Sequence[str] | None, protocol: Protocol) -> dict[s
     """
     names = split_names(given)
     usual = [] if any(":" not in name for name in names) else default_methods(protocol.methods)
-    return check_kinds(resolved([*usual, *names]), protocol)
+    return check_kinds(resolved([*usual, *names], protocol.methods), protocol)
 
 
 def searched_dataset(opened: Snapshots, step: int) -> str | None:
@@ -100,20 +100,6 @@ def searched_dataset(opened: Snapshots, step: int) -> str | None:
     known = DATASETS.get(opened.dataset)
     is_later = known is not None and opened.window == str(known.window) and step >= known.first_evaluated_step
     return opened.dataset if is_later else None
-
-
-def event_methods(names: Sequence[str] | None = None) -> dict[str, Ranker]:
-    """Return the methods of these names by title, of EVENT_METHODS or a user's own classes; by default EVENT_METHODS.
-
-    Without any title, the result includes all of EVENT_METHODS. Raises UnknownMethod.
-    """
-    given = split_names(names)
-    titles = [] if any(":" not in name for name in given) else list(EVENT_METHODS)
-    titles += [name if ":" in name else full_title(name, EVENT_METHODS) for name in given]
-    return {
-        title_of(name): checked_ranker(name, own_object(name)) if ":" in name else EVENT_METHODS[name]
-        for name in titles
-    }
 
 
 def fitted_once(methods: Mapping[str, Method], snapshots: str, config: GraphConfig) -> dict[str, Method]:
@@ -140,16 +126,11 @@ def title_of(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def own_method(address: str) -> Method:
-    """Import `package.module:Class` and create its object without arguments.
+def own_method(address: str, kinds: tuple[type, ...] = USUAL_KINDS) -> Any:
+    """Import `package.module:Class`, also from the working directory, and create its object without arguments.
 
-    Raises UnknownMethod for a module that cannot be imported, a name that it lacks, and an object of another kind.
+    Raises UnknownMethod for a module that cannot be imported, a name that it lacks, and an object of none of the kinds.
     """
-    return checked_method(address, own_object(address))
-
-
-def own_object(address: str) -> Any:
-    """Import `package.module:Class`, also from the working directory. Raises UnknownMethod as own_method does."""
     module_name, _, name = address.partition(":")
     if not (module_name and name):
         raise UnknownMethod(f"{address!r} is not the address of a method: expected package.module:Class")
@@ -162,7 +143,7 @@ def own_object(address: str) -> Any:
     if not hasattr(module, name):
         defined = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise UnknownMethod(f"{address}: the module {module_name} has no {name!r}; its classes: {', '.join(defined)}")
-    return getattr(module, name)
+    return checked_method(address, getattr(module, name), kinds)
 
 
 @contextmanager

@@ -128,12 +128,17 @@ class Snapshots:
         return (declaration(self.layout, self.dataset) or {})["time_unit"]
 
     def events(self) -> pl.DataFrame:
-        """Read all events, in log order."""
-        return read_events(self.layout, self.dataset, self.version)
+        """Read all events, in log order; those of the newest call stay in memory."""
+        return _events(self.layout, self.dataset, self.version)
 
     def divided(self, window: Window) -> DynamicGraph:
         """Give the log in other snapshots, with their interactions; those of the newest call stay in memory."""
         return replace(_divided(self.address, digest(self.address), window), directed=self.directed)
+
+
+@lru_cache(maxsize=1)  # the tasks of a flow read one log
+def _events(layout: Layout, dataset: str, version: int) -> pl.DataFrame:
+    return read_events(layout, dataset, version)
 
 
 @lru_cache(maxsize=1)  # a flow evaluates one window after the other

@@ -7,8 +7,8 @@ from event_logs import random_log
 from dyformer.baselines import event_mixture
 from dyformer.baselines.event_heuristics import PairMemory, Popularity
 from dyformer.baselines.event_mixture import EventMixture, mixed_parts
-from dyformer.evaluation.events.splits import EventTrial, Visibility, split_events
-from dyformer.evaluation.events.trials import ranked_events
+from dyformer.evaluation.event_splits import EventTrial, Visibility, split_events
+from dyformer.evaluation.protocols.tgb import ranked_events
 from dyformer.scoring.event_ranks import event_ranks, mean_reciprocal_rank
 
 LOG = random_log(num_events=1_500, num_nodes=40, num_times=900)

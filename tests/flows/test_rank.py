@@ -49,7 +49,7 @@ def test_stored_queries_are_those_of_the_graph_and_are_made_once(snapshots: str,
         "dyformer.evaluation.protocols.prequential.ranking_queries", lambda *args, **kwargs: pytest.fail("drawn again")
     )
     assert write_queries(snapshots, 5) == address
-    assert lineage_of(address).settings["unit"] == 5
+    assert lineage_of(address).settings["units"] == [5]
 
 
 def test_scores_record_their_queries_and_are_reused(snapshots: str, monkeypatch: pytest.MonkeyPatch):

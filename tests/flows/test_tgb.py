@@ -10,13 +10,16 @@ import pytest
 from own_log import own_log
 
 import flows.cli
+from dyformer.evaluation import event_splits as splits
 from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
-from dyformer.evaluation.events import splits
-from dyformer.evaluation.events.splits import SPLITS, sampled_negatives, split_events
+from dyformer.evaluation.event_splits import SPLITS, sampled_negatives, split_events
+from dyformer.evaluation.protocols import protocol_of
+from dyformer.evaluation.protocols.tgb import log_of
 from dyformer.experiments.methods import EVENT_METHODS
-from flows.tasks.evaluation.events import draw_events, event_checks, events_of, rank_events
+from flows.tasks.evaluation.audit import event_checks
+from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate
 from flows.tasks.ingest import ingest_log
-from flows.tasks.snapshots import make_snapshots
+from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, read_table
 from storage.layout import Layout
 
@@ -99,7 +102,8 @@ def test_each_method_and_seed_has_a_run_and_the_comparison_has_the_rows(folder: 
     for each in recency:
         own = {(row["split"], row["metric"]): row for row in rows if row["method"] == "Pair recency"}
         assert each.data.metrics["test/mrr"] == pytest.approx(own["test", "mrr"]["value"])
-        assert each.data.metrics["validation/hits_at_10"] == pytest.approx(own["validation", "hits@10"]["value"])
+        assert each.data.metrics["test/hits_at_10_validation"] == pytest.approx(own["validation", "hits@10"]["value"])
+        assert each.data.metrics["test/macro_mrr_low"] == pytest.approx(own["test", "mrr"]["low"])
 
 
 @pytest.fixture(scope="module")
@@ -108,19 +112,25 @@ def snapshots(folder: Path) -> str:
     return make_snapshots("mylog")
 
 
+def posed(snapshots: str, seed: int = 0) -> Posed:
+    return Posed(snapshots=snapshots, protocol=protocol_of("tgb"), units=SPLITS, seed=seed)
+
+
 def test_many_targets_are_sampled_once_and_the_ranks_record_them(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(splits, "MAX_TARGETS", 10)
     monkeypatch.setattr(sampled_negatives, "__kwdefaults__", {"num_negatives": 6, "seed": 42})
-    log = events_of(snapshots)
-    for address in Path(draw_events(snapshots)).glob("*"):
+    log = log_of(open_snapshots(snapshots))
+    for address in Path(draw(posed(snapshots)) or "").glob("*"):
         address.unlink()
-    negatives = draw_events(snapshots)
+    negatives = draw(posed(snapshots, seed=3))
+    assert negatives is not None
+    assert negatives == draw(posed(snapshots))
     drawn = sampled_negatives(log, split_events(log))
     table = read_table(negatives, "negatives")
     for split in SPLITS:
         rows = np.stack(list(table.filter(split=split)["negatives"].to_numpy()))
         np.testing.assert_array_equal(rows, drawn[split])
-    ranks = rank_events(snapshots, negatives, {"Recency": EVENT_METHODS["Pair recency"]}, "strict", seed=3)
+    ranks = evaluate(posed(snapshots, seed=3), Group({"Recency": EVENT_METHODS["Pair recency"]}))
     assert Layout.from_environment().relative(negatives) in lineage_of(ranks).inputs
     found = read_table(ranks, "ranks")
     assert found["candidates"].unique().to_list() == ["sampled 6"]
@@ -128,8 +138,19 @@ def test_many_targets_are_sampled_once_and_the_ranks_record_them(snapshots: str,
     assert found.filter(pl.col("seed") != 3).is_empty()
 
 
+def test_rows_that_no_window_has_are_events_as_well(folder: Path):
+    reading = {**READING, "window": "7d trim 2d 2d"}
+    ingest_log("trimmed", {"log": ["mylog.csv"], **reading}, show=lambda text: None)
+    method = Group({"Recency": EVENT_METHODS["Pair recency"]})
+    before = read_table(evaluate(posed(make_snapshots("trimmed")), method), "ranks")
+    (folder / "early.csv").write_bytes(b"".join((folder / "mylog.csv").read_bytes().splitlines(keepends=True)[:20]))
+    ingest_log("trimmed", {"log": ["mylog.csv", "early.csv"], **reading}, show=lambda text: None)
+    after = read_table(evaluate(posed(make_snapshots("trimmed")), method), "ranks")
+    assert after.height != before.height
+
+
 def test_the_methods_of_events_are_audited_on_the_log(snapshots: str):
-    checks = list(event_checks(snapshots))
+    checks = list(event_checks(open_snapshots(snapshots)))
     assert len(checks) == NUM_EVENT_CHECKS
     assert [check for check in checks if not check.passed] == []
     assert set(checks[-1].methods) == set(EVENT_METHODS)
@@ -140,8 +161,11 @@ def test_the_methods_of_events_are_audited_on_the_log(snapshots: str):
     [
         (("--visible", "all"), "is no visibility"),
         (("--steps", "3"), "leave --steps out"),
-        (("--set", "model.width=3"), "leave --set out"),
-        (("--methods", "l3"), "no method 'l3'"),
+        (("--set", "model.width=64"), "model.width has no effect here"),
+        (("--set", "graph.max_distance=3"), "graph.max_distance has no effect here"),
+        (("--set", "tgb.candidates=all"), "has no setting 'candidates'; it has visible"),
+        (("--methods", "l3"), "L3: the tgb protocol evaluates methods that rank candidates as of a moment"),
+        (("--methods", "nosuch:Class"), "the module nosuch cannot be imported"),
         (("--protocol", "paper", "--visible", "strict"), "--visible belongs to"),
         (("--experiment", "links", "--visible", "strict"), "leave --protocol and --visible out"),
     ],

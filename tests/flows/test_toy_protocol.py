@@ -14,7 +14,7 @@ import flows.stages
 import flows.studies
 import flows.tasks.methods
 import flows.trials
-from dyformer.evaluation.protocols import PROTOCOLS
+from dyformer.evaluation.protocols import PROTOCOLS, protocol_of
 from dyformer.evaluation.protocols.protocol import BadProtocolSetting
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment
@@ -90,7 +90,9 @@ def test_a_method_of_another_kind_is_refused():
 
 def test_the_list_and_the_report_have_it(capsys: pytest.CaptureFixture[str]):
     _print_studies()
-    assert toy_protocol.PROTOCOL.sentence in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert [name for name in PROTOCOLS if protocol_of(name).sentence not in listed] == []
+    assert {"tgb", "toy"} < set(PROTOCOLS)
     made = flows.benchmark.benchmark("mylog", None, "5-6", 1, None, ["L3"], protocol="toy")
     page = html_report(read_metrics(made["metrics"]), "mylog", counts={})
     assert "<h2>Links above random pairs</h2>" in page

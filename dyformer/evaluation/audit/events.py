@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Ranker, RankEvents
 from dyformer.evaluation.audit.case import Check, Results, described, differing
-from dyformer.evaluation.events.splits import SPLITS, EventTrial, Split, sampled_negatives
+from dyformer.evaluation.event_splits import SPLITS, EventTrial, Split, sampled_negatives
 from dyformer.logs.time_windows import fixed_duration
 from dyformer.streams.event_log import EventLog, EventQueries
 

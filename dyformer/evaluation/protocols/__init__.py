@@ -14,6 +14,7 @@ PROTOCOLS: dict[str, str] = {
     "prequential": "dyformer.evaluation.protocols.prequential",
     "forecasts": "dyformer.evaluation.protocols.forecasts",
     "live-update": "dyformer.evaluation.protocols.live_update",
+    "tgb": "dyformer.evaluation.protocols.tgb",
     "labels": "dyformer.evaluation.protocols.labels",
     "labels-published": "dyformer.evaluation.protocols.labels_published",
     "cost": "dyformer.evaluation.protocols.cost",

@@ -92,7 +92,7 @@ class Job:
     units: tuple[Any, ...]
     seed: int = 0
     config: GraphConfig = field(default_factory=GraphConfig)
-    drawn: Tables = field(default_factory=dict)  # what `draw` gave for the unit
+    drawn: Tables = field(default_factory=dict)  # what `draw` gave
     settings: Mapping[str, str] = field(default_factory=dict)  # of the protocol
     candidates_of: CandidatesOf | None = None  # of graphs too large for all pairs
 
@@ -109,7 +109,7 @@ class Result(NamedTuple):
     units: tuple[Any, ...]
     seed: int
     table: Callable[[str], pl.DataFrame]  # of `evaluate` and `shared`, by name
-    drawn: Callable[[str], pl.DataFrame]  # of `draw`, for the first unit
+    drawn: Callable[[str], pl.DataFrame]  # of `draw`
 
 
 class Cell(NamedTuple):
@@ -137,12 +137,36 @@ class Column:
     scale: float = 1.0
     digits: int | None = None  # to which a value is rounded before it is written
     interval: bool = True
+    deviation: str | None = None  # format of the standard deviation over seeds, which is beside the value
     missing: str | None = ""
     single: str | None = ""  # "": the title itself
 
     def title_of(self, *, is_single: bool) -> str:
         """Give the title."""
         return (self.single or self.title) if is_single else self.title
+
+
+class Setting(NamedTuple):
+    """A setting of a protocol."""
+
+    usual: str
+    read: Callable[[str], str]  # a text -> the value; raises ValueError, which says what it expected
+
+
+def one_of(*values: str) -> Setting:
+    """Give a setting with these values, of which the first is the usual one."""
+
+    def read(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"expected one of {', '.join(values)}, got {text!r}")
+        return text
+
+    return Setting(values[0], read)
+
+
+def no_words(settings: Mapping[str, str], metrics: pl.DataFrame) -> dict[str, str]:
+    """Give no word."""
+    return {}
 
 
 def no_sentences(rows: pl.DataFrame, metrics: pl.DataFrame) -> list[str]:
@@ -155,7 +179,7 @@ class TableOf:
     """The columns and texts of one printed table of a protocol. Its first column of `metric` orders the methods.
 
     `title` is a format with dataset, num (pairs or queries), number (of units), where ("step 5", "3 steps"), steps
-    ("1 step"), seeds and best, which is the text `compared` with the name of the best baseline.
+    ("1 step"), seeds, best, which names the best baseline where there is one, and the words that `words` gives.
     """
 
     name: str  # in the names of files
@@ -163,7 +187,7 @@ class TableOf:
     slice: str
     columns: tuple[Column, ...]
     title: str
-    compared: str = "; difference to the best baseline, {best}"
+    words: Callable[[Mapping[str, str], pl.DataFrame], Mapping[str, str]] = no_words  # of settings and all metrics
     contents: str = ""  # in the caption of an experiment: "all links"
     measure: str = ""
     counted: str = "test pairs"
@@ -172,7 +196,7 @@ class TableOf:
     paper_note: str = ""  # where the paper's values stand beside ours
     metrics: tuple[str, ...] = ()  # of an experiment's columns; (): the main one alone
     sentences: Callable[[pl.DataFrame, pl.DataFrame], list[str]] = no_sentences  # rows of the slice, and all metrics
-    published: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, Mapping[str, float | None]]] = field(default_factory=dict)
     """By dataset and row: values of columns that others have published."""
     published_below: bool = True  # below ours, not among them
     reference: str | None = None  # with what an experiment compares its rows, where it names no row
@@ -203,10 +227,14 @@ class Protocol:
     trial: Callable[[Job], Any]  # what all methods of a job get
     evaluate: Callable[[str, Any, Any], Tables]  # title, method and trial -> its tables
     rows: Callable[[Sequence[Result], Log, Collection[str]], Tables]
-    """Results, log and titles of baselines -> `metrics`, with the columns of METRICS_SCHEMA, and tables beside them."""
+    """Results, log and titles of baselines -> `metrics`, with the columns of METRICS_SCHEMA, and tables beside them.
+
+    Metrics of a method without a seed are those of all seeds together; tables average over the seeds without them.
+    """
 
     tables: tuple[TableOf, ...]
-    draw: Callable[[Job], Tables] | None = None  # candidates of a unit that are stored, because all methods share them
+    draw: Callable[[Job], Tables] | None = None  # candidates of a job that are stored, because all methods share them
+    same_draw: bool = False  # whether all seeds share them, too
     shared: Callable[[Any], Tables] | None = None  # tables of a trial, beside those of its methods
     trained_until: Callable[[Sequence[Any]], list[int]] | None = None  # steps until which DyFormer's models are trained
     compared_with: tuple[type, ...] = ()  # interfaces of the baselines; (): those of `methods`
@@ -218,29 +246,32 @@ class Protocol:
     last_only: bool = False  # whether the last unit alone is evaluated
     own_process: bool = False  # whether each method is evaluated in a process of its own, and none beside it
     reads_interactions: bool = True
-    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> allowed values, the usual one first
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)  # settings that are not the usual ones
     main: Cell | None = None  # the metric that decides; None: all are tracked alike
     usual_slice: str = "all"  # families and slice that the name of a tracked metric leaves out
     usual_families: tuple[str, ...] = ()  # (): no family is named
     is_tracked: pl.Expr | None = None  # of rows of metrics; None: all of known metrics and slices
     plots: tuple[str, ...] = ()  # of dyformer.experiments.plots
+    written: str = "metrics"  # the table of `rows` that --json writes
 
     @property
     def chosen(self) -> dict[str, str]:
         """All settings."""
-        return {name: self.given.get(name, values[0]) for name, values in self.settings.items()}
+        return {name: self.given.get(name, setting.usual) for name, setting in self.settings.items()}
 
     def changed(self, changes: Mapping[str, str]) -> "Protocol":
         """Give the protocol with other settings. Raises BadProtocolSetting."""
+        given = dict(self.given)
         for name, value in changes.items():
             if name not in self.settings:
                 has = ", ".join(self.settings) or "none"
                 raise BadProtocolSetting(f"the protocol {self.name} has no setting {name!r}; it has {has}")
-            if value not in self.settings[name]:
-                allowed = ", ".join(self.settings[name])
-                raise BadProtocolSetting(f"{self.name}.{name}: expected one of {allowed}, got {value!r}")
-        return replace(self, given={**self.given, **changes})
+            try:
+                given[name] = self.settings[name].read(value)
+            except ValueError as error:
+                raise BadProtocolSetting(f"{self.name}.{name}: {error}") from error
+        return replace(self, given=given)
 
     def evaluates(self, method: object) -> bool:
         """Whether a method has one of the interfaces that the protocol evaluates."""
@@ -272,9 +303,8 @@ def chosen_units(protocol: Protocol, log: Log, wanted: str | None = None) -> lis
     Raises:
         StepOutOfRange: a step that cannot be evaluated; the message has the possible ones and what a step needs.
     """
+    check_has_steps(protocol, wanted)
     if protocol.unit != "step":
-        if wanted is not None:
-            raise StepOutOfRange(f"the protocol {protocol.name} evaluates every {protocol.unit}: leave `steps` out")
         return list(protocol.units(log))
     possible: Sequence[Any] = protocol.units(log)
     first = first_evaluated_step(log.dataset)
@@ -288,6 +318,12 @@ def chosen_units(protocol: Protocol, log: Log, wanted: str | None = None) -> lis
             f"{log.dataset}: {', '.join(map(str, wrong)) or 'no step'} cannot be evaluated; {can} ({protocol.need})"
         )
     return steps[-1:] if protocol.last_only else steps
+
+
+def check_has_steps(protocol: Protocol, wanted: str | None) -> None:
+    """Raise StepOutOfRange for steps of a protocol that evaluates other units."""
+    if wanted is not None and protocol.unit != "step":
+        raise StepOutOfRange(f"the protocol {protocol.name} evaluates every {protocol.unit}: leave `steps` out")
 
 
 def first_evaluated_step(dataset: str) -> int:

@@ -12,14 +12,16 @@ import polars as pl
 from dyformer.embedder import Scorer
 from dyformer.evaluation.audit.case import AuditCase, Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS, audit
-from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
+from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS, EventAuditCase, audit_events
+from dyformer.evaluation.event_splits import EventTrial, TooFewEvents, Visibility, split_events
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.experiments.methods import METHODS, Method, Variation
+from dyformer.evaluation.protocols.protocol import Log
+from dyformer.evaluation.protocols.tgb import log_of
+from dyformer.experiments.methods import EVENT_METHODS, METHODS, Method, Variation
 from dyformer.experiments.settings import Experiment
 from flows.console import tracked
 from flows.tasks.evaluation.audit_store import SHORT, STORE_CHECKS, audit_store
 from flows.tasks.evaluation.evaluate import units_of
-from flows.tasks.evaluation.events import event_checks
 from flows.tasks.methods import chosen_methods, record_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import read_bytes, read_table, write_artifact
@@ -66,7 +68,7 @@ def audit_log(
     graph = opened.graph(opened.num_steps, interactions=True)
     case = AuditCase(graph=graph, until=until, methods=methods, seed=seed, config=experiment.graph)
     rows = _timed(
-        [audit(case), event_checks(snapshots, seed), audit_store(opened, until, experiment, seed)],
+        [audit(case), event_checks(opened, seed), audit_store(opened, until, experiment, seed)],
         f"audit {opened.dataset}",
     )
     table = pl.DataFrame(rows, schema=CHECKS_SCHEMA, orient="row")
@@ -78,6 +80,17 @@ def audit_log(
 def read_audit(address: str) -> tuple[pl.DataFrame, str, dict[str, Any]]:
     """Return the checks of an audit as a table, its page in Markdown, and the same as plain values."""
     return read_table(address, CHECKS), read_bytes(address, PAGE).decode(), json.loads(read_bytes(address, RECORD))
+
+
+def event_checks(log: Log, seed: int = 0) -> Iterator[Check]:
+    """Audit EVENT_METHODS on the log's events; a log that cannot be split has one check that is not possible."""
+    events = log_of(log)
+    try:
+        trial = EventTrial(log=events, splits=split_events(events), visibility=Visibility())
+    except TooFewEvents as error:
+        yield Check(name="events", compared="the log's events", methods=(), passed=None, detail=str(error))
+        return
+    yield from audit_events(EventAuditCase(trial=trial, methods=EVENT_METHODS, seed=seed))
 
 
 def _known_until(snapshots: str, step: int | None) -> int:

@@ -9,7 +9,7 @@ import polars as pl
 
 from dyformer.embedder import Scorer
 from dyformer.evaluation.protocols.prequential import QUERY_TABLES
-from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, Unit, chosen_units, evaluated
+from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen_units, evaluated
 from dyformer.experiments.methods import METHODS, TrainingStage, Variation, baselines_of
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables
@@ -55,23 +55,24 @@ def units_of(snapshots: str, protocol: Protocol, wanted: str | None = None) -> l
     return chosen_units(protocol, open_snapshots(snapshots), wanted)
 
 
-def draw(snapshots: str, protocol: Protocol, unit: Unit, seed: int = 0) -> str | None:
+def draw(posed: Posed) -> str | None:
     """Draw what all methods are evaluated on, unless it exists; return its address, None where nothing is stored.
 
     Its checksums are in the lineage of the methods' scores.
     """
+    protocol, opened = posed.protocol, open_snapshots(posed.snapshots)
     if protocol.draw is None:
         return None
-    opened = open_snapshots(snapshots)
-    if isinstance(unit, int) and protocol.unit == "step":
+    for unit in posed.units if protocol.unit == "step" else ():
         opened.check(unit)
-    settings = {"protocol": protocol.name, "seed": seed, "unit": unit, "directed": opened.directed}
+    seed = 0 if protocol.same_draw else posed.seed
+    settings = {"protocol": protocol.name, "seed": seed, "units": list(posed.units), "directed": opened.directed}
     return made(
         opened,
         "queries",
         until=opened.num_steps,  # because candidates may be links of later steps
         settings={**settings, **_record(protocol)},
-        make=partial(protocol.draw, Job(log=opened, units=(unit,), seed=seed, settings=protocol.chosen)),
+        make=partial(protocol.draw, Job(log=opened, units=posed.units, seed=seed, settings=protocol.chosen)),
         code=project_modules(protocol.draw),
     )
 
@@ -84,8 +85,8 @@ def evaluate(posed: Posed, group: Group) -> str:
     """
     opened, protocol = open_snapshots(posed.snapshots), posed.protocol
     methods, experiment, records = _prepared(opened, posed, group)
-    drawn = [draw(posed.snapshots, protocol, unit, posed.seed) for unit in posed.units]
-    inputs = tuple(address for address in drawn if address is not None)
+    drawn = draw(posed)
+    inputs = () if drawn is None else (drawn,)
     settings: dict[str, Any] = {
         "protocol": protocol.evaluated_as or protocol.name,
         "seed": posed.seed,
@@ -103,7 +104,7 @@ def evaluate(posed: Posed, group: Group) -> str:
             units=posed.units,
             seed=posed.seed,
             config=experiment.graph,
-            drawn={name: read_table(inputs[0], name) for name in _tables(inputs[0])} if inputs else {},
+            drawn={name: read_table(address, name) for address in inputs for name in _tables(address)},
             settings=protocol.chosen,
             candidates_of=candidate_pairs,
         )
@@ -184,6 +185,11 @@ def read_queries(address: str) -> RankingQueries:
 def read_metrics(address: str) -> pl.DataFrame:
     """Read the rows of METRICS_SCHEMA of an artifact of `measure`."""
     return read_table(address, METRICS)
+
+
+def read_written(address: str, protocol: Protocol) -> pl.DataFrame:
+    """Read the table of an artifact of `measure` that a protocol writes as JSON."""
+    return read_table(address, protocol.written)
 
 
 def read_beside(address: str) -> dict[str, pl.DataFrame]:

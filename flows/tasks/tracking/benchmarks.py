@@ -76,6 +76,7 @@ def track_benchmark(
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
     tags = {**tags_of(opened, None), "protocol": protocol.name, "stage": "benchmark", "steps": _steps(table)}
+    tags |= protocol.chosen
     whole = compared.key(opened.dataset, protocol, scores)
     tags |= compared.tags(opened.dataset)
     _track_methods(tracker, opened, table, tags, whole, compared)

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dyformer.evaluation.events.rows import RANKS_SCHEMA, ROWS_SCHEMA, event_rows
+from dyformer.evaluation.protocols.tgb import RANKS_SCHEMA, ROWS_SCHEMA, event_rows
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
 
 SOURCE_Q = np.repeat(np.arange(40), 5)

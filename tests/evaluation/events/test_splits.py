@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from event_logs import log_of, random_log
 
-from dyformer.evaluation.events import splits as splits_module
-from dyformer.evaluation.events.splits import (
+from dyformer.evaluation import event_splits as splits_module
+from dyformer.evaluation.event_splits import (
     SPLITS,
     EventTrial,
     TooFewEvents,

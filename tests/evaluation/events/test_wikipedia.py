@@ -8,9 +8,8 @@ from event_logs import wikipedia_log
 
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency
 from dyformer.embedder import Ranker
-from dyformer.evaluation.events.rows import event_rows
-from dyformer.evaluation.events.splits import EventTrial, Visibility, split_events
-from dyformer.evaluation.events.trials import ranked_events
+from dyformer.evaluation.event_splits import EventTrial, Visibility, split_events
+from dyformer.evaluation.protocols.tgb import event_rows, ranked_events
 
 EDGEBANK, EDGEBANK_WINDOW = PairMemory(), PairMemory(memory="window")
 RECENCY, FALLBACK = PairRecency(), PairRecency(fallback=True)

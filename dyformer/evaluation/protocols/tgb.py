@@ -1,0 +1,379 @@
+"""The protocol of the Temporal Graph Benchmark: ranks as of every event among all targets, or among sampled ones.
+
+Q ranked events    S sources    B resamples    K metrics
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dyformer.embedder import Ranker, RankEvents
+from dyformer.evaluation.bootstrap import interval, node_resamples
+from dyformer.evaluation.event_splits import (
+    SPLITS,
+    EventTrial,
+    Negatives,
+    Split,
+    Visibility,
+    sampled_negatives,
+    samples_negatives,
+    split_events,
+)
+from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, Setting, TableOf, Tables
+from dyformer.evaluation.scored_pairs import NotTheSamePairs
+from dyformer.scoring.event_ranks import BadScores, event_ranks
+from dyformer.streams.event_log import EventLog
+from dyformer.streams.log_rows import event_log_of
+
+NAME = "tgb"
+METRICS = ("mrr", "hits@10")
+VISIBLE = {
+    "strict": "all events before each one",
+    "batch": "all events before its batch",
+    "window": "all events before its window",
+}
+LEADERBOARDS: Mapping[str, tuple[str, Mapping[str, tuple[float | None, float]]]] = {
+    "snap-wikipedia": (
+        "tgbl-wiki-v2, 22 January 2026; visible: strict for DyGFormer and TPNet, batch:200 for EdgeBank and TGN",
+        {
+            "TPNet": (0.842, 0.827),
+            "King's heuristic": (0.842, 0.821),
+            "HyperEvent": (0.824, 0.810),
+            "DyGFormer": (0.816, 0.798),
+            "NAT": (0.773, 0.749),
+            "Base3": (0.727, 0.743),
+            "DyGMamba": (None, 0.739),
+            "TNCN": (None, 0.718),
+            "CAWN": (None, 0.711),
+            "CTAN": (None, 0.668),
+            "EdgeBank (time window)": (None, 0.571),
+            "HTGN": (None, 0.464),
+            "EGCNo": (None, 0.398),
+            "TGN": (None, 0.396),
+            "TGAT": (None, 0.141),
+            "GraphMixer": (None, 0.118),
+        },
+    )
+}
+"""Public leaderboards of the benchmark by dataset: origin, and MRR of validation and test by method."""
+
+RANKS_SCHEMA = pl.Schema(
+    {
+        "method": pl.String(),
+        "seed": pl.Int64(),
+        "split": pl.String(),
+        "visible": pl.String(),
+        "candidates": pl.String(),
+        "event": pl.Int64(),  # number in the log
+        "source": pl.Int64(),
+        "rank": pl.Float64(),
+        "cpu_seconds": pl.Float64(),  # of the fit and of the ranking of both splits, the same in all rows of a run
+    }
+)
+
+ROWS_SCHEMA = pl.Schema(
+    {
+        "dataset": pl.String(),
+        "protocol": pl.String(),
+        "method": pl.String(),
+        "split": pl.String(),
+        "visible": pl.String(),
+        "candidates": pl.String(),
+        "metric": pl.String(),
+        "value": pl.Float64(),  # mean over events, and over seeds
+        "low": pl.Float64(),  # ends of the 95 % interval of `value`
+        "high": pl.Float64(),
+        "num_queries": pl.Int64(),
+        "num_seeds": pl.Int64(),
+        "seed_deviation": pl.Float64(),  # standard deviation over seeds
+        "cpu_seconds": pl.Float64(),  # of one seed: fit and ranking of both splits
+        "is_baseline": pl.Boolean(),
+        "best_baseline": pl.String(),  # the baseline with the best value of this split and metric
+        "difference": pl.Float64(),  # `value` less that of the best baseline
+        "difference_low": pl.Float64(),
+        "difference_high": pl.Float64(),
+    }
+)
+
+
+class Posed(NamedTuple):
+    """The events that are ranked, and the seed of the fits."""
+
+    trial: EventTrial
+    seed: int
+
+
+def log_of(log: Log) -> EventLog:
+    """Give all events of a log, those included that its windows leave out."""
+    return event_log_of(log.events(), has_steps=log.time_unit == "step").log
+
+
+def ranked_events(name: str, method: Ranker, trial: EventTrial, *, seed: int) -> pl.DataFrame:
+    """Fit a method on the events before the test and rank both splits; rows of RANKS_SCHEMA.
+
+    The method is fitted once: what it reads of test events later is its memory alone. Raises BadScores.
+    """
+    started = time.process_time()
+    rank_events = method.fit_events(*trial.fitting, seed=seed)
+    if not callable(rank_events):
+        raise BadScores(f"{name}: fit_events must return a function; found {type(rank_events).__name__}")
+    frames = [_split_ranks(trial, split, rank_events) for split in SPLITS]
+    return (
+        pl.concat(frames)
+        .with_columns(
+            method=pl.lit(name),
+            seed=pl.lit(seed, pl.Int64),
+            visible=pl.lit(str(trial.visibility)),
+            candidates=pl.lit(trial.candidates),
+            cpu_seconds=pl.lit(time.process_time() - started),
+        )
+        .select(RANKS_SCHEMA.names())
+    )
+
+
+def _split_ranks(trial: EventTrial, split: Split, rank_events: RankEvents) -> pl.DataFrame:
+    """Rank the events of a split."""
+    frames = []
+    for event_Q in trial.ranked(split):
+        queries = trial.ranked_queries(split, event_Q)
+        rank_Q = event_ranks(rank_events(trial.log, queries), trial.log, queries, trial.chosen(event_Q))
+        frames.append(pl.DataFrame({"event": event_Q, "source": queries.source_Q, "rank": rank_Q}))
+    none = pl.DataFrame(schema={name: RANKS_SCHEMA[name] for name in ("event", "source", "rank")})
+    return pl.concat([none, *frames]).with_columns(split=pl.lit(split))
+
+
+class Means(NamedTuple):
+    """The metrics of one method on one split, averaged over its seeds."""
+
+    total_SK: NDArray[np.float64]  # sum over the events of each source
+    num_seeds: int
+    deviation_K: NDArray[np.float64]
+    cpu_seconds: float
+
+
+def event_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give the metrics of ranks (RANKS_SCHEMA, one visibility) as rows of ROWS_SCHEMA, best MRR first in each split.
+
+    Every event weighs alike. Intervals resample the sources with all their events (NodeResamples), alike for all
+    methods. `baselines` are titles; the best of them in a split and metric is the one that all are compared with.
+    Raises NotTheSamePairs where methods or seeds were not evaluated on the same events, candidates and visibility.
+    """
+    _check_same(ranks)
+    return pl.concat(
+        [
+            pl.DataFrame(schema=ROWS_SCHEMA),
+            *(_split_rows(part, dataset, baselines) for _, part in ranks.group_by("split", maintain_order=True)),
+        ]
+    )
+
+
+def _check_same(ranks: pl.DataFrame) -> None:
+    if ranks.select("visible", "candidates").unique().height > 1:
+        raise NotTheSamePairs("ranks of several visibilities or kinds of candidates: give those of one")
+    runs = ranks.group_by("split", "method", "seed").agg(pl.col("event").sort().hash().alias("events").sum())
+    uneven = runs.group_by("split").agg(pl.col("events").n_unique()).filter(pl.col("events") > 1)
+    if uneven.height:
+        raise NotTheSamePairs(f"methods ranked different events of {', '.join(uneven['split'])}: rank the same ones")
+
+
+def _split_rows(part: pl.DataFrame, dataset: str, baselines: Collection[str]) -> pl.DataFrame:
+    """Give the rows of one split."""
+    source_S, count_S = _sources(part)
+    means = {name: _means(own, source_S) for (name,), own in part.group_by("method", maintain_order=True)}
+    methods = {str(name): each for name, each in means.items()}
+    weight_BS = node_resamples([source_S] * 2, num_resamples=None, generator=np.random.default_rng(0)).weight_BS
+    count_B = _weighted(weight_BS, count_S[:, None])
+    rows = []
+    for index, metric in enumerate(METRICS):
+        values = {name: each.total_SK[:, index].sum() / count_S.sum() for name, each in methods.items()}
+        best = max((name for name in values if name in baselines), key=values.__getitem__, default=None)
+        for name in sorted(values, key=lambda name: -values[name]):
+            own = methods[name]
+            bounds = _interval(weight_BS, own.total_SK[:, index], count_B)
+            about = (dataset, NAME, name, *part.select("split", "visible", "candidates").row(0), metric)
+            row = (*about, values[name], *bounds, int(count_S.sum()), own.num_seeds, own.deviation_K[index])
+            difference: tuple[float | None, ...] = (None,) * 3
+            if best not in (None, name):
+                other = methods[best].total_SK[:, index]
+                bounds = _interval(weight_BS, own.total_SK[:, index] - other, count_B)
+                difference = (values[name] - values[best], *bounds)
+            rows.append((*row, own.cpu_seconds, name in baselines, best, *difference))
+    return pl.DataFrame(rows, schema=ROWS_SCHEMA, orient="row").fill_nan(None)
+
+
+def _sources(part: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the sources of a split's events, and the number of events of each."""
+    events = part.select("event", "source").unique("event")
+    source_S, count_S = np.unique(events["source"].to_numpy(), return_counts=True)
+    return source_S, count_S
+
+
+def _means(own: pl.DataFrame, source_S: NDArray[np.int64]) -> Means:
+    """Sum a method's metrics by source, averaged over its seeds."""
+    rank_R, num_seeds = own["rank"].to_numpy(), own["seed"].n_unique()
+    value_RK = np.column_stack([1 / rank_R, rank_R <= 10])
+    position_R = np.searchsorted(source_S, own["source"].to_numpy())
+    total_SK = np.column_stack([np.bincount(position_R, value_R, len(source_S)) for value_R in value_RK.T]) / num_seeds
+    seed_R = own["seed"].to_numpy()
+    by_seed = np.stack([value_RK[seed_R == seed].mean(axis=0) for seed in np.unique(seed_R)])
+    seconds = own.unique("seed")["cpu_seconds"].to_numpy()
+    deviation_K = by_seed.std(axis=0, ddof=1) if num_seeds > 1 else np.full(len(METRICS), np.nan)
+    return Means(total_SK, num_seeds, deviation_K, float(seconds.mean()))
+
+
+def _interval(
+    weight_BS: NDArray[np.uint8], total_S: NDArray[np.float64], count_B: NDArray[np.float64]
+) -> tuple[float, float]:
+    with np.errstate(invalid="ignore"):  # a resample without a source is NaN
+        return interval(_weighted(weight_BS, total_S[:, None]) / count_B)
+
+
+def _weighted(weight_BS: NDArray[np.uint8], value_S1: NDArray) -> NDArray[np.float64]:
+    """Sum the values of each resample; a few resamples at a time, because the product needs floats."""
+    parts = np.array_split(weight_BS, max(1, weight_BS.size >> 22))
+    return np.concatenate([(part @ value_S1.astype(np.float64))[:, 0] for part in parts])
+
+
+def _splits(log: Log) -> Sequence[Split]:
+    """List both splits. Raises TooFewEvents for a log that cannot be split."""
+    split_events(log_of(log))
+    return SPLITS
+
+
+def _draw(job: Job) -> Tables:
+    """Draw the negatives of validation and test events; where all targets are candidates, the table is empty."""
+    log = log_of(job.log)
+    if not samples_negatives(log):
+        return {"negatives": pl.DataFrame(schema={"split": pl.String(), "negatives": pl.List(pl.Int32())})}
+    drawn = sampled_negatives(log, split_events(log))
+    parts = [
+        pl.DataFrame({"negatives": rows}).select(pl.lit(split).alias("split"), "negatives")
+        for split, rows in drawn.items()
+    ]
+    return {"negatives": pl.concat(parts)}
+
+
+def _trial(job: Job) -> Posed:
+    """Give the events to rank. Raises UnknownVisibility for a visibility that does not fit the log."""
+    log = log_of(job.log)
+    visibility, negatives = Visibility.parse(job.settings["visible"]), _read_negatives(job.drawn["negatives"])
+    trial = EventTrial(log=log, splits=split_events(log), visibility=visibility, negatives=negatives)
+    assert len(trial.num_visible_E) == len(log)
+    return Posed(trial, job.seed)
+
+
+def _read_negatives(table: pl.DataFrame) -> Negatives | None:
+    if table.is_empty():
+        return None
+    rows: dict[Split, NDArray[np.int32]] = {
+        split: np.stack(list(table.filter(split=split)["negatives"].to_numpy())) for split in SPLITS
+    }
+    return rows
+
+
+def _evaluate(title: str, method: Ranker, posed: Posed) -> Tables:
+    return {"ranks": ranked_events(title, method, posed.trial, seed=posed.seed)}
+
+
+def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:
+    """Give the metrics of each seed, and those of all seeds together, also as rows of ROWS_SCHEMA."""
+    ranks = pl.concat(result.table("ranks") for result in results)
+    by_seed = {
+        seed: event_rows(own, log.dataset, baselines=baselines)
+        for (seed,), own in ranks.group_by("seed", maintain_order=True)
+    }
+    together = event_rows(ranks, log.dataset, baselines=baselines)
+    rows = [as_metrics(own, seed) for seed, own in {**by_seed, None: together}.items()]
+    return {"metrics": pl.concat([*rows, _candidates(together)]), "events": together}
+
+
+def as_metrics(rows: pl.DataFrame, seed: object) -> pl.DataFrame:
+    """Give rows of ROWS_SCHEMA, and the CPU seconds, as rows of METRICS_SCHEMA.
+
+    The split is the family and the step (with `macro` once more); without a seed they are of all seeds together.
+    """
+    seconds = rows.filter(metric="mrr").with_columns(metric=pl.lit("cpu_seconds"), value="cpu_seconds")
+    about = ("dataset", "protocol", "method", "split", "metric", "value", "num_queries", "is_baseline")
+    both = pl.concat([rows, seconds.filter(split="test").select(about)], how="diagonal")
+    named = both.rename({"split": "family", "num_queries": "num_pairs"}).with_columns(
+        pl.col("metric").str.replace("@", "_at_"), seed=pl.lit(seed, pl.Int64), slice=pl.lit("all")
+    )
+    steps = [named.with_columns(step="family"), named.with_columns(step=pl.lit("macro"))]
+    return pl.concat(steps).select(pl.col(name).cast(kind) for name, kind in METRICS_SCHEMA.items())
+
+
+def _candidates(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give the number of candidates as a row of METRICS_SCHEMA, of the method `-`; the family is "all" or "sampled"."""
+    kind, number = rows["candidates"][0].split(" ")
+    about = {"dataset": rows["dataset"][0], "protocol": NAME, "method": "-", "step": "macro", "metric": "candidates"}
+    row = pl.DataFrame([{**about, "family": kind, "slice": "all", "value": float(number)}])
+    return pl.concat([pl.DataFrame(schema=METRICS_SCHEMA), row], how="diagonal")
+
+
+def _words(settings: Mapping[str, str], metrics: pl.DataFrame) -> dict[str, str]:
+    """Give the words of the title on what is visible, and on the candidates."""
+    kind, number = metrics.filter(protocol=NAME, metric="candidates").select("family", "value").row(0)
+    meaning = VISIBLE[settings["visible"].partition(":")[0]]
+    return {"visible": f"{settings['visible']} ({meaning})", "candidates": f"{kind} {number:.0f}"}
+
+
+def _sentences(rows: pl.DataFrame, metrics: pl.DataFrame) -> list[str]:
+    origin, _ = LEADERBOARDS.get(rows["dataset"][0], (None, {}))
+    return [] if origin is None else [f"(leaderboard): {origin}."]
+
+
+PROTOCOL = Protocol(
+    name=NAME,
+    sentence="ranks as of every event, by the rules of the Temporal Graph Benchmark",
+    heading="Ranks as of every event",
+    methods=(Ranker,),
+    units=_splits,
+    need="a log needs events at different times",
+    draw=_draw,
+    trial=_trial,
+    evaluate=_evaluate,
+    rows=_rows,
+    tables=(
+        TableOf(
+            name="events",
+            key=NAME,
+            slice="all",
+            columns=(
+                Column(title="test MRR", metric="mrr", family="test", deviation=" ± {:.4f}"),
+                Column(title="difference", metric="mrr", family="test", value="difference", form="{:+.3f}"),
+                Column(title="test Hits@10", metric="hits_at_10", family="test", interval=False),
+                Column(title="validation MRR", metric="mrr", family="validation", interval=False),
+                Column(title="CPU s", metric="cpu_seconds", family="test", form="{:.0f}", interval=False),
+            ),
+            title="{dataset}, protocol tgb, visible: {visible}; {num} test events, candidates: {candidates}, {seeds}"
+            " [95 % interval]{best}",
+            words=_words,
+            contents="test events",
+            measure="MRR [95 % interval]",
+            counted="test events",
+            sentences=_sentences,
+            published={
+                dataset: {
+                    f"{name} (leaderboard)": {"test MRR": test, "validation MRR": validation}
+                    for name, (validation, test) in values.items()
+                }
+                for dataset, (_, values) in LEADERBOARDS.items()
+            },
+            published_below=False,
+        ),
+    ),
+    kind="ranks",
+    unit="split",
+    together=True,
+    same_draw=True,
+    whole_log=True,
+    settings={"visible": Setting("strict", lambda text: str(Visibility.parse(text)))},
+    main=Cell("mrr", "test", "all"),
+    usual_families=("test",),
+    written="events",
+)
