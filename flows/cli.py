@@ -20,6 +20,7 @@ from flows.console import (
     with_written_times,
 )
 from flows.ending import FAILED, NOTHING_TO_DO, exit_code
+from flows.live import commands as live
 from flows.options import (
     AsJson,
     AsOf,
@@ -393,6 +394,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
 register(app)
 published.register(app)
 tuning.register(app)
+live.register(app)
 app.command()(benchmark)
 app.command()(compare)
 app.command()(prune)

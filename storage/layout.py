@@ -26,6 +26,8 @@ KINDS = {
     "snapshots": (SNAPSHOTS, ("version", "settings")),  # the tables `edges`, `steps` and `nodes`
     "pagerank": (GRAPHS, STEP),  # of the union graph of the snapshots up to `until`
     "distances": (GRAPHS, STEP),
+    "event_state": (GRAPHS, ("version", "settings")),  # what is known after the newest event
+    "event_model": (CHECKPOINTS, ("version", "settings", "seed")),  # the forecaster that reads the event state
     "pretrain": (CHECKPOINTS, RUN),  # the newest state of a stage that runs
     "finetune": (CHECKPOINTS, RUN),
     "model": (CHECKPOINTS, RUN),  # the weights of a finished training
@@ -48,6 +50,7 @@ KINDS = {
 }
 """Folder of each kind of artifact, and the keys of its address beside the dataset."""
 
+STATE, EVENT_MODEL = "state.safetensors", "model.json"  # names of files in event_state and event_model
 WEIGHTS, FORECAST = "weights.safetensors", "forecast.json"  # names of files in the artifacts of models and forecasts
 HASH_LENGTH = 12  # characters of a settings hash in an address; the lineage record holds the whole hash
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -87,6 +90,10 @@ class Layout:
     def raw(self, dataset: str) -> str:
         """Folder of the files fetched from the publisher."""
         return self._join(RAW, _hive(dataset=dataset))
+
+    def received(self, dataset: str) -> str:
+        """Folder of this machine for the events that `dyformer serve` has received; in the store if that is local."""
+        return "/".join((self.root if self.is_local else self.state, RAW, _hive(dataset=dataset), "received"))
 
     def declaration(self, dataset: str) -> str:
         """JSON record of how a log is read: columns, separator, time unit, window."""

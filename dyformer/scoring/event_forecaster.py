@@ -57,14 +57,15 @@ class FittedEventForecaster:
             end = first + len(rows.num_past_Q)
             every = np.zeros((end - first, 0), dtype=np.int64)
             candidate_QC = every if queries.candidate_QC is None else queries.candidate_QC[first:end]
-            score_QC = self._scores(rows, candidate_QC, log.num_targets)
+            score_QC = self.scores(rows, candidate_QC, log.num_targets)
             if not log.two_sides:
                 columns_QC = candidate_QC if candidate_QC.shape[1] else np.arange(log.num_targets)
                 score_QC[columns_QC == queries.source_Q[first:end, None]] = 0
             yield score_QC
             first = end
 
-    def _scores(self, rows: CandidateRows, candidate_QC: NDArray[np.int64], num_targets: int) -> NDArray[np.float64]:
+    def scores(self, rows: CandidateRows, candidate_QC: NDArray[np.int64], num_targets: int) -> NDArray[np.float64]:
+        """Give the scores [n, C] of the queries of `rows`, whose `rest_QC` has the same candidates."""
         probability_R = self.probabilities(rows)
         start_Q1 = np.concatenate([[0], np.cumsum(rows.num_past_Q + rows.num_new_Q)])
         padded_R = np.append(probability_R, np.inf)  # so that a query without rows has a part, too

@@ -292,6 +292,15 @@ def _collected(
     return rows, num_absorbed
 
 
+class Contact(NamedTuple):
+    """A target of a source, the number of their events, and the times of the first and the newest."""
+
+    target: int
+    num_events: int
+    first: int
+    latest: int
+
+
 def _fields(name: str, records: NDArray[np.void]) -> dict[str, NDArray]:
     return {f"{name}.{field}": records[field].copy() for field in records.dtype.names or ()}
 
@@ -346,8 +355,35 @@ class EventState:
         self._waiting = _sliced(joined, slice(num_older, None))
         self.num_events += len(events)
 
+    @property
+    def newest_time(self) -> int | None:
+        """Time of the newest event that was observed, in units of the log; None before the first."""
+        newest = self._newest()
+        return None if newest == NEVER else newest
+
+    def grow(self, num_sources: int, num_targets: int) -> None:
+        """Make room for at least these numbers of nodes, so that those without an event can be queried, too."""
+        self._state = with_nodes(self._state, num_sources, num_targets)
+
+    def num_events_of(self, source: int) -> int:
+        """Count the events of a source that are older than the newest time, or than any that was queried."""
+        return int(self._state.source_N["count"][source])
+
+    def newest_contacts(self, source: int, count: int) -> list[Contact]:
+        """List a source's contacts of the same events, the newest first."""
+        contacts, found = self._state.contacts, []
+        slot = int(contacts.newest_R[source])
+        while slot >= 0 and len(found) < count:
+            record = contacts.slot_S[slot]
+            found.append(Contact(*(int(record[name]) for name in ("column", "count", "first", "latest"))))
+            slot = int(record["older"])
+        return found
+
+    def _newest(self) -> int:
+        return int(self._waiting[2][-1]) if len(self._waiting[2]) else self._absorbed_until
+
     def _check(self, events: EventLog) -> None:
-        newest = self._waiting[2][-1] if len(self._waiting[2]) else self._absorbed_until
+        newest = self._newest()
         if events.time_E[0] < newest or np.any(np.diff(events.time_E) < 0):
             raise ValueError(f"expected events in order of time from {newest} on, got one at {events.time_E.min()}")
         if (events.seconds, events.two_sides) != (self.settings.seconds, self.settings.two_sides):
@@ -379,14 +415,19 @@ class EventState:
         pair_rows(row_PF, state, source, at, limits, target_P)
         return row_PF
 
-    def candidates(self, source: int, *, at: int) -> CandidateRows:
-        """Give the candidates of a source as of a time and their features. Raises ValueError like `features`."""
+    def candidates(self, source: int, *, at: int, target_P: NDArray[np.int64] | None = None) -> CandidateRows:
+        """Give the candidates of a source as of a time and their features; `rest_QC` is of the targets [P], if any.
+
+        Raises ValueError like `features`.
+        """
+        target_P = np.zeros(0, dtype=np.int64) if target_P is None else target_P
         state, limits = self._state_before(at), self.settings.limits
         _check_numbers("source", np.array([source]), len(state.source_N))
+        _check_numbers("target", target_P, len(state.target_D))
         buffers = _buffers(limits, len(state.target_D), 1)
         source_Q, time_Q, num_visible_Q, target_Q = np.array([[source], [at], [0], [-1]])
-        queries = (source_Q, time_Q, num_visible_Q, target_Q, np.zeros((1, 0), dtype=np.int64))
-        return _collected(state, self._waiting, 0, queries, buffers, limits, 0)[0]
+        queries = (source_Q, time_Q, num_visible_Q, target_Q, target_P[None])
+        return _collected(state, self._waiting, 0, queries, buffers, limits, len(target_P))[0]
 
     def allocated_bytes(self) -> dict[str, int]:
         """Give the memory of each table with its hash buckets, of the sources and of the targets."""

@@ -1,6 +1,6 @@
 """A raw log -> committed events: unusable rows go to quarantine, and every row is counted."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,9 @@ from storage.layout import Layout
 from storage.leftovers import remove_dropped, remove_leftovers
 from storage.locks import in_use
 from storage.raw.contents import Content, content_of, exact_files, known_contents, remember_contents
-from storage.raw.log_files import find_logs
+from storage.raw.log_files import find_logs, raw_file
+from storage.raw.received import COLUMNS as RECEIVED_COLUMNS
+from storage.raw.received import close_received, received_files
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -67,19 +69,18 @@ def ingest_log(
     num_stored = sum(row["num_accepted"] for row in stored)
     logs = _contents(layout, dataset, reading) if "log" in reading or not stored else []
     known, fresh = _known_and_fresh(stored, logs)
+    received = _received(layout, dataset, stored)
     plan: ReadPlan | None = None
     if stored and not fresh:
         check_unread(layout, dataset, reading, [file for _, file in logs])
         check_duplicates(layout, dataset, reading, sum(row["num_duplicates"] for row in known))
     results: dict[str, ReadResult | SpilledRows] = {}
-    with _database_if_large(layout, sum(content.num_bytes for content in fresh), num_stored) as database:
+    with _database_if_large(layout, [*fresh, *received], num_stored) as database:
         if fresh:
-            with exact_files(fresh) as files:
-                plan = sniff_plan(list(files.values()), declared)
-                show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
-                results = read_files(files, plan, reading, database)
-            check_contract(layout, dataset, plan, results, reading)
+            plan, results = _read_fresh(layout, dataset, fresh, declared, reading, show, database)
             declared = replace(declared, time_unit=plan.time_unit, bipartite=plan.bipartite)
+        if received:
+            results |= _read_received(received, declared, show, database, len(results))
         time_R = _sorted_times(layout, dataset, results, database)
         check_lateness(reading.get("lateness"), declared.time_unit)
         may_be_short = check is None and "window" not in reading
@@ -87,7 +88,8 @@ def ingest_log(
         with _committing(layout, dataset, was_there=num_stored > 0):
             declare(layout, dataset, _record(layout, dataset, declared, window, reading, plan, results), fixed=FIXED)
             made = append_all(layout, dataset, results, bipartite=bool(declared.bipartite), drop_known=_drops(reading))
-            remember_contents(layout, dataset, ((file.name, content) for content, file in logs))
+            contents = {file.name: content for content, file in (*logs, *received.items())}
+            remember_contents(layout, dataset, contents.items())
     rows = known + [asdict(ingest) for ingest in made]
     counts = {name: sum(row[name] for row in rows) for name in COUNTS}
     return {
@@ -123,6 +125,61 @@ def _contents(layout: Layout, dataset: str, reading: dict[str, Any]) -> list[tup
     known = known_contents(layout, dataset)
     logs = find_logs(reading.get("log"), dataset, layout.raw(dataset))
     return [(content_of(file, known.get(file.name)), file) for file in logs]
+
+
+def _received(layout: Layout, dataset: str, stored: list[dict[str, Any]]) -> dict[Content, RawFile]:
+    """Find the files of received events that are not committed, and let servers begin new ones."""
+    close_received(layout, dataset)
+    known, batches = known_contents(layout, dataset), {row["batch"] for row in stored}
+    found: dict[Content, RawFile] = {}
+    for path in received_files(layout, dataset):
+        file = raw_file(path)
+        content = content_of(file, known.get(file.name))
+        if content.sha256 not in batches:
+            found[content] = file
+    return found
+
+
+def _read_fresh(
+    layout: Layout,
+    dataset: str,
+    fresh: dict[Content, RawFile],
+    declared: Declared,
+    reading: dict[str, Any],
+    show: Callable[[str], None],
+    database: "DuckDBPyConnection | None",
+) -> tuple[ReadPlan, dict[str, ReadResult | SpilledRows]]:
+    """Plan how new files are read, read them, and check that they continue the log."""
+    with exact_files(fresh) as files:
+        plan = sniff_plan(list(files.values()), declared)
+        show(f"reading {dataset} from {', '.join(file.name for file in fresh.values())}\n{describe(plan)}")
+        results = read_files(files, plan, reading, database)
+    check_contract(layout, dataset, plan, results, reading)
+    return plan, results
+
+
+def _read_received(
+    received: dict[Content, RawFile],
+    declared: Declared,
+    show: Callable[[str], None],
+    database: "DuckDBPyConnection | None",
+    first: int,
+) -> dict[str, ReadResult | SpilledRows]:
+    """Read received events, whose form is the server's own, and which it has checked when they came."""
+    show(f"reading what `dyformer serve` has received: {len(received)} file{'s' if len(received) > 1 else ''}")
+    source, target, time, weight = RECEIVED_COLUMNS
+    form = Declared(
+        source=source,
+        target=target,
+        time=time,
+        weight=weight,
+        format="jsonl",
+        time_unit="step" if declared.time_unit == "step" else "iso",
+        bipartite=declared.bipartite,
+        directed=declared.directed,
+    )
+    with exact_files(received) as files:
+        return read_files(files, sniff_plan(list(files.values()), form), {}, database, first)
 
 
 def check_logs(readings: Mapping[str, dict[str, Any]]) -> None:
@@ -175,15 +232,18 @@ def read_files(
     plan: ReadPlan,
     reading: dict[str, Any],
     database: "DuckDBPyConnection | None" = None,
+    first: int = 0,
 ) -> dict[str, ReadResult | SpilledRows]:
     """Read every file by one plan, into a database if one is given; skip files without rows if there are several.
+
+    `first` is the number of files that the database has.
 
     Raises:
         TooManyBadRows: more rows of a file than `max_bad` allows are unusable.
         LogError: a file cannot be read.
     """
     results: dict[str, ReadResult | SpilledRows] = {}
-    for index, (content, file) in enumerate(fresh.items()):
+    for index, (content, file) in enumerate(fresh.items(), first):
         with suppress(EmptyLog) if len(fresh) > 1 else nullcontext():
             if database is None:
                 result = read_events([file], plan, drop_duplicates=_drops(reading))
@@ -195,9 +255,10 @@ def read_files(
 
 
 def _database_if_large(
-    layout: Layout, num_bytes: int, num_stored: int
+    layout: Layout, contents: Sequence[Content], num_stored: int
 ) -> "AbstractContextManager[DuckDBPyConnection | None]":
     """Open a database on disk if the files' text, or the events already stored, do not fit in memory."""
+    num_bytes = sum(content.num_bytes for content in contents)
     return scratch_database.open_spill(layout) if scratch_database.is_large(num_bytes, num_stored) else nullcontext()
 
 

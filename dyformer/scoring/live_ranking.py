@@ -1,0 +1,218 @@
+"""Ids of nodes, the state of all events so far and the fitted heads -> a source's best targets as of a time.
+
+K best targets    P targets    E events
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dyformer.scoring.event_forecaster import FittedEventForecaster
+from dyformer.scoring.event_reasons import reasons
+from dyformer.streams.event_log import EventLog
+from dyformer.streams.event_state import INDEX, EventState
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedEvents:
+    """Events in order of time, with the user's ids as texts."""
+
+    sources: Sequence[str]
+    targets: Sequence[str]
+    times: Sequence[int]  # ascending, in units of the log
+    weights: Sequence[float]
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.times)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ranking:
+    """The best targets of a source as of a time, the best first."""
+
+    source: str
+    at: int
+    num_events: int  # of the source before that time; 0: it is ranked as a source that has just come
+    targets: list[str]
+    probability_K: NDArray[np.float64]
+    is_new_K: NDArray[np.bool_]  # whether the source had no event with the target
+    reasons: list[list[str]]  # none where they were not asked for
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairScores:
+    """Scores of pairs of one source, in the order of the targets."""
+
+    at: int
+    score_P: NDArray[np.float64]  # that of the batch evaluation: it ranks the targets of one source
+    probability_P: NDArray[np.float64]  # NaN for a target that is none of the source's candidates
+    num_contacts_P: NDArray[np.int64]
+
+
+class PastPartner(NamedTuple):
+    """A past partner of a source: its id, the number of their events, and the times of the first and the newest."""
+
+    target: str
+    num_events: int
+    first: int
+    latest: int
+
+
+@dataclass(kw_only=True, eq=False)
+class NodeIds:
+    """The user's ids of sources and targets by their numbers; with one side both are the same lists."""
+
+    sources: list[str]
+    targets: list[str]
+    source_numbers: dict[str, int] = field(init=False)
+    target_numbers: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.source_numbers = {name: number for number, name in enumerate(self.sources)}
+        self.target_numbers = self.source_numbers
+        if self.targets is not self.sources:
+            self.target_numbers = {name: number for number, name in enumerate(self.targets)}
+
+    @property
+    def two_sides(self) -> bool:
+        """Whether sources and targets are different nodes."""
+        return self.targets is not self.sources
+
+    def numbered(self, events: NamedEvents) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give the numbers of the ends of events, and numbers to new nodes, source before target."""
+        pairs = [
+            (_number(self.sources, self.source_numbers, source), _number(self.targets, self.target_numbers, target))
+            for source, target in zip(events.sources, events.targets, strict=True)
+        ]
+        source_E, target_E = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return np.ascontiguousarray(source_E), np.ascontiguousarray(target_E)
+
+
+def _number(names: list[str], numbers: dict[str, int], name: str) -> int:
+    number = numbers.setdefault(name, len(names))
+    if number == len(names):
+        names.append(name)
+    return number
+
+
+class LiveRanking:
+    """A forecaster that every event changes as soon as it is observed; several threads may use it.
+
+    It answers as of any time after the newest event, from the events before that time. Sources and targets are the
+    user's ids as texts.
+    """
+
+    def __init__(self, fitted: FittedEventForecaster, state: EventState, ids: NodeIds) -> None:
+        self.fitted = fitted
+        self.ids = ids
+        self._state = state
+        self._lock = threading.Lock()  # a query reads what an event changes, and makes waiting events count
+        self._make_room()
+
+    @property
+    def newest_time(self) -> int | None:
+        """Time of the newest event; None before the first."""
+        return self._state.newest_time
+
+    @property
+    def num_events(self) -> int:
+        """Number of events observed so far."""
+        return self._state.num_events
+
+    @property
+    def now(self) -> int:
+        """The earliest time at which every event so far counts: one unit of time after the newest."""
+        newest = self.newest_time
+        return 0 if newest is None else newest + 1
+
+    def observe(self, events: NamedEvents) -> None:
+        """Take events that follow those so far, of known nodes and new ones. Raises ValueError for older ones."""
+        if len(events) == 0:
+            return
+        newest = self.newest_time
+        if newest is not None and events.times[0] < newest:
+            raise ValueError(f"expected events from the time {newest} on, got one at {events.times[0]}")
+        with self._lock:
+            source_E, target_E = self.ids.numbered(events)
+            self._state.observe(
+                EventLog(
+                    source_E=source_E,
+                    target_E=target_E,
+                    time_E=np.array(events.times, dtype=np.int64),
+                    weight_E=np.array(events.weights, dtype=np.float64),
+                    num_sources=len(self.ids.sources),
+                    num_targets=len(self.ids.targets),
+                    two_sides=self.ids.two_sides,
+                    seconds=self.fitted.settings.seconds,
+                )
+            )
+            self._make_room()
+
+    def rank(self, source: str, *, at: int | None = None, k: int = 10, with_reasons: bool = True) -> Ranking:
+        """Rank the source's next targets as of a time, by default as of now: at most k, none without a probability.
+
+        The probabilities are those of the batch evaluation for the same events, source and time. A source without an
+        event before is ranked by what new sources choose. Raises ValueError for a time at or before an older event.
+        """
+        with self._lock:
+            at = self.now if at is None else at
+            number = self._number(source)
+            rows = self._state.candidates(number, at=at)
+            num_events = self._state.num_events_of(number)
+        probability_R = self.fitted.probabilities(rows)
+        best_K = np.argsort(-probability_R, kind="stable")[:k]
+        is_new_K = best_K >= rows.num_past_Q[0]
+        found: list[list[str]] = []
+        if with_reasons:
+            has_steps = self.fitted.settings.seconds == 1
+            found = reasons(self.fitted, rows.row_RF[best_K], is_new_K, has_steps=has_steps)
+        return Ranking(
+            source=source,
+            at=at,
+            num_events=num_events,
+            targets=[self.ids.targets[target] for target in rows.target_R[best_K].tolist()],
+            probability_K=probability_R[best_K],
+            is_new_K=is_new_K,
+            reasons=found,
+        )
+
+    def scores(self, source: str, targets: Sequence[str], *, at: int | None = None) -> PairScores:
+        """Score targets of a source as of a time; an id that no event has as its target has the score 0.
+
+        Raises ValueError like `rank`.
+        """
+        unknown = len(self.ids.targets)  # a number without events, for which there is room
+        target_P = np.array([self.ids.target_numbers.get(name, unknown) for name in targets], dtype=np.int64)
+        with self._lock:
+            at = self.now if at is None else at
+            number = self._number(source)
+            rows = self._state.candidates(number, at=at, target_P=target_P)
+            contacts_P = self._state.features(number, target_P, at=at)[:, INDEX["contacts"]]
+        [score_P] = self.fitted.scores(rows, target_P[None], unknown + 1)
+        if not self.ids.two_sides:
+            score_P[target_P == number] = 0
+        probability_by_target = dict(zip(rows.target_R.tolist(), self.fitted.probabilities(rows), strict=True))
+        return PairScores(
+            at=at,
+            score_P=score_P,
+            probability_P=np.array([probability_by_target.get(target, np.nan) for target in target_P.tolist()]),
+            num_contacts_P=np.nan_to_num(contacts_P).astype(np.int64),
+        )
+
+    def past(self, source: str, count: int) -> list[PastPartner]:
+        """List the newest partners of a source, the newest first; none of one without an event."""
+        with self._lock:
+            contacts = self._state.newest_contacts(self._number(source), count)
+        return [PastPartner(self.ids.targets[contact.target], *contact[1:]) for contact in contacts]
+
+    def _number(self, source: str) -> int:
+        return self.ids.source_numbers.get(source, len(self.ids.sources))
+
+    def _make_room(self) -> None:
+        # One node more than there are, which stands for every source and target that is not known yet.
+        self._state.grow(len(self.ids.sources) + 1, len(self.ids.targets) + 1)

@@ -1,0 +1,76 @@
+"""The commands that rank as of now: `rank` in a process of its own, `serve` for other programs and browsers."""
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from flows.console import print_frame, print_json, printable
+from flows.options import AsJson
+
+LEAST_PRINTED = 0.0005  # smaller probabilities are written with an exponent
+
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="id of the source, as in the log")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
+Refit = Annotated[bool, typer.Option("--refit", help="fit the forecaster again, on all events so far")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command(context_settings={"ignore_unknown_options": True})(rank)
+
+
+def rank(
+    dataset: Dataset,
+    source: Source,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="as of this time, from the events before it: 2024-03-01T00:00 (UTC), or a step (by default after the"
+            " newest event)",
+            show_default=False,
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option("--k", "-k", help="number of targets", min=1)] = 10,
+    refit: Refit = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the next partners of a source as of now, or as of a time: every event before it counts.
+
+    The forecaster is fitted on the events so far, once; `--refit` fits it again. As of an earlier time, one is taken
+    that has read no event at that time or later.
+    """
+    import polars as pl
+
+    from flows.tasks.live import open_ranking, ranking_record
+    from flows.tasks.moments import read_moment
+    from storage.events.declarations import declaration
+    from storage.events.table import newest_version
+    from storage.layout import Layout
+
+    layout = Layout.from_environment()
+    newest_version(layout, dataset)  # an unknown dataset is named before its time is read
+    unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
+    time = None if at is None else read_moment(at, unit)
+    opened = open_ranking(dataset, at=time, refit=refit, show=_show)
+    record = ranking_record(opened, opened.ranking.rank(source, at=time, k=k))
+    if as_json:
+        print_json(record)
+        return
+    columns = ("rank", "target", "probability", "linked before", "reasons")
+    rows = [tuple(map(str, _cells(row))) for row in record["ranking"]]
+    print_frame(pl.DataFrame(rows, schema=columns, orient="row"), f"next partners of {source} as of {record['at']}")
+    print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
+
+
+def _cells(row: dict[str, Any]) -> Iterator[Any]:
+    yield row["rank"]
+    yield row["target"]
+    yield f"{row['probability']:.4f}" if row["probability"] >= LEAST_PRINTED else f"{row['probability']:.1e}"
+    yield "yes" if row["linked_before"] else "no"
+    yield "; ".join(row["reasons"]) or "nothing stands out"
+
+
+def _show(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)

@@ -1,0 +1,208 @@
+"""Commits of a log -> the stored state of all its events, and the stored forecaster that reads it.
+
+A state is brought up to date from the newest stored one by the events of the commits since. If one of these is older
+than an event that the state has, the state is made anew from the earliest event. An event of the same time is not
+older: it follows in the order of the commits, as in a pass from the beginning. Either way the bytes are the same.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
+from dyformer.scoring.past_fit import fit_on_past
+from dyformer.streams.event_log import EventLog
+from dyformer.streams.event_state import EventState, StateSettings
+from dyformer.streams.log_rows import MICROSECOND, NumberedEvents, event_log_of
+from storage import files
+from storage.artifacts.artifact import MANIFEST, Lineage, is_current, read_bytes, record_of
+from storage.artifacts.code import code_digest
+from storage.artifacts.made import Planned, planned
+from storage.events import versions
+from storage.events.declarations import declaration
+from storage.events.table import max_event_time, newest_version, node_dictionary, read_events, scan_events
+from storage.layout import EVENT_MODEL, STATE, Layout
+
+STATE_CODE = ("dyformer.streams.event_state", "dyformer.streams.log_rows")
+MODEL_CODE = ("dyformer.scoring.past_fit", "dyformer.streams.log_rows")
+
+Show = Callable[[str], None]
+
+
+def events_before(layout: Layout, dataset: str, version: int, before: int | None = None) -> NumberedEvents:
+    """Number the events of a version in order of time; with `before`, only those that are older."""
+    events = read_events(layout, dataset, version)
+    if before is not None:
+        events = events.filter(pl.col("time") < before)
+    return event_log_of(events, has_steps=has_steps(layout, dataset))
+
+
+def has_steps(layout: Layout, dataset: str) -> bool:
+    """Whether the times of a log are integer steps."""
+    return (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"] == "step"
+
+
+def settings_of(layout: Layout, dataset: str, version: int) -> StateSettings:
+    """Give the settings of a log's state: those of the fitted forecaster, which reads it."""
+    record = declaration(layout, dataset, needed=("time_unit",)) or {}
+    two_sides = bool((node_dictionary(layout, dataset, version)["side"] > 0).any())
+    seconds = 1.0 if record["time_unit"] == "step" else MICROSECOND
+    return StateSettings(
+        two_sides=two_sides, seconds=seconds, directed=two_sides or record.get("directed") is not False
+    )
+
+
+def make_state(dataset: str, version: int | None = None, layout: Layout | None = None) -> str:
+    """Store the state of all events of a version, the newest by default, unless it is stored; return its address."""
+    layout = layout or Layout.from_environment()
+    version = newest_version(layout, dataset) if version is None else version
+    plan = _planned_state(layout, dataset, version)
+    return plan.made(lambda: {STATE: save(_brought_up_to(layout, dataset, version).to_arrays())})
+
+
+def read_state(address: str) -> EventState:
+    """Read a stored state, after a check of its checksum."""
+    record = record_of(address)
+    assert record is not None, f"{address} was just made"
+    settings = record["lineage"]["settings"]
+    settings = StateSettings(**{**settings, "half_lives": tuple(settings["half_lives"])})
+    return EventState.from_arrays(load(read_bytes(address, STATE)), settings)
+
+
+def _planned_state(layout: Layout, dataset: str, version: int) -> Planned:
+    lineage = Lineage(
+        kind="event_state",
+        dataset=dataset,
+        table_version=version,
+        settings=asdict(settings_of(layout, dataset, version)),
+        code_version=code_digest(*STATE_CODE),
+        max_event_time=max_event_time(layout, dataset, version),
+        inputs=_commit_input(layout, dataset, version),
+    )
+    return planned(layout, lineage)
+
+
+def _commit_input(layout: Layout, dataset: str, version: int) -> dict[str, str]:
+    # The digest of a commit depends on those before it.
+    return {layout.relative(layout.commit(dataset, version)): versions.opened(layout, dataset, version).digest}
+
+
+def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
+    """Make the state of a version from the newest stored one that its events follow, else from the beginning."""
+    for earlier in _stored_versions(layout, "event_state", dataset, below=version):
+        plan = _planned_state(layout, dataset, earlier)
+        if not plan.is_current:
+            continue
+        newer = _events_since(layout, dataset, earlier, version)
+        if int(newer["time"][0]) < max_event_time(layout, dataset, earlier):
+            break
+        state = read_state(plan.address)
+        state.observe(_numbered(layout, dataset, version, newer))
+        return state
+    log = events_before(layout, dataset, version).log
+    state = EventState(log.num_sources, log.num_targets, settings_of(layout, dataset, version))
+    state.observe(log)
+    return state
+
+
+def _stored_versions(layout: Layout, kind: str, dataset: str, below: int) -> list[int]:
+    names = files.children(layout.artifacts(kind, dataset))
+    numbers = (name.removeprefix("version=") for name in names if name.startswith("version="))
+    return sorted((int(number) for number in numbers if number.isdecimal() and int(number) < below), reverse=True)
+
+
+def _events_since(layout: Layout, dataset: str, earlier: int, version: int) -> pl.DataFrame:
+    """Read the events of the commits after `earlier`, in order of time, else of the log."""
+    events = scan_events(layout, dataset, version).filter(pl.col("ingest") > earlier)
+    columns = ("ingest", "row", "source_node", "target_node", "time", "weight")
+    return events.select(columns).sort("time", "ingest", "row").collect()
+
+
+def _numbered(layout: Layout, dataset: str, version: int, events: pl.DataFrame) -> EventLog:
+    settings = settings_of(layout, dataset, version)
+    sources, targets = node_numbers(layout, dataset, version)
+    return EventLog(
+        source_E=np.searchsorted(sources, events["source_node"].to_numpy()),
+        target_E=np.searchsorted(targets, events["target_node"].to_numpy()),
+        time_E=events["time"].to_numpy().astype(np.int64),
+        weight_E=events["weight"].fill_null(1.0).to_numpy().astype(np.float64),
+        num_sources=len(sources),
+        num_targets=len(targets),
+        two_sides=settings.two_sides,
+        seconds=settings.seconds,
+    )
+
+
+def node_numbers(layout: Layout, dataset: str, version: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the permanent numbers of the nodes that are sources, and of those that are targets, in ascending order."""
+    nodes = node_dictionary(layout, dataset, version)
+    numbers = [nodes.filter(side=side)["node"].cast(pl.Int64).to_numpy() for side in (0, 1)]
+    return numbers[0], numbers[1] if len(numbers[1]) else numbers[0]
+
+
+def make_model(
+    dataset: str,
+    version: int | None = None,
+    *,
+    before: int | None = None,
+    seed: int = 0,
+    method: EventForecaster | None = None,
+    layout: Layout | None = None,
+) -> str:
+    """Store a forecaster fitted on the events of a version, unless it is stored; return its address.
+
+    With `before`, only the events that are older than this time are read. Raises TooFewPastEvents.
+    """
+    layout = layout or Layout.from_environment()
+    version = newest_version(layout, dataset) if version is None else version
+    chosen = EventForecaster() if method is None else method
+    directed = settings_of(layout, dataset, version).directed
+    settings: dict[str, Any] = {"method": {**asdict(chosen), "directed": directed}, "before": before, "seed": seed}
+    newest = max_event_time(layout, dataset, version)
+    lineage = Lineage(
+        kind="event_model",
+        dataset=dataset,
+        table_version=version,
+        settings=settings,
+        code_version=code_digest(*MODEL_CODE),
+        max_event_time=newest if before is None else min(newest, before - 1),
+        inputs=_commit_input(layout, dataset, version),
+    )
+
+    def make() -> dict[str, bytes]:
+        log = events_before(layout, dataset, version, before).log
+        fitted = fit_on_past(EventForecaster(**settings["method"]), log, seed=seed)
+        return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
+
+    return planned(layout, lineage).made(make)
+
+
+def read_model(address: str) -> FittedEventForecaster:
+    """Read a stored forecaster, after a check of its checksum."""
+    return FittedEventForecaster.from_record(json.loads(read_bytes(address, EVENT_MODEL)))
+
+
+def newest_model(layout: Layout, dataset: str, *, before: int | None = None) -> str | None:
+    """Give the address of the stored forecaster that was fitted on the newest events; None where none is stored.
+
+    With `before`, of those that have read no event at this time or later. One is left out if its events are no longer
+    in the log, or if other code made it.
+    """
+    code, newest = code_digest(*MODEL_CODE), versions.newest(layout, dataset).number
+    found: list[tuple[int, int, str]] = []
+    for location in files.find(layout.artifacts("event_model", dataset), MANIFEST):
+        address = location.removesuffix(f"/{MANIFEST}")
+        lineage = Lineage(**(record_of(address) or {})["lineage"])
+        if lineage.code_version != code or not 1 <= lineage.table_version <= newest:
+            continue
+        is_of_log = lineage.inputs == _commit_input(layout, dataset, lineage.table_version)
+        last = lineage.max_event_time or 0
+        if is_of_log and is_current(address, lineage) and (before is None or last < before):
+            found.append((last, lineage.table_version, address))
+    return max(found)[2] if found else None

@@ -1,0 +1,142 @@
+"""A stored log -> its ranking as of now or as of a time: the forecaster, the state, and the ids of the nodes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dyformer.logs.time_windows import TimeUnit
+from dyformer.scoring.event_forecaster import FittedEventForecaster
+from dyformer.scoring.live_ranking import LiveRanking, NodeIds, Ranking
+from dyformer.streams.event_state import EventState
+from dyformer.streams.log_rows import NumberedEvents
+from flows.tasks.event_state import (
+    Show,
+    events_before,
+    make_model,
+    make_state,
+    newest_model,
+    node_numbers,
+    read_model,
+    read_state,
+    settings_of,
+)
+from flows.tasks.moments import written_moment
+from storage.events.declarations import declaration
+from storage.events.rows import ids_are_integers
+from storage.events.table import max_event_time, newest_version, node_dictionary
+from storage.layout import Layout
+
+NO_PAST = "the source has no event before this time: its targets are those that new sources choose"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedRanking:
+    """A ranking, and which version of the log and which stored forecaster it is of."""
+
+    ranking: LiveRanking
+    dataset: str
+    version: int
+    model: str  # address
+    time_unit: TimeUnit
+    has_integer_ids: bool
+
+
+def quiet(text: str) -> None:
+    """Show nothing."""
+
+
+def open_ranking(
+    dataset: str, *, at: int | None = None, refit: bool = False, show: Show = quiet, layout: Layout | None = None
+) -> OpenedRanking:
+    """Open the ranking of a log as of a time, by default after its newest event.
+
+    The newest stored forecaster is read that was fitted on events before that time, and one is made where there is
+    none, or with `refit`. As of now the state is the stored one, brought up to date; as of an earlier time it is made
+    from the events before it.
+
+    Raises:
+        DatasetNotIngested: the store lacks the log.
+        TooFewPastEvents: a forecaster cannot be fitted on so few events.
+    """
+    layout = layout or Layout.from_environment()
+    version = newest_version(layout, dataset)
+    newest = max_event_time(layout, dataset, version)
+    before = at if at is not None and at <= newest else None
+    model = None if refit else newest_model(layout, dataset, before=before)
+    if model is None:
+        show(f"fitting the event forecaster of {dataset} on its past: once, some minutes for 100,000 events")
+        model = make_model(dataset, version, before=before, layout=layout)
+    fitted = read_model(model)
+    ranking = _past_ranking(layout, dataset, version, before, fitted) if before is not None else None
+    if ranking is None:
+        show(f"bringing the state of {dataset} up to its newest event")
+        ranking = current_ranking(layout, dataset, version, fitted)
+    record = declaration(layout, dataset, needed=("time_unit",)) or {}
+    return OpenedRanking(
+        ranking=ranking,
+        dataset=dataset,
+        version=version,
+        model=model,
+        time_unit=record["time_unit"],
+        has_integer_ids=ids_are_integers(node_dictionary(layout, dataset, version)),
+    )
+
+
+def current_ranking(layout: Layout, dataset: str, version: int, fitted: FittedEventForecaster) -> LiveRanking:
+    """Give the ranking after all events of a version, from the stored state."""
+    state = read_state(make_state(dataset, version, layout))
+    sources, targets = node_numbers(layout, dataset, version)
+    return LiveRanking(fitted, state, _ids(node_dictionary(layout, dataset, version), sources, targets))
+
+
+def _past_ranking(
+    layout: Layout, dataset: str, version: int, before: int, fitted: FittedEventForecaster
+) -> LiveRanking:
+    numbered = events_before(layout, dataset, version, before)
+    state = EventState(numbered.log.num_sources, numbered.log.num_targets, settings_of(layout, dataset, version))
+    state.observe(numbered.log)
+    return LiveRanking(fitted, state, ids_of(layout, dataset, version, numbered))
+
+
+def ids_of(layout: Layout, dataset: str, version: int, numbered: NumberedEvents) -> NodeIds:
+    """Give the ids of the nodes that events have, by the numbers that they have there."""
+    nodes = node_dictionary(layout, dataset, version)
+    targets = numbered.target_node_T if numbered.log.two_sides else numbered.source_node_S
+    return _ids(nodes, numbered.source_node_S, targets)
+
+
+def _ids(nodes: pl.DataFrame, sources: np.ndarray, targets: np.ndarray) -> NodeIds:
+    names = nodes["id"]  # row n is node n
+    source_ids = names.gather(sources).to_list()
+    return NodeIds(sources=source_ids, targets=source_ids if targets is sources else names.gather(targets).to_list())
+
+
+def ranking_record(opened: OpenedRanking, ranking: Ranking) -> dict[str, Any]:
+    """Give a ranking as plain values: of the source, the time, and a list of the best targets."""
+    rows = [
+        {
+            "rank": position + 1,
+            "target": written_id(opened, target),
+            "probability": float(ranking.probability_K[position]),
+            "linked_before": not ranking.is_new_K[position],
+            "reasons": ranking.reasons[position] if ranking.reasons else [],
+        }
+        for position, target in enumerate(ranking.targets)
+    ]
+    is_known = ranking.num_events > 0
+    return {
+        "dataset": opened.dataset,
+        "source": written_id(opened, ranking.source),
+        "at": written_moment(ranking.at, opened.time_unit),
+        "num_events": ranking.num_events,
+        "known": is_known,
+        "note": None if is_known else NO_PAST,
+        "ranking": rows,
+    }
+
+
+def written_id(opened: OpenedRanking, text: str) -> str | int:
+    """Give an id as the user's own type: an integer where all ids of the log are integers."""
+    return int(text) if opened.has_integer_ids and text.lstrip("-").isdecimal() and str(int(text)) == text else text

@@ -1,0 +1,127 @@
+"""Events that a server has received -> files of JSON lines in the store, which the next ingest reads as raw files.
+
+An event is on the disk before it is acknowledged. The server appends to a hidden file. An ingest gives it a name, and
+nobody appends to it any more, so that its bytes are read once.
+"""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from storage import disk
+from storage.layout import Layout
+from storage.locks import alone
+
+OPEN, CLOSED = ".open-", "received-"
+ENDING = ".jsonl"
+COLUMNS = ("source", "target", "time", "weight")
+TAIL_BYTES = 1 << 16
+
+Record = Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class ReceivedEvents:
+    """The file to which one server appends; its events stay in the order in which they came."""
+
+    layout: Layout
+    dataset: str
+    _path: Path | None = field(default=None, init=False)
+    _num_events: int = field(default=0, init=False)
+    _token: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+
+    def append(self, events: Iterable[Record]) -> None:
+        """Write events and wait until the disk has them. Raises WriteFailed, and then none of them is in the file."""
+        folder = Path(self.layout.received(self.dataset))
+        with _lock(self.layout, self.dataset):
+            if self._path is None or not self._path.exists():  # an ingest took it
+                disk.make_folder(folder)
+                self._path = folder / f"{OPEN}{uuid.uuid4().hex}{ENDING}"
+            with disk.named_write(self._path):
+                is_new = not self._path.exists()
+                self._write(self._path, events)
+                if is_new:
+                    disk.sync_folder(folder)
+
+    def _write(self, path: Path, events: Iterable[Record]) -> None:
+        lines = []
+        for event in events:
+            # Equal events of different files must differ in their bytes, because an ingest knows files by these.
+            self._num_events += 1
+            lines.append(json.dumps({**event, "server": self._token, "number": self._num_events}))
+        content = "".join(f"{line}\n" for line in lines).encode()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                if os.write(descriptor, content) != len(content):
+                    raise OSError(28, "No space left on device")
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def close_received(layout: Layout, dataset: str) -> None:
+    """Give the files that servers append to a name, after which they begin others.
+
+    A line that a killed server has not finished was not acknowledged: it is cut off.
+    """
+    folder = Path(layout.received(dataset))
+    if not folder.is_dir():
+        return
+    with _lock(layout, dataset):
+        for path in sorted(folder.glob(f"{OPEN}*{ENDING}")):
+            with disk.named_write(path):
+                _cut_unfinished(path)
+                if path.stat().st_size == 0:
+                    path.unlink()
+                else:
+                    token = path.name.removeprefix(OPEN)
+                    path.rename(folder / f"{CLOSED}{time.time_ns():020}-{token}")
+        disk.sync_folder(folder)
+
+
+def received_files(layout: Layout, dataset: str) -> list[str]:
+    """Paths of the files that have a name, in the order in which they got it."""
+    return sorted(map(str, Path(layout.received(dataset)).glob(f"{CLOSED}*{ENDING}")))
+
+
+def waiting_events(layout: Layout, dataset: str, committed: Iterable[str]) -> Iterator[tuple[Path, list[Record]]]:
+    """Yield the events of files that are not committed yet, file by file, those without a name last.
+
+    `committed` has the names of files to leave out. The caller holds `received_lock`, if servers may be at work.
+    """
+    folder, known = Path(layout.received(dataset)), set(committed)
+    paths = [Path(path) for path in received_files(layout, dataset) if Path(path).name not in known]
+    for path in [*paths, *sorted(folder.glob(f"{OPEN}*{ENDING}"))]:
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        yield path, [json.loads(line) for line in whole.splitlines()]
+
+
+def received_lock(layout: Layout, dataset: str) -> FileLock:
+    """Lock the files of received events against servers that append and ingests that give them names."""
+    return _lock(layout, dataset)
+
+
+def _lock(layout: Layout, dataset: str) -> FileLock:
+    return alone(layout, f"received-{dataset}")
+
+
+def _cut_unfinished(path: Path) -> None:
+    with path.open("rb+") as stream:
+        content = stream.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            stream.truncate(whole)
+        stream.flush()
+        os.fsync(stream.fileno())

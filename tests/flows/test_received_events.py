@@ -1,0 +1,105 @@
+"""Claims about ingests of received events: each exactly once, with the ids and times that were sent."""
+
+import pytest
+from live_logs import NAME, ingest, rows_of, write_rows
+
+from flows.tasks.event_state import make_state, read_state
+from flows.tasks.ingest import ingest_log
+from storage.events.table import node_dictionary, scan_events
+from storage.layout import Layout
+from storage.raw.received import ReceivedEvents
+
+ROWS = rows_of(200)
+LAST = ROWS[-1][2]
+
+
+@pytest.fixture
+def store(tmp_path):
+    layout = Layout(str(tmp_path / "store"))
+    ingest(layout, tmp_path, ROWS, 0)
+    return layout
+
+
+def received(number, **changes):
+    return {
+        "source": f"u{number}",
+        "target": "page, new",
+        "time": "2023-12-01T10:00:00.000001Z",
+        "weight": 2.5,
+    } | changes
+
+
+def rows(layout, version=None):
+    events = scan_events(layout, NAME, version).sort("ingest", "row")
+    return events.select("source", "target", "time", "weight").collect().rows()
+
+
+def silent(text):
+    """Show nothing."""
+
+
+def test_received_events_are_committed_exactly_once_whatever_is_ingested(store, tmp_path):
+    server = ReceivedEvents(layout=store, dataset=NAME)
+    server.append([received(1), received(2, source='"quoted" \u00e4, b', weight=1.0)])
+    counts = ingest_log(NAME, {}, silent, layout=store)
+    assert (counts["changed"], counts["version"]) == (True, 2)
+    assert rows(store)[len(ROWS) :] == [
+        ("u1", "page, new", 1_701_424_800_000_001, 2.5),
+        ('"quoted" \u00e4, b', "page, new", 1_701_424_800_000_001, 1.0),
+    ]
+    assert not ingest_log(NAME, {}, silent, layout=store)["changed"]
+    server.append([received(1)])  # an equal event that came again is another event
+    more = write_rows(tmp_path / "more.csv", [("u1", "p1", LAST + 5)])
+    assert ingest_log(NAME, {"log": str(more)}, silent, layout=store)["version"] == 3
+    assert len(rows(store)) == len(ROWS) + 4
+    assert rows(store)[-2:] == [
+        ("u1", "p1", (LAST + 5) * 1_000_000, 1.0),
+        ("u1", "page, new", 1_701_424_800_000_001, 2.5),
+    ]
+
+
+def test_an_ingest_that_fails_loses_none(store, tmp_path):
+    ReceivedEvents(layout=store, dataset=NAME).append([received(1)])
+    broken = tmp_path / "broken.csv"
+    broken.write_text("user,page,time\n" + "x\n" * 20)
+    with pytest.raises(ValueError, match="x"):
+        ingest_log(NAME, {"log": str(broken)}, silent, layout=store)
+    assert len(rows(store)) == len(ROWS)
+    ingest_log(NAME, {}, silent, layout=store)
+    assert len(rows(store)) == len(ROWS) + 1
+
+
+def test_received_events_that_are_older_make_the_state_anew(store):
+    make_state(NAME, layout=store)
+    ReceivedEvents(layout=store, dataset=NAME).append([received(1, time="2023-11-14T22:13:20Z")])
+    ingest_log(NAME, {}, silent, layout=store)
+    assert read_state(make_state(NAME, layout=store)).num_events == len(ROWS) + 1
+
+
+def test_a_log_with_steps_receives_steps(tmp_path):
+    layout = Layout(str(tmp_path / "steps"))
+    steps = [(user, page, index // 3) for index, (user, page, _) in enumerate(ROWS)]
+    ingest(layout, tmp_path, steps, 0, time_unit="step", window="10")
+    ReceivedEvents(layout=layout, dataset=NAME).append([received(7, time=70)])
+    ingest_log(NAME, {}, silent, layout=layout)
+    assert rows(layout)[-1] == ("u7", "page, new", 70, 2.5)
+
+
+def test_integers_stay_the_ids_that_they_are(tmp_path):
+    layout = Layout(str(tmp_path / "numbers"))
+    ingest(layout, tmp_path, [(user[1:], page[1:], time) for user, page, time in ROWS], 0)
+    ReceivedEvents(layout=layout, dataset=NAME).append([received(7, source="7", target="99")])
+    ingest_log(NAME, {}, silent, layout=layout)
+    assert rows(layout)[-1][:2] == ("7", "99")
+    ids = node_dictionary(layout, NAME)
+    assert ids.filter(side=0, id="7").height == 1
+
+
+def test_a_log_that_was_dropped_gets_its_received_events_again(store, tmp_path):
+    from storage.drop import drop_dataset
+
+    ReceivedEvents(layout=store, dataset=NAME).append([received(1)])
+    ingest_log(NAME, {}, silent, layout=store)
+    drop_dataset(store, NAME)
+    ingest(store, tmp_path, ROWS, 0)
+    assert len(rows(store)) == len(ROWS) + 1

@@ -1,0 +1,217 @@
+"""Claims about the stored state and the stored forecaster: one pass, the same bytes, nothing later than its time."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from live_logs import NAME, START, ingest, rows_of
+from typer.testing import CliRunner
+
+from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.streams.event_log import EventQueries
+from flows.cli import app
+from flows.tasks import event_state
+from flows.tasks.event_state import events_before, make_model, make_state, newest_model, read_model, read_state
+from flows.tasks.live import open_ranking
+from storage.artifacts.artifact import ArtifactDamaged, lineage_of, read_bytes
+from storage.layout import STATE, Layout
+
+ROWS = rows_of()
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    """Fit few trees, because a test needs a forecaster and not a good one."""
+    few = partial(EventForecaster, gate_rounds=8, past_rounds=8, new_rounds=8)
+    monkeypatch.setattr(event_state, "EventForecaster", few)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Layout(str(tmp_path / "store"))
+
+
+def bytes_of_a_pass_from_the_beginning(layout, tmp_path, parts, **reading):
+    """Ingest all parts in another store, of which only the last version has a state; give its bytes and its record."""
+    other = Layout(str(tmp_path / "other"))
+    for number, rows in enumerate(parts):
+        ingest(other, tmp_path, rows, number, **reading)
+    address = make_state(NAME, layout=other)
+    return read_bytes(address, STATE), lineage_of(address)
+
+
+def parts_of(*borders):
+    return [ROWS[first:last] for first, last in zip((0, *borders), (*borders, len(ROWS)), strict=True)]
+
+
+def in_the_middle_of_a_time(start):
+    """Find a border that has equal times on both sides."""
+    return next(row for row in range(start, len(ROWS)) if ROWS[row][2] == ROWS[row - 1][2])
+
+
+@pytest.mark.parametrize("borders", [(900,), (400, 401, 1_000), (in_the_middle_of_a_time(500), 800)])
+def test_a_state_brought_up_to_date_has_the_bytes_of_a_pass_from_the_beginning(store, tmp_path, borders, monkeypatch):
+    parts, absorbed = parts_of(*borders), []
+    observe = event_state.EventState.observe
+    monkeypatch.setattr(
+        event_state.EventState, "observe", lambda self, log: absorbed.append(len(log)) or observe(self, log)
+    )
+    for number, rows in enumerate(parts):
+        ingest(store, tmp_path, rows, number)
+        address = make_state(NAME, layout=store)
+    assert absorbed == [len(rows) for rows in parts], "each event is read once"
+    expected, lineage = bytes_of_a_pass_from_the_beginning(store, tmp_path, parts)
+    assert read_bytes(address, STATE) == expected
+    assert lineage_of(address).settings == lineage.settings
+    assert read_state(address).num_events == len(ROWS)
+
+
+def test_a_state_is_made_anew_where_an_event_is_older_than_those_it_has(store, tmp_path, monkeypatch):
+    late, rest = ROWS[100:150], [*ROWS[:100], *ROWS[150:]]
+    absorbed = []
+    observe = event_state.EventState.observe
+    monkeypatch.setattr(
+        event_state.EventState, "observe", lambda self, log: absorbed.append(len(log)) or observe(self, log)
+    )
+    for number, rows in enumerate((rest, late)):
+        ingest(store, tmp_path, rows, number)
+        address = make_state(NAME, layout=store)
+    assert absorbed == [len(rest), len(ROWS)]
+    log = events_before(store, NAME, 2).log
+    assert np.all(np.diff(log.time_E) >= 0)
+    state = event_state.EventState(log.num_sources, log.num_targets, read_state(address).settings)
+    observe(state, log)
+    assert all(
+        np.array_equal(array, read_state(address).to_arrays()[name]) for name, array in state.to_arrays().items()
+    )
+
+
+def test_a_state_that_exists_is_not_made_again_and_damage_is_named(store, tmp_path, monkeypatch):
+    ingest(store, tmp_path, ROWS, 0)
+    address = make_state(NAME, layout=store)
+    monkeypatch.setattr(event_state, "_brought_up_to", None)
+    assert make_state(NAME, layout=store) == address
+    with open(f"{address}/{STATE}", "r+b") as stream:  # noqa: PTH123, because a byte is changed in place
+        stream.seek(2_000)
+        byte = stream.read(1)
+        stream.seek(2_000)
+        stream.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(ArtifactDamaged):
+        read_state(address)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_log_with_one_side_has_its_state_too(store, tmp_path, directed):
+    rows = [(user.replace("u", "n"), page.replace("p", "n"), time) for user, page, time in ROWS]
+    for number, part in enumerate((rows[:700], rows[700:])):
+        ingest(store, tmp_path, part, number, bipartite=False, directed=directed)
+        address = make_state(NAME, layout=store)
+    settings = read_state(address).settings
+    assert (settings.two_sides, settings.directed) == (False, directed)
+    log = events_before(store, NAME, 2).log
+    state = event_state.EventState(log.num_sources, log.num_targets, settings)
+    state.observe(log)
+    assert all(
+        np.array_equal(array, read_state(address).to_arrays()[name]) for name, array in state.to_arrays().items()
+    )
+
+
+def test_a_forecaster_is_fitted_once_and_reads_nothing_at_its_time_or_later(store, tmp_path):
+    ingest(store, tmp_path, ROWS, 0)
+    before = ROWS[900][2] * 1_000_000
+    past = make_model(NAME, before=before, layout=store)
+    assert lineage_of(past).max_event_time < before
+    changed = Layout(str(tmp_path / "changed"))
+    garbage = [(f"u{row % 12}", "p0", time) for row, (_, _, time) in enumerate(ROWS[900:])]
+    ingest(changed, tmp_path, [*[row for row in ROWS if row[2] < ROWS[900][2]], *garbage], 0)
+    other = make_model(NAME, before=before, layout=changed)
+    assert read_model(other).record() == read_model(past).record()
+    assert read_model(make_model(NAME, layout=store)).record() != read_model(past).record()
+
+
+def test_the_newest_forecaster_that_a_time_allows_is_chosen(store, tmp_path):
+    ingest(store, tmp_path, ROWS[:900], 0)
+    assert newest_model(store, NAME) is None
+    first = make_model(NAME, layout=store)
+    assert newest_model(store, NAME) == first
+    ingest(store, tmp_path, ROWS[900:], 1)
+    assert newest_model(store, NAME) == first, "it stays until another one is made"
+    second = make_model(NAME, layout=store)
+    assert newest_model(store, NAME) == second != first
+    assert newest_model(store, NAME, before=ROWS[1_000][2] * 1_000_000) == first
+    assert newest_model(store, NAME, before=ROWS[800][2] * 1_000_000) is None
+
+
+def test_a_ranking_of_the_store_is_that_of_the_batch_evaluation_as_of_now_and_as_of_a_time(store, tmp_path):
+    for number, rows in enumerate(parts_of(800)):
+        ingest(store, tmp_path, rows, number)
+    for at in (None, ROWS[600][2] * 1_000_000):
+        opened = open_ranking(NAME, at=at, layout=store)
+        numbered = events_before(store, NAME, 2)
+        time = opened.ranking.now if at is None else at
+        queries = EventQueries(
+            source_Q=np.array([opened.ranking.ids.source_numbers["u3"]]),
+            time_Q=np.array([time]),
+            num_visible_Q=np.searchsorted(numbered.log.time_E, [time]),
+        )
+        fitted = read_model(opened.model)
+        log = events_before(store, NAME, 2, before=at).log
+        [score_D] = np.concatenate(list(fitted(log, queries)))
+        ranked = opened.ranking.rank("u3", at=at)
+        expected = [score_D[opened.ranking.ids.target_numbers[name]] for name in ranked.targets]
+        assert np.abs(np.array(expected) - ranked.probability_K).max() < 1e-9
+        assert ranked.probability_K.tolist() == sorted(score_D, reverse=True)[:10]
+
+
+def printed(*arguments, code=0):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def ingested(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("DYFORMER_STORAGE", store.root)
+    ingest(store, tmp_path, ROWS, 0)
+
+
+@pytest.mark.usefixtures("ingested")
+def test_the_command_makes_the_forecaster_once_and_prints_reasons():
+    first, second = (printed("rank", NAME, "u3", "--k", "4") for _ in range(2))
+    assert "fitting the event forecaster" in first.stderr
+    assert "fitting" not in second.stderr
+    assert first.stdout == second.stdout
+    assert "linked before" in first.stdout
+    assert "u3: " in first.stdout
+    assert "events before this time" in first.stdout
+    record = json.loads(printed("rank", NAME, "u3", "--k", "4", "--json").stdout)
+    assert [row["rank"] for row in record["ranking"]] == [1, 2, 3, 4]
+    assert (record["known"], record["note"], record["source"]) == (True, None, "u3")
+    assert {"target", "probability", "linked_before", "reasons"} <= record["ranking"][0].keys()
+
+
+@pytest.mark.usefixtures("ingested")
+def test_the_command_ranks_as_of_a_time_and_sources_without_a_past():
+    at = f"{np.datetime64(ROWS[800][2], 's')}"
+    record = json.loads(printed("rank", NAME, "u3", "--at", at, "--json").stdout)
+    assert record["at"] == f"{at}.000000Z"
+    assert record["num_events"] == sum(row[0] == "u3" and row[2] < ROWS[800][2] for row in ROWS)
+    unknown = printed("rank", NAME, "never seen")
+    assert "no event before this time" in unknown.stdout
+    assert ROWS[800][2] > START
+
+
+@pytest.mark.usefixtures("ingested")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nothing", "u3"), "run `dyformer ingest nothing` first"),
+        ((NAME, "u3", "--at", "yesterday"), "expected a date such as"),
+        ((NAME, "u3", "--at", str(ROWS[3][2])), "at least 20"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, words):
+    result = CliRunner().invoke(app, ["rank", *arguments])
+    assert result.exit_code != 0
+    assert words in str(result.exception)

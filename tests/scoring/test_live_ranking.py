@@ -1,0 +1,181 @@
+"""Claims about ranking by ids as of now: the numbers of the batch evaluation, new nodes, equal times, reasons."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from event_logs import random_log
+
+from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.event_reasons import COMMON, reasons
+from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
+from dyformer.scoring.past_fit import TooFewPastEvents, fit_on_past
+from dyformer.streams.event_log import EventQueries
+from dyformer.streams.event_state import FEATURES, EventState
+from dyformer.streams.feature_words import in_words
+
+WORLDS = [True, False]
+
+
+@cache
+def log(two_sides):
+    return random_log(num_events=2_000, num_nodes=30, num_times=900, two_sides=two_sides)
+
+
+@cache
+def fitted(two_sides):
+    method = EventForecaster(gate_rounds=16, past_rounds=16, new_rounds=16)
+    return fit_on_past(method, log(two_sides).head(1_500), seed=0)
+
+
+def names(events, first, end):
+    """Give a part of a log by ids: u3, p5, or n3 and n5 in a log with one side."""
+    source, target = ("u", "p") if events.two_sides else ("n", "n")
+    return NamedEvents(
+        sources=[f"{source}{number}" for number in events.source_E[first:end]],
+        targets=[f"{target}{number}" for number in events.target_E[first:end]],
+        times=events.time_E[first:end].tolist(),
+        weights=events.weight_E[first:end].tolist(),
+    )
+
+
+def empty(two_sides):
+    sources = []
+    ids = NodeIds(sources=sources, targets=[] if two_sides else sources)
+    return LiveRanking(fitted(two_sides), EventState(0, 0, fitted(two_sides).settings), ids)
+
+
+def live(two_sides, end):
+    ranking = empty(two_sides)
+    ranking.observe(names(log(two_sides), 0, end))
+    return ranking
+
+
+def batch_scores(two_sides, source, at):
+    """Score all targets as the evaluation does, [D]."""
+    events = log(two_sides)
+    visible = np.searchsorted(events.time_E, at)
+    queries = EventQueries(source_Q=np.array([source]), time_Q=np.array([at]), num_visible_Q=np.array([visible]))
+    return np.concatenate(list(fitted(two_sides)(events, queries)))[0]
+
+
+@pytest.mark.parametrize("two_sides", WORLDS)
+def test_probabilities_and_scores_are_those_of_the_batch_evaluation(two_sides):
+    events, prefix = log(two_sides), "p" if two_sides else "n"
+    for event in (1_600, 1_700, 1_999):
+        at, source = int(events.time_E[event]), int(events.source_E[event])
+        ranking = live(two_sides, int(np.searchsorted(events.time_E, at)))
+        expected_D = batch_scores(two_sides, source, at)
+        name = f"{'u' if two_sides else 'n'}{source}"
+        ranked = ranking.rank(name, at=at, k=50)
+        found = [expected_D[int(target.removeprefix(prefix))] for target in ranked.targets]
+        assert np.abs(np.array(found) - ranked.probability_K).max() < 1e-9
+        scores = ranking.scores(name, [f"{prefix}{number}" for number in range(events.num_targets)], at=at)
+        assert np.abs(scores.score_P - expected_D).max() < 1e-9
+        has_row = ~np.isnan(scores.probability_P)
+        assert np.array_equal(scores.probability_P[has_row], scores.score_P[has_row])
+
+
+@pytest.mark.parametrize("two_sides", WORLDS)
+def test_events_in_pieces_and_at_once_rank_alike(two_sides):
+    at_once, in_pieces = live(two_sides, 1_800), empty(two_sides)
+    for first in range(0, 1_800, 77):
+        in_pieces.observe(names(log(two_sides), first, min(first + 77, 1_800)))
+        in_pieces.rank("u1" if two_sides else "n1")  # a query changes no later ranking
+    for number in range(30):
+        name = f"{'u' if two_sides else 'n'}{number}"
+        one, other = at_once.rank(name), in_pieces.rank(name)
+        assert one.targets == other.targets
+        assert np.array_equal(one.probability_K, other.probability_K)
+
+
+@pytest.mark.parametrize("two_sides", WORLDS)
+def test_a_source_without_a_past_is_ranked_and_then_known(two_sides):
+    ranking = live(two_sides, 1_000)
+    before = ranking.rank("someone")
+    assert before.num_events == 0
+    assert before.is_new_K.all()
+    assert len(before.targets) == 10
+    ranking.observe(NamedEvents(sources=["someone"], targets=["something"], times=[ranking.now], weights=[1.0]))
+    after = ranking.rank("someone")
+    assert (after.num_events, "something" in after.targets) == (1, True)
+    assert not after.is_new_K[after.targets.index("something")]
+    assert [tuple(partner) for partner in ranking.past("someone", 5)] == [
+        ("something", 1, ranking.newest_time, ranking.newest_time)
+    ]
+    assert ranking.past("nobody", 5) == []
+
+
+def test_the_past_has_the_newest_partners_first():
+    events, ranking = log(True), live(True, 1_000)
+    own = [(target, time) for source, target, time in zip(*rows(events, 1_000), strict=True) if source == 3]
+    newest = {}
+    for target, time in own:
+        newest[f"p{target}"] = time
+    expected = sorted(newest, key=lambda name: newest[name], reverse=True)
+    found = ranking.past("u3", 4)
+    assert [partner.latest for partner in found] == [newest[name] for name in expected[:4]]
+    assert [partner.num_events for partner in found] == [
+        sum(f"p{target}" == partner.target for target, _ in own) for partner in found
+    ]
+
+
+def rows(events, end):
+    return events.source_E[:end].tolist(), events.target_E[:end].tolist(), events.time_E[:end].tolist()
+
+
+def test_an_unknown_target_has_no_probability_and_the_source_itself_no_score():
+    two, one = live(True, 1_000), live(False, 1_000)
+    scores = two.scores("u1", ["never"])
+    assert (scores.score_P.tolist(), scores.num_contacts_P.tolist()) == ([0.0], [0])
+    assert np.isnan(scores.probability_P).all()
+    assert one.scores("n1", ["n1", "n2"]).score_P[0] == 0
+
+
+def test_older_events_and_times_are_refused():
+    ranking = live(True, 1_000)
+    newest = ranking.newest_time
+    with pytest.raises(ValueError, match=f"from the time {newest} on"):
+        ranking.observe(NamedEvents(sources=["new one"], targets=["p1"], times=[newest - 1], weights=[1.0]))
+    assert "new one" not in ranking.ids.source_numbers
+    with pytest.raises(ValueError, match="observed already"):
+        ranking.rank("u1", at=newest // 2)
+
+
+def test_reasons_name_what_raises_a_row_and_nothing_that_all_rows_share():
+    ranking = live(True, 1_900)
+    ranked = ranking.rank("u1")
+    assert all(len(each) <= 3 for each in ranked.reasons)
+    assert any(ranked.reasons)
+    assert ranking.rank("u1", with_reasons=False).reasons == []
+    state = EventState(30, 30, fitted(True).settings)
+    state.observe(log(True).head(1_900))
+    row_RF = state.candidates(1, at=ranking.now).row_RF[:3].copy()
+    shared = {in_words(FEATURES[f], float(row_RF[0, f])) for f in COMMON}
+    found = reasons(fitted(True), row_RF, np.array([False, False, False]), has_steps=False)
+    assert not shared & {sentence for each in found for sentence in each}
+    row_RF[:] = np.nan
+    assert reasons(fitted(True), row_RF, np.array([False, False, True]), has_steps=False) == [[], [], []]
+
+
+def test_the_earlier_part_is_fitted_on_and_the_later_one_chooses():
+    class Recorded:
+        def fit_events(self, log, training, validation, *, seed):
+            return log, training, validation, seed
+
+    events = log(True)
+    _, training, validation, seed = fit_on_past(Recorded(), events, seed=3)
+    assert len(training) + len(validation) == len(events)
+    assert training.time_Q.max() < validation.time_Q.min()
+    assert 0.8 < len(training) / len(events) < 0.9
+    every = np.concatenate([training.num_visible_Q, validation.num_visible_Q])
+    assert np.array_equal(every, np.searchsorted(events.time_E, events.time_E))
+    assert seed == 3
+
+
+def test_a_log_without_a_past_is_refused():
+    with pytest.raises(TooFewPastEvents, match="found 5 events"):
+        fit_on_past(EventForecaster(), log(True).head(5), seed=0)
+    same = random_log(num_events=50, num_times=1)
+    with pytest.raises(TooFewPastEvents, match="one time"):
+        fit_on_past(EventForecaster(), same, seed=0)

@@ -1,0 +1,114 @@
+"""Claims about received events: on the disk before they are acknowledged, whole, and in one raw file each."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from storage.disk import WriteFailed
+from storage.layout import Layout
+from storage.raw.received import ReceivedEvents, close_received, received_files, waiting_events
+
+NAME = "edits"
+EVENTS = [{"source": "ann", "target": 'a "lamp"\n', "time": number, "weight": 1.5} for number in range(3)]
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return Layout(str(tmp_path / "store"))
+
+
+def rows_of(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def open_file(layout):
+    [path] = Path(layout.received(NAME)).glob(".open-*")
+    return path
+
+
+def test_events_wait_in_a_hidden_file_until_an_ingest_names_it(layout):
+    received = ReceivedEvents(layout=layout, dataset=NAME)
+    received.append(EVENTS[:2])
+    received.append(EVENTS[2:])
+    assert received_files(layout, NAME) == []
+    close_received(layout, NAME)
+    [path] = received_files(layout, NAME)
+    assert [{name: row[name] for name in EVENTS[0]} for row in rows_of(path)] == EVENTS
+    received.append(EVENTS[:1])
+    close_received(layout, NAME)
+    assert len(received_files(layout, NAME)) == 2
+    assert len(rows_of(path)) == 3, "nobody appends to a file that has a name"
+
+
+def test_equal_events_of_two_files_differ_in_their_bytes(layout):
+    received = ReceivedEvents(layout=layout, dataset=NAME)
+    for _ in range(2):
+        received.append(EVENTS)
+        close_received(layout, NAME)
+    ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
+    close_received(layout, NAME)
+    contents = [Path(path).read_bytes() for path in received_files(layout, NAME)]
+    assert len(contents) == len(set(contents)) == 3
+
+
+def test_events_are_synced_before_the_call_returns(layout, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size) or fsync(descriptor)
+    )
+    received = ReceivedEvents(layout=layout, dataset=NAME)
+    received.append(EVENTS)
+    assert open_file(layout).stat().st_size in synced
+
+
+def test_a_line_that_a_killed_server_has_not_finished_is_cut_off(layout):
+    ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
+    with open_file(layout).open("ab") as stream:
+        stream.write(b'{"source": "ann", "tar')
+    assert [len(events) for _, events in waiting_events(layout, NAME, ())] == [3]
+    close_received(layout, NAME)
+    [path] = received_files(layout, NAME)
+    assert len(rows_of(path)) == 3
+
+
+def test_a_file_with_nothing_but_an_unfinished_line_goes(layout):
+    ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
+    open_file(layout).write_bytes(b'{"source"')
+    close_received(layout, NAME)
+    assert received_files(layout, NAME) == []
+    assert not list(Path(layout.received(NAME)).iterdir())
+
+
+def test_a_write_that_fails_leaves_nothing(layout, monkeypatch):
+    received = ReceivedEvents(layout=layout, dataset=NAME)
+    received.append(EVENTS[:1])
+    fsync = os.fsync
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteFailed, match="No space left on device"):
+        received.append(EVENTS[1:])
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert len(rows_of(open_file(layout))) == 1
+
+
+def test_files_that_are_committed_do_not_wait(layout):
+    received = ReceivedEvents(layout=layout, dataset=NAME)
+    for event in EVENTS:
+        received.append([event])
+        close_received(layout, NAME)
+    received.append(EVENTS)
+    paths = received_files(layout, NAME)
+    found = list(waiting_events(layout, NAME, [Path(path).name for path in paths[:2]]))
+    assert [str(path) for path, _ in found] == [paths[2], str(open_file(layout))]
+    assert [event["time"] for _, events in found for event in events] == [2, 0, 1, 2]
+
+
+def test_nothing_is_received_where_no_server_was(layout):
+    close_received(layout, NAME)
+    assert received_files(layout, NAME) == list(waiting_events(layout, NAME, ())) == []
+    assert not Path(layout.received(NAME)).exists()
