@@ -41,7 +41,7 @@ class Ranking:
     targets: list[str]
     probability_K: NDArray[np.float64]
     is_new_K: NDArray[np.bool_]  # whether the source had no event with the target
-    reasons: list[list[str]]  # none where they were not asked for
+    reasons: list[list[str]]  # none with `with_reasons=False`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +103,7 @@ def _number(names: list[str], numbers: dict[str, int], name: str) -> int:
 class LiveRanking:
     """A forecaster that every event changes as soon as it is observed; several threads may use it.
 
-    It answers as of any time after the newest event, from the events before that time. Sources and targets are the
+    It ranks as of any time after the newest event, from the events before that time. Sources and targets are the
     user's ids as texts.
     """
 

@@ -26,7 +26,7 @@ from storage.artifacts.code import code_digest
 from storage.artifacts.made import Planned, planned
 from storage.events import versions
 from storage.events.declarations import declaration
-from storage.events.table import max_event_time, newest_version, node_dictionary, read_events, scan_events
+from storage.events.table import history, newest_version, node_dictionary, read_events, scan_events
 from storage.layout import EVENT_MODEL, STATE, Layout
 
 STATE_CODE = ("dyformer.streams.event_state", "dyformer.streams.log_rows")
@@ -46,6 +46,11 @@ def events_before(layout: Layout, dataset: str, version: int, before: int | None
 def has_steps(layout: Layout, dataset: str) -> bool:
     """Whether the times of a log are integer steps."""
     return (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"] == "step"
+
+
+def newest_time(layout: Layout, dataset: str, version: int) -> int:
+    """Give the time of the newest event of a version."""
+    return max(history(layout, dataset, version)["last_time"])
 
 
 def settings_of(layout: Layout, dataset: str, version: int) -> StateSettings:
@@ -82,7 +87,7 @@ def _planned_state(layout: Layout, dataset: str, version: int) -> Planned:
         table_version=version,
         settings=asdict(settings_of(layout, dataset, version)),
         code_version=code_digest(*STATE_CODE),
-        max_event_time=max_event_time(layout, dataset, version),
+        max_event_time=newest_time(layout, dataset, version),
         inputs=_commit_input(layout, dataset, version),
     )
     return planned(layout, lineage)
@@ -99,8 +104,10 @@ def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
         plan = _planned_state(layout, dataset, earlier)
         if not plan.is_current:
             continue
+        if not _holds(layout, dataset, version, earlier):
+            continue
         newer = _events_since(layout, dataset, earlier, version)
-        if int(newer["time"][0]) < max_event_time(layout, dataset, earlier):
+        if newer.height and int(newer["time"][0]) < newest_time(layout, dataset, earlier):
             break
         state = read_state(plan.address)
         state.observe(_numbered(layout, dataset, version, newer))
@@ -109,6 +116,15 @@ def _brought_up_to(layout: Layout, dataset: str, version: int) -> EventState:
     state = EventState(log.num_sources, log.num_targets, settings_of(layout, dataset, version))
     state.observe(log)
     return state
+
+
+def _holds(layout: Layout, dataset: str, version: int, earlier: int) -> bool:
+    """Whether a version has all commits of an earlier one: none of them was taken back since."""
+    parts, before = (
+        {(part["version"], part["path"], part["sha256"]) for part in versions.opened(layout, dataset, number).parts}
+        for number in (version, earlier)
+    )
+    return before <= parts
 
 
 def _stored_versions(layout: Layout, kind: str, dataset: str, below: int) -> list[int]:
@@ -164,7 +180,7 @@ def make_model(
     chosen = EventForecaster() if method is None else method
     directed = settings_of(layout, dataset, version).directed
     settings: dict[str, Any] = {"method": {**asdict(chosen), "directed": directed}, "before": before, "seed": seed}
-    newest = max_event_time(layout, dataset, version)
+    newest = newest_time(layout, dataset, version)
     lineage = Lineage(
         kind="event_model",
         dataset=dataset,

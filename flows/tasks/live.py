@@ -17,6 +17,7 @@ from flows.tasks.event_state import (
     make_model,
     make_state,
     newest_model,
+    newest_time,
     node_numbers,
     read_model,
     read_state,
@@ -25,7 +26,7 @@ from flows.tasks.event_state import (
 from flows.tasks.moments import written_moment
 from storage.events.declarations import declaration
 from storage.events.rows import ids_are_integers
-from storage.events.table import max_event_time, newest_version, node_dictionary
+from storage.events.table import newest_version, node_dictionary
 from storage.layout import Layout
 
 NO_PAST = "the source has no event before this time: its targets are those that new sources choose"
@@ -62,7 +63,7 @@ def open_ranking(
     """
     layout = layout or Layout.from_environment()
     version = newest_version(layout, dataset)
-    newest = max_event_time(layout, dataset, version)
+    newest = newest_time(layout, dataset, version)
     before = at if at is not None and at <= newest else None
     model = None if refit else newest_model(layout, dataset, before=before)
     if model is None:

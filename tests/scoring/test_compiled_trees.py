@@ -31,7 +31,7 @@ def test_outputs_are_those_of_lightgbm(zero_as_missing):
     other_RF = rows(2_000, seed=1)
     other_RF[:50, 5] = np.nan  # missing where no fitted row had none
     compiled = compiled_trees(booster.model_to_string())
-    assert np.array_equal(outputs(compiled, other_RF), booster.predict(other_RF, raw_score=True))
+    assert np.array_equal(outputs(compiled, other_RF), np.asarray(booster.predict(other_RF, raw_score=True)))
 
 
 def test_trees_without_splits_have_their_constant():
@@ -40,7 +40,7 @@ def test_trees_without_splits_have_their_constant():
     label_R = np.arange(50) % 3 == 0
     booster = lightgbm.train(parameters, lightgbm.Dataset(row_RF, label=label_R, params=parameters), 3)
     compiled = compiled_trees(booster.model_to_string())
-    assert np.array_equal(outputs(compiled, row_RF), booster.predict(row_RF, raw_score=True))
+    assert np.array_equal(outputs(compiled, row_RF), np.asarray(booster.predict(row_RF, raw_score=True)))
     assert not path_contributions(compiled, row_RF).any()
 
 

@@ -1,6 +1,7 @@
 """Claims about ranking by ids as of now: the numbers of the batch evaluation, new nodes, equal times, reasons."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_an_unknown_target_has_no_probability_and_the_source_itself_no_score():
 
 def test_older_events_and_times_are_refused():
     ranking = live(True, 1_000)
-    newest = ranking.newest_time
+    newest = ranking.now - 1
     with pytest.raises(ValueError, match=f"from the time {newest} on"):
         ranking.observe(NamedEvents(sources=["new one"], targets=["p1"], times=[newest - 1], weights=[1.0]))
     assert "new one" not in ranking.ids.source_numbers
@@ -142,7 +143,7 @@ def test_older_events_and_times_are_refused():
         ranking.rank("u1", at=newest // 2)
 
 
-def test_reasons_name_what_raises_a_row_and_nothing_that_all_rows_share():
+def test_reasons_name_what_raises_a_row_and_nothing_that_is_equal_in_all_rows():
     ranking = live(True, 1_900)
     ranked = ranking.rank("u1")
     assert all(len(each) <= 3 for each in ranked.reasons)
@@ -164,7 +165,9 @@ def test_the_earlier_part_is_fitted_on_and_the_later_one_chooses():
             return log, training, validation, seed
 
     events = log(True)
-    _, training, validation, seed = fit_on_past(Recorded(), events, seed=3)
+    method: Any = Recorded()
+    given: Any = fit_on_past(method, events, seed=3)
+    _, training, validation, seed = given
     assert len(training) + len(validation) == len(events)
     assert training.time_Q.max() < validation.time_Q.min()
     assert 0.8 < len(training) / len(events) < 0.9

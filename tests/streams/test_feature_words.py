@@ -18,7 +18,7 @@ def test_a_feature_without_words_is_an_error():
         in_words("daily_0", 1.0)
 
 
-def test_a_half_life_is_named_and_its_four_share_their_words():
+def test_a_half_life_is_named_and_its_four_have_the_same_words():
     assert in_words("contacts_1", 2.34) == "contacts with the source lately (2 hours): 2.3"
     assert in_words("contacts_0", 12.4, (90.0, 1.0, 1.0, 1.0)) == "contacts with the source lately (2 minutes): 12"
     assert stem_of("contacts_0") == stem_of("contacts_3") != stem_of("contacts")
