@@ -15,8 +15,8 @@ from scipy.special import expit
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring import vector_scores
-from dyformer.scoring.heads import Head, HeadKind, LinearHead, TreesHead, fit_head, head_from_record, plain_values
-from dyformer.scoring.labelled_tables import labelled_table, stacked
+from dyformer.scoring.heads import Head, HeadKind, LinearHead, TreesHead, fit_heads, head_from_record, plain_values
+from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, stacked
 from dyformer.scoring.link_features import LinkFeatures, groups, names, prepare_link_features
 from dyformer.scoring.reasons import reason
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
@@ -29,6 +29,8 @@ KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
 
 NUM_REASONS = 3
 BLOCK_PAIRS = 1 << 18
+
+NUM_FITTED = 8  # forecasters that a process keeps, each of some hundred kilobytes
 
 _FEATURES: WeakKeyDictionary[PreparedGraph, LinkFeatures] = WeakKeyDictionary()
 _VECTORS: WeakKeyDictionary[PreparedGraph, tuple[NDArray[np.floating], VectorScores]] = WeakKeyDictionary()
@@ -69,6 +71,10 @@ class FittedForecaster:
         return cls(heads=heads, scales=scales, directed=record["directed"])
 
 
+# The ranking of a step, the calibration of the next one and a backtest fit on the same pairs of the same past.
+_FITTED: dict[tuple[str, int, bool, bool], FittedForecaster] = {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forecaster:
     """Score pairs by the mean log-odds of several heads on link features and, if given, scores of vectors.
@@ -87,15 +93,15 @@ class Forecaster:
         return ForecasterScore(forecaster=self, fitted=self.fitted(labelled), graph=graph)
 
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
-        """Fit the heads on all labelled pairs. Raises ValueError like `fit_pairs`."""
+        """Fit the heads on all labelled pairs, or return what was fitted on equal ones. Raises like `fit_pairs`."""
         directed, ranked = labelled[0].directed, labelled[0].ranked
         table = stacked(*(labelled_table(step, self._labelled_inputs(step)) for step in labelled))
-        heads = tuple(fit_head(kind, table, seed=self.seed) for kind in (KINDS if ranked else KINDS[:-1]))
-        scales = [1.0] * len(heads)
-        if ranked:  # the output of LambdaRank has no scale of its own
-            _, trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads)
-            scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
-        return FittedForecaster(heads=heads, scales=tuple(scales), directed=directed)
+        key = digest_of(table), self.seed, directed, ranked
+        fitted = _FITTED.pop(key) if key in _FITTED else _fitted(table, self.seed, directed=directed, ranked=ranked)
+        _FITTED[key] = fitted
+        for oldest in list(_FITTED)[:-NUM_FITTED]:
+            del _FITTED[oldest]
+        return fitted
 
     def inputs(
         self, graph: PreparedGraph, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
@@ -168,6 +174,15 @@ class ForecasterScore:
 
     def _inputs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.floating]:
         return self.forecaster.inputs(self.graph, source_P, target_P, directed=self.fitted.directed)
+
+
+def _fitted(table: LabelledTable, seed: int, *, directed: bool, ranked: bool) -> FittedForecaster:
+    heads = fit_heads(KINDS if ranked else KINDS[:-1], table, seed=seed)
+    scales = [1.0] * len(heads)
+    if ranked:  # the output of LambdaRank has no scale of its own
+        trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads[1:])
+        scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
+    return FittedForecaster(heads=heads, scales=tuple(scales), directed=directed)
 
 
 def _prepared_vectors(graph: PreparedGraph, vectors_ND: NDArray[np.floating]) -> VectorScores:

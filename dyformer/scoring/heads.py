@@ -3,7 +3,7 @@
 P pairs    F inputs, NaN where one is missing    G groups: the pairs of one source in one step
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from dyformer.scoring.decoder import fit_decoder, slopes
 from dyformer.scoring.labelled_tables import LabelledTable
+from dyformer.scoring.trees import Trees, trees_of
 
 if TYPE_CHECKING:
+    import lightgbm
     from _typeshed import DataclassInstance
-    from lightgbm import Booster
 
 HeadKind = Literal["linear", "trees", "ranking"]
 
@@ -61,21 +62,20 @@ class TreesHead:
     text: str
 
     @cached_property
-    def booster(self) -> "Booster":
+    def trees(self) -> Trees:
         """The trees, read from the text once."""
-        from lightgbm import Booster  # late, because it takes a third of a second to import
-
-        return Booster(model_str=self.text)
+        return trees_of(self.text)
 
     @property
     def gain_F(self) -> NDArray[np.float64]:
         """The gain of all splits by each input [F]."""
-        return np.asarray(self.booster.feature_importance("gain"), dtype=np.float64)
+        from lightgbm import Booster  # late, because it takes a third of a second to import
+
+        return np.asarray(Booster(model_str=self.text).feature_importance("gain"), dtype=np.float64)
 
     def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the log-odds [P], or for LambdaRank a number without scale that ranks the pairs of one source."""
-        # A pair's output does not depend on the number of threads; training on few pairs is slower with several.
-        return np.asarray(self.booster.predict(inputs_PF, raw_score=True), dtype=np.float64)
+        return self.trees.logits(inputs_PF)
 
 
 Head = LinearHead | TreesHead
@@ -97,37 +97,47 @@ def with_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.array(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def fit_head(kind: HeadKind, table: LabelledTable, *, seed: int, strength: float = 1.0) -> Head:
-    """Fit one head on the pairs of a table.
+def fit_heads(kinds: Sequence[HeadKind], table: LabelledTable, *, seed: int) -> tuple[Head, ...]:
+    """Fit a head of each kind on the pairs of a table.
 
-    "linear": a logistic regression on standardised inputs, with C = `strength`. "trees": boosted trees with the
-    logistic loss. "ranking": boosted trees with LambdaRank (Burges, 2010) on the groups of the table.
+    "linear": a logistic regression on standardised inputs. "trees": boosted trees with the logistic loss. "ranking":
+    boosted trees with LambdaRank (Burges, 2010) on the groups of the table.
     Raises ValueError unless there are pairs of both kinds.
     """
-    return _linear(table, strength) if kind == "linear" else _trees(kind, table, seed)
+    rows = _rows(table, seed)  # both kinds of trees read the same bins, into which LightGBM puts them at the first use
+    return tuple(_linear(table) if kind == "linear" else _trees(kind, table, rows, seed) for kind in kinds)
 
 
-def _linear(table: LabelledTable, strength: float) -> LinearHead:
+def _linear(table: LabelledTable) -> LinearHead:
     is_known_PF = ~np.isnan(table.inputs_PF)
     weight_PF = is_known_PF * table.weight_P[:, None]
     sum_F = (weight_PF * np.where(is_known_PF, table.inputs_PF, 0)).sum(axis=0)
     mean_F = sum_F / np.maximum(weight_PF.sum(axis=0), np.finfo(np.float64).tiny)
     inputs_PF = np.where(is_known_PF, table.inputs_PF, mean_F).astype(np.float64)
-    decoder = fit_decoder(inputs_PF, table.positive_P, weight_P=table.weight_P, strength=strength)
+    decoder = fit_decoder(inputs_PF, table.positive_P, weight_P=table.weight_P)
     slope_F, offset = slopes(decoder)
     return LinearHead(mean_F=mean_F, slope_F=slope_F, offset=offset)
 
 
-def _trees(kind: HeadKind, table: LabelledTable, seed: int) -> TreesHead:
+def _rows(table: LabelledTable, seed: int) -> "lightgbm.Dataset":
     import lightgbm
 
     order_P = np.argsort(table.group_P, kind="stable")
-    data = lightgbm.Dataset(
+    return lightgbm.Dataset(
         table.inputs_PF[order_P],
         label=table.positive_P[order_P],
         weight=table.weight_P[order_P],
-        group=np.unique(table.group_P, return_counts=True)[1] if kind == "ranking" else None,
+        group=np.unique(table.group_P, return_counts=True)[1],  # the logistic loss does not read it
+        params={**TREES, **_leaf(table, seed)},
     )
-    leaf = {"min_data_in_leaf": min(20, max(1, len(order_P) // 50)), "seed": seed}
-    booster = lightgbm.train({**TREES, **OBJECTIVES[kind], **leaf}, data, NUM_ROUNDS)
+
+
+def _trees(kind: HeadKind, table: LabelledTable, rows: "lightgbm.Dataset", seed: int) -> TreesHead:
+    import lightgbm
+
+    booster = lightgbm.train({**TREES, **OBJECTIVES[kind], **_leaf(table, seed)}, rows, NUM_ROUNDS)
     return TreesHead(text=booster.model_to_string())
+
+
+def _leaf(table: LabelledTable, seed: int) -> dict[str, int]:
+    return {"min_data_in_leaf": min(20, max(1, len(table.positive_P) // 50)), "seed": seed}

@@ -3,6 +3,7 @@
 P pairs    F inputs
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -52,6 +53,15 @@ def stacked(*tables: LabelledTable) -> LabelledTable:
     """Put the rows of tables in one."""
     columns = zip(*(vars(table).values() for table in tables), strict=True)
     return LabelledTable(**dict(zip(vars(tables[0]), map(np.concatenate, columns), strict=True)))
+
+
+def digest_of(table: LabelledTable) -> str:
+    """Give a number that only tables with the same values have."""
+    digest = hashlib.sha256()
+    for values in vars(table).values():
+        digest.update(f"{values.dtype} {values.shape} ".encode())
+        digest.update(np.ascontiguousarray(values))
+    return digest.hexdigest()
 
 
 def labelled_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> LabelledTable:

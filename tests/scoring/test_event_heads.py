@@ -66,12 +66,12 @@ def test_trees_give_the_probabilities_that_rows_were_drawn_by() -> None:
 def test_validation_chooses_the_rounds_and_the_factor() -> None:
     training, validation = drawn_groups(0, 150, num_columns=8), drawn_groups(1, 2000, num_columns=8)
     head = fit_groups(training, validation, num_rounds=400, num_leaves=31, lambdarank=False, seed=0)
-    assert head.trees[0].booster.num_trees() == 100  # so few groups are soon known by heart
+    assert len(head.trees[0].trees.value_TL) == 100  # so few groups are soon known by heart
     assert head.factors[0] < 0.8
     without = fit_groups(
         training, drawn_groups(1, 10, num_columns=8), num_rounds=40, num_leaves=31, lambdarank=True, seed=0
     )
-    assert [trees.booster.num_trees() for trees in without.trees] == [40, 40]
+    assert [len(head.trees.value_TL) for head in without.trees] == [40, 40]
     assert without.factors == (0.5, 0.5)
 
 

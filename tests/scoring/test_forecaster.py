@@ -1,5 +1,7 @@
 """The forecaster: its inputs, its mean of heads, and what it may read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from toy_graphs import random_graph
@@ -7,8 +9,9 @@ from toy_graphs import random_graph
 from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import joined, paper_examples
+from dyformer.scoring import forecaster
 from dyformer.scoring.forecaster import Forecaster, ForecasterScore
-from dyformer.scoring.heads import TreesHead
+from dyformer.scoring.heads import TreesHead, fit_heads
 from dyformer.scoring.labelled_tables import labelled_table
 from dyformer.scoring.link_features import GROUPS, groups, names
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES
@@ -65,8 +68,8 @@ def test_only_a_directed_forecast_depends_on_the_order_of_the_ends():
 
 def test_graphs_without_vectors_have_missing_scores():
     vectors = {4: np.ones((40, 4))}
-    forecaster = Forecaster(vectors_of=lambda graph: vectors.get(graph.until))
-    known, missing = (forecaster.inputs(as_of(until), SOURCE_P, TARGET_P, directed=False) for until in (4, 3))
+    reading = Forecaster(vectors_of=lambda graph: vectors.get(graph.until))
+    known, missing = (reading.inputs(as_of(until), SOURCE_P, TARGET_P, directed=False) for until in (4, 3))
     assert known.shape == missing.shape
     assert not np.isnan(known).any()
     assert np.isnan(missing[:, -NUM_VECTOR_SCORES:]).all()
@@ -118,3 +121,49 @@ def test_other_vectors_of_the_same_graph_have_scores_of_their_own():
     ]
     np.testing.assert_array_equal(found[0], found[2])
     assert (found[0][:, -NUM_VECTOR_SCORES:] != found[1][:, -NUM_VECTOR_SCORES:]).any()
+
+
+def counted_fits(monkeypatch):
+    fits = []
+
+    def counted(kinds, table, *, seed):
+        fits.append(seed)
+        return fit_heads(kinds, table, seed=seed)
+
+    monkeypatch.setattr(forecaster, "fit_heads", counted)
+    monkeypatch.setattr(forecaster, "_FITTED", {})
+    return fits
+
+
+def test_equal_labelled_pairs_of_equal_pasts_are_fitted_once(monkeypatch):
+    fits = counted_fits(monkeypatch)
+    first, again = (Forecaster().fitted(labelled(directed=True, ranked=True)) for _ in range(2))
+    assert first == again
+    assert len(fits) == 1
+
+
+def test_whatever_differs_is_fitted_anew(monkeypatch):
+    fits = counted_fits(monkeypatch)
+    steps = labelled(directed=True, ranked=True)
+    vectors_ND = np.random.default_rng(0).normal(size=(40, 4))
+    others = [
+        (Forecaster(seed=1), steps),
+        (Forecaster(vectors_of=lambda graph: vectors_ND), steps),
+        (Forecaster(), labelled(directed=False, ranked=True)),
+        (Forecaster(), labelled(directed=True)),
+        (Forecaster(), steps[1:]),
+        (Forecaster(), [replace(steps[0], weight=0.9), *steps[1:]]),
+        (Forecaster(), [replace(steps[0], before=as_of(2)), *steps[1:]]),
+    ]
+    for number, (other, own) in enumerate(others, start=1):
+        other.fitted(own)
+        assert len(fits) == number
+
+
+def test_a_process_keeps_some_forecasters_alone(monkeypatch):
+    fits = counted_fits(monkeypatch)
+    monkeypatch.setattr(forecaster, "NUM_FITTED", 2)
+    steps = labelled(directed=True)
+    for seed in (0, 1, 0, 2, 0, 1):  # the last one was used too long ago
+        Forecaster(seed=seed).fitted(steps)
+    assert fits == [0, 1, 2, 1]

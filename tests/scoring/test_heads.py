@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from dyformer.scoring.heads import TreesHead, fit_head
+from dyformer.scoring.heads import TreesHead, fit_heads
 from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.metrics import auc
+
+
+def fit_head(kind, table, *, seed):
+    [head] = fit_heads([kind], table, seed=seed)
+    return head
 
 
 def labelled_table(num_pairs=600, seed=0):
@@ -100,3 +105,9 @@ def test_same_seed_gives_the_same_head_and_another_seed_another():
     first, again, other = (fit_head("trees", table, seed=seed).logits(table.inputs_PF) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_heads_that_read_the_same_bins_are_those_that_are_fitted_alone():
+    table = labelled_table()
+    kinds = ("trees", "ranking")
+    assert fit_heads(kinds, table, seed=0) == tuple(fit_head(kind, table, seed=0) for kind in kinds)

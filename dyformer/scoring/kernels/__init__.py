@@ -1,0 +1,1 @@
+"""Compiled loops behind scores of pairs; each of them has a plain yardstick in the tests."""

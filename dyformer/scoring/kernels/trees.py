@@ -1,0 +1,77 @@
+"""Compiled sums of boosted trees: many pairs at once, a tree after the other.
+
+P pairs    F inputs    T trees    S splits of a tree    L leaves of a tree    B pairs of a block
+"""
+
+import numpy as np
+from numba import njit
+
+BLOCK_PAIRS = 256  # their inputs stay in the fastest cache
+ALL = np.uint32(0xFFFFFFFF)
+
+
+@njit(nogil=True, cache=True)
+def tree_sums(inputs_PF, is_zero_if_missing_F, nothing, splits_TS, value_TL):
+    """Give the sum [P] of the values of the leaves that each pair reaches, added in the order of the trees.
+
+    `splits_TS` are four arrays: the input, the threshold, whether a missing input goes left, and the leaves that can be
+    reached where the split sends a pair right, bit l for leaf l from the left. A pair reaches the first leaf that no
+    split excludes, so that no branch depends on the inputs (QuickScorer: Lucchese et al., 2015). Inputs up to
+    `nothing` in magnitude count as 0.
+    """
+    num_pairs, num_inputs = inputs_PF.shape
+    num_trees, num_splits = splits_TS[0].shape
+    sum_P = np.zeros(num_pairs)
+    input_FB = np.zeros((num_inputs, BLOCK_PAIRS), dtype=inputs_PF.dtype)
+    leaves_B = np.empty(BLOCK_PAIRS, dtype=np.uint32)
+    for first in range(0, num_pairs, BLOCK_PAIRS):
+        size = min(BLOCK_PAIRS, num_pairs - first)
+        _fill(input_FB, inputs_PF[first : first + size], is_zero_if_missing_F, nothing)
+        for tree in range(num_trees):
+            leaves_B[:size] = ALL
+            for split in range(num_splits):
+                _exclude(leaves_B[:size], input_FB, splits_TS, tree, split)
+            for pair in range(size):
+                sum_P[first + pair] += value_TL[tree, _first_leaf(leaves_B[pair])]
+    return sum_P
+
+
+@njit(nogil=True, cache=True)
+def _fill(input_FB, inputs_BF, is_zero_if_missing_F, nothing):
+    """Copy the inputs of a block, by column."""
+    for pair in range(inputs_BF.shape[0]):
+        for column in range(inputs_BF.shape[1]):
+            value = inputs_BF[pair, column]
+            if abs(value) <= nothing or (is_zero_if_missing_F[column] and np.isnan(value)):
+                value = 0
+            input_FB[column, pair] = value
+
+
+@njit(nogil=True, cache=True)
+def _exclude(leaves_B, input_FB, splits_TS, tree, split):
+    """Leave of each pair's leaves those that one split does not exclude."""
+    feature_TS, threshold_TS, missing_left_TS, right_TS = splits_TS
+    input_B, threshold, right = input_FB[feature_TS[tree, split]], threshold_TS[tree, split], right_TS[tree, split]
+    if missing_left_TS[tree, split]:  # NaN is not above any threshold
+        for pair in range(len(leaves_B)):
+            leaves_B[pair] &= right if input_B[pair] > threshold else ALL
+    else:
+        for pair in range(len(leaves_B)):
+            leaves_B[pair] &= ALL if input_B[pair] <= threshold else right
+
+
+@njit(nogil=True, cache=True)
+def _first_leaf(leaves):
+    """Give the position of the lowest bit that is set."""
+    lowest, position = leaves & (~leaves + np.uint32(1)), 0
+    if lowest & np.uint32(0xFFFF0000):
+        position += 16
+    if lowest & np.uint32(0xFF00FF00):
+        position += 8
+    if lowest & np.uint32(0xF0F0F0F0):
+        position += 4
+    if lowest & np.uint32(0xCCCCCCCC):
+        position += 2
+    if lowest & np.uint32(0xAAAAAAAA):
+        position += 1
+    return position
