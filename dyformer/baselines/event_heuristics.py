@@ -4,7 +4,8 @@ Q queries, n of a block    C candidates
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -39,9 +40,16 @@ def last_partner_scores(log: EventLog, queries: EventQueries) -> Iterator[NDArra
         yield ((time_nC == newest_n1) & (time_nC > -np.inf)).astype(np.float64)
 
 
-def _contact_times(log: EventLog, queries: EventQueries) -> Iterator[NDArray[np.float64]]:
-    """Give the time of the newest visible event of source and candidate, per block [n, C], or minus infinity."""
-    for event_nC in last_contacts(log, queries):
+def _contact_times(log: EventLog, queries: EventQueries, *, both_ways: bool = False) -> Iterator[NDArray[np.float64]]:
+    """Give the time of the newest visible event from source to candidate, per block [n, C], or minus infinity.
+
+    With `both_ways` an event from candidate to source counts too, where both can be either.
+    """
+    logs = [log]
+    if both_ways and not log.two_sides:
+        logs.append(replace(log, source_E=log.target_E, target_E=log.source_E))
+    for events in zip(*(last_contacts(each, queries) for each in logs), strict=True):
+        event_nC = np.maximum.reduce(events)  # events are in the order of their times
         yield np.where(event_nC >= 0, log.time_E[np.maximum(event_nC, 0)], -np.inf)
 
 
@@ -50,20 +58,25 @@ class PairRecency:
     """Rank a source's partners by the time of the newest event with each.
 
     Targets without such an event have one score, or with `fallback`, below all partners, that of
-    `fallback_scores`.
+    `fallback_scores`. With `both_ways` an event counts for both of its ends where each may be a source, as in messages,
+    which get replies.
     """
 
     fallback: bool = False
+    both_ways: bool = False
 
     def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:
         """Nothing is fitted; arguments have no effect."""
-        return recency_with_fallback if self.fallback else _contact_times
+        return partial(recency_with_fallback if self.fallback else _contact_times, both_ways=self.both_ways)
 
 
-def recency_with_fallback(log: EventLog, queries: EventQueries) -> Iterator[NDArray[np.float64]]:
+def recency_with_fallback(
+    log: EventLog, queries: EventQueries, *, both_ways: bool = False
+) -> Iterator[NDArray[np.float64]]:
     """Give the fraction of the log's past that had gone by at the newest contact, plus 1; else a fallback below 1."""
+    times = _contact_times(log, queries, both_ways=both_ways)
     for block, time_nC, fallback_nC in zip(
-        query_blocks(log, queries), _contact_times(log, queries), fallback_scores(log, queries), strict=True
+        query_blocks(log, queries), times, fallback_scores(log, queries), strict=True
     ):
         first = log.time_E[0] if len(log) else 0
         length_n1 = (queries.time_Q[block] - first + 1)[:, None]

@@ -211,6 +211,7 @@ EVENT_METHODS: dict[str, Ranker] = {
     "Last partner": LastPartner(),
     "Pair recency": PairRecency(),
     "Pair recency with fallback": PairRecency(fallback=True),
+    "Pair recency both ways with fallback": PairRecency(fallback=True, both_ways=True),
     "Event EdgeBank (unlimited)": PairMemory(memory="unlimited"),
     "Event EdgeBank (time window)": PairMemory(memory="window"),
     "Event popularity": Popularity(),

@@ -48,6 +48,16 @@ def test_recency_is_the_time_of_the_newest_contact():
     assert scores(PairRecency(), 0, 10) == [6, 4, -np.inf, -np.inf]
 
 
+def test_an_event_counts_for_both_ends_where_each_may_be_a_source():
+    log = log_of([(0, 1, 1), (2, 0, 3), (0, 3, 5), (1, 0, 7), (3, 2, 9)], two_sides=False)
+    assert scores(PairRecency(), 0, 8, log) == [-np.inf, 1, -np.inf, 5]
+    assert scores(PairRecency(both_ways=True), 0, 8, log) == [-np.inf, 7, 3, 5]
+    assert scores(PairRecency(both_ways=True), 0, 7, log) == [-np.inf, 1, 3, 5]
+    itself, first, second, third = scores(PairRecency(both_ways=True, fallback=True), 0, 8, log)
+    assert first > third > second >= 1 > itself
+    assert scores(PairRecency(both_ways=True), 0, 10) == scores(PairRecency(), 0, 10)  # of two sides
+
+
 def test_the_fallback_orders_new_targets_below_all_partners():
     old, older, moved_to, popular = scores(PairRecency(fallback=True), 0, 9)
     assert old > older >= 1 > max(moved_to, popular) >= 0
