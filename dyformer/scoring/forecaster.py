@@ -97,10 +97,11 @@ class Forecaster:
         directed, ranked = labelled[0].directed, labelled[0].ranked
         table = stacked(*(labelled_table(step, self._labelled_inputs(step)) for step in labelled))
         key = digest_of(table), self.seed, directed, ranked
-        fitted = _FITTED.pop(key) if key in _FITTED else _fitted(table, self.seed, directed=directed, ranked=ranked)
+        fitted = _FITTED.pop(key, None)  # another thread may take it at the same time, and then fits an equal one
+        fitted = fitted or _fitted(table, self.seed, directed=directed, ranked=ranked)
         _FITTED[key] = fitted
         for oldest in list(_FITTED)[:-NUM_FITTED]:
-            del _FITTED[oldest]
+            _FITTED.pop(oldest, None)
         return fitted
 
     def inputs(

@@ -160,6 +160,20 @@ def test_whatever_differs_is_fitted_anew(monkeypatch):
         assert len(fits) == number
 
 
+class TakenMeanwhile(dict):
+    """Another thread takes each entry right after it was looked for."""
+
+    def __contains__(self, key: object) -> bool:
+        return self.pop(key, None) is not None
+
+
+def test_a_forecaster_that_another_thread_takes_is_fitted_anew(monkeypatch):
+    monkeypatch.setattr(forecaster, "_FITTED", TakenMeanwhile())
+    steps = labelled(directed=True)
+    first, again = (Forecaster(seed=seed).fitted(steps) for seed in (0, 0))
+    assert [head.text for head in first.heads[1:]] == [head.text for head in again.heads[1:]]
+
+
 def test_a_process_keeps_some_forecasters_alone(monkeypatch):
     fits = counted_fits(monkeypatch)
     monkeypatch.setattr(forecaster, "NUM_FITTED", 2)
