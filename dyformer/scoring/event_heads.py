@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from dyformer.scoring.compiled_trees import compiled_trees, outputs
 from dyformer.scoring.heads import TreesHead
 
 MIN_GROUPS = 50
@@ -90,7 +89,7 @@ class GroupHead:
         total_R = np.zeros(len(row_RF))
         if len(row_RF):
             for head, factor in zip(self.trees, self.factors, strict=True):
-                total_R += factor * outputs(compiled_trees(head.text), row_RF)
+                total_R += factor * head.logits(row_RF)
         return total_R
 
     @classmethod
@@ -112,7 +111,7 @@ class GateHead:
         """Give the probability [R]."""
         logit_R = np.zeros(len(row_RF))
         if self.trees is not None and len(row_RF):
-            logit_R = outputs(compiled_trees(self.trees.text), row_RF)
+            logit_R = self.trees.logits(row_RF)
         return expit(self.factor * logit_R + self.offset)
 
     @classmethod

@@ -6,9 +6,9 @@ R rows    F features    Q queries
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.scoring.compiled_trees import compiled_trees, path_contributions
 from dyformer.scoring.event_forecaster import FittedEventForecaster
 from dyformer.scoring.event_heads import GroupHead
+from dyformer.scoring.tree_paths import path_contributions, paths_of
 from dyformer.streams.event_state import FEATURES, INDEX, names
 from dyformer.streams.feature_words import STEMS, in_words
 
@@ -21,7 +21,7 @@ def contributions(head: GroupHead, row_RF: NDArray[np.float32]) -> NDArray[np.fl
     """Divide the logits of rows, less the mean of the fitted rows, among the features, [R, F]."""
     total_RF = np.zeros(row_RF.shape)
     for trees, factor in zip(head.trees, head.factors, strict=True):
-        total_RF += factor * path_contributions(compiled_trees(trees.text), row_RF)
+        total_RF += factor * path_contributions(paths_of(trees.text), row_RF)
     return total_RF
 
 

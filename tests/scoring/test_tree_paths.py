@@ -1,10 +1,10 @@
-"""Claims about trees that are read from LightGBM's text: the same outputs to the bit, divided among the features."""
+"""Claims about paths through LightGBM's trees: its outputs, divided among the features."""
 
 import lightgbm
 import numpy as np
 import pytest
 
-from dyformer.scoring.compiled_trees import compiled_trees, outputs, path_contributions
+from dyformer.scoring.tree_paths import path_contributions, paths_of
 
 
 def rows(count, seed=0):
@@ -25,30 +25,22 @@ def model(*, zero_as_missing=False, num_rounds=40):
     return lightgbm.train(parameters, lightgbm.Dataset(row_RF, label=label_R, params=parameters), num_rounds)
 
 
-@pytest.mark.parametrize("zero_as_missing", [False, True])
-def test_outputs_are_those_of_lightgbm(zero_as_missing):
-    booster = lightgbm.Booster(model_str=model(zero_as_missing=zero_as_missing).model_to_string())
-    other_RF = rows(2_000, seed=1)
-    other_RF[:50, 5] = np.nan  # missing where no fitted row had none
-    compiled = compiled_trees(booster.model_to_string())
-    assert np.array_equal(outputs(compiled, other_RF), np.asarray(booster.predict(other_RF, raw_score=True)))
-
-
 def test_trees_without_splits_have_their_constant():
     row_RF = rows(50)
     parameters = {"objective": "binary", "verbosity": -1, "num_threads": 1, "min_data_in_leaf": 1_000}
     label_R = np.arange(50) % 3 == 0
     booster = lightgbm.train(parameters, lightgbm.Dataset(row_RF, label=label_R, params=parameters), 3)
-    compiled = compiled_trees(booster.model_to_string())
-    assert np.array_equal(outputs(compiled, row_RF), np.asarray(booster.predict(row_RF, raw_score=True)))
-    assert not path_contributions(compiled, row_RF).any()
+    assert not path_contributions(paths_of(booster.model_to_string()), row_RF).any()
 
 
-def test_contributions_add_up_to_the_output_less_the_mean_of_the_roots():
-    compiled, row_RF = compiled_trees(model().model_to_string()), rows(300, seed=2)
-    roots = compiled.value_N[compiled.first_node_T].sum()
-    divided_RF = path_contributions(compiled, row_RF)
-    assert np.allclose(divided_RF.sum(axis=1) + roots, outputs(compiled, row_RF), atol=1e-5)
+@pytest.mark.parametrize("zero_as_missing", [False, True])
+def test_contributions_add_up_to_the_output_less_the_mean_of_the_roots(zero_as_missing):
+    booster, row_RF = model(zero_as_missing=zero_as_missing), rows(300, seed=2)
+    row_RF[:50, 5] = np.nan  # missing where no fitted row had none
+    paths = paths_of(booster.model_to_string())
+    divided_RF = path_contributions(paths, row_RF)
+    roots = paths.value_N[paths.first_node_T].sum()
+    assert np.allclose(divided_RF.sum(axis=1) + roots, booster.predict(row_RF, raw_score=True), atol=1e-5)
     assert np.abs(divided_RF[:, 0]).sum() > 10 * np.abs(divided_RF[:, 3]).sum()  # the label does not depend on 3
 
 
@@ -57,4 +49,4 @@ def test_categorical_splits_are_refused():
     parameters = {"objective": "binary", "verbosity": -1, "num_threads": 1, "max_cat_to_onehot": 1}
     data = lightgbm.Dataset(row_RF, label=label_R, params=parameters, categorical_feature=[1])
     with pytest.raises(ValueError, match="splits by thresholds"):
-        compiled_trees(lightgbm.train(parameters, data, 2).model_to_string())
+        paths_of(lightgbm.train(parameters, data, 2).model_to_string())

@@ -1,6 +1,4 @@
-"""The text of a LightGBM model -> arrays of its trees, and their outputs for rows, without a call of LightGBM.
-
-A call of LightGBM costs more than the trees themselves where the rows are few, as those of one query.
+"""The text of a LightGBM model -> the paths through its trees, and what each feature adds to a row's output there.
 
 R rows    F features    N nodes of all trees    L leaves of all trees    T trees
 """
@@ -18,7 +16,7 @@ MISSING_AS_ZERO, MISSING_AS_NAN = 1, 2  # its next two bits
 ZERO = 1e-35  # what LightGBM takes for zero
 
 
-class CompiledTrees(NamedTuple):
+class TreePaths(NamedTuple):
     """Trees one after another; a child below 0 is leaf -1 - child. A tree without splits has a leaf alone."""
 
     first_node_T: NDArray[np.int64]
@@ -34,7 +32,7 @@ class CompiledTrees(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def compiled_trees(text: str) -> CompiledTrees:
+def paths_of(text: str) -> TreePaths:
     """Read the trees of a model. Raises ValueError for categorical splits and linear leaves."""
     trees = [_fields(block) for block in text.split("end of trees", maxsplit=1)[0].split("\nTree=")[1:]]
     if any(tree.get("is_linear", "0") != "0" or tree.get("num_cat", "0") != "0" for tree in trees):
@@ -45,7 +43,7 @@ def compiled_trees(text: str) -> CompiledTrees:
     def joined(name: str, kind: type) -> NDArray:
         return np.array([kind(value) for tree in trees for value in tree.get(name, "").split()], dtype=kind)
 
-    return CompiledTrees(
+    return TreePaths(
         first_node_T=np.cumsum([0, *num_nodes])[:-1],
         first_leaf_T=np.cumsum([0, *num_leaves])[:-1],
         has_nodes_T=np.array(num_nodes) > 0,
@@ -72,23 +70,6 @@ def _goes_left(value, threshold, decision):
     if (missing == MISSING_AS_NAN and math.isnan(value)) or (missing == MISSING_AS_ZERO and abs(value) <= ZERO):
         return (decision & DEFAULT_LEFT) != 0
     return value <= threshold
-
-
-@njit(nogil=True, cache=True)
-def outputs(trees, row_RF):
-    """Give the sum of the trees' outputs for each row, [R], in the order of the trees."""
-    total_R = np.zeros(len(row_RF))
-    for tree in range(len(trees.first_node_T)):
-        first, leaves = trees.first_node_T[tree], trees.first_leaf_T[tree]
-        for row in range(len(row_RF)):
-            node = 0 if trees.has_nodes_T[tree] else -1
-            while node >= 0:
-                at = first + node
-                value = np.float64(row_RF[row, trees.feature_N[at]])
-                goes_left = _goes_left(value, trees.threshold_N[at], trees.decision_N[at])
-                node = trees.left_N[at] if goes_left else trees.right_N[at]
-            total_R[row] += trees.value_L[leaves - 1 - node]
-    return total_R
 
 
 @njit(nogil=True, cache=True)
