@@ -24,8 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from dyformer.evaluation.ranking_rows import metric_rows, query_resamples, step_metrics
-from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, evaluate_queries
+from dyformer.evaluation.rows import metric_rows
+from dyformer.evaluation.scored_queries import (
+    RankingTrial,
+    ScoredQueries,
+    evaluate_queries,
+    query_resamples,
+    step_metrics,
+)
 from dyformer.experiments.methods import BASELINES, METHODS
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of, prefix
 from dyformer.sampling.ranking_queries import RankingQueries, ranking_queries
@@ -128,7 +134,7 @@ def comparison(
         step: step_metrics([scored for scored, _ in found], prefix(graph, step - 1), resamples)
         for step, found in steps.items()
     }
-    metrics = metric_rows(measured, dataset, baselines=BASELINES)
+    metrics = metric_rows(measured, dataset, protocol="prequential", baselines=BASELINES)
     table = []
     for title in dict.fromkeys(scored.method for found in steps.values() for scored, _ in found):
         costs = [cost for found in steps.values() for scored, cost in found if scored.method == title]

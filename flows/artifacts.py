@@ -8,7 +8,8 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
-from dyformer.experiments.tables import PrintedTable, markdown_rows, run_tables
+from dyformer.experiments.printed import PrintedTable, markdown_rows
+from dyformer.experiments.tables import run_tables
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.report import read_report

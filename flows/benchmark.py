@@ -103,7 +103,8 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
         settings: settings of the protocol that are not the usual ones.
 
     Returns:
-        snapshots: address; scores: addresses of the results; metrics: address of their metrics.
+        snapshots: address; scores: addresses of the results; metrics: address of their metrics; tracking: as of
+        track_benchmark.
     """
     evaluated, experiment = protocol_of(protocol).changed(settings or {}), experiment_of(dataset, changes)
     experiment = experiment.check_interactions() if evaluated.reads_interactions else experiment
@@ -118,8 +119,8 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
     baselines = None if study is None else STUDIES[study].baselines
     address = metrics_task(snapshots, evaluated, scores, baselines)
     show_tables(dataset, printed_tables(evaluated, read_metrics(address), dataset))
-    track_task(snapshots, evaluated, scores, address, Compared(experiment, chosen, study))
-    return {"snapshots": snapshots, "scores": scores, "metrics": address}
+    tracking = track_task(snapshots, evaluated, scores, address, Compared(experiment, chosen, study))
+    return {"snapshots": snapshots, "scores": scores, "metrics": address, "tracking": tracking}
 
 
 def _jobs(title: str, units: list[tuple[Any, ...]], seeds: int) -> Iterator[tuple[tuple[Any, ...], int]]:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -22,12 +22,15 @@ from flows.options import (
 from flows.runs import announce, ingested
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import polars as pl
 
     from dyformer.evaluation.protocols.protocol import Protocol
+    from dyformer.experiments.printed import PrintedTable
     from dyformer.experiments.settings import Experiment
     from dyformer.experiments.studies.studies import Study
-    from dyformer.experiments.tables import PrintedTable
+    from flows.tasks.finished import Finished
 
 STUDY_PANEL = "Experiments of the paper"
 VISIBLE = "visible"  # the setting of a protocol that has an option of its own
@@ -137,36 +140,88 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     changes: list[str] | None,
     json_file: Path | None,
 ) -> None:
-    """Run the benchmark of a protocol on one dataset and print its tables."""
+    """Run the benchmark of a protocol on one dataset, unless it has ended before, and print its tables."""
     check_titles(methods)
     own, rest = protocol_settings(protocol, changes)
-    evaluated, experiment, chosen = _checked(dataset, protocol, own, methods, with_cap(rest, epochs))
+    from dyformer.experiments.settings import as_record
+
+    experiment = experiment_from(dataset, with_cap(rest, epochs))
+    wanted = {"protocol": protocol, "settings": own, "steps": steps, "seeds": seeds, "methods": methods}
+    wanted |= {"experiment": as_record(experiment)}
+    # The code of a user's own class or protocol is not known before it is imported.
+    has_own = any(":" in name for name in methods or []) or not PROTOCOLS[protocol].startswith("dyformer.")
+    is_read, finished = (False, None) if has_own else _finished(dataset, reading, wanted)
+    if finished is None:
+        chosen = _checked(protocol, own, experiment, methods, changed_names(with_cap(rest, epochs)))
+        has_enough = _check_of_steps(chosen.protocol, dataset, steps)
+        if not is_read:
+            ingested(dataset, reading, has_enough)
+        announce()
+        finished = _benchmarked(dataset, reading, wanted, chosen, is_remembered=not has_own)
+    print_tables(finished.tables)
+    if json_file is not None:
+        write_json(json_file, plain_steps(finished.rows))
+
+
+def _finished(dataset: str, reading: dict[str, Any], wanted: dict[str, Any]) -> "tuple[bool, Finished | None]":
+    """Return whether the log was read, and what an earlier run printed, if all was given as now and no rows are new.
+
+    The log is read if such a run ended on the stored rows, because that run has checked what is given.
+    """
+    from flows.tasks.finished import finished_benchmark
+    from flows.tasks.snapshots import make_snapshots
+    from storage.events.table import ingested_datasets
+    from storage.layout import Layout
+
+    is_stored = dataset in ingested_datasets(Layout.from_environment())
+    if not is_stored or finished_benchmark(make_snapshots(dataset), wanted) is None:
+        return False, None
+    return True, finished_benchmark(ingested(dataset, reading)[0], wanted)
+
+
+def _benchmarked(
+    dataset: str, reading: dict[str, Any], wanted: dict[str, Any], chosen: "Chosen", *, is_remembered: bool
+) -> "Finished":
+    """Run the flow; its tables are remembered if it was tracked."""
+    from flows.benchmark import benchmark as flow
+    from flows.tasks.evaluation.evaluate import read_metrics, read_written
+    from flows.tasks.finished import Finished, remember_tables
+
+    protocol, experiment, methods = chosen
+    given = (wanted["steps"], wanted["seeds"], experiment, methods, None, protocol.name, wanted["settings"])
+    made = flow(dataset, reading, *given)
+    tables = tables_of(protocol, made["snapshots"], read_metrics(made["metrics"]), experiment, list(methods))
+    if is_remembered and not made["tracking"]["problem"]:
+        remember_tables(made["snapshots"], wanted, tables, made["metrics"], protocol.written)
+    return Finished(tables, read_written(made["metrics"], protocol))
+
+
+class Chosen(NamedTuple):
+    """What a benchmark is run with."""
+
+    protocol: "Protocol"
+    experiment: "Experiment"
+    methods: dict[str, Any]  # by title
+
+
+def _check_of_steps(protocol: "Protocol", dataset: str, steps: str | None) -> "Callable[[int], None] | None":
+    """Return the check of a number of snapshots. Raises StepOutOfRange for steps of a protocol without them."""
     from dyformer.evaluation.protocols.protocol import check_has_steps, wanted_steps
     from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP
     from flows.tasks.snapshots import check_range
 
-    check_has_steps(evaluated, steps)
+    check_has_steps(protocol, steps)
     wanted = [FIRST_EVALUATED_STEP] if steps is None else wanted_steps(steps)
-    has_enough = partial(check_range, dataset, wanted, FIRST_EVALUATED_STEP) if evaluated.unit == "step" else None
-    ingested(dataset, reading, has_enough)
-    announce()
-    from flows.benchmark import benchmark as flow
-    from flows.tasks.evaluation.evaluate import read_metrics, read_written
-
-    made = flow(dataset, reading, steps, seeds, experiment, chosen, None, protocol, own)
-    rows = read_metrics(made["metrics"])
-    print_tables(tables_of(evaluated, made["snapshots"], rows, experiment, list(chosen)))
-    if json_file is not None:
-        write_json(json_file, plain_steps(read_written(made["metrics"], evaluated)))
+    return partial(check_range, dataset, wanted, FIRST_EVALUATED_STEP) if protocol.unit == "step" else None
 
 
 def _checked(
-    dataset: str, protocol: str, own: dict[str, str], methods: list[str] | None, changes: list[str]
-) -> "tuple[Protocol, Experiment, dict[str, Any]]":
-    """Give the protocol with its own settings, the experiment and the methods, refused before anything is committed."""
+    protocol: str, own: dict[str, str], experiment: "Experiment", methods: list[str] | None, changed: list[str]
+) -> Chosen:
+    """Give what a benchmark is run with, refused before anything is committed."""
     from dyformer.evaluation.protocols import protocol_of
 
-    experiment, evaluated = experiment_from(dataset, changes), protocol_of(protocol)
+    evaluated = protocol_of(protocol)
     if VISIBLE in own and VISIBLE not in evaluated.settings:
         raise typer.BadParameter("--visible belongs to --protocol tgb")
     evaluated = evaluated.changed(own)
@@ -177,11 +232,11 @@ def _checked(
     from flows.tasks.methods import benchmark_methods
 
     chosen = benchmark_methods(methods, evaluated)
-    check_effect(changed_names(changes), chosen.values())
+    check_effect(changed, chosen.values())
     for variation in chosen.values() if evaluated.reads_interactions else ():
         if isinstance(variation, Variation):
             variation.changed(experiment).check_interactions()
-    return evaluated, experiment, chosen
+    return Chosen(evaluated, experiment, chosen)
 
 
 def protocol_settings(protocol: str, changes: list[str] | None) -> tuple[dict[str, str], list[str]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
 
-    from dyformer.experiments.tables import PrintedTable
+    from dyformer.experiments.printed import PrintedTable
     from storage.events.commits import TakenBack
 
 Item = TypeVar("Item")

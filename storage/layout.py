@@ -39,6 +39,7 @@ KINDS = {
     "drift": (FORECASTS, STEP),  # distances of the steps up to `until` from those before them
     "scores": (FORECASTS, RUN),  # evaluated pairs
     "metrics": (FORECASTS, STEP),  # of the results of methods in a protocol
+    "tables": (FORECASTS, RUN),  # of a finished benchmark, as they are printed
     "queries": (FORECASTS, RUN),  # the ranking queries and candidates of a step
     "rankings": (FORECASTS, RUN),  # methods' scores of queries
     "ranks": (FORECASTS, RUN),  # of the held-out links of a week

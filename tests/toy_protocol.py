@@ -8,9 +8,9 @@ import polars as pl
 
 from dyformer.embedder import Scorer
 from dyformer.evaluation.labelled_steps import labelled_steps
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables, one_of
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dyformer.baselines.activity import activity_features
 from dyformer.embedder import Embedder, LabelledNodes, NodeScore, NodeScorer
 from dyformer.evaluation.fitting import MIN_TRAINED_STEPS, fitted_vectors, rotated
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA, metrics_of
-from dyformer.evaluation.scored_pairs import NO_NODE, ScoredPairs
+from dyformer.evaluation.rows import METRICS_SCHEMA, log_rows
+from dyformer.evaluation.scored_pairs import NO_NODE, ScoredPairs, metrics_of
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.node_labels import NodeLabels, first_positives, newest_labels, positive_coverage
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -151,7 +151,7 @@ def label_metrics(scored: Sequence[ScoredPairs], dataset: str, *, baselines: Col
     return pl.concat(
         [
             metrics_of(scored, dataset, protocol, baselines=baselines),
-            _log_rows(dataset, protocol, "positives", counts),
+            log_rows(dataset, protocol, "positives", counts),
         ]
     )
 
@@ -164,7 +164,7 @@ def positive_fractions(labels: NodeLabels, steps: Sequence[int], dataset: str) -
     """
     found = {str(step): positive_coverage(labels, step) for step in steps}
     found["micro"] = sum(number for number, _ in found.values()), sum(known for _, known in found.values())
-    return _log_rows(
+    return log_rows(
         dataset, PROTOCOL, "coverage", {step: (known / number, number) for step, (number, known) in found.items()}
     )
 
@@ -204,10 +204,3 @@ def _scored(name: str, trial: LabelTrial, score_nodes: NodeScore) -> ScoredPairs
         new_P=np.zeros(len(trial.node_P), dtype=np.bool_),
         score_P=score_nodes(trial.node_P),
     )
-
-
-def _log_rows(dataset: str, protocol: str, metric: str, values: Mapping[str, tuple[float, int]]) -> pl.DataFrame:
-    rows = [(dataset, protocol, "-", None, step, metric, "-", "all", *pair) for step, pair in values.items()]
-    schema = pl.Schema({name: METRICS_SCHEMA[name] for name in METRICS_SCHEMA.names()[:10]})
-    known = pl.DataFrame(rows, schema=schema, orient="row")
-    return pl.concat([pl.DataFrame(schema=METRICS_SCHEMA), known], how="diagonal")

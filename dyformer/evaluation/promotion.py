@@ -14,8 +14,8 @@ from scipy.stats import t as student
 from dyformer.evaluation.config import METRIC_TITLES, PromotionConfig
 from dyformer.evaluation.costs import FORECASTER_WITHOUT, cost, has_vectors, is_simple
 from dyformer.evaluation.query_slices import KNOWN, query_slices
-from dyformer.evaluation.ranking_rows import MIXED, StepMetric, query_means, query_resamples, ranks_of
-from dyformer.evaluation.scored_queries import ScoredQueries
+from dyformer.evaluation.rows import Measured
+from dyformer.evaluation.scored_queries import MIXED, ScoredQueries, query_means, query_resamples, ranks_of
 from dyformer.graphs.snapshots import DynamicGraph
 
 MIN_QUERIES = 20
@@ -69,7 +69,7 @@ class _Paired:
     """Means of the rule's metric over the same queries, with the same resamples of nodes, by slice and method."""
 
     rule: PromotionConfig
-    means: Mapping[str, Mapping[str, StepMetric]]
+    means: Mapping[str, Mapping[str, Measured]]
     freedom: Mapping[str, float]  # degrees of freedom of a slice
 
     def value(self, method: str) -> float:

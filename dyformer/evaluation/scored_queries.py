@@ -1,9 +1,9 @@
-"""A method and the ranking queries of a step -> their scores, as arrays and as tables.
+"""A method and the ranking queries of a step -> their scores, as arrays and as tables, and their metrics.
 
-Q queries    C candidates of a query    S distinct pairs of the queries
+Q queries    C candidates of a query    S distinct pairs of the queries    P pairs    M methods    B resamples
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,11 +12,32 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation.bootstrap import NodeResamples, node_resamples
 from dyformer.evaluation.labelled_steps import fitted_scores, sampled_steps, with_retrieved
+from dyformer.evaluation.query_slices import KNOWN, query_slices
+from dyformer.evaluation.rows import (
+    PAIR_METRICS,
+    Cell,
+    Measured,
+    Run,
+    fractions,
+    log_rows,
+    means,
+    pair_metrics,
+    pair_weights,
+)
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.ranking_queries import RankingQueries
+from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries
+from dyformer.scoring.ranking_metrics import HITS, hits, mean_ranks, ndcg, reciprocal_rank
+
+MIXED = "mixed"
+"""All families but `inductive`, whose candidates become links later and do not exist at the last step."""
+
+MAIN_SLICES = (KNOWN, "new", "repeat")
+ALL = "all"  # the known queries, and the links with an unknown end as misses
+NUM_PAIR_RESAMPLES = 200  # of AUC and average precision, whose pairs are many
 
 SCORES_SCHEMA = pl.Schema(
     {"method": pl.String(), "seed": pl.Int64(), "step": pl.Int64(), "score": pl.List(pl.Float64())}
@@ -111,3 +132,163 @@ def from_table(table: pl.DataFrame, queries: RankingQueries) -> list[ScoredQueri
             )
         rows.append(ScoredQueries(method=method, seed=seed, queries=queries, score_S=np.array(values)))
     return rows
+
+
+def query_resamples(
+    queries: Sequence[RankingQueries], *, seed: int, others: Sequence[NDArray[np.int64]] = ()
+) -> NodeResamples:
+    """Draw resamples of the nodes of all steps' queries and candidates, and of `others`."""
+    ends = [*others, *(end for each in queries for end in (each.pairs.source_S, each.pairs.target_S))]
+    return node_resamples(ends, num_resamples=1000, generator=np.random.default_rng(seed))
+
+
+def step_metrics(
+    scored: Sequence[ScoredQueries], graph: DynamicGraph, resamples: NodeResamples
+) -> dict[Run, dict[Cell, Measured]]:
+    """Give the metrics of the methods that scored one step's queries, all with the same seed and queries.
+
+    Mean reciprocal ranks are given for every family and every slice, hits and NDCG@10 among the mixed candidates. AUC
+    and average precision compare the true pairs with the candidates of a family. Raises ValueError for other queries.
+    """
+    queries = _same_queries(scored)
+    found: dict[Run, dict[Cell, Measured]] = {(each.method, each.seed): {} for each in scored}
+    if not len(queries.source_Q):
+        return found
+    slices = query_slices(graph, queries)
+    for each in scored:
+        cells = found[each.method, each.seed]
+        for family in FAMILIES:
+            cells.update(_family_metrics(each, family, slices, resamples))
+    _add_means(found, scored, slices, resamples)
+    return found
+
+
+def query_means(
+    scored: Sequence[ScoredQueries], metric: str, slices: Mapping[str, NDArray[np.bool_]], resamples: NodeResamples
+) -> dict[str, list[Measured]]:
+    """Give a mean over the queries of each slice, among the mixed candidates, of all methods in their order.
+
+    A slice without a query that has candidates is left out. Raises ValueError for other queries.
+    """
+    queries = _same_queries(scored)
+    value_QM = np.column_stack([_values(each)[metric, MIXED] for each in scored])
+    return _means_by_slice(value_QM, pair_weights(resamples, queries.source_Q, queries.target_Q), slices)
+
+
+def query_log_rows(
+    queries: Iterable[RankingQueries],
+    dataset: str,
+    *,
+    protocol: str = "prequential",
+    retrieved: Mapping[int, tuple[int, int]] | None = None,
+) -> pl.DataFrame:
+    """Give properties of the log as rows of METRICS_SCHEMA, under the method `-` without a seed.
+
+    `coverage`: fraction of a step's links that can be scored, because both ends are known. `unseen_ends_1` and
+    `unseen_ends_2`: fractions with one and two unknown ends. `repeat_rate`: fraction of the queries whose pair was
+    linked before. `retrieved`, given as counts by step: fraction of the evaluated nodes' links that stage 1 retrieved.
+    """
+    posed = {each.step: each for each in queries}
+    counts = {
+        name: {step: (each.num_links_3[number], sum(each.num_links_3)) for step, each in posed.items()}
+        for number, name in enumerate(("coverage", "unseen_ends_1", "unseen_ends_2"))
+    }
+    counts["repeat_rate"] = {step: (int((~each.new_Q).sum()), len(each.new_Q)) for step, each in posed.items()}
+    counts["retrieved"] = dict(retrieved or {})
+    return pl.concat(log_rows(dataset, protocol, name, fractions(own)) for name, own in counts.items())
+
+
+def ranks_of(scored: ScoredQueries, family: str) -> NDArray[np.float64]:
+    """Rank the true targets among the candidates of a family or the mixed ones, [Q]; NaN without a candidate."""
+    family_QC = scored.queries.family_QC
+    inductive = FAMILIES.index("inductive")
+    among_QC = family_QC == FAMILIES.index(family) if family != MIXED else (family_QC >= 0) & (family_QC != inductive)
+    rank_Q = mean_ranks(scored.score_Q, scored.score_QC, among_QC)
+    return np.where(among_QC.any(axis=1), rank_Q, np.nan)
+
+
+def _same_queries(scored: Sequence[ScoredQueries]) -> RankingQueries:
+    queries = scored[0].queries
+    if any(each.queries is not queries for each in scored):
+        raise ValueError(f"step {queries.step}: methods were evaluated on other queries; evaluate all on the same ones")
+    return queries
+
+
+def _values(scored: ScoredQueries) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Give the values [Q] of metrics that are means over queries, by metric and family."""
+    rank_Q = ranks_of(scored, MIXED)
+    values = {("mrr", MIXED): reciprocal_rank(rank_Q), ("ndcg_at_10", MIXED): ndcg(rank_Q, 10)}
+    values |= {(f"hits_at_{k}", MIXED): hits(rank_Q, k) for k in HITS}
+    values |= {("mrr", family): reciprocal_rank(ranks_of(scored, family)) for family in FAMILIES}
+    has_candidates_Q = np.isfinite(rank_Q)
+    return {
+        key: np.where(has_candidates_Q, value_Q, np.nan) if key[1] == MIXED else value_Q
+        for key, value_Q in values.items()
+    }
+
+
+def _add_means(
+    found: dict[Run, dict[Cell, Measured]],
+    scored: Sequence[ScoredQueries],
+    slices: Mapping[str, NDArray[np.bool_]],
+    resamples: NodeResamples,
+) -> None:
+    queries = scored[0].queries
+    weight_BQ = pair_weights(resamples, queries.source_Q, queries.target_Q)
+    values = [_values(each) for each in scored]
+    for metric, family in values[0]:
+        value_QM = np.column_stack([each[metric, family] for each in values])
+        parts = slices if (metric, family) == ("mrr", MIXED) else [part for part in MAIN_SLICES if part in slices]
+        for part, measured in _means_by_slice(value_QM, weight_BQ, {part: slices[part] for part in parts}).items():
+            for each, own in zip(scored, measured, strict=True):
+                found[each.method, each.seed][metric, family, part] = own
+                if family == MIXED and part == KNOWN:
+                    found[each.method, each.seed][metric, family, ALL] = _with_misses(own, queries)
+
+
+def _means_by_slice(
+    value_QM: NDArray[np.float64], weight_BQ: NDArray[np.float32], slices: Mapping[str, NDArray[np.bool_]]
+) -> dict[str, list[Measured]]:
+    used_Q = np.isfinite(value_QM[:, 0])  # the same queries for all methods
+    masks = {part: mask_Q & used_Q for part, mask_Q in slices.items()}
+    return {part: means(value_QM[mask_Q], weight_BQ[:, mask_Q]) for part, mask_Q in masks.items() if mask_Q.any()}
+
+
+def _with_misses(known: Measured, queries: RankingQueries) -> Measured:
+    """Count the links with an unknown end as misses."""
+    # A step with many links has a sample of them as queries, so its misses are scaled down as well.
+    count, coverage = known.num / queries.coverage, queries.coverage
+    assert known.count_B is not None
+    return known._replace(
+        value=known.value * coverage,
+        num=round(count),
+        value_B=known.value_B * coverage,
+        count_B=known.count_B / coverage,
+    )
+
+
+def _family_metrics(
+    scored: ScoredQueries, family: str, slices: Mapping[str, NDArray[np.bool_]], resamples: NodeResamples
+) -> dict[Cell, Measured]:
+    """Give AUC and average precision of the true pairs against the candidates of a family; the interval for `known`."""
+    queries, cells = scored.queries, {}
+    among_QC = queries.family_QC == FAMILIES.index(family)
+    few = NodeResamples(node_S=resamples.node_S, weight_BS=resamples.weight_BS[:NUM_PAIR_RESAMPLES])
+    for part in (name for name in MAIN_SLICES if name in slices):
+        used_Q = slices[part] & among_QC.any(axis=1)
+        row_P, column_P = np.nonzero(among_QC & used_Q[:, None])
+        if not used_Q.any():
+            continue
+        source_P = np.concatenate([queries.source_Q[used_Q], queries.source_Q[row_P]])
+        target_P = np.concatenate([queries.target_Q[used_Q], queries.candidate_QC[row_P, column_P]])
+        score_P = np.concatenate([scored.score_Q[used_Q], scored.score_QC[row_P, column_P]])
+        positive_P = np.arange(len(score_P)) < used_Q.sum()
+        if part == KNOWN:
+            measured = pair_metrics(few, source_P, target_P, positive_P, score_P)
+        else:
+            measured = {
+                name: Measured(metric(positive_P, score_P), len(score_P), np.empty(0))
+                for name, metric in PAIR_METRICS.items()
+            }
+        cells |= {(name, family, part): own for name, own in measured.items()}
+    return cells

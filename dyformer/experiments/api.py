@@ -23,8 +23,8 @@ from dyformer.evaluation.forecasts.stored_forecast import (
     history_tables,
 )
 from dyformer.evaluation.labelled_steps import sampled_steps
-from dyformer.evaluation.metric_rows import metrics_of
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
+from dyformer.evaluation.scored_pairs import metrics_of
 from dyformer.experiments.arguments import (
     check_device,
     check_process,

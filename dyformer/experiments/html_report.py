@@ -12,13 +12,14 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
-from dyformer.evaluation.metric_rows import SLICES
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.ranking_rows import MIXED
+from dyformer.evaluation.scored_pairs import SLICES
+from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.plots import comparison_chart, family_heat_map, precision_curve, step_curve
+from dyformer.experiments.printed import PrintedTable
 from dyformer.experiments.service_plots import drift_curve, ledger_curve
-from dyformer.experiments.tables import PrintedTable, order_in_report, printed_tables
+from dyformer.experiments.tables import order_in_report, printed_tables
 
 PLOT_DPI = 110
 INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"

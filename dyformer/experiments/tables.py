@@ -1,15 +1,16 @@
 """Metrics and the columns of a protocol -> the tables and sentences that are printed, with published values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.metric_rows import SLICES
 from dyformer.evaluation.protocols import PROTOCOLS, protocol_of
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
+from dyformer.evaluation.scored_pairs import SLICES
 from dyformer.evaluation.significance import TESTS_SCHEMA, wilcoxon_tests
+from dyformer.experiments.printed import PrintedTable
 
 COLUMNS = ("micro", "macro", "num_pairs", "low", "high", "difference", "difference_low", "difference_high")
 """Columns of one slice; `low` and `high` belong to macro, the difference is in macro to the best baseline."""
@@ -28,41 +29,6 @@ TABLE_SCHEMA = pl.Schema(
 
 
 OF_A_SEED = pl.col("seed").is_not_null()
-
-
-class PrintedTable(NamedTuple):
-    """A table of one slice, as text, with its title and the sentences below it."""
-
-    title: str
-    frame: pl.DataFrame
-    sentences: list[str]
-
-
-def markdown_rows(frame: pl.DataFrame) -> list[str]:
-    """Give the lines of a table of texts in Markdown."""
-    rows = ["| " + " | ".join(value or "" for value in row) + " |" for row in frame.rows()]
-    return ["| " + " | ".join(frame.columns) + " |", "|" + " --- |" * frame.width, *rows]
-
-
-def latex_table(frame: pl.DataFrame, *, caption: str, label: str, note: str) -> str:
-    """Give a table of texts in LaTeX, with a note below it."""
-    lines = [" & ".join(_escaped(value or "") for value in row) + r" \\" for row in [frame.columns, *frame.rows()]]
-    columns = "l" + "r" * (frame.width - 1)
-    body = [lines[0], r"\hline", *lines[1:]]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_escaped(caption)}}}",
-            rf"\label{{tab:{label}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            *body,
-            r"\end{tabular}",
-            rf"\par\footnotesize {_escaped(note)}.",
-            r"\end{table}",
-            "",
-        ]
-    )
 
 
 def cells(table: TableOf, rows: pl.DataFrame) -> pl.DataFrame:
@@ -212,9 +178,3 @@ def _where(units: Sequence[str]) -> str:
     if len(units) > 1:
         return f"{len(units)} steps"
     return f"step {units[0]}" if units[0].isdecimal() else units[0]
-
-
-def _escaped(text: str) -> str:
-    for mark in "&%#_$":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("±", r"$\pm$")

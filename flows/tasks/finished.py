@@ -1,24 +1,33 @@
-"""Snapshots and settings -> the report of the run on them, if there is one already.
+"""Snapshots and settings -> the report of the run on them, or the tables of a benchmark, if there are some already.
 
 A run without new rows loads this module alone, and nothing that trains, evaluates or draws.
 """
 
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from dyformer.evaluation.protocols import PROTOCOLS
+from dyformer.experiments.printed import PrintedTable, from_record
 from dyformer.experiments.settings import Experiment, as_record
 from flows.made import plan
 from flows.tasks.snapshots import open_snapshots
+from storage.artifacts.artifact import digest, is_complete, read_bytes, read_table
 from storage.artifacts.made import Planned
 from storage.layout import Layout
 from storage.tracking.runs import open_tracker
 
+TABLES = "tables.json"
 CODE = (
     "dyformer.experiments.methods",  # all that a run trains and scores by
     "dyformer.evaluation.drift",
     "dyformer.evaluation.forecasts.best_partners",
     "dyformer.evaluation.forecasts.forecast_rows",
     "dyformer.evaluation.forecasts.stored_forecast",
-    "dyformer.evaluation.metric_rows",
     "dyformer.evaluation.promotion",
-    "dyformer.evaluation.ranking_rows",
+    "dyformer.evaluation.scored_pairs",
     "dyformer.scoring.candidate_pairs",
     "dyformer.scoring.vector_spaces",
 )
@@ -41,3 +50,45 @@ def planned_report(snapshots: str, experiment: Experiment, seed: int) -> Planned
     opened = open_snapshots(snapshots)
     settings = {**as_record(experiment), "seed": seed}
     return plan(opened, "report", until=opened.num_steps, settings=settings, code=CODE)
+
+
+class Finished(NamedTuple):
+    """What a finished benchmark prints, and its rows for --json."""
+
+    tables: list[PrintedTable]
+    rows: pl.DataFrame
+
+
+def finished_benchmark(snapshots: str, wanted: dict[str, Any]) -> Finished | None:
+    """Return what a benchmark prints, if it ended on these snapshots before and its metrics are as they were.
+
+    `wanted` has all that the command was given: protocol, its settings, names of methods, experiment, steps and seeds.
+    """
+    planned = planned_tables(snapshots, wanted)
+    if not planned.is_current:
+        return None
+    record = json.loads(read_bytes(planned.address, TABLES))
+    metrics = open_snapshots(snapshots).layout.absolute(record["metrics"])
+    if not is_complete(metrics) or digest(metrics) != record["digest"]:
+        return None
+    return Finished([from_record(table) for table in record["tables"]], read_table(metrics, record["written"]))
+
+
+def remember_tables(
+    snapshots: str, wanted: dict[str, Any], tables: Sequence[PrintedTable], metrics: str, written: str
+) -> None:
+    """Store what a benchmark prints; `metrics` is the address of its rows, and `written` their table for --json."""
+    record = {
+        "tables": [table.record() for table in tables],
+        "metrics": open_snapshots(snapshots).layout.relative(metrics),
+        "digest": digest(metrics),
+        "written": written,
+    }
+    planned_tables(snapshots, wanted).made(lambda: {TABLES: json.dumps(record).encode()})
+
+
+def planned_tables(snapshots: str, wanted: dict[str, Any]) -> Planned:
+    """Return the address and the lineage of the tables that a benchmark prints."""
+    opened = open_snapshots(snapshots)
+    code = ("flows.benchmark", PROTOCOLS[wanted["protocol"]])  # with all that they import: what evaluates and prints
+    return plan(opened, "tables", until=opened.num_steps, settings=wanted, code=code)

@@ -7,10 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment
 from flows.console import drift_line, promotion_line, reliability_line

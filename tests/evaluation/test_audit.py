@@ -15,7 +15,7 @@ from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, Preferential
 from dyformer.baselines.proximity import PersonalizedPageRank
 from dyformer.baselines.recency import ContactRecency, decayed_contacts
 from dyformer.embedder import LabelledStep
-from dyformer.evaluation import labelled_steps, ranking_rows, scored_queries
+from dyformer.evaluation import labelled_steps, scored_queries
 from dyformer.evaluation.audit import case as audit_case
 from dyformer.evaluation.audit import checks, labels
 from dyformer.evaluation.audit.case import AuditCase, Check
@@ -286,7 +286,7 @@ def ties_in_favour_of_the_true_pair(patch: pytest.MonkeyPatch):
     def ranks(score_Q, score_QC, valid_QC):
         return 1.0 + ((score_QC > score_Q[:, None]) & valid_QC).sum(axis=1)
 
-    patch.setattr(ranking_rows, "mean_ranks", ranks)
+    patch.setattr(scored_queries, "mean_ranks", ranks)
 
 
 def rows_numbered_by_their_order(patch: pytest.MonkeyPatch):

@@ -14,7 +14,7 @@ from dyformer.evaluation.forecasts.forecast_rows import (
     forecast_metrics,
     reliability,
 )
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph

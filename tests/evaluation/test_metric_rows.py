@@ -9,8 +9,8 @@ from scored_cases import evaluated_pairs, pairs_at
 from toy_graphs import toy_graph
 
 from dyformer.evaluation.bootstrap import node_resamples, resampled_metrics
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA, log_metrics, metrics_of
-from dyformer.evaluation.scored_pairs import NotTheSamePairs, ScoredPairs, from_table, to_table
+from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.evaluation.scored_pairs import NotTheSamePairs, ScoredPairs, from_table, log_metrics, metrics_of, to_table
 from dyformer.scoring.metrics import auc, average_precision
 
 

@@ -11,8 +11,7 @@ from scipy import stats
 from dyformer.evaluation.config import SLICES, PromotionConfig
 from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.evaluation.promotion import MIN_QUERIES, NO_CHAMPION, decide, level_of_test
-from dyformer.evaluation.ranking_rows import query_resamples
-from dyformer.evaluation.scored_queries import ScoredQueries
+from dyformer.evaluation.scored_queries import ScoredQueries, query_resamples
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.time_windows import Window
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries

@@ -10,9 +10,8 @@ from toy_graphs import random_graph, toy_graph, with_snapshots
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, model_steps, rotated
-from dyformer.evaluation.metric_rows import log_metrics, metrics_of
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
-from dyformer.evaluation.scored_pairs import ScoredPairs
+from dyformer.evaluation.scored_pairs import ScoredPairs, log_metrics, metrics_of
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots

@@ -8,17 +8,10 @@ from ranked_logs import growing_log
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.bootstrap import NodeResamples
 from dyformer.evaluation.query_slices import query_slices
-from dyformer.evaluation.ranking_rows import (
-    NodeResamples,
-    metric_rows,
-    query_log_rows,
-    query_resamples,
-    ranks_of,
-    step_metrics,
-)
-from dyformer.evaluation.scored_queries import ScoredQueries
+from dyformer.evaluation.rows import METRICS_SCHEMA, metric_rows
+from dyformer.evaluation.scored_queries import ScoredQueries, query_log_rows, query_resamples, ranks_of, step_metrics
 from dyformer.graphs.snapshots import interactions_of, prefix
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries
 
@@ -41,7 +34,7 @@ def rows_of(*methods: tuple[str, str], baselines: tuple[str, ...] = ()) -> pl.Da
         step: step_metrics([scored(queries, *method) for method in methods], GRAPH, resamples)
         for step, queries in QUERIES.items()
     }
-    return metric_rows(steps, "mine", baselines=baselines)
+    return metric_rows(steps, "mine", protocol="prequential", baselines=baselines)
 
 
 def value(rows: pl.DataFrame, **where: object) -> float:

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from dyformer.evaluation.bootstrap import interval, node_resamples, resampled_metrics
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.evaluation.scored_pairs import ScoredPairs
 from dyformer.evaluation.significance import TESTS_SCHEMA, holm, wilcoxon_tests
 from dyformer.scoring.metrics import auc

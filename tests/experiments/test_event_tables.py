@@ -9,7 +9,8 @@ import pytest
 
 from dyformer.evaluation.protocols.protocol import Result
 from dyformer.evaluation.protocols.tgb import LEADERBOARDS, PROTOCOL, RANKS_SCHEMA
-from dyformer.experiments.tables import PrintedTable, printed_tables
+from dyformer.experiments.printed import PrintedTable
+from dyformer.experiments.tables import printed_tables
 
 
 def printed(dataset: str, visible: str = "strict", seeds: int = 1) -> PrintedTable:

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import polars as pl
 
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
 
 TAGS = set("html head meta title style body h1 h2 p div table caption tr th td img".split())  # noqa: SIM905, as a list it is long

@@ -1,8 +1,9 @@
 import polars as pl
 
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.protocols import protocol_of
-from dyformer.experiments.tables import PrintedTable, cells, printed_tables
+from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.experiments.printed import PrintedTable
+from dyformer.experiments.tables import cells, printed_tables
 
 
 def row(method: str, metric: str, family: str, step: str, value: float, **more: object) -> dict:

@@ -1,8 +1,8 @@
 import polars as pl
 import pytest
 
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.protocols.paper import PAPER_METRICS, PROTOCOL, significance
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.tables import (
     TABLE_SCHEMA,
     printed_tables,

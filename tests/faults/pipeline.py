@@ -16,7 +16,7 @@ from prefect import Task
 import flows.retrain as retraining
 import flows.tasks.train
 import storage.tracking.runs
-from dyformer.evaluation import bootstrap, labelled_steps, ranking_rows
+from dyformer.evaluation import bootstrap, labelled_steps, scored_queries
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.scoring import heads
@@ -69,7 +69,7 @@ def _shrink() -> None:
     for title in METHODS.keys() - set(KEPT_METHODS):
         del METHODS[title]
     heads.NUM_ROUNDS, labelled_steps.TRAINING_PER_FAMILY = 3, 2
-    bootstrap.NUM_RESAMPLES, bootstrap.MIN_RESAMPLES, ranking_rows.NUM_PAIR_RESAMPLES = 200, 20, 20
+    bootstrap.NUM_RESAMPLES, bootstrap.MIN_RESAMPLES, scored_queries.NUM_PAIR_RESAMPLES = 200, 20, 20
     flows.tasks.train.SECONDS_BETWEEN_CHECKPOINTS = 0.0  # a checkpoint after every epoch
     for name, task in vars(retraining).items():
         if isinstance(task, Task):
@@ -113,7 +113,7 @@ def evaluate() -> None:
     address = snapshots()
     contender, step = train(), newest_until(address) + 1
     posed = retraining.Posed(snapshots=address, protocol=retraining.PREQUENTIAL, units=(step,), seed=SEED)
-    retraining.draw_task(address, retraining.PREQUENTIAL, step, SEED)
+    retraining.draw_task(posed)
     retraining.evaluate_task(posed, retraining.Group({"DyFormer": None}, contender.models))
     retraining._evaluated(address, contender, SEED)
 

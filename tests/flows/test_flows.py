@@ -20,9 +20,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 import flows.cli
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.ranking_rows import MIXED
+from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.methods import METHODS
 from flows.console import promotion_line
 from flows.tasks.models import DYFORMER, Contender

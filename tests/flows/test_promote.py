@@ -10,8 +10,7 @@ import pytest
 from posed import rank_methods, rank_model, write_queries
 
 from dyformer.evaluation.config import PromotionConfig
-from dyformer.evaluation.ranking_rows import ranks_of
-from dyformer.evaluation.scored_queries import ScoredQueries, from_table, to_table
+from dyformer.evaluation.scored_queries import ScoredQueries, from_table, ranks_of, to_table
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables

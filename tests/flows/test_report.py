@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
 from flows.tasks import report
 from flows.tasks.report import NUM_LINKS, most_probable, newest_report

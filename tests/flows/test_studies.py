@@ -30,17 +30,17 @@ from dyformer.baselines.evolvegcn import EvolveGCN
 from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.node2vec import Node2Vec
 from dyformer.embedder import Embed
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.node_classification import NoLabels
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.cost import peak_gigabytes
 from dyformer.evaluation.protocols.protocol import wanted_steps
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.changes import NoEffect
 from dyformer.experiments.methods import METHODS
+from dyformer.experiments.printed import PrintedTable
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study, UnknownStudy, study_of
 from dyformer.experiments.studies.study_tables import Setup
-from dyformer.experiments.tables import PrintedTable
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.datasets import DATASETS
 from flows.benchmark import results

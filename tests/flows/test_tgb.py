@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from own_log import own_log
 
+import flows.benchmark_command
 import flows.cli
 from dyformer.evaluation import event_splits as splits
 from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
@@ -20,7 +21,7 @@ from flows.tasks.evaluation.audit import event_checks
 from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from storage.artifacts.artifact import lineage_of, read_table
+from storage.artifacts.artifact import MANIFEST, lineage_of, read_table
 from storage.layout import Layout
 
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
@@ -86,6 +87,38 @@ def test_rows_have_every_split_metric_and_visibility_and_a_rerun_reads_them(
     batches = run("--visible", "batch:200")
     assert {row["visible"] for row in batches} == {"batch:200"}
     assert (folder / "fits.txt").read_text() == "0 1 0 "
+
+
+def test_a_finished_benchmark_runs_no_flow_until_rows_metrics_or_arguments_are_others(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("flows.benchmark_command.announce", lambda: None)
+    started, honest = [], flows.benchmark_command._benchmarked
+    monkeypatch.setattr(
+        "flows.benchmark_command._benchmarked",
+        lambda *given, **more: (started.append(given), honest(*given, **more))[1],
+    )
+
+    def printed(*arguments: str, log: str = "mylog.csv") -> str:
+        own = ["--log", log, "--source", "user", "--target", "item", "--time", "created_at", "--max-bad", "50%"]
+        with pytest.raises(SystemExit):
+            flows.cli.main(["benchmark", "again", *own, "--protocol", "tgb", "--methods", "last_partner", *arguments])
+        return capsys.readouterr().out.partition("protocol tgb")[2]
+
+    table = printed()
+    assert "Last partner" in table
+    assert (printed("--json", str(folder / "again.json")), len(started)) == (table, 1)
+    assert {row["method"] for row in json.loads((folder / "again.json").read_text())} == {"Last partner"}
+    assert printed("--visible", "batch:200") != table
+    assert len(started) == 2
+    (folder / "later.csv").write_text("created_at,user,item,note\n2024-03-05T10:00:00Z,user-1,item/1,1\n")
+    assert printed(log="later.csv") != table
+    assert len(started) == 3
+    for metrics in (folder / "store").rglob("metrics.parquet"):
+        metrics.unlink()
+        (metrics.parent / MANIFEST).unlink()
+    printed(log="later.csv")
+    assert len(started) == 4
 
 
 def test_each_method_and_seed_has_a_run_and_the_comparison_has_the_rows(folder: Path, run: Callable[..., list[dict]]):

@@ -12,8 +12,8 @@ from dyformer.evaluation.audit.case import AuditCase, Check, Fitted, described
 from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.bootstrap import node_resamples
 from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.ranking_rows import MIXED, Cell, StepMetric, step_metrics
-from dyformer.evaluation.scored_queries import ScoredQueries
+from dyformer.evaluation.rows import Cell, Measured
+from dyformer.evaluation.scored_queries import MIXED, ScoredQueries, step_metrics
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, step_pairs
@@ -170,5 +170,5 @@ def _deviation(name: str, found: float, expected: float) -> dict[str, str]:
     return {} if abs(found - expected) <= EXACT else {name: f"{found:.6f}, expected {expected:.6f}"}
 
 
-def _other_values(found: dict[Cell, StepMetric], expected: dict[Cell, StepMetric]) -> list[Cell]:
+def _other_values(found: dict[Cell, Measured], expected: dict[Cell, Measured]) -> list[Cell]:
     return [cell for cell in expected if abs(found[cell].value - expected[cell].value) > EXACT]

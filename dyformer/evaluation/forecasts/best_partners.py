@@ -15,7 +15,7 @@ from dyformer.evaluation.bootstrap import NodeResamples
 from dyformer.evaluation.evidence import num_partners
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, pair_weights
+from dyformer.evaluation.rows import Cell, Measured, Run, means, pair_weights
 from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import is_among, nodes_known_before
@@ -77,7 +77,7 @@ def best_partners(name: str, trial: RankingTrial, retrieved: Retrieved, score_pa
 
 def partner_metrics(
     partners: pl.DataFrame, graph: DynamicGraph, resamples: NodeResamples
-) -> dict[Run, dict[Cell, StepMetric]]:
+) -> dict[Run, dict[Cell, Measured]]:
     """Give precision and recall of the best partners of one step, for the drawn nodes and for the busiest ones.
 
     `precision_at_1` to `precision_at_10`: the fraction of so many best partners that are linked with the node in the
@@ -86,7 +86,7 @@ def partner_metrics(
     """
     step = graph.num_steps
     nodes = evaluated_nodes(prefix(graph, step - 1), seed=partners["seed"][0])
-    found: dict[Run, dict[Cell, StepMetric]] = {}
+    found: dict[Run, dict[Cell, Measured]] = {}
     for (method, seed), rows in partners.group_by("method", "seed", maintain_order=True):
         node_P, partner_P, rank_P = (rows[name].to_numpy() for name in ("node", "partner", "rank"))
         came_P = linked_in(graph, step, *_ordered(graph, node_P, partner_P)).astype(np.float64)
@@ -120,10 +120,10 @@ def retrieved_table(retrieved: Retrieved) -> pl.DataFrame:
 
 
 def merged(
-    *measured: Mapping[Run, Mapping[Cell, StepMetric]],
-) -> dict[Run, dict[Cell, StepMetric]]:
+    *measured: Mapping[Run, Mapping[Cell, Measured]],
+) -> dict[Run, dict[Cell, Measured]]:
     """Put the metrics of the same runs together."""
-    found: dict[Run, dict[Cell, StepMetric]] = {}
+    found: dict[Run, dict[Cell, Measured]] = {}
     for each in measured:
         for run, cells in each.items():
             found.setdefault(run, {}).update(cells)

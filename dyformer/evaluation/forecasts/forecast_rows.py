@@ -13,7 +13,7 @@ from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resample
 from dyformer.evaluation.first_stage import linked_in, ordered
 from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS, PUBLISHED
 from dyformer.evaluation.forecasts.forecast import Forecast
-from dyformer.evaluation.ranking_rows import Cell, Run, StepMetric, means, metric_rows, pair_weights
+from dyformer.evaluation.rows import Cell, Measured, Run, means, metric_rows, pair_weights
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.ranking_metrics import expected_calibration_error
 from dyformer.scoring.retrieval import Retrieved
@@ -76,7 +76,7 @@ def forecast_metrics(backtests: pl.DataFrame, dataset: str, *, baselines: Collec
         int(str(seed)): _resamples(rows, int(str(seed)))
         for (seed,), rows in backtests.group_by("seed", maintain_order=True)
     }
-    steps: dict[int, dict[Run, dict[Cell, StepMetric]]] = {}
+    steps: dict[int, dict[Run, dict[Cell, Measured]]] = {}
     for (step, method, seed), rows in backtests.group_by("step", "method", "seed", maintain_order=True):
         run = str(method), int(str(seed))
         steps.setdefault(int(str(step)), {})[run] = dict(_cells(rows, resamples[run[1]]))
@@ -117,7 +117,7 @@ def reliability(backtests: pl.DataFrame, *, baselines: Collection[str] = ()) -> 
     return pl.DataFrame(rows, schema=RELIABILITY_SCHEMA, orient="row")
 
 
-def _cells(rows: pl.DataFrame, resamples: NodeResamples) -> Iterator[tuple[Cell, StepMetric]]:
+def _cells(rows: pl.DataFrame, resamples: NodeResamples) -> Iterator[tuple[Cell, Measured]]:
     weight_BP, (probability_P, came_P) = _weights(rows, resamples), _values(rows)
     linked_P = rows["linked_before"].to_numpy()
     for part, inside_P in zip(SLICES, (np.full(len(linked_P), fill_value=True), ~linked_P, linked_P), strict=True):
@@ -130,19 +130,19 @@ def _cells(rows: pl.DataFrame, resamples: NodeResamples) -> Iterator[tuple[Cell,
 
 def _measured(
     probability_P: NDArray[np.float64], came_P: NDArray[np.float64], weight_BP: NDArray[np.float32]
-) -> Iterator[tuple[str, StepMetric]]:
+) -> Iterator[tuple[str, Measured]]:
     precision, brier = means(np.stack([came_P, (probability_P - came_P) ** 2], axis=1), weight_BP)
     yield "precision_at_10", precision
     yield "brier", brier
     error = expected_calibration_error(came_P.astype(np.bool_), probability_P)
-    yield "calibration_error", StepMetric(error, len(came_P), np.empty(0))
+    yield "calibration_error", Measured(error, len(came_P), np.empty(0))
     num_came = int(came_P.sum())
     total, total_B, count_B = float(probability_P.sum()), weight_BP @ probability_P, weight_BP @ came_P
     with np.errstate(invalid="ignore", divide="ignore"):  # a resample without a link that came
         value_B = total_B / count_B
     value = total / num_came if num_came else np.nan  # the step still counts where steps are pooled
     value_B = np.where(np.isfinite(value_B), value_B, np.nan)
-    yield "probability_sum", StepMetric(value, num_came, value_B, total, total_B, count_B)
+    yield "probability_sum", Measured(value, num_came, value_B, total, total_B, count_B)
     confident_P = probability_P >= CONFIDENT
     if confident_P.any():
         [came] = means(came_P[confident_P, None], weight_BP[:, confident_P])

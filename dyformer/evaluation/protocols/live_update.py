@@ -13,10 +13,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import LabelledStep, Score, Scorer
-from dyformer.evaluation.bootstrap import interval, node_resamples
+from dyformer.evaluation.bootstrap import node_resamples
 from dyformer.evaluation.labelled_steps import TRAINING_SEED, distinct_examples, has_labelled_steps, sampled_steps
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
+from dyformer.evaluation.rows import Cell, Measured, Run, means, metric_rows
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph, StepOutOfRange
 from dyformer.logs.time_windows import Window
@@ -116,22 +116,16 @@ def live_update_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection
     A step's value is the mean over its sources; intervals resample the sources, each alike in all steps.
     """
     resamples = node_resamples([ranks["source"].to_numpy()] * 2, num_resamples=1000, generator=np.random.default_rng(0))
-    rows = []
-    for (method, seed), own in ranks.sort("step").group_by("method", "seed", maintain_order=True):
-        values = []
-        for (step,), part in own.group_by("step", maintain_order=True):
-            position_S = np.searchsorted(resamples.node_S, part["source"].to_numpy())
-            weight_BS = resamples.weight_BS[:, position_S].astype(np.float64)
-            reciprocal_S = 1 / part["rank"].to_numpy()
-            with np.errstate(invalid="ignore"):  # a resample without a source is NaN
-                value_B = weight_BS @ reciprocal_S / weight_BS.sum(axis=1)
-            values.append((str(step), float(reciprocal_S.mean()), part.height, value_B))
-        value_B = np.nanmean(np.stack([value[3] for value in values]), axis=0)
-        mean, num = float(np.mean([value[1] for value in values])), sum(value[2] for value in values)
-        for step, value, num_sources, resampled in [*values, ("macro", mean, num, value_B)]:
-            about = (dataset, "live-update", method, seed, step, "mrr", "random", "all", value, num_sources)
-            rows.append((*about, *interval(resampled), method in baselines, None, None, None, None))
-    return pl.DataFrame(rows, schema=METRICS_SCHEMA, orient="row").fill_nan(None)
+    steps: dict[int, dict[Run, dict[Cell, Measured]]] = {}
+    for row, own in ranks.group_by("step", "method", "seed", maintain_order=True):
+        step, method, seed = int(str(row[0])), str(row[1]), int(str(row[2]))
+        position_S = np.searchsorted(resamples.node_S, own["source"].to_numpy())
+        weight_BS = resamples.weight_BS[:, position_S].astype(np.float64)
+        [mrr] = means(1 / own["rank"].to_numpy()[:, None], weight_BS)
+        steps.setdefault(step, {})[method, seed] = {("mrr", "random", "all"): mrr}
+    ordered = {step: steps[step] for step in sorted(steps)}
+    rows = metric_rows(ordered, dataset, protocol="live-update", baselines=baselines)
+    return rows.filter(pl.col("step") != "micro")  # ROLAND averages over weeks
 
 
 def ranks_to_table(

@@ -21,9 +21,8 @@ from dyformer.evaluation.fitting import (
     model_steps,
     older_vectors,
 )
-from dyformer.evaluation.metric_rows import log_metrics, metrics_of
 from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables
-from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
+from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, log_metrics, metrics_of, to_table
 from dyformer.evaluation.significance import wilcoxon_tests
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph

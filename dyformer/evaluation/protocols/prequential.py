@@ -22,8 +22,17 @@ from dyformer.evaluation.forecasts.best_partners import (
 from dyformer.evaluation.labelled_steps import fitted_scores, has_labelled_steps
 from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.query_slices import KNOWN
-from dyformer.evaluation.ranking_rows import MIXED, metric_rows, query_log_rows, query_resamples, step_metrics
-from dyformer.evaluation.scored_queries import RankingTrial, from_table, scored_queries, to_table
+from dyformer.evaluation.rows import metric_rows
+from dyformer.evaluation.scored_queries import (
+    MIXED,
+    RankingTrial,
+    from_table,
+    query_log_rows,
+    query_resamples,
+    scored_queries,
+    step_metrics,
+    to_table,
+)
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, prefix
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables, queries_to_tables, ranking_queries

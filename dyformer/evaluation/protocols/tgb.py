@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Ranker, RankEvents
-from dyformer.evaluation.bootstrap import interval, node_resamples
+from dyformer.evaluation.bootstrap import node_resamples
 from dyformer.evaluation.event_splits import (
     SPLITS,
     EventTrial,
@@ -23,8 +23,9 @@ from dyformer.evaluation.event_splits import (
     samples_negatives,
     split_events,
 )
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
 from dyformer.evaluation.protocols.protocol import Cell, Column, Job, Log, Protocol, Result, Setting, TableOf, Tables
+from dyformer.evaluation.rows import Cell as Metric
+from dyformer.evaluation.rows import Measured, Run, log_rows, means, metric_rows
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
 from dyformer.scoring.event_ranks import BadScores, event_ranks
 from dyformer.streams.event_log import EventLog
@@ -147,29 +148,35 @@ def _split_ranks(trial: EventTrial, split: Split, rank_events: RankEvents) -> pl
     return pl.concat([none, *frames]).with_columns(split=pl.lit(split))
 
 
-class Means(NamedTuple):
-    """The metrics of one method on one split, averaged over its seeds."""
+def metrics_of_ranks(ranks: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give the metrics of ranks (RANKS_SCHEMA, one visibility), averaged over their seeds, as rows of METRICS_SCHEMA.
 
-    total_SK: NDArray[np.float64]  # sum over the events of each source
-    num_seeds: int
-    deviation_K: NDArray[np.float64]
-    cpu_seconds: float
-
-
-def event_rows(ranks: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
-    """Give the metrics of ranks (RANKS_SCHEMA, one visibility) as rows of ROWS_SCHEMA, best MRR first in each split.
-
-    Every event weighs alike. Intervals resample the sources with all their events (NodeResamples), alike for all
-    methods. `baselines` are titles; the best of them in a split and metric is the one that all are compared with.
+    Every event weighs alike. The split is the family and the step, with `macro` once more; the rows have no seed.
+    Intervals resample the sources with all their events (NodeResamples), alike for all methods. `cpu_seconds` are of
+    one seed. `baselines` are titles; the best of them in a split and metric is the one that all are compared with.
     Raises NotTheSamePairs where methods or seeds were not evaluated on the same events, candidates and visibility.
     """
     _check_same(ranks)
-    return pl.concat(
+    steps: dict[str, dict[Run, dict[Metric, Measured]]] = {}
+    for (split,), part in ranks.group_by("split", maintain_order=True):
+        source_S, count_S = _sources(part)
+        weight_BS = node_resamples([source_S] * 2, num_resamples=None, generator=np.random.default_rng(0)).weight_BS
+        for (method,), own in part.group_by("method", maintain_order=True):
+            measured = means(_totals(own, source_S), weight_BS, count_S)
+            cells = {(metric, str(split), "all"): value for metric, value in zip(METRICS, measured, strict=True)}
+            steps.setdefault(str(split), {})[str(method), 0] = cells
+    seconds: dict[Run, dict[Metric, Measured]] = {
+        (method, 0): {("cpu_seconds", "test", "all"): Measured(value, num, np.empty(0))}
+        for method, value, num in _seconds(ranks).iter_rows()
+    }
+    rows = pl.concat(
         [
-            pl.DataFrame(schema=ROWS_SCHEMA),
-            *(_split_rows(part, dataset, baselines) for _, part in ranks.group_by("split", maintain_order=True)),
+            metric_rows(steps, dataset, protocol=NAME, baselines=baselines),
+            metric_rows({"test": seconds}, dataset, protocol=NAME),
         ]
     )
+    rows = rows.with_columns(seed=pl.lit(None, pl.Int64), is_baseline=pl.col("method").is_in(list(baselines)))
+    return rows.filter(pl.col("step") != "micro")
 
 
 def _check_same(ranks: pl.DataFrame) -> None:
@@ -181,31 +188,6 @@ def _check_same(ranks: pl.DataFrame) -> None:
         raise NotTheSamePairs(f"methods ranked different events of {', '.join(uneven['split'])}: rank the same ones")
 
 
-def _split_rows(part: pl.DataFrame, dataset: str, baselines: Collection[str]) -> pl.DataFrame:
-    """Give the rows of one split."""
-    source_S, count_S = _sources(part)
-    means = {name: _means(own, source_S) for (name,), own in part.group_by("method", maintain_order=True)}
-    methods = {str(name): each for name, each in means.items()}
-    weight_BS = node_resamples([source_S] * 2, num_resamples=None, generator=np.random.default_rng(0)).weight_BS
-    count_B = _weighted(weight_BS, count_S[:, None])
-    rows = []
-    for index, metric in enumerate(METRICS):
-        values = {name: each.total_SK[:, index].sum() / count_S.sum() for name, each in methods.items()}
-        best = max((name for name in values if name in baselines), key=values.__getitem__, default=None)
-        for name in sorted(values, key=lambda name: -values[name]):
-            own = methods[name]
-            bounds = _interval(weight_BS, own.total_SK[:, index], count_B)
-            about = (dataset, NAME, name, *part.select("split", "visible", "candidates").row(0), metric)
-            row = (*about, values[name], *bounds, int(count_S.sum()), own.num_seeds, own.deviation_K[index])
-            difference: tuple[float | None, ...] = (None,) * 3
-            if best not in (None, name):
-                other = methods[best].total_SK[:, index]
-                bounds = _interval(weight_BS, own.total_SK[:, index] - other, count_B)
-                difference = (values[name] - values[best], *bounds)
-            rows.append((*row, own.cpu_seconds, name in baselines, best, *difference))
-    return pl.DataFrame(rows, schema=ROWS_SCHEMA, orient="row").fill_nan(None)
-
-
 def _sources(part: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Give the sources of a split's events, and the number of events of each."""
     events = part.select("event", "source").unique("event")
@@ -213,30 +195,44 @@ def _sources(part: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return source_S, count_S
 
 
-def _means(own: pl.DataFrame, source_S: NDArray[np.int64]) -> Means:
-    """Sum a method's metrics by source, averaged over its seeds."""
-    rank_R, num_seeds = own["rank"].to_numpy(), own["seed"].n_unique()
-    value_RK = np.column_stack([1 / rank_R, rank_R <= 10])
+def _totals(own: pl.DataFrame, source_S: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sum a method's metrics by source, averaged over its seeds, [S, K]."""
+    rank_R = own["rank"].to_numpy()
     position_R = np.searchsorted(source_S, own["source"].to_numpy())
-    total_SK = np.column_stack([np.bincount(position_R, value_R, len(source_S)) for value_R in value_RK.T]) / num_seeds
-    seed_R = own["seed"].to_numpy()
-    by_seed = np.stack([value_RK[seed_R == seed].mean(axis=0) for seed in np.unique(seed_R)])
-    seconds = own.unique("seed")["cpu_seconds"].to_numpy()
-    deviation_K = by_seed.std(axis=0, ddof=1) if num_seeds > 1 else np.full(len(METRICS), np.nan)
-    return Means(total_SK, num_seeds, deviation_K, float(seconds.mean()))
+    values = (1 / rank_R, (rank_R <= 10).astype(np.float64))
+    total_SK = np.column_stack([np.bincount(position_R, value_R, len(source_S)) for value_R in values])
+    return total_SK / own["seed"].n_unique()
 
 
-def _interval(
-    weight_BS: NDArray[np.uint8], total_S: NDArray[np.float64], count_B: NDArray[np.float64]
-) -> tuple[float, float]:
-    with np.errstate(invalid="ignore"):  # a resample without a source is NaN
-        return interval(_weighted(weight_BS, total_S[:, None]) / count_B)
+def _seconds(ranks: pl.DataFrame) -> pl.DataFrame:
+    """Give method, CPU seconds of one seed, and number of test events."""
+    by_seed = ranks.filter(split="test").group_by("method", "seed", maintain_order=True)
+    runs = by_seed.agg(pl.col("cpu_seconds").first(), num=pl.len())
+    return runs.group_by("method", maintain_order=True).agg(pl.col("cpu_seconds").mean(), pl.col("num").first())
 
 
-def _weighted(weight_BS: NDArray[np.uint8], value_S1: NDArray) -> NDArray[np.float64]:
-    """Sum the values of each resample; a few resamples at a time, because the product needs floats."""
-    parts = np.array_split(weight_BS, max(1, weight_BS.size >> 22))
-    return np.concatenate([(part @ value_S1.astype(np.float64))[:, 0] for part in parts])
+def event_rows(ranks: pl.DataFrame, metrics: pl.DataFrame) -> pl.DataFrame:
+    """Give the metrics of metrics_of_ranks, with more about their ranks, as rows of ROWS_SCHEMA.
+
+    They stand in the order of the splits and of METRICS, the best value first.
+    """
+    is_hit = (pl.col("rank") <= 10).cast(pl.Float64)
+    values = ranks.with_columns((1 / pl.col("rank")).alias(METRICS[0]), is_hit.alias(METRICS[1]))
+    keys = ["split", "method"]
+    by_seed = values.group_by(*keys, "seed").agg(pl.col(METRICS).mean()).sort("seed")
+    deviations = by_seed.group_by(keys).agg(pl.col(METRICS).std())
+    deviations = deviations.unpivot(METRICS, index=keys, variable_name="metric", value_name="seed_deviation")
+    about = ranks.group_by(keys, maintain_order=True).agg(
+        pl.col("visible", "candidates").first(), num_seeds=pl.col("seed").n_unique().cast(pl.Int64)
+    )
+    seconds = _seconds(ranks).select("method", "cpu_seconds")
+    rows = metrics.filter(pl.col("metric").is_in(METRICS), step="macro")
+    rows = rows.rename({"family": "split", "num_pairs": "num_queries"}).join(about, on=keys)
+    rows = rows.join(deviations, on=[*keys, "metric"]).join(seconds, on="method")
+    orders = {"split": about["split"].unique(maintain_order=True).to_list(), "metric": list(METRICS)}
+    numbers = [pl.col(name).cast(pl.Enum(values)) for name, values in orders.items()]
+    rows = rows.sort(*numbers, "value", descending=[False, False, True], maintain_order=True)
+    return rows.select(pl.col(name).cast(kind) for name, kind in ROWS_SCHEMA.items())
 
 
 def _splits(log: Log) -> Sequence[Split]:
@@ -283,36 +279,15 @@ def _evaluate(title: str, method: Ranker, posed: Posed) -> Tables:
 def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:
     """Give the metrics of each seed, and those of all seeds together, also as rows of ROWS_SCHEMA."""
     ranks = pl.concat(result.table("ranks") for result in results)
-    by_seed = {
-        seed: event_rows(own, log.dataset, baselines=baselines)
+    together = metrics_of_ranks(ranks, log.dataset, baselines=baselines)
+    by_seed = [
+        metrics_of_ranks(own, log.dataset, baselines=baselines).with_columns(seed=pl.lit(seed, pl.Int64))
         for (seed,), own in ranks.group_by("seed", maintain_order=True)
-    }
-    together = event_rows(ranks, log.dataset, baselines=baselines)
-    rows = [as_metrics(own, seed) for seed, own in {**by_seed, None: together}.items()]
-    return {"metrics": pl.concat([*rows, _candidates(together)]), "events": together}
-
-
-def as_metrics(rows: pl.DataFrame, seed: object) -> pl.DataFrame:
-    """Give rows of ROWS_SCHEMA, and the CPU seconds, as rows of METRICS_SCHEMA.
-
-    The split is the family and the step (with `macro` once more); without a seed they are of all seeds together.
-    """
-    seconds = rows.filter(metric="mrr").with_columns(metric=pl.lit("cpu_seconds"), value="cpu_seconds")
-    about = ("dataset", "protocol", "method", "split", "metric", "value", "num_queries", "is_baseline")
-    both = pl.concat([rows, seconds.filter(split="test").select(about)], how="diagonal")
-    named = both.rename({"split": "family", "num_queries": "num_pairs"}).with_columns(
-        pl.col("metric").str.replace("@", "_at_"), seed=pl.lit(seed, pl.Int64), slice=pl.lit("all")
-    )
-    steps = [named.with_columns(step="family"), named.with_columns(step=pl.lit("macro"))]
-    return pl.concat(steps).select(pl.col(name).cast(kind) for name, kind in METRICS_SCHEMA.items())
-
-
-def _candidates(rows: pl.DataFrame) -> pl.DataFrame:
-    """Give the number of candidates as a row of METRICS_SCHEMA, of the method `-`; the family is "all" or "sampled"."""
-    kind, number = rows["candidates"][0].split(" ")
-    about = {"dataset": rows["dataset"][0], "protocol": NAME, "method": "-", "step": "macro", "metric": "candidates"}
-    row = pl.DataFrame([{**about, "family": kind, "slice": "all", "value": float(number)}])
-    return pl.concat([pl.DataFrame(schema=METRICS_SCHEMA), row], how="diagonal")
+    ]
+    kind, number = ranks["candidates"][0].split(" ")  # as in EventTrial.candidates
+    of_log = log_rows(log.dataset, NAME, "candidates", {"macro": (float(number), ranks.height)}, family=kind)
+    rows = pl.concat([*by_seed, together, of_log]).with_columns(pl.col("metric").str.replace("@", "_at_"))
+    return {"metrics": rows, "events": event_rows(ranks, together)}
 
 
 def _words(settings: Mapping[str, str], metrics: pl.DataFrame) -> dict[str, str]:

@@ -8,9 +8,9 @@ import polars as pl
 
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
+from dyformer.experiments.printed import PrintedTable, latex_table, markdown_rows
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import Study
-from dyformer.experiments.tables import PrintedTable, latex_table, markdown_rows
 from dyformer.experiments.tuning.chosen import tuned_sentence
 
 

@@ -17,8 +17,9 @@ from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.experiments.plots import loss_curve
+from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.service_plots import drift_curve
-from dyformer.experiments.tables import markdown_rows, run_tables
+from dyformer.experiments.tables import run_tables
 from flows.console import promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import measure, read_metrics

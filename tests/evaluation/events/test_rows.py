@@ -1,13 +1,20 @@
 """Rows of metrics: means over events, intervals over sources, differences to the best baseline."""
 
+from collections.abc import Collection
+
 import numpy as np
 import polars as pl
 import pytest
 
-from dyformer.evaluation.protocols.tgb import RANKS_SCHEMA, ROWS_SCHEMA, event_rows
+from dyformer.evaluation.protocols import tgb
+from dyformer.evaluation.protocols.tgb import RANKS_SCHEMA, ROWS_SCHEMA, metrics_of_ranks
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
 
 SOURCE_Q = np.repeat(np.arange(40), 5)
+
+
+def event_rows(ranks: pl.DataFrame, dataset: str, baselines: Collection[str] = ()) -> pl.DataFrame:
+    return tgb.event_rows(ranks, metrics_of_ranks(ranks, dataset, baselines=baselines))
 
 
 def ranks_of(method: str, rank_Q: np.ndarray, *, seed: int = 0, split: str = "test", **other) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from event_logs import wikipedia_log
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency
 from dyformer.embedder import Ranker
 from dyformer.evaluation.event_splits import EventTrial, Visibility, split_events
-from dyformer.evaluation.protocols.tgb import event_rows, ranked_events
+from dyformer.evaluation.protocols.tgb import metrics_of_ranks, ranked_events
 
 EDGEBANK, EDGEBANK_WINDOW = PairMemory(), PairMemory(memory="window")
 RECENCY, FALLBACK = PairRecency(), PairRecency(fallback=True)
@@ -32,7 +32,8 @@ def test_metrics_agree_to_the_third_digit(
 ):
     log = wikipedia_log(shared_log("snap-wikipedia"))
     trial = EventTrial(log=log, splits=split_events(log), visibility=Visibility.parse(visible))
-    rows = event_rows(ranked_events("method", method, trial, seed=0), "snap-wikipedia").filter(metric="mrr")
-    found = dict(rows.select("split", "value").iter_rows())
+    ranks = ranked_events("method", method, trial, seed=0)
+    rows = metrics_of_ranks(ranks, "snap-wikipedia").filter(metric="mrr", step="macro")
+    found = dict(rows.select("family", "value").iter_rows())
     assert {split: round(value, 3) for split, value in found.items()} == {"validation": validation, "test": test}
-    assert rows["num_queries"].to_list() == [23_621, 23_621]
+    assert rows["num_pairs"].to_list() == [23_621, 23_621]

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dyformer.evaluation.metric_rows import METRICS_SCHEMA
+from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study
 from dyformer.experiments.studies.study_tables import Setup, StudyTable, study_tables

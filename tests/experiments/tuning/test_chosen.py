@@ -12,8 +12,8 @@ import pytest
 from dyformer.baselines.dysat import DySAT
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.methods import METHODS, VARIATIONS, Variation
+from dyformer.experiments.printed import PrintedTable
 from dyformer.experiments.settings import Experiment, experiment_for
-from dyformer.experiments.tables import PrintedTable
 from dyformer.experiments.tuning import chosen
 from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, tuned_sentence
 from dyformer.experiments.tuning.grids import grid_of, with_settings
