@@ -163,7 +163,7 @@ class LiveRanking:
             at = self.now if at is None else at
             number = self._number(source)
             rows = self._state.candidates(number, at=at)
-            num_events = self._state.num_events_of(number)
+            num_events = self._state.num_events_of(number, at=at)
         probability_R = self.fitted.probabilities(rows)
         best_K = np.argsort(-probability_R, kind="stable")[:k]
         is_new_K = best_K >= rows.num_past_Q[0]
@@ -207,7 +207,7 @@ class LiveRanking:
     def past(self, source: str, count: int) -> list[PastPartner]:
         """List the newest partners of a source, the newest first; none of one without an event."""
         with self._lock:
-            contacts = self._state.newest_contacts(self._number(source), count)
+            contacts = self._state.newest_contacts(self._number(source), count, at=self.now)
         return [PastPartner(self.ids.targets[contact.target], *contact[1:]) for contact in contacts]
 
     def _number(self, source: str) -> int:

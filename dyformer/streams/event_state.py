@@ -365,13 +365,13 @@ class EventState:
         """Make room for at least these numbers of nodes, so that those without an event can be queried, too."""
         self._state = with_nodes(self._state, num_sources, num_targets)
 
-    def num_events_of(self, source: int) -> int:
-        """Count the events of a source that are older than the newest time, or than any that was queried."""
-        return int(self._state.source_N["count"][source])
+    def num_events_of(self, source: int, *, at: int) -> int:
+        """Count the events of a source before a time. Raises ValueError like `features`."""
+        return int(self._state_before(at).source_N["count"][source])
 
-    def newest_contacts(self, source: int, count: int) -> list[Contact]:
-        """List a source's contacts of the same events, the newest first."""
-        contacts, found = self._state.contacts, []
+    def newest_contacts(self, source: int, count: int, *, at: int) -> list[Contact]:
+        """List a source's contacts before a time, the newest first. Raises ValueError like `features`."""
+        contacts, found = self._state_before(at).contacts, []
         slot = int(contacts.newest_R[source])
         while slot >= 0 and len(found) < count:
             record = contacts.slot_S[slot]

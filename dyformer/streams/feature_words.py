@@ -13,6 +13,7 @@ from dyformer.streams.event_state import FEATURES, HALF_LIVES
 Form = Literal["age", "count", "amount", "fraction", "yes"]
 
 UNITS = ((31_557_600.0, "year"), (86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
+LEAST = 0.005
 FEW = 10.0  # below it an amount is written with a decimal
 
 WORDS: Mapping[str, tuple[Form, str]] = {
@@ -116,6 +117,8 @@ def duration(seconds: float) -> str:
 
 
 def _amount(value: float) -> str:
+    if 0 < value < LEAST:
+        return "nearly 0"
     return f"{value:,.0f}" if value >= FEW else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 

@@ -1,5 +1,6 @@
 """The commands that rank as of now: `rank` in a process of its own, `serve` for other programs and browsers."""
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ Refit = Annotated[bool, typer.Option("--refit", help="fit the forecaster again, 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command(context_settings={"ignore_unknown_options": True})(rank)
+    app.command()(serve)
 
 
 def rank(
@@ -64,12 +66,44 @@ def rank(
     print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
 
 
+def printed_probability(value: float) -> str:
+    """Write a probability with four decimals, a small one with an exponent."""
+    return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}"
+
+
 def _cells(row: dict[str, Any]) -> Iterator[Any]:
     yield row["rank"]
     yield row["target"]
-    yield f"{row['probability']:.4f}" if row["probability"] >= LEAST_PRINTED else f"{row['probability']:.1e}"
+    yield printed_probability(row["probability"])
     yield "yes" if row["linked_before"] else "no"
     yield "; ".join(row["reasons"]) or "nothing stands out"
+
+
+def serve(
+    dataset: Dataset,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="port (by default 8100, or a free one if that is taken)", min=1, max=65_535, show_default=False
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="address of this machine at which it listens")] = "127.0.0.1",
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name", help="name by which it is called, beside that address; repeat for several", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Serve a dataset as of now until Ctrl-C: events in, rankings and scores out, and a page that finds a node.
+
+    An event that was acknowledged is on the disk, counts in the next request and is committed by the next ingest.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"  # set before the libraries load, because requests are the threads
+    from flows.live.running import serve_dataset
+    from storage.layout import Layout
+
+    serve_dataset(Layout.from_environment(), dataset, host, port, tuple(names or ()), _show)
 
 
 def _show(text: str) -> None:

@@ -96,21 +96,31 @@ def received_files(layout: Layout, dataset: str) -> list[str]:
     return sorted(map(str, Path(layout.received(dataset)).glob(f"{CLOSED}*{ENDING}")))
 
 
-def waiting_events(layout: Layout, dataset: str, committed: Iterable[str]) -> Iterator[tuple[Path, list[Record]]]:
-    """Yield the events of files that are not committed yet, file by file, those without a name last.
+@dataclass(kw_only=True)
+class WaitingEvents:
+    """A reader of the events that no commit has; each call of `read` gives those that came since the call before."""
 
-    `committed` has the names of files to leave out. The caller holds `received_lock`, if servers may be at work.
-    """
-    folder, known = Path(layout.received(dataset)), set(committed)
-    paths = [Path(path) for path in received_files(layout, dataset) if Path(path).name not in known]
-    for path in [*paths, *sorted(folder.glob(f"{OPEN}*{ENDING}"))]:
-        whole = path.read_bytes().rpartition(b"\n")[0]
-        yield path, [json.loads(line) for line in whole.splitlines()]
+    layout: Layout
+    dataset: str
+    committed: frozenset[str]  # names of files that a commit has
+    _num_read: dict[str, int] = field(default_factory=dict, init=False)  # bytes of each file
 
+    def read(self) -> Iterator[Record]:
+        """Give whole events, file by file, those of files without a name last."""
+        folder = Path(self.layout.received(self.dataset))
+        with _lock(self.layout, self.dataset):
+            paths = [*map(Path, received_files(self.layout, self.dataset)), *sorted(folder.glob(f"{OPEN}*{ENDING}"))]
+            contents = [self._newest(path) for path in paths if path.name not in self.committed]
+        return (json.loads(line) for content in contents for line in content.splitlines())
 
-def received_lock(layout: Layout, dataset: str) -> FileLock:
-    """Lock the files of received events against servers that append and ingests that give them names."""
-    return _lock(layout, dataset)
+    def _newest(self, path: Path) -> bytes:
+        token = path.name.rpartition("-")[2]  # stays when the file gets a name
+        with path.open("rb") as stream:
+            stream.seek(self._num_read.get(token, 0))
+            content = stream.read()
+        content = content[: content.rfind(b"\n") + 1]
+        self._num_read[token] = self._num_read.get(token, 0) + len(content)
+        return content
 
 
 def _lock(layout: Layout, dataset: str) -> FileLock:

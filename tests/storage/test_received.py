@@ -8,7 +8,7 @@ import pytest
 
 from storage.disk import WriteFailed
 from storage.layout import Layout
-from storage.raw.received import ReceivedEvents, close_received, received_files, waiting_events
+from storage.raw.received import ReceivedEvents, WaitingEvents, close_received, received_files
 
 NAME = "edits"
 EVENTS = [{"source": "ann", "target": 'a "lamp"\n', "time": number, "weight": 1.5} for number in range(3)]
@@ -67,7 +67,7 @@ def test_a_line_that_a_killed_server_has_not_finished_is_cut_off(layout):
     ReceivedEvents(layout=layout, dataset=NAME).append(EVENTS)
     with open_file(layout).open("ab") as stream:
         stream.write(b'{"source": "ann", "tar')
-    assert [len(events) for _, events in waiting_events(layout, NAME, ())] == [3]
+    assert len(list(WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read())) == 3
     close_received(layout, NAME)
     [path] = received_files(layout, NAME)
     assert len(rows_of(path)) == 3
@@ -103,12 +103,18 @@ def test_files_that_are_committed_do_not_wait(layout):
         close_received(layout, NAME)
     received.append(EVENTS)
     paths = received_files(layout, NAME)
-    found = list(waiting_events(layout, NAME, [Path(path).name for path in paths[:2]]))
-    assert [str(path) for path, _ in found] == [paths[2], str(open_file(layout))]
-    assert [event["time"] for _, events in found for event in events] == [2, 0, 1, 2]
+    committed = frozenset(Path(path).name for path in paths[:2])
+    waiting = WaitingEvents(layout=layout, dataset=NAME, committed=committed)
+    assert [event["time"] for event in waiting.read()] == [2, 0, 1, 2]
+    received.append(EVENTS[1:2])
+    close_received(layout, NAME)
+    received.append(EVENTS[2:])
+    assert [event["time"] for event in waiting.read()] == [1, 2], "each event once, also where its file gets a name"
+    assert list(waiting.read()) == []
 
 
 def test_nothing_is_received_where_no_server_was(layout):
     close_received(layout, NAME)
-    assert received_files(layout, NAME) == list(waiting_events(layout, NAME, ())) == []
+    assert received_files(layout, NAME) == []
+    assert list(WaitingEvents(layout=layout, dataset=NAME, committed=frozenset()).read()) == []
     assert not Path(layout.received(NAME)).exists()

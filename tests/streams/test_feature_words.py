@@ -31,6 +31,8 @@ def test_a_half_life_is_named_and_its_four_have_the_same_words():
         ("is_last", 1.0, "the last partner of the source: yes"),
         ("is_last", 0.0, "the last partner of the source: no"),
         ("move_fraction_2", 0.256, "of all moves from the last partner lately (1 day) to the target: 26%"),
+        ("contacts_3", 5.2e-06, "contacts with the source lately (7 days): nearly 0"),
+        ("contacts_3", 0.0, "contacts with the source lately (7 days): 0"),
         ("contacts", 1_234.0, "contacts with the source so far: 1,234"),
         ("cosine_max", 0.0421, "greatest likeness of the target's sources to those of a newest partner, 0 to 1: 0.042"),
     ],

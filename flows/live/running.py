@@ -1,0 +1,82 @@
+"""A log in the store -> its server in this process, until a signal stops it: its port, its login, its lock."""
+
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from flows.live.server import application
+from flows.live.service import LiveService
+from flows.service.guard import Guard
+from flows.service.listening import PortTaken, listening, port_of
+from flows.service.login import USER, close_folder, write_variables
+from storage.disk import make_folder
+from storage.layout import Layout
+
+USUAL_PORT = 8100
+ADDRESS, LOGIN = "DYFORMER_SERVE_URL", "DYFORMER_SERVE_LOGIN"
+LOCAL = ("127.0.0.1", "localhost")
+
+
+class ServerRuns(ValueError):
+    """Another server of the dataset runs."""
+
+
+def login_file(layout: Layout, dataset: str) -> Path:
+    """File with the address and the login of a running server, which only its user can read."""
+    return Path(layout.service) / f"serve-{dataset}.env"
+
+
+def serve_dataset(
+    layout: Layout, dataset: str, host: str, port: int | None, names: tuple[str, ...], show: Callable[[str], None]
+) -> None:
+    """Serve a dataset until a signal comes.
+
+    Raises:
+        DatasetNotIngested: the store lacks the dataset.
+        ServerRuns: another server of it runs in this store.
+        PortTaken: another program listens at the given port.
+    """
+    import uvicorn
+
+    make_folder(Path(layout.service))
+    close_folder(Path(layout.service))
+    with _alone(layout, dataset):
+        service = LiveService(layout=layout, dataset=dataset, show=show)
+        listener = _listener(host, port)
+        port = port_of(listener)
+        login = f"{USER}:{secrets.token_urlsafe(32)}"
+        hosts = tuple(f"{name}:{port}" for name in dict.fromkeys((*LOCAL, host, *names)))
+        guarded = Guard(application=application(service), hosts=hosts, login=login)
+        file = login_file(layout, dataset)
+        write_variables(file, {ADDRESS: f"http://{host}:{port}", LOGIN: login})
+        show(f"serving {dataset} at http://{host}:{port}; the login is in {file}")
+        config = uvicorn.Config(guarded, log_level="warning", access_log=False)
+        try:
+            with suppress(KeyboardInterrupt):  # as uvicorn's own command
+                uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(layout: Layout, dataset: str) -> Iterator[None]:
+    file = login_file(layout, dataset)
+    try:
+        lock = FileLock(file.with_suffix(".lock")).acquire(timeout=1)
+    except Timeout as error:
+        raise ServerRuns(
+            f"`dyformer serve {dataset}` runs already for {layout.root}: its login is in {file}"
+        ) from error
+    with lock:
+        yield
+
+
+def _listener(host: str, port: int | None) -> socket.socket:
+    for chosen in (port,) if port is not None else (USUAL_PORT, 0):
+        with suppress(OSError):
+            return listening(host, chosen)
+    raise PortTaken(f"port {port} at {host} cannot be listened at: give a free one with --port")

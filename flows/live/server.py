@@ -1,0 +1,294 @@
+"""A live ranking -> a server of HTTP: events in, rankings and scores out, its health, its metrics and its pages."""
+
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import dyformer
+from flows.live.accepting import BadEvent, SentEvent, checked_event
+from flows.live.page import node_page, openapi_page
+from flows.live.service import LiveService
+from flows.tasks.live import ranking_record, written_id
+from flows.tasks.moments import UnreadableMoment, read_moment, written_moment
+from storage.disk import WriteFailed
+
+MOST_EVENTS = 10_000  # of a request
+MOST_PAIRS = 10_000
+MOST_TARGETS = 1_000
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+PATHS = ("/", "/docs", "/events", "/health", "/metrics", "/openapi.json", "/rank", "/score")
+
+Id = StrictInt | StrictStr
+
+
+class Event(BaseModel):
+    """An event that happened: ids as in the log; a time as a date of ISO 8601, or as a number in the log's unit."""
+
+    source: Id
+    target: Id
+    time: StrictInt | float | StrictStr
+    weight: float = 1.0
+
+
+class Events(BaseModel):
+    """Events that happened; all of them are accepted, or none."""
+
+    events: Annotated[list[Event], Field(min_length=1, max_length=MOST_EVENTS)]
+
+
+class AcceptedEvents(BaseModel):
+    """Events that are on the disk; late ones, older than another event, count within a minute."""
+
+    accepted: int
+    late: int
+
+
+class RankedTarget(BaseModel):
+    """A target and its probability to be the source's next one."""
+
+    rank: int
+    target: Id
+    probability: float
+    linked_before: bool
+    reasons: list[str]
+
+
+class RankingOf(BaseModel):
+    """The best next targets of a source as of a time, from every event before it."""
+
+    dataset: str
+    source: Id
+    at: Id
+    num_events: int
+    known: bool
+    note: str | None
+    ranking: list[RankedTarget]
+
+
+class Pair(BaseModel):
+    """A source and a target."""
+
+    source: Id
+    target: Id
+
+
+class Pairs(BaseModel):
+    """Pairs to score as of a time, by default as of now."""
+
+    pairs: Annotated[list[Pair], Field(min_length=1, max_length=MOST_PAIRS)]
+    at: StrictInt | float | StrictStr | None = None
+
+
+class ScoredPair(BaseModel):
+    """The score ranks the targets of one source; the probability is null where the target is no candidate."""
+
+    source: Id
+    target: Id
+    score: float
+    probability: float | None
+    linked_before: bool
+
+
+class ScoredPairs(BaseModel):
+    """Scores in the order of the pairs."""
+
+    at: Id
+    scores: list[ScoredPair]
+
+
+class Metrics:
+    """What Prometheus reads."""
+
+    def __init__(self, service: LiveService) -> None:
+        """Read the gauges from a service whenever they are collected."""
+        self.registry = CollectorRegistry()
+        self.requests = Counter("dyformer_requests", "requests", ["path", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "dyformer_request_seconds", "seconds of a request", ["path"], buckets=BUCKETS, registry=self.registry
+        )
+        self.accepted = Counter("dyformer_events_accepted", "events on the disk", registry=self.registry)
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "dyformer_events": ("events that count", lambda: service.ranking.num_events),
+            "dyformer_events_late": ("events that do not count yet", lambda: service.num_late),
+            "dyformer_commit": ("newest commit that is read", lambda: service.opened.version),
+            "dyformer_store_readable": ("1 if the newest look at the store succeeded", lambda: not service.problem),
+        }
+        for name, (text, value) in gauges.items():
+            Gauge(name, text, registry=self.registry).set_function(value)
+
+
+class Measured:
+    """An application whose requests are counted and timed."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        """Wrap an application."""
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        finally:
+            path = "/rank" if scope["path"].startswith("/rank/") else scope["path"]
+            path = path if path in PATHS else "other"
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
+
+
+def application(service: LiveService) -> FastAPI:
+    """Make the application, which follows the store while it runs."""
+    metrics, is_stopping = Metrics(service), threading.Event()
+
+    @asynccontextmanager
+    async def following(_: FastAPI) -> AsyncIterator[None]:
+        threading.Thread(target=service.follow, args=(is_stopping,), daemon=True).start()
+        yield
+        is_stopping.set()
+
+    app = FastAPI(
+        title=f"dyformer serve {service.dataset}",
+        version=dyformer.__version__,
+        lifespan=following,
+        docs_url=None,  # whose page loads scripts from another server
+        redoc_url=None,
+    )
+
+    @app.exception_handler(ValueError)
+    async def overtaken(_: Request, error: ValueError) -> JSONResponse:
+        # An event came between the check of a time and its use.
+        return JSONResponse({"detail": f"{error}; try again with a later time"}, 409)
+
+    app.add_middleware(Measured, metrics=metrics)
+    _add_programs(app, service, metrics)
+    _add_pages(app, service)
+    return app
+
+
+def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
+    @app.post("/events", response_model=AcceptedEvents)
+    def events(body: Events) -> JSONResponse:
+        """Let events count from now on; when they are acknowledged, the disk has them, and the next ingest too."""
+        checked = _checked(service, body.events)
+        try:
+            accepted = service.accept(checked)
+        except WriteFailed as error:
+            raise HTTPException(503, f"no event was accepted: {error}") from error
+        metrics.accepted.inc(accepted.num_events)
+        return JSONResponse({"accepted": accepted.num_events, "late": accepted.num_late})
+
+    @app.get("/rank/{source:path}", response_model=RankingOf)
+    def rank(
+        source: str,
+        k: Annotated[int, Query(ge=1, le=MOST_TARGETS)] = 10,
+        at: str | None = None,
+        reasons: bool = True,
+    ) -> JSONResponse:
+        """Rank the next targets of a source; one without a past is ranked as a new source, which a note says."""
+        moment = _moment(service, at)
+        ranking = service.ranking.rank(source, at=moment, k=k, with_reasons=reasons)
+        return JSONResponse(ranking_record(service.opened, ranking))
+
+    @app.post("/score", response_model=ScoredPairs)
+    def score(body: Pairs) -> JSONResponse:
+        """Score pairs as of a time after the newest event."""
+        return JSONResponse(_scored(service, body))
+
+    @app.get("/health")
+    def health() -> JSONResponse:
+        """Give 200 while the store can be read, else 503; needs no login."""
+        is_well = service.problem is None
+        return JSONResponse({"status": "ok" if is_well else "the store cannot be read"}, 200 if is_well else 503)
+
+    @app.get("/metrics")
+    def prometheus() -> PlainTextResponse:
+        """Give counters, latencies and the size of the state in Prometheus' text format."""
+        return PlainTextResponse(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_pages(app: FastAPI, service: LiveService) -> None:
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    def page(source: str = "", k: Annotated[int, Query(ge=1, le=100)] = 10) -> HTMLResponse:
+        return HTMLResponse(node_page(service, source.strip(), k))
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return HTMLResponse(openapi_page(app.openapi()))
+
+
+def _checked(service: LiveService, events: list[Event]) -> list[SentEvent]:
+    """Check all events of a request; raises HTTPException with the position of the first wrong one."""
+    unit, checked = service.opened.time_unit, []
+    for position, event in enumerate(events):
+        try:
+            checked.append(checked_event(event.source, event.target, event.time, event.weight, unit))
+        except BadEvent as error:
+            raise HTTPException(422, f"event {position}: {error}; none was accepted") from error
+    try:
+        service.check_era([event.time for event in checked])
+    except BadEvent as error:
+        raise HTTPException(422, f"{error}; none was accepted") from error
+    return checked
+
+
+def _moment(service: LiveService, at: str | float | None) -> int | None:
+    """Read the time of a request; raises HTTPException for one at or before the newest event."""
+    if at is None:
+        return None
+    unit = service.opened.time_unit
+    try:
+        moment = read_moment(at, unit)
+    except UnreadableMoment as error:
+        raise HTTPException(422, str(error)) from error
+    if moment < service.ranking.now:
+        raise HTTPException(
+            422,
+            f"as of {written_moment(moment, unit)}: expected a time after the newest event, from"
+            f" {written_moment(service.ranking.now, unit)} on; `dyformer rank {service.dataset} SOURCE --at TIME` ranks"
+            " as of earlier ones",
+        )
+    return moment
+
+
+def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:
+    opened, moment, at = service.opened, _moment(service, body.at), service.ranking.now
+    positions: dict[str, list[int]] = {}
+    for position, pair in enumerate(body.pairs):
+        positions.setdefault(str(pair.source), []).append(position)
+    rows: dict[int, dict[str, Any]] = {}
+    for source, own in positions.items():
+        targets = [str(body.pairs[position].target) for position in own]
+        scores = opened.ranking.scores(source, targets, at=moment)
+        at = scores.at
+        for place, position in enumerate(own):
+            probability = float(scores.probability_P[place])
+            rows[position] = {
+                "source": written_id(opened, source),
+                "target": written_id(opened, targets[place]),
+                "score": float(scores.score_P[place]),
+                "probability": None if math.isnan(probability) else probability,
+                "linked_before": bool(scores.num_contacts_P[place]),
+            }
+    return {
+        "at": written_moment(at, opened.time_unit),
+        "scores": [rows[position] for position in range(len(body.pairs))],
+    }

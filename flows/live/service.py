@@ -1,0 +1,186 @@
+"""A log in the store and events that are sent -> a ranking that has all of them, and follows new commits and models.
+
+An event is in the file of received events, and the disk has it, before it counts and before it is acknowledged. The
+state is that of the newest commit with the received events that no commit has yet.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from dyformer.logs.contract import TimeRange
+from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
+from dyformer.streams.event_state import EventState
+from flows.live.accepting import SentEvent, check_era, named_events
+from flows.tasks.event_state import newest_model, node_numbers
+from flows.tasks.live import OpenedRanking, open_ranking
+from storage.disk import WriteFailed
+from storage.events import versions
+from storage.events.table import history, newest_version, node_dictionary, scan_events
+from storage.layout import Layout
+from storage.raw.received import ReceivedEvents, Record, WaitingEvents
+
+SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_LATE = 30.0  # a state is made anew for late events at most so often, because it takes a whole pass
+
+
+@dataclass(kw_only=True, eq=False)
+class _Sent:
+    """Events of one request, which wait for the disk."""
+
+    events: list[SentEvent]
+    is_done: bool = False
+    num_late: int = 0
+    problem: WriteFailed | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """Events of a request that are on the disk; those that are late count once the state is made anew."""
+
+    num_events: int
+    num_late: int
+
+
+@dataclass(kw_only=True, eq=False)
+class LiveService:
+    """The ranking of one log, for requests of several threads; `follow` keeps it up to date with the store."""
+
+    layout: Layout
+    dataset: str
+    show: Callable[[str], None]
+    opened: OpenedRanking = field(init=False)
+    num_late: int = field(default=0, init=False)  # received events that do not count yet
+    problem: str | None = field(default=None, init=False)  # of the newest look at the store
+
+    def __post_init__(self) -> None:
+        self._received = ReceivedEvents(layout=self.layout, dataset=self.dataset)
+        self._changing = threading.Lock()  # who has it writes events, or replaces the ranking
+        self._queue_lock = threading.Lock()
+        self._queue: list[_Sent] = []
+        self._last_pass = 0.0
+        self._stored = TimeRange(first=0, last=0)
+        self._refresh()
+
+    @property
+    def ranking(self) -> LiveRanking:
+        """The ranking as of now."""
+        return self.opened.ranking
+
+    def check_era(self, times: Sequence[int]) -> None:
+        """Raise BadEvent for times that do not continue the log."""
+        newest = max(self._stored.last, self.ranking.now)
+        check_era(times, TimeRange(first=self._stored.first, last=newest), self.opened.time_unit)
+
+    def accept(self, events: list[SentEvent]) -> Accepted:
+        """Write events, wait until the disk has them, and let them count. Raises WriteFailed: none was accepted.
+
+        The first of several requests writes the events of all that wait, because they then wait for the disk once.
+        """
+        sent = _Sent(events=events)
+        with self._queue_lock:
+            self._queue.append(sent)
+        with self._changing:
+            if not sent.is_done:
+                with self._queue_lock:
+                    batch, self._queue = self._queue, []
+                self._write(batch)
+        if sent.problem is not None:
+            raise sent.problem
+        return Accepted(num_events=len(events), num_late=sent.num_late)
+
+    def _write(self, batch: list[_Sent]) -> None:
+        unit = self.opened.time_unit
+        try:
+            self._received.append(event.record(unit) for sent in batch for event in sent.events)
+        except WriteFailed as error:
+            for sent in batch:
+                sent.is_done, sent.problem = True, error
+            return
+        newest = self.ranking.newest_time
+        for sent in batch:
+            sent.is_done = True
+            sent.num_late = sum(newest is not None and event.time < newest for event in sent.events)
+        self._observe(event for sent in batch for event in sent.events)
+
+    def _observe(self, events: Iterable[SentEvent]) -> None:
+        """Let events count that are not older than the newest; the others wait for a pass from the beginning."""
+        newest, given = self.ranking.newest_time, list(events)
+        in_time = [event for event in given if newest is None or event.time >= newest]
+        self.num_late += len(given) - len(in_time)
+        self.ranking.observe(named_events(in_time))
+
+    def follow(self, is_stopping: threading.Event) -> None:
+        """Look at the store again and again, until the event is set; what fails is tried at the next look."""
+        while not is_stopping.wait(SECONDS_BETWEEN_LOOKS):
+            try:
+                if self._is_behind():
+                    self._refresh()
+                self.problem = None
+            except (ValueError, OSError) as error:
+                if self.problem != str(error):
+                    self.show(f"the store could not be read: {error}")
+                self.problem = str(error)
+
+    def _is_behind(self) -> bool:
+        if self.num_late and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE:
+            return True
+        if newest_version(self.layout, self.dataset) != self.opened.version:
+            return True
+        model = newest_model(self.layout, self.dataset)
+        return model is not None and model != self.opened.model
+
+    def _refresh(self) -> None:
+        """Replace the ranking by that of the newest commit, model and received events."""
+        opened = open_ranking(self.dataset, show=self.show, layout=self.layout)
+        waiting = WaitingEvents(
+            layout=self.layout, dataset=self.dataset, committed=_committed(self.layout, self.dataset, opened.version)
+        )
+        events = [_sent_event(record) for record in waiting.read()]
+        newest = opened.ranking.newest_time
+        if events and newest is not None and min(event.time for event in events) < newest:
+            opened = replace(opened, ranking=_from_the_beginning(self.layout, opened, events))
+        else:
+            opened.ranking.observe(named_events(events))
+        times = history(self.layout, self.dataset, opened.version)
+        with self._changing:  # what came meanwhile
+            self.opened, self.num_late, self._last_pass = opened, 0, time.monotonic()
+            self._stored = TimeRange(first=min(times["first_time"]), last=max(times["last_time"]))
+            self._observe(_sent_event(record) for record in waiting.read())
+
+
+def _committed(layout: Layout, dataset: str, version: int) -> frozenset[str]:
+    sources = versions.opened(layout, dataset, version).sources
+    return frozenset(Path(name).name for source in sources for name in source["files"])
+
+
+def _sent_event(record: Record) -> SentEvent:
+    return SentEvent(source=record["source"], target=record["target"], time=record["moment"], weight=record["weight"])
+
+
+def _from_the_beginning(layout: Layout, opened: OpenedRanking, events: list[SentEvent]) -> LiveRanking:
+    """Make the state from all events of the commits and those received, in order of time."""
+    columns: dict[Any, Any] = {"source": pl.String, "target": pl.String, "time": pl.Int64, "weight": pl.Float64}
+    committed = scan_events(layout, opened.dataset, opened.version).sort("ingest", "row")
+    received = pl.DataFrame([vars(event) for event in events], schema=columns)
+    rows = pl.concat([committed.select(*columns).collect().cast(columns), received])
+    rows = rows.sort("time", maintain_order=True)  # received events follow committed ones of the same time
+    names = node_dictionary(layout, opened.dataset, opened.version)["id"]
+    sources, targets = node_numbers(layout, opened.dataset, opened.version)
+    source_ids = names.gather(sources).to_list()
+    ids = NodeIds(sources=source_ids, targets=source_ids if targets is sources else names.gather(targets).to_list())
+    ranking = LiveRanking(opened.ranking.fitted, EventState(0, 0, opened.ranking.fitted.settings), ids)
+    ranking.observe(
+        NamedEvents(
+            sources=rows["source"].to_list(),
+            targets=rows["target"].to_list(),
+            times=rows["time"].to_list(),
+            weights=rows["weight"].fill_null(1.0).to_list(),
+        )
+    )
+    return ranking

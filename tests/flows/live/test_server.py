@@ -1,0 +1,263 @@
+"""Claims about the server: the batch's numbers, events that count at once, named refusals, and nothing lost."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from live_logs import NAME, START, ingest, rows_of
+from served import served
+
+from dyformer.streams.event_log import EventQueries
+from flows.live import service as live
+from flows.live.server import application
+from flows.live.service import LiveService
+from flows.service.guard import Guard
+from flows.tasks.event_state import events_before, make_model, read_model
+from flows.tasks.ingest import ingest_log
+from flows.tasks.live import open_ranking
+from storage.disk import WriteFailed
+from storage.events.table import scan_events
+
+ROWS = rows_of()
+NEXT = ROWS[-1][2] + 10
+
+
+def silent(text):
+    """Show nothing."""
+
+
+@pytest.fixture
+def service(store):
+    return LiveService(layout=store, dataset=NAME, show=silent)
+
+
+@pytest.fixture
+def client(service):
+    with served(application(service)) as client:
+        yield client
+
+
+def event(source="u3", target="p5", at=NEXT, **changes):
+    return {"source": source, "target": target, "time": at, **changes}
+
+
+def post(client, *events, status=200):
+    response = client.post("/events", json={"events": list(events)})
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def test_a_served_ranking_is_that_of_the_batch_evaluation_also_after_events_that_came(client, service, store):
+    came = [event(f"u{number % 14}", f"p{number % 18}", NEXT + number // 3) for number in range(60)]
+    for part in (came[:7], came[7:50], came[50:]):
+        post(client, *part)
+        client.get("/rank/u1")
+    ingest_log(NAME, {}, silent, layout=store)
+    numbered, fitted = events_before(store, NAME, 2), read_model(service.opened.model)
+    ids = open_ranking(NAME, layout=store).ranking.ids
+    for source in ("u1", "u3", "u13"):
+        answer = client.get(f"/rank/{source}", params={"k": 20}).json()
+        at = int(np.datetime64(answer["at"].removesuffix("Z"), "us").astype(int))
+        query = EventQueries(
+            source_Q=np.array([ids.source_numbers[source]]),
+            time_Q=np.array([at]),
+            num_visible_Q=np.array([len(numbered.log)]),
+        )
+        [score_D] = np.concatenate(list(fitted(numbered.log, query)))
+        expected = [score_D[ids.target_numbers[row["target"]]] for row in answer["ranking"]]
+        assert np.abs(np.array([row["probability"] for row in answer["ranking"]]) - expected).max() < 1e-9
+        pairs = [{"source": source, "target": name} for name in ids.targets]
+        scores = client.post("/score", json={"pairs": pairs}).json()["scores"]
+        assert np.abs(np.array([row["score"] for row in scores]) - score_D).max() < 1e-9
+
+
+def test_an_event_counts_in_the_next_request(client):
+    before = client.get("/rank/someone").json()
+    assert (before["known"], before["num_events"]) == (False, 0)
+    assert "no event before this time" in before["note"]
+    assert post(client, event("someone", "a/b?c"), event("someone", "p2", NEXT + 1)) == {"accepted": 2, "late": 0}
+    after = client.get("/rank/someone").json()
+    assert (after["known"], after["num_events"], after["note"]) == (True, 2, None)
+    linked = {row["target"] for row in after["ranking"] if row["linked_before"]}
+    assert linked == {"a/b?c", "p2"}
+    post(client, event("a/b c", "p1", NEXT + 2))
+    assert client.get("/rank/a%2Fb%20c").json()["num_events"] == 1
+    assert all(row["reasons"] == [] for row in client.get("/rank/u3?reasons=false").json()["ranking"])
+
+
+def test_scores_are_in_the_order_of_the_pairs(client):
+    pairs = [{"source": "u1", "target": "p3"}, {"source": "u2", "target": "never"}, {"source": "u1", "target": "p4"}]
+    rows = client.post("/score", json={"pairs": pairs}).json()["scores"]
+    assert [(row["source"], row["target"]) for row in rows] == [tuple(pair.values()) for pair in pairs]
+    assert (rows[1]["score"], rows[1]["probability"], rows[1]["linked_before"]) == (0, None, False)
+    by_rank = {row["target"]: row for row in client.get("/rank/u1?k=100").json()["ranking"]}
+    assert abs(by_rank["p3"]["probability"] - rows[0]["probability"]) < 1e-12
+    assert by_rank["p3"]["linked_before"] == rows[0]["linked_before"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"time": "yesterday"}, "expected a date such as"),
+        ({"time": NEXT * 1_000}, "expected one of the years"),
+        ({"time": 5}, "expected times that continue the log"),
+        ({"time": "2200-01-01"}, "expected"),
+        ({"weight": -1.0}, "expected a finite number from 0 on"),
+        ({"source": ""}, "the source ''"),
+        ({"source": " ann"}, "spaces at its ends"),
+        ({"target": "two\nlines"}, "without control characters"),
+        ({"target": "7.0"}, "the form of a number like 7.0"),
+        ({"target": "x" * 1_001}, "1 to 1,000 letters"),
+        ({"source": None}, "valid"),
+        ({"source": True}, "valid"),
+    ],
+)
+def test_a_wrong_event_is_named_and_none_is_accepted(client, service, store, changes, words):
+    before = service.ranking.num_events
+    answer = client.post("/events", json={"events": [event(), event() | changes]})
+    assert answer.status_code == 422
+    assert words in answer.text
+    assert service.ranking.num_events == before
+    assert not ingest_log(NAME, {}, silent, layout=store)["changed"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (f"/rank/u3?at={START}", "expected a time after the newest event"),
+        ("/rank/u3?at=never", "expected a date such as"),
+        ("/rank/u3?k=0", "greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_request_is_named(client, path, words):
+    answer = client.get(path)
+    assert answer.status_code == 422
+    assert words in answer.text
+
+
+def test_as_of_a_later_time(client):
+    later = client.get(f"/rank/u3?at={NEXT + 1_000}").json()
+    assert later["at"].endswith("Z")
+    assert later["ranking"][0]["probability"] != client.get("/rank/u3").json()["ranking"][0]["probability"]
+
+
+def test_late_events_count_once_the_state_is_made_anew(client, service, monkeypatch):
+    assert post(client, event(at=NEXT), event(at=ROWS[500][2], source="late one"))["late"] == 1
+    assert client.get("/rank/late one").json()["num_events"] == 0
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LATE", 0.0)
+    assert service._is_behind()
+    service._refresh()
+    assert client.get("/rank/late one").json()["num_events"] == 1
+    assert (service.num_late, service.ranking.num_events) == (0, len(ROWS) + 2)
+    assert not service._is_behind()
+
+
+def test_a_new_commit_and_a_new_model_are_followed_and_no_event_counts_twice(client, service, store, tmp_path):
+    post(client, event("u3", "came"), event("u4", "came"))
+    ingest_log(NAME, {}, silent, layout=store)
+    post(client, event("u5", "came", NEXT + 1))
+    ingest(store, tmp_path, [("u6", "from a file", NEXT + 2)], 1)
+    post(client, event("u7", "came", NEXT + 3))
+    assert service._is_behind()
+    service._refresh()
+    assert not service._is_behind()
+    assert service.ranking.num_events == len(ROWS) + 5
+    for source, partner in (("u3", "came"), ("u5", "came"), ("u6", "from a file"), ("u7", "came")):
+        assert service.ranking.past(source, 1)[0].target == partner
+    model = make_model(NAME, layout=store)
+    assert service._is_behind()
+    service._refresh()
+    assert service.opened.model == model
+
+
+def test_a_server_that_starts_again_has_what_was_acknowledged(client, store):
+    post(client, event("u3", "came"))
+    again = LiveService(layout=store, dataset=NAME, show=silent)
+    assert again.ranking.past("u3", 1)[0].target == "came"
+    assert again.ranking.num_events == len(ROWS) + 1
+
+
+def test_events_of_several_threads_are_written_together_and_once(service, store):
+    from flows.live.accepting import checked_event
+
+    def send(number):
+        moment = checked_event(f"u{number}", "p1", NEXT + number, 1.0, "s")
+        for _ in range(5):
+            service.accept([moment])
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ingest_log(NAME, {}, silent, layout=store)
+    rows = scan_events(store, NAME, 2).filter(ingest=2).collect()
+    assert sorted(rows["source"].to_list()) == sorted(f"u{number}" for number in range(8) for _ in range(5))
+    service._refresh()
+    assert service.ranking.num_events == len(ROWS) + 40
+
+
+def test_a_full_disk_is_named_and_nothing_counts(client, service, monkeypatch):
+    def full(events):
+        raise WriteFailed("the disk is full")
+
+    monkeypatch.setattr(service._received, "append", full)
+    assert "no event was accepted: the disk is full" in post(client, event(), status=503)["detail"]
+    assert service.ranking.num_events == len(ROWS)
+
+
+def test_an_unreadable_store_is_reported_and_the_old_ranking_stays(service, monkeypatch):
+    def broken():
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(service, "_is_behind", broken)
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.01)
+    with served(application(service), lifespan="on") as client:
+        until = time.monotonic() + 10
+        while client.get("/health").status_code == 200:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert client.get("/rank/u3").status_code == 200
+        assert "dyformer_store_readable 0.0" in client.get("/metrics").text
+
+
+def test_prometheus_reads_counters_and_latencies(client):
+    post(client, event(), event())
+    client.get("/rank/u3")
+    text = client.get("/metrics").text
+    assert "dyformer_events_accepted_total 2.0" in text
+    assert f"dyformer_events {len(ROWS) + 2}.0" in text
+    assert 'dyformer_requests_total{path="/rank",status="200"} 1.0' in text
+    assert 'dyformer_request_seconds_bucket{le="1.0",path="/rank"} 1.0' in text
+
+
+def test_a_foreign_name_and_a_missing_login_are_refused(service):
+    application_, login = application(service), ("dyformer", "secret")
+    with served(Guard(application=application_, hosts=("127.0.0.1:*",), login="dyformer:secret")) as client:
+        assert client.get("/rank/u3").status_code == 401
+        assert client.get("/health").status_code == 200
+        assert client.get("/rank/u3", auth=login).status_code == 200
+        assert client.get("/rank/u3", auth=login, headers={"host": "evil.example"}).status_code == 403
+        assert client.get("/", headers={"origin": "http://evil.example"}, auth=login).status_code == 403
+
+
+def test_the_page_escapes_ids_and_finds_parts_of_them(client):
+    post(client, event("<script>alert(1)</script>", "<b>bold</b>"))
+    page = client.get("/", params={"source": "<script>alert(1)</script>"}).text
+    assert "<script>" not in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    found = client.get("/", params={"source": "script"}).text
+    assert "Those that contain it" in found
+    assert 'href="/?source=%3Cscript%3Ealert%281%29%3C%2Fscript%3E"' in found
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_the_page_for_programs_lists_every_request_and_loads_nothing(client):
+    page = client.get("/docs").text
+    for path in ("/events", "/rank/{source}", "/score", "/health", "/metrics"):
+        assert path in page
+    assert "linked_before" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert client.get("/openapi.json").json()["paths"].keys() >= {"/events", "/score"}
