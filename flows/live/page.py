@@ -200,7 +200,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def openapi_page(schema: dict[str, Any]) -> str:
-    """Give the interface for programs as a page: each request, its parameters, its body and its answer."""
+    """Give the interface for programs as a page: each request, its parameters, its body and its response."""
     parts = [
         f"<h1>{escape(schema['info']['title'])}</h1>",
         '<p class="quiet"><a href="/">Page for people</a>, <a href="/openapi.json">OpenAPI</a></p>',

@@ -279,14 +279,14 @@ def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:
         targets = [str(body.pairs[position].target) for position in own]
         scores = opened.ranking.scores(source, targets, at=moment)
         at = scores.at
-        for place, position in enumerate(own):
-            probability = float(scores.probability_P[place])
+        for index, position in enumerate(own):
+            probability = float(scores.probability_P[index])
             rows[position] = {
                 "source": written_id(opened, source),
-                "target": written_id(opened, targets[place]),
-                "score": float(scores.score_P[place]),
+                "target": written_id(opened, targets[index]),
+                "score": float(scores.score_P[index]),
                 "probability": None if math.isnan(probability) else probability,
-                "linked_before": bool(scores.num_contacts_P[place]),
+                "linked_before": bool(scores.num_contacts_P[index]),
             }
     return {
         "at": written_moment(at, opened.time_unit),
