@@ -11,6 +11,7 @@
 # make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
 # make bench-soak   200 simulated daily retrainings: whether disk, memory and time stay bounded
 # make bench-orchestration  what Prefect and MLflow add to a retraining, and a run without new rows -> the same page
+# make bench-runs   CPU seconds of run and predict, in turn with those of the commit BEFORE -> the same page
 # make bench-scale  12 million interactions, raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
 
 PYTHON ?= python3
@@ -26,7 +27,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak bench-orchestration screenshots clean
+.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -100,6 +101,9 @@ bench-scale: $(VENV)/.bench
 
 bench-orchestration: $(VENV)/.bench
 	$(BIN)/python benchmarks/orchestration.py
+
+bench-runs: $(VENV)/.bench
+	$(BIN)/python benchmarks/runs.py $(BEFORE)
 
 bench-soak: $(VENV)/.bench
 	$(BIN)/python benchmarks/soak.py

@@ -183,18 +183,17 @@ def predict(
 ) -> None:
     """Write the champion's vectors and link forecasts as of the newest complete step.
 
-    Without a champion, or with --set, DyFormer is trained first, unless it was trained before.
+    With --set, DyFormer is trained first by these settings, unless it was trained before.
     """
     experiment = experiment_from(dataset, changes)
     from flows.tasks.complete_windows import make_complete_snapshots
-    from flows.tasks.evaluation.promote import champion_contender
+    from flows.tasks.evaluation.promote import champion_to_publish
     from flows.tasks.predict import write_forecasts
     from flows.tasks.publishing.publications import publish, published_vectors
     from flows.tasks.train import train_contender
 
     address = make_complete_snapshots(dataset, as_of, show=print_plan)
-    champion = None if changes else champion_contender(address)
-    contender = train_contender(address, experiment, seed) if champion is None else champion
+    contender = train_contender(address, experiment, seed) if changes else champion_to_publish(address)
     vectors = published_vectors(address, contender.models[-1], seed=seed) if contender.models else None
     print(f"method: {contender.title}")
     print(f"vectors: {vectors or 'none, because this method has none'}")

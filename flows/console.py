@@ -89,7 +89,7 @@ def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list
     Args:
         metrics: the report's scores.
         summary: the report's summary.
-        options: `--set` and `--seed` of the run; without a champion `predict` would train another model without --set.
+        options: `--set` and `--seed` of the run; without a champion `predict` needs --set.
         storage: the value of `--storage`, None where the environment sets it.
     """
     from dyformer.experiments.tables import run_tables
@@ -163,10 +163,13 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     vectors = f"select id, vector from vectors where {_keys(addresses['vectors'])} limit 10"  # noqa: S608
     if summary["promotion"]["champion"] is not None:  # settings would make `predict` leave the champion out
         options = [text for k, text in enumerate(options) if "--set" not in options[max(0, k - 1) : k + 1]]
+    predict = f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}"
+    if summary["promotion"]["champion"] is None and "--set" not in options:
+        predict = ""  # it would find no champion
     return [
         f'{program} sql "{forecasts} order by probability desc limit 10"',
         f'{program} sql "{vectors}"',
-        f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}",
+        *([predict] if predict else []),
         *_mlflow_commands(summary["tracking"], program),
     ]
 

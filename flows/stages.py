@@ -15,7 +15,7 @@ from flows.service.outages import stored_task
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines, measure, read_metrics
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
-from flows.tasks.evaluation.promote import champion_contender
+from flows.tasks.evaluation.promote import champion_to_publish
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts
@@ -142,13 +142,14 @@ def predict(
 ) -> dict[str, str]:
     """Write the champion's vectors, if it has some, and its forecasts as of the newest step; returns the addresses.
 
-    Without a champion, or with changed settings, DyFormer is trained first, unless it was trained before.
+    With changed settings, DyFormer is trained first, unless it was trained before. Raises NoChampion.
     """
     experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
-    contender = None if changes else champion_contender(snapshots)
-    if contender is None:
+    if changes:
         models = [train_task(snapshots, until, experiment, seed) for until in model_steps(newest_until(snapshots))]
         contender = Contender(title=DYFORMER, models=tuple(models))
+    else:
+        contender = champion_to_publish(snapshots)
     vectors = vectors_task(snapshots, contender.models[-1], seed=seed) if contender.models else None
     forecasts = forecasts_task(snapshots, contender, vectors, seed=seed)
     publish_task(snapshots, contender, forecasts, vectors)

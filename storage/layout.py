@@ -33,6 +33,7 @@ KINDS = {
     "model": (CHECKPOINTS, RUN),  # the weights of a finished training
     "times": (CHECKPOINTS, RUN),  # the seconds of its epochs
     "vectors": (VECTORS, RUN),  # one vector for each node
+    "fitted": (FORECASTS, RUN),  # a method as of step `until`, with its first stage and calibration
     "forecasts": (FORECASTS, RUN),  # the best partners of each node in step `until + 1`
     "publications": (FORECASTS, STEP),  # forecasts that the champion has published
     "outcomes": (FORECASTS, STEP),  # metrics of published forecasts, whose step `until` is complete
@@ -52,7 +53,7 @@ KINDS = {
 """Folder of each kind of artifact, and the keys of its address beside the dataset."""
 
 STATE, EVENT_MODEL = "state.safetensors", "model.json"  # names of files in event_state and event_model
-WEIGHTS, FORECAST = "weights.safetensors", "forecast.json"  # names of files in the artifacts of models and forecasts
+WEIGHTS, FORECAST = "weights.safetensors", "forecast.json"  # files in artifacts of models, and of forecasts or fitted
 HASH_LENGTH = 12  # characters of a settings hash in an address; the lineage record holds the whole hash
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

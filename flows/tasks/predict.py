@@ -2,15 +2,16 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.embedder import Embed
+from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.fitting import FittedOnce
-from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Links, fit_forecast
-from dyformer.evaluation.forecasts.stored_forecast import forecast_record
+from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
+from dyformer.evaluation.forecasts.stored_forecast import forecast_of, forecast_record
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.horizon import Horizon, next_window
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -26,7 +27,7 @@ from flows.made import made
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors
-from storage.artifacts.artifact import lineage_of
+from storage.artifacts.artifact import lineage_of, read_bytes
 from storage.artifacts.made import Contents
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
@@ -106,23 +107,17 @@ def write_forecasts(
         links: "all", "new" (pairs never linked before) or "repeat".
     """
     opened = open_snapshots(snapshots)
-    step = opened.num_steps if vectors is None else lineage_of(vectors).until
-    assert step is not None
     method, experiment = method_of(opened, contender)
-    settings = {"method": contender.title, "models": list(map(space_of, contender.models)), "seed": seed, "k": k}
-    settings |= {"links": links, **as_record(experiment, "graph")}
-    inputs = (*contender.models, *([] if vectors is None else [vectors]))
+    fitted = _FittedMethod(opened, contender, method, experiment, vectors, seed)
+    step = fitted.until
+    kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
+    address = fitted.address()
 
     def forecast_links() -> Contents:
-        past = prepare_graph(opened.graph(step, interactions=True), until=step, config=experiment.graph)
-        fitted = method
-        if isinstance(method, FittedOnce) and vectors is not None:
-            fitted = StoredVectors(method=method, until=past.until, vector_ND=read_vectors(vectors))
-        kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
         with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
-            forecast = fit_forecast(contender.title, fitted, past, seed=seed, candidates_of=candidate_pairs)
+            forecast = fitted.forecast(address)
             tables = forecast.tables(k, kinds)
-        nodes, validity = user_ids(opened, past.history), _validity(opened, contender.title, step)
+        nodes, validity = user_ids(opened, forecast.past.history), _validity(opened, contender.title, step)
         contents: dict[str, pl.DataFrame | bytes] = {
             "forecasts" if kind == links else kind: _named(table, nodes).with_columns(**validity)
             for kind, table in tables.items()
@@ -130,10 +125,81 @@ def write_forecasts(
         if isinstance(forecast.score, ForecasterScore):
             gains = forecast.score.fitted.gains()
             contents["inputs"] = pl.DataFrame({"inputs": list(gains), "gain": list(gains.values())})
-        return {**contents, FORECAST: json.dumps(forecast_record(forecast, fitted, seed=seed)).encode()}
+        return {**contents, FORECAST: read_bytes(address, FORECAST)}
 
-    code = (fit_forecast, forecast_record, candidate_pairs, next_window, *method_code(method))
+    settings = {**fitted.settings, "k": k, "links": links}
+    code = (forecast_of, candidate_pairs, next_window, *method_code(method))
+    inputs = (*fitted.inputs, address)
     return made(opened, "forecasts", until=step, settings=settings, make=forecast_links, code=code, inputs=inputs)
+
+
+class _FittedMethod(NamedTuple):
+    """A method for a forecast, fitted and calibrated once, whatever number and kind of links are wanted of it."""
+
+    opened: Snapshots
+    contender: Contender
+    method: Embedder | Scorer
+    experiment: Experiment
+    vectors: str | None
+    seed: int
+
+    @property
+    def until(self) -> int:
+        """The newest step that it reads, that of the vectors."""
+        step = self.opened.num_steps if self.vectors is None else lineage_of(self.vectors).until
+        assert step is not None
+        return step
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it depends on."""
+        models = list(map(space_of, self.contender.models))
+        own = {"method": self.contender.title, "models": models, "seed": self.seed}
+        return {**own, **as_record(self.experiment, "graph")}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Addresses that it is made of."""
+        return *self.contender.models, *([] if self.vectors is None else [self.vectors])
+
+    def address(self) -> str:
+        """Fit it, unless it is stored; return its address."""
+
+        def fit() -> Contents:
+            past, method = self._past(), self._with_vectors()
+            with ongoing(f"fit {self.contender.title} to {self.opened.dataset} as of step {self.until}"):
+                forecast = fit_forecast(
+                    self.contender.title, method, past, seed=self.seed, candidates_of=candidate_pairs
+                )
+            return {FORECAST: json.dumps(forecast_record(forecast, method, seed=self.seed)).encode()}
+
+        code = (fit_forecast, forecast_record, candidate_pairs, *method_code(self.method))
+        return made(
+            self.opened,
+            "fitted",
+            until=self.until,
+            settings=self.settings,
+            make=fit,
+            code=code,
+            inputs=self.inputs,
+        )
+
+    def forecast(self, address: str) -> Forecast:
+        """Read it."""
+        record, past, method = json.loads(read_bytes(address, FORECAST)), self._past(), self._with_vectors()
+        vectors_ND = None
+        if record["reads_vectors"] and isinstance(method, Embedder):
+            vectors_ND = method.fit(past, seed=self.seed)(np.arange(len(past.history.node_N)))
+        return forecast_of(record, past, vectors_ND, candidate_pairs)
+
+    def _past(self) -> PreparedGraph:
+        graph = self.opened.graph(self.until, interactions=True)
+        return prepare_graph(graph, until=self.until, config=self.experiment.graph)
+
+    def _with_vectors(self) -> Embedder | Scorer:
+        if not isinstance(self.method, FittedOnce) or self.vectors is None:
+            return self.method
+        return StoredVectors(method=self.method, until=self.until, vector_ND=read_vectors(self.vectors))
 
 
 def read_vectors(address: str) -> NDArray[np.float32]:

@@ -39,9 +39,9 @@ EXPERIMENT = Experiment().changed(
     }
 )
 UNTIL = 8
-DYFORMER, BASELINE = "forecasts", "forecasts of a baseline"
-ALL = {"snapshots", "pagerank", "distances", "model", "vectors", DYFORMER, BASELINE, "drift", "report"}
-WEIGHTS_AND_AFTER = {"model", "vectors", DYFORMER, "report"}
+DYFORMER, BASELINE, FITTED = "forecasts", "forecasts of a baseline", "fitted"
+ALL = {"snapshots", "pagerank", "distances", "model", "vectors", FITTED, DYFORMER, BASELINE, "drift", "report"}
+WEIGHTS_AND_AFTER = {"model", "vectors", FITTED, DYFORMER, "report"}
 
 # Of each module: its name, a text in it, the same with one character changed or more, and what is made anew.
 EDITS = {
@@ -55,13 +55,15 @@ EDITS = {
     ),
     "distances": ("graphs/distances.py", "SWEPT_FROM = 6", "SWEPT_FROM = 7", {"distances", *WEIGHTS_AND_AFTER}),
     "losses": ("training/stages.py", "link + config.id_penalty", "link - config.id_penalty", WEIGHTS_AND_AFTER),
-    "stored weights": ("training/stored_weights.py", "max((until", "min((until", {DYFORMER, "report"}),
+    "stored weights": ("training/stored_weights.py", "max((until", "min((until", {FITTED, DYFORMER, "report"}),
     "rotation": ("scoring/vector_spaces.py", "MIN_LIFT = ", "MIN_LIFT = 1 + ", {"vectors", "report"}),
     "candidates": (
-        "scoring/candidate_pairs.py", "order by p.degree desc", "order by p.degree", {DYFORMER, BASELINE, "report"},
+        "scoring/candidate_pairs.py", "order by p.degree desc", "order by p.degree",
+        {FITTED, DYFORMER, BASELINE, "report"},
     ),
     "forecasts": (
-        "evaluation/forecasts/forecast.py", "NUM_CALIBRATED = 2", "NUM_CALIBRATED = 3", {DYFORMER, BASELINE, "report"},
+        "evaluation/forecasts/forecast.py", "NUM_CALIBRATED = 2", "NUM_CALIBRATED = 3",
+        {FITTED, DYFORMER, BASELINE, "report"},
     ),
     "baseline": (
         "baselines/heuristics.py", "degree_N[source_P] * degree_N", "degree_N[source_P] + degree_N",

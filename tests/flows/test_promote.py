@@ -544,6 +544,11 @@ def test_predict_forecasts_by_the_champion_unless_settings_are_changed(
 
     monkeypatch.setattr(train, "train_contender", trained_for)
     champion = Contender(title="Contact recency")
+    monkeypatch.setattr("sys.argv", ["dyformer", "predict", "mylog"])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 1
+    assert "mylog has no champion whose forecasts could be written: `dyformer run mylog`" in capsys.readouterr().err
     path = Path(Layout.from_environment().champion("mylog"))
     path.parent.mkdir(parents=True)
     about = {"title": champion.title, "models": [], "identity": champion.title, "num_tests": 0, "tests": {}}

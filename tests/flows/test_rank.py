@@ -4,21 +4,24 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from own_log import own_log
 from polars.testing import assert_frame_equal
 from posed import evaluate_model, metrics_of, rank_methods, rank_model, write_queries
 
+from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.experiments.methods import METHODS, TrainedDyFormer
 from dyformer.experiments.settings import Experiment
+from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.training.stages import embed
 from flows.console import reliability_line
 from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import read_queries, units_of
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import DYFORMER, Contender, StoredWeights, space_of, stored_method
+from flows.tasks.models import DYFORMER, Contender, StoredWeights, method_of, space_of, stored_method
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.report import run_metrics
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
@@ -27,6 +30,7 @@ from storage.artifacts.artifact import ArtifactDamaged, digest, lineage_of, read
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
+FITS = "dyformer.evaluation.forecasts.forecast.published_score"
 READING = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
 
 
@@ -71,6 +75,41 @@ def test_nodes_too_many_for_all_pairs_have_partners_among_candidates(snapshots: 
     assert partners["rank"].max() == 10
     forecasts = read_table(write_forecasts(snapshots, Contender(title="L3"), k=2), "forecasts")
     assert forecasts["rank"].max() == 2
+
+
+def test_a_forecaster_is_fitted_once_whatever_links_are_wanted_of_it(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    opened, contender = open_snapshots(snapshots), Contender(title="Forecaster without vectors")
+    first = read_table(write_forecasts(snapshots, contender, seed=3), "forecasts")
+    graph = opened.graph(opened.num_steps, interactions=True)
+    past = prepare_graph(graph, until=opened.num_steps, config=Experiment().graph)
+    expected = fit_forecast(contender.title, METHODS[contender.title], past, seed=3).tables(4, ("all", "new"))
+    monkeypatch.setattr(FITS, lambda *args: pytest.fail("fitted again"))
+    address = write_forecasts(snapshots, contender, seed=3, k=4)
+    for kind, table in expected.items():
+        stored = read_table(address, "forecasts" if kind == "all" else kind)
+        columns = ["rank", "probability", "score", "linked_before"]
+        assert stored.select(columns).equals(table.select(columns))
+    assert first.filter(pl.col("rank") <= 4).equals(read_table(address, "forecasts"))
+    repeated = read_table(write_forecasts(snapshots, contender, seed=3, links="repeat"), "forecasts")
+    assert repeated["linked_before"].all()
+
+
+def test_a_method_that_reads_vectors_is_fitted_once(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    tiny = {"model.width": 8, "model.num_heads": 2, "model.num_layers": 1, "model.num_context": 16, "pretrain": None}
+    tiny |= {"finetune.epochs": 1, "finetune.batches_per_epoch": 1}
+    models = tuple(train_model(snapshots, until, Experiment().changed(tiny)) for until in (6, 7))
+    contender, vectors = Contender(title=DYFORMER, models=models), write_vectors(snapshots, models[-1])
+    first = read_table(write_forecasts(snapshots, contender, vectors), "forecasts")
+    opened = open_snapshots(snapshots)
+    method, experiment = method_of(opened, contender)
+    graph = opened.graph(opened.num_steps, interactions=True)
+    past = prepare_graph(graph, until=opened.num_steps, config=experiment.graph)
+    expected = fit_forecast(contender.title, method, past, seed=0).top(10)
+    assert first["score"].equals(expected["score"])
+    monkeypatch.setattr(FITS, lambda *args: pytest.fail("fitted again"))
+    assert first.filter(pl.col("rank") <= 3).equals(
+        read_table(write_forecasts(snapshots, contender, vectors, k=3), "forecasts")
+    )
 
 
 def test_methods_get_a_graph_that_ends_before_the_step(snapshots: str, monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, Scorer
+from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.evaluation.forecasts.forecast import Calibration, Forecast
 from dyformer.evaluation.labelled_steps import labelled_steps
 from dyformer.graphs.config import GraphConfig
@@ -63,6 +64,16 @@ def forecast_from(
     if history.num_steps != record["until"]:
         raise ValueError(f"a forecast as of step {record['until']} needs its history, found {history.num_steps} steps")
     past = PreparedGraph(config=GraphConfig(**record["graph"]), until=record["until"], history=history)
+    return forecast_of(record, past, vectors_ND)
+
+
+def forecast_of(
+    record: Mapping[str, Any],
+    past: PreparedGraph,
+    vectors_ND: NDArray[np.floating] | None,
+    candidates_of: CandidatesOf | None = None,
+) -> Forecast:
+    """Read the values of `forecast_record` for the graph that the method was fitted as of, and the same vectors."""
     if record["fitted"] is None:
         module, name, settings = record["baseline"]
         if not module.startswith(BASELINES):
@@ -82,6 +93,7 @@ def forecast_from(
         score=score,
         retrieval=LinkDecoder(**with_arrays(record["retrieval"])),
         calibration=Calibration(**with_arrays(record["calibration"])),
+        candidates_of=candidates_of,
     )
 
 

@@ -34,6 +34,10 @@ MOST_TRIES = 5
 STEP_IN_TEST = " on the step that ends at "  # between contender and time, in the key of a test
 
 
+class NoChampion(ValueError):
+    """A dataset without a champion, from which forecasts were wanted."""
+
+
 class NotEvaluated(ValueError):
     """A contender without scores of the queries cannot be promoted."""
 
@@ -152,6 +156,18 @@ def champion_contender(snapshots: str) -> Contender | None:
     if record is None or not is_usable(layout, record):
         return None
     return Contender(title=record["title"], models=tuple(layout.absolute(model) for model in record["models"]))
+
+
+def champion_to_publish(snapshots: str) -> Contender:
+    """Return the champion. Raises NoChampion where there is none, or its weights are gone."""
+    contender = champion_contender(snapshots)
+    if contender is None:
+        dataset = open_snapshots(snapshots).dataset
+        raise NoChampion(
+            f"{dataset} has no champion whose forecasts could be written: `dyformer run {dataset}` chooses one and "
+            f"publishes its forecasts; with a setting, as in --set model.num_layers=4, DyFormer is trained by it"
+        )
+    return contender
 
 
 def identity(contender: Contender) -> str:
