@@ -60,7 +60,7 @@ def digest_of(table: LabelledTable) -> str:
     digest = hashlib.sha256()
     for values in vars(table).values():
         digest.update(f"{values.dtype} {values.shape} ".encode())
-        digest.update(np.ascontiguousarray(values))
+        digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
 
 
