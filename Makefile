@@ -9,6 +9,7 @@
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
 # make ui     start MLflow's pages on the runs of the local store; it prints the command that has the login
 # make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
+# make bench-serving  rankings as of now beside events: latencies of `dyformer serve`
 # make bench-soak   200 simulated daily retrainings: whether disk, memory and time stay bounded
 # make bench-orchestration  what Prefect and MLflow add to a retraining, and a run without new rows -> the same page
 # make bench-runs   CPU seconds of run and predict, in turn with those of the commit BEFORE -> the same page
@@ -27,7 +28,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-soak bench-orchestration bench-runs screenshots clean
+.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -104,6 +105,9 @@ bench-orchestration: $(VENV)/.bench
 
 bench-runs: $(VENV)/.bench
 	$(BIN)/python benchmarks/runs.py $(BEFORE)
+
+bench-serving: $(VENV)/.bench
+	$(BIN)/python benchmarks/serving.py
 
 bench-soak: $(VENV)/.bench
 	$(BIN)/python benchmarks/soak.py

@@ -5,6 +5,9 @@
     model = dyformer.fit(graph, seed=0)
     model.vectors(), model.top(10), model.scores([("anna", "bert")])
     dyformer.evaluate(graph, ["DyFormer", "L3"], steps=[graph.num_steps])
+    now = dyformer.fit_events(log)
+    now.observe(new_events)
+    now.rank("anna", k=10)
 
 A name is imported when it is first used: `import dyformer` itself loads nothing heavy.
 """
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dyformer.embedder import Embedder, Scorer
     from dyformer.experiments.api import Graph, Log, Model, evaluate, fit, load, read_log
+    from dyformer.experiments.event_api import EventModel, fit_events
     from dyformer.experiments.methods import METHODS
 
     __version__: str
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "METHODS",
     "Embedder",
+    "EventModel",
     "Graph",
     "Log",
     "Model",
@@ -28,11 +33,13 @@ __all__ = [
     "__version__",
     "evaluate",
     "fit",
+    "fit_events",
     "load",
     "read_log",
 ]
 
 _MODULES = {"METHODS": "experiments.methods", "Embedder": "embedder", "Scorer": "embedder"}
+_MODULES |= dict.fromkeys(("EventModel", "fit_events"), "experiments.event_api")
 
 
 def __getattr__(name: str) -> Any:

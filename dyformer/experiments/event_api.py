@@ -1,0 +1,128 @@
+"""A checked log -> a model of its events, which every later event changes as soon as it is observed."""
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from dyformer.experiments.api import Log, read_log
+from dyformer.experiments.arguments import check_process, whole
+from dyformer.logs.plan import ReadPlan
+from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
+from dyformer.scoring.past_fit import fit_on_past
+from dyformer.streams.event_log import EventLog
+from dyformer.streams.event_state import EventState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+class EventModel:
+    """A forecaster of each source's next target, and the state of all events so far."""
+
+    def __init__(self, ranking: LiveRanking, plan: ReadPlan, ids: pl.DataType) -> None:
+        """Take a ranking, how its log was read, and the type of its ids; `fit_events` makes one."""
+        self._ranking, self._plan, self._ids = ranking, plan, ids
+
+    def __repr__(self) -> str:
+        return f"EventModel of {self._ranking.num_events:,} events"
+
+    def observe(self, events: "pl.DataFrame | pd.DataFrame | list[tuple[Any, ...]]") -> None:
+        """Let events count that are not older than the newest one so far; they may have new nodes.
+
+        Args:
+            events: a frame with the columns of the log, or tuples (source, target, time) or with a weight.
+
+        Raises:
+            ValueError: an event older than the newest one so far, or rows that are not usable.
+        """
+        check_process()
+        columns = {} if isinstance(events, list) else {name: getattr(self._plan.columns, name) for name in COLUMNS}
+        log = read_log(events, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
+        self._ranking.observe(_named(log.events))
+
+    def rank(self, source: Any, *, at: "datetime | str | int | None" = None, k: int = 10) -> pl.DataFrame:
+        """Rank a source's next targets: rank (from 1), target, probability, linked_before, reasons.
+
+        A source without an event is ranked by what new sources choose.
+
+        Args:
+            source: id of the source.
+            at: the time, after the newest event: a date (in UTC if it has no zone), or a step of a log with integer
+                steps. By default the earliest time at which all events so far count.
+            k: number of targets at most.
+
+        Raises:
+            ValueError: a time that is not after the newest event or does not fit the log, or k below 1.
+        """
+        check_process()
+        moment = None if at is None else _moment(at, has_steps=self._plan.time_unit == "step")
+        ranking = self._ranking.rank(str(source), at=moment, k=whole("k", k, least=1))
+        columns = {
+            "rank": list(range(1, len(ranking.targets) + 1)),
+            "target": pl.Series(ranking.targets, dtype=pl.String).cast(self._ids),
+            "probability": ranking.probability_K,
+            "linked_before": ~ranking.is_new_K,
+            "reasons": pl.Series(ranking.reasons, dtype=pl.List(pl.String)),
+        }
+        return pl.DataFrame(columns)
+
+
+COLUMNS = ("source", "target", "time")
+
+
+def fit_events(log: Log, *, seed: int = 0) -> EventModel:
+    """Fit the event forecaster on the earlier part of a log, choose on the later one, and let all its events count.
+
+    Args:
+        log: a log that `read_log` gives.
+        seed: seed of training and of negative sampling.
+
+    Raises:
+        ValueError: too few events or times.
+    """
+    check_process()
+    events, plan = _named(log.events), log.plan
+    sources: list[str] = []
+    ids = NodeIds(sources=sources, targets=[] if plan.bipartite else sources)
+    source_E, target_E = ids.numbered(events)
+    frame = log.events.sort("time", maintain_order=True)
+    numbered = EventLog(
+        source_E=source_E,
+        target_E=target_E,
+        time_E=frame["time"].to_physical().to_numpy(),
+        weight_E=frame["weight"].to_numpy(),
+        num_sources=len(ids.sources),
+        num_targets=len(ids.targets),
+        two_sides=plan.bipartite,
+        seconds=1.0 if plan.time_unit == "step" else 1e-6,
+    )
+    method = EventForecaster(directed=plan.bipartite or plan.directed)
+    fitted = fit_on_past(method, numbered, seed=whole("seed", seed, least=0))
+    state = EventState(numbered.num_sources, numbered.num_targets, fitted.settings)
+    state.observe(numbered)
+    return EventModel(LiveRanking(fitted, state, ids), plan, log.events.schema["source"])
+
+
+def _named(events: pl.DataFrame) -> NamedEvents:
+    events = events.sort("time", maintain_order=True)
+    return NamedEvents(
+        sources=events["source"].cast(pl.String).to_list(),
+        targets=events["target"].cast(pl.String).to_list(),
+        times=events["time"].to_physical().to_list(),
+        weights=events["weight"].to_list(),
+    )
+
+
+def _moment(at: "datetime | str | int", *, has_steps: bool) -> int:
+    if has_steps:
+        return whole("at", at, least=-(1 << 62))
+    try:
+        date = at if isinstance(at, datetime) else datetime.fromisoformat(str(at))
+    except ValueError:
+        raise ValueError(f"at = {at!r}: expected a date such as 2024-03-01T10:00, or a datetime") from None
+    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND

@@ -1,0 +1,58 @@
+"""Claims about the model of events in Python: every observed event counts, ids and times are the user's own."""
+
+from datetime import UTC, datetime
+from functools import partial
+
+import polars as pl
+import pytest
+from live_logs import rows_of
+
+import dyformer
+from dyformer.experiments import event_api
+from dyformer.scoring.event_forecaster import EventForecaster
+
+ROWS = rows_of(600)
+NEXT = ROWS[-1][2] + 60
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    few = partial(EventForecaster, gate_rounds=8, past_rounds=8, new_rounds=8)
+    monkeypatch.setattr(event_api, "EventForecaster", few)
+
+
+def frame(rows):
+    return pl.DataFrame(rows, schema=("user", "page", "time"), orient="row")
+
+
+def model(rows=ROWS):
+    return dyformer.fit_events(dyformer.read_log(frame(rows), time_unit="s", bipartite=True))
+
+
+def test_observed_events_count_as_if_the_log_had_them():
+    more = [("u3", "p-new", NEXT), ("someone", "p2", NEXT + 1)]
+    grown = model()
+    grown.observe(frame(more[:1]))
+    grown.observe([more[1]])
+    assert repr(grown) == f"EventModel of {len(ROWS) + 2} events"
+    ranked = grown.rank("u3", k=5)
+    assert ranked.columns == ["rank", "target", "probability", "linked_before", "reasons"]
+    assert ranked["rank"].to_list() == [1, 2, 3, 4, 5]
+    every = grown.rank("u3", k=100)
+    assert every.filter(target="p-new")["linked_before"].to_list() == [True]
+    assert grown.rank("someone", k=100).filter("linked_before")["target"].to_list() == ["p2"]
+    with pytest.raises(ValueError, match="expected events from the time"):
+        grown.observe([("u3", "p1", ROWS[0][2])])
+
+
+def test_times_are_dates_and_ids_keep_their_type():
+    numbers = model([(int(user[1:]), int(page[1:]), time) for user, page, time in ROWS])
+    at = datetime.fromtimestamp(NEXT + 1_000, UTC)
+    dated, written = numbers.rank(3, at=at), numbers.rank("3", at=at.replace(tzinfo=None).isoformat())
+    assert dated.equals(written)
+    assert dated.schema["target"] == pl.Int64
+    assert not dated.equals(numbers.rank(3))
+    with pytest.raises(ValueError, match="expected a date such as"):
+        numbers.rank(3, at="yesterday")
+    with pytest.raises(ValueError, match="observed already"):
+        numbers.rank(3, at="2001-01-01")
