@@ -10,9 +10,9 @@ from prefect.context import FlowRunContext
 
 from dyformer.experiments.printed import PrintedTable, markdown_rows
 from dyformer.experiments.tables import run_tables
-from flows.console import drift_line, promotion_line, reliability_line
+from flows.console import drift_line
 from flows.tasks.drift import read_drift
-from flows.tasks.report import read_report
+from flows.tasks.report import read_report, verdict_of
 from storage.tracking.pages import run_page
 
 
@@ -28,7 +28,7 @@ def show_report(report: str) -> None:
     """Show the outcome, the counts, the scores and the seconds of a report; the outcome is in the run's log as well."""
     if FlowRunContext.get() is not None:
         metrics, summary = read_report(report)
-        get_run_logger().info(promotion_line(summary["promotion"]))
+        get_run_logger().info("\n".join(verdict_of(metrics, summary).sentences))
         tables = run_tables(metrics, summary["dataset"])
         drift, _ = read_drift(summary["addresses"]["drift"])
         newest = drift.filter(pl.col("step") == drift["step"].max())
@@ -47,20 +47,19 @@ def show_page(kind: str, dataset: str, page: str) -> None:
 
 
 def as_markdown(tables: list[PrintedTable], metrics: pl.DataFrame, summary: dict) -> str:
-    """Format a report as Markdown: first the outcome, then the scores, the counts and the seconds."""
+    """Format a report as Markdown: first the verdict, then the scores, the counts and the seconds."""
     counts, tracking = summary["counts"], summary["tracking"]
     page = None if tracking["problem"] else run_page(tracking["tracker"], tracking["run"])
+    first, *others = verdict_of(metrics, summary).sentences
     became = "{num_accepted:,} of {num_read:,} rows accepted, {num_quarantined:,} quarantined, {num_dropped:,} dropped."
     return "\n".join(
         [
             f"## {summary['dataset']}, event table version {counts['version']}",
-            f"**{promotion_line(summary['promotion'])}**",
+            f"**{first}**",
             "",
-            f"challenger: {summary['training']}",
-            "",
-            reliability_line(metrics),
-            "",
-            drift_line(summary["drift"]),
+            *(f"- {sentence}" for sentence in others),
+            f"- {drift_line(summary['drift'])}",
+            f"- challenger: {summary['training']}",
             *(["", f"[The run in MLflow]({page})"] if page else []),
             *(line for table in tables for line in _table_lines(table)),
             "",

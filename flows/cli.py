@@ -29,6 +29,7 @@ from flows.options import (
     LinksName,
     Name,
     Seed,
+    WholeTables,
     check_alone,
     check_titles,
     experiment_from,
@@ -274,13 +275,14 @@ def verify(
 
 @app.command()
 @with_reading
-def run(
+def run(  # noqa: PLR0913, because each option is an argument
     context: typer.Context,
     dataset: Name,
     reading: dict[str, Any],
     changes: Changes = None,
     seed: Seed = 0,
     as_of: AsOf = None,
+    table: WholeTables = False,
     json_file: JsonFile = None,
 ) -> None:
     """Bring a log from raw rows to an evaluated, tracked model and its forecasts; a rerun computes only new results."""
@@ -296,13 +298,14 @@ def run(
 
 @app.command()
 @with_reading
-def retrain(
+def retrain(  # noqa: PLR0913, because each option is an argument
     context: typer.Context,
     dataset: Name,
     reading: dict[str, Any],
     changes: Changes = None,
     seed: Seed = 0,
     as_of: AsOf = None,
+    table: WholeTables = False,
     json_file: JsonFile = None,
 ) -> None:
     """Do the same as `run` for schedulers, from the champion's weights: exit code 3 without new rows or settings."""

@@ -8,7 +8,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -25,6 +25,7 @@ Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
 QUIET = "DYFORMER_NO_PROGRESS"  # a variable of the processes that print no progress
+NUM_ROWS = 5  # of a table after a run
 SHORT_LIST = 4  # values; a table shows the first two of a longer list
 CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_duplicates")
@@ -53,10 +54,12 @@ def print_frame(frame: "pl.DataFrame", title: str = "") -> None:
     console.print(table)
 
 
-def print_tables(tables: "list[PrintedTable]") -> None:
-    """Print tables, each with its sentences below it."""
+def print_tables(tables: "list[PrintedTable]", num_rows: int | None = None) -> None:
+    """Print tables, each with its sentences below it; with `num_rows` the first rows of each alone."""
     for table in tables:
-        print_frame(table.frame, table.title)
+        print_frame(table.frame.head(num_rows or table.frame.height), table.title)
+        if num_rows is not None and table.frame.height > num_rows:
+            print(f"and {table.frame.height - num_rows} more: --table prints all")
         print(*table.sentences, sep="\n", end="\n" if table.sentences else "")
 
 
@@ -83,23 +86,32 @@ def undone_line(dataset: str, taken: "TakenBack") -> str:
     )
 
 
-def print_report(metrics: "pl.DataFrame", summary: dict[str, Any], options: list[str], storage: str | None) -> None:
-    """Print the scores of a run, who is champion, its name in MLflow, and commands that may follow.
+def print_report(
+    metrics: "pl.DataFrame",
+    summary: dict[str, Any],
+    verdict: Sequence[str],
+    options: list[str],
+    storage: str | None,
+    *,
+    whole: bool = False,
+) -> None:
+    """Print the verdict of a run, its scores, its name in MLflow, and commands that may follow.
 
     Args:
         metrics: the report's scores.
         summary: the report's summary.
         options: `--set` and `--seed` of the run; without a champion `predict` needs --set.
+        verdict: its sentences.
         storage: the value of `--storage`, None where the environment sets it.
+        whole: print all rows of the tables instead of NUM_ROWS.
     """
     from dyformer.experiments.tables import run_tables
 
     dataset, tracking = summary["dataset"], summary["tracking"]
-    print_tables(run_tables(metrics, dataset))
-    print(promotion_line(summary["promotion"]))
+    first, *others = verdict
+    print("\n  ".join([f"\n{dataset}: {first}", *others, drift_line(summary["drift"])]), end="\n\n")
+    print_tables(run_tables(metrics, dataset), None if whole else NUM_ROWS)
     print(f"challenger: {summary['training']}")
-    print(reliability_line(metrics))
-    print(drift_line(summary["drift"]))
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
     print(f"tracked: run {tracking['run']}{model}{problem}")
@@ -158,17 +170,17 @@ def next_commands(summary: dict[str, Any], options: list[str], storage: str | No
     """List commands to use after a run: show its forecasts, its vectors, make more forecasts, open MLflow."""
     dataset, addresses = summary["dataset"], summary["addresses"]
     program = "dyformer" if storage is None else f"dyformer --storage {shlex.quote(storage)}"
-    columns = "id, partner_id, probability, linked_before"
-    forecasts = f"select {columns} from forecasts where {_keys(addresses['forecasts'])}"  # noqa: S608
-    vectors = f"select id, vector from vectors where {_keys(addresses['vectors'])} limit 10"  # noqa: S608
+    columns, of_dataset = "id, partner_id, probability, linked_before", f"where dataset = '{dataset}'"
+    tables = [f"{kind} where {_keys(addresses[kind])}" for kind in ("forecasts", "vectors")]
     if summary["promotion"]["champion"] is not None:  # settings would make `predict` leave the champion out
+        tables = [f"latest_forecasts {of_dataset}", f"latest_vectors {of_dataset}"]
         options = [text for k, text in enumerate(options) if "--set" not in options[max(0, k - 1) : k + 1]]
     predict = f"{program} predict {dataset} {shlex.join(['--top', '20', *options])}"
     if summary["promotion"]["champion"] is None and "--set" not in options:
         predict = ""  # it would find no champion
     return [
-        f'{program} sql "{forecasts} order by probability desc limit 10"',
-        f'{program} sql "{vectors}"',
+        f'{program} sql "select {columns} from {tables[0]} order by score desc limit 10"',  # noqa: S608
+        f'{program} sql "select id, vector from {tables[1]} limit 10"',  # noqa: S608
         *([predict] if predict else []),
         *_mlflow_commands(summary["tracking"], program),
     ]

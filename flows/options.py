@@ -40,6 +40,7 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
 ]
 LinksName = Literal["all", "new", "repeat"]
+WholeTables = Annotated[bool, typer.Option("--table", help="print all rows of the tables instead of the first five")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 READING_PANEL = "How the log is read (guessed if not given)"

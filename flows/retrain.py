@@ -46,6 +46,7 @@ from flows.tasks.start import Start, start_of, warm
 from flows.tasks.tracking.retraining import track_run
 
 METHOD = "DyFormer"
+FROM_SCRATCH = "trained from scratch, as every `run` does"
 CURVE_STEPS = 5  # newest steps in the baselines' curve
 
 start_task = stored_task(name="choose start")(start_of)
@@ -116,7 +117,7 @@ def retrain(
     summary = {
         "dataset": dataset,
         "counts": {**counts, "snapshots": snapshots},
-        "addresses": {**addresses, **published, "drift": drift},
+        "addresses": {**addresses, **published, "drift": drift, "backtest": backtest},
         "promotion": made.promotion,
         "training": made.training,
         "drift": {**read_drift(drift)[1], "alarm": alarm},
@@ -139,9 +140,7 @@ def _challenged(
     """Train a challenger, compare it with the champion and the baselines, and evaluate it."""
     with _timed(seconds, "train"):
         check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
-        start = (
-            Start(reason="trained from scratch, as requested") if from_scratch else start_task(snapshots, experiment)
-        )
+        start = Start(reason=FROM_SCRATCH) if from_scratch else start_task(snapshots, experiment)
         contender = _trained(snapshots, experiment, seed, start)
     with _timed(seconds, "rank"):
         rankings, promotion = _promoted(snapshots, contender, experiment, seed)

@@ -107,21 +107,22 @@ def retrained(
 
 
 def next_options(context: typer.Context) -> dict[str, Any]:
-    """Return the options of a run that a later command must repeat: `--storage`, `--set` and `--seed`."""
+    """Return the options of a run that a later command must repeat (`--storage`, `--set`, `--seed`), and `--table`."""
     values = context.params
     options = [text for change in values["changes"] or [] for text in ("--set", change)]
     options += ["--seed", str(values["seed"])] if values["seed"] else []
     options += ["--as-of", values["as_of"]] if values["as_of"] else []
-    return {"options": options, "storage": context.find_root().params["storage"]}
+    return {"options": options, "storage": context.find_root().params["storage"], "whole": values["table"]}
 
 
 def print_run(report: str, json_file: Path | None, ingest_seconds: float, next_options: dict[str, Any]) -> None:
-    """Print the scores of a run and the commands that may follow; write everything to the file."""
-    from flows.tasks.report import read_report
+    """Print the verdict and the scores of a run and the commands that may follow; write everything to the file."""
+    from flows.tasks.report import read_report, verdict_of
 
     metrics, summary = read_report(report)
     summary["counts"].pop("changed")  # the flow's value: False, because the command ingested the rows before it
     summary["seconds"]["ingest"] = round(summary["seconds"]["ingest"] + ingest_seconds, 2)
-    print_report(metrics, summary, **next_options)
+    sentences = verdict_of(metrics, summary).sentences
+    print_report(metrics, summary, sentences, **next_options)
     if json_file is not None:
-        write_json(json_file, {**summary, "scores": plain_steps(metrics), "report": report})
+        write_json(json_file, {**summary, "verdict": list(sentences), "scores": plain_steps(metrics), "report": report})

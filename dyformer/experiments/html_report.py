@@ -5,6 +5,7 @@ All texts are escaped, because names and ids come from logs. The page has no scr
 
 import base64
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
@@ -16,12 +17,20 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.query_slices import KNOWN
 from dyformer.evaluation.scored_pairs import SLICES
 from dyformer.evaluation.scored_queries import MIXED
-from dyformer.experiments.plots import comparison_chart, family_heat_map, precision_curve, step_curve
+from dyformer.experiments.plots import (
+    comparison_chart,
+    family_heat_map,
+    precision_curve,
+    reliability_diagram,
+    step_curve,
+)
 from dyformer.experiments.printed import PrintedTable
 from dyformer.experiments.service_plots import drift_curve, ledger_curve
 from dyformer.experiments.tables import order_in_report, printed_tables
+from dyformer.experiments.verdict import Verdict
 
 PLOT_DPI = 110
+HEADING = re.compile('<h2 id="([a-z-]+)">(.*)</h2>')
 INPUTS_TITLE = "Fraction of the gain of the published method's trees, by group of inputs"
 LEDGER = (
     "step",
@@ -48,9 +57,16 @@ PAGE = """<!DOCTYPE html>
 body {{ font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.5rem; }}
 h2 {{ font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #ccc; }}
+.first {{ font-size: 1.2rem; font-weight: 600; }}
+.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .8rem; margin: 1rem 0; }}
+.tiles div {{ border: 1px solid #ccc; border-radius: .4rem; padding: .6rem .8rem; color: #555; }}
+.tiles b {{ display: block; font-size: 1.7rem; line-height: 1.3; color: #1b1b1b; }}
+details {{ margin: .8rem 0; }}
+summary {{ cursor: pointer; color: #225; }}
+p, summary, h1 {{ overflow-wrap: anywhere; }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }}
-caption {{ text-align: left; color: #555; padding-bottom: .4rem; }}
+nav a {{ display: inline-block; margin: .2rem 1.2rem .2rem 0; }}
 th, td {{ padding: .2rem .8rem .2rem 0; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }}
 img {{ max-width: 100%; height: auto; display: block; margin: 1.5rem 0; }}
 </style>
@@ -69,10 +85,12 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
     *,
     counts: Mapping[str, str],
     title: str | None = None,
-    sentences: Sequence[str] = (),
+    verdict: Verdict | None = None,
+    details: Sequence[str] = (),
     links: Mapping[str, pl.DataFrame] | None = None,
     inputs: pl.DataFrame | None = None,
     earlier: pl.DataFrame | None = None,
+    reliability: pl.DataFrame | None = None,
     ledger: pl.DataFrame | None = None,
     drift: pl.DataFrame | None = None,
 ) -> str:
@@ -83,26 +101,61 @@ def html_report(  # noqa: PLR0913, because each part of the page is an argument
         dataset: its name.
         counts: the texts below the outcome, by their name.
         title: name of the page, by default that of the dataset.
-        sentences: the outcome of the run, which stands first.
+        verdict: of the run, which stands first.
+        details: sentences on the decision, which are folded.
         links: tables of forecasts, by title.
         inputs: what each group of inputs gives to the published method.
         earlier: rows of the paper's protocol of more steps, for the curves.
+        reliability: rows of RELIABILITY_SCHEMA, of the published method.
         ledger: what came of the published forecasts, one row a step: step, method, num_pairs, num_came, precision_at_10
             with _low and _high, probability, calibration_error.
         drift: rows of DRIFT_SCHEMA, of which the newest step's are in a table and all in a plot.
     """
-    numbers = PrintedTable("", pl.DataFrame({"": list(counts), "value": list(counts.values())}), [])
+    numbers = PrintedTable(
+        "Rows, snapshots and code", pl.DataFrame({"": list(counts), "value": list(counts.values())}), []
+    )
     forecasts = [PrintedTable(title, frame, []) for title, frame in (links or {}).items()]
     parts = [
-        *(f"<p>{escape(sentence)}</p>" for sentence in sentences),
-        *_table(numbers),
-        *_protocols(metrics, dataset, earlier),
-        *_section("Most probable links", forecasts),
+        *_section("How far the probabilities can be trusted", [], _calibration(reliability)),
         *_section("What came of the published forecasts", *_ledger(ledger)),
         *_section("Drift of the log", *_drift(drift)),
+        *_protocols(metrics, dataset, earlier),
+        *_section("Most probable links", forecasts),
         *_section("What the inputs give", [] if inputs is None else [PrintedTable(INPUTS_TITLE, inputs, [])]),
+        *_section("The data", [numbers]),
     ]
-    return PAGE.format(title=escape(f"{title or dataset}: report"), body="\n".join(parts))
+    first = [*_verdict(verdict), *_folded("How it was decided", (f"<p>{escape(text)}</p>" for text in details))]
+    return PAGE.format(title=escape(f"{title or dataset}: report"), body="\n".join([*first, *_contents(parts), *parts]))
+
+
+def _contents(parts: Iterable[str]) -> Iterator[str]:
+    """Give a list of links to the headings of the page."""
+    headings = [found for part in parts if (found := HEADING.fullmatch(part))]
+    links = "".join(f'<a href="#{found[1]}">{found[2]}</a>' for found in headings)
+    yield f"<nav>{links}</nav>"
+
+
+def _calibration(rows: pl.DataFrame | None) -> Iterator[tuple[str, Figure]]:
+    if rows is not None and (rows["fraction"] > 0).any():
+        yield "Probabilities against the links that came", reliability_diagram(rows)
+
+
+def _verdict(verdict: Verdict | None) -> Iterator[str]:
+    """Give the verdict: its first sentence large, the numbers as tiles, then the other sentences."""
+    if verdict is None:
+        return
+    first, *others = verdict.sentences
+    yield f'<p class="first">{escape(first)}</p>'
+    tiles = (f"<div><b>{escape(text)}</b> {escape(name)}</div>" for name, text in verdict.numbers.items())
+    yield f'<div class="tiles">{"".join(tiles)}</div>'
+    yield from (f"<p>{escape(sentence)}</p>" for sentence in others)
+
+
+def _folded(title: str, parts: Iterable[str]) -> Iterator[str]:
+    """Give elements that are shown once their title is clicked; nothing without an element."""
+    body = "\n".join(parts)
+    if body:
+        yield f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
 def _protocols(metrics: pl.DataFrame, dataset: str, earlier: pl.DataFrame | None) -> Iterator[str]:
@@ -169,22 +222,23 @@ def _num_steps(rows: pl.DataFrame) -> int:
 
 
 def _section(title: str, tables: Sequence[PrintedTable], plots: Iterable[tuple[str, Figure]] = ()) -> Iterator[str]:
-    """Give a heading, tables and plots; nothing where there is no table."""
-    if tables:
-        yield f"<h2>{escape(title)}</h2>"
-        for table in tables:
-            yield from _table(table)
-        for name, plot in plots:
+    """Give a heading, plots, the sentences of the tables, and the tables, folded; nothing where there is neither."""
+    drawn = list(plots)
+    if tables or drawn:
+        yield f'<h2 id="{re.sub(r"[^a-z]+", "-", title.lower())}">{escape(title)}</h2>'
+        yield from (f"<p>{escape(sentence)}</p>" for table in tables for sentence in table.sentences)
+        for name, plot in drawn:
             yield f'<img alt="{escape(name)}" src="data:image/png;base64,{_encoded(plot)}">'
+        for table in tables:
+            yield from _folded(table.title, _table(table))
 
 
 def _table(table: PrintedTable) -> Iterator[str]:
     header = "".join(f"<th>{escape(name)}</th>" for name in table.frame.columns)
-    yield f'<div class="wide"><table><caption>{escape(table.title)}</caption><tr>{header}</tr>'
+    yield f'<div class="wide"><table><tr>{header}</tr>'
     for row in table.frame.iter_rows():
         yield "<tr>" + "".join(f"<td>{escape(_text(value))}</td>" for value in row) + "</tr>"
     yield "</table></div>"
-    yield from (f"<p>{escape(sentence)}</p>" for sentence in table.sentences)
 
 
 def _text(value: object) -> str:

@@ -31,6 +31,15 @@ DARK = 80  # percent; above it the heat map is dark, so that its numbers are whi
 # These colours remain distinguishable for colour-blind readers too (Okabe and Ito, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
+OURS = (
+    "DyFormer",
+    "Forecaster with DyFormer",
+    "Forecaster without vectors",
+    "DyFormer without pre-training",
+    "DyFormer (as published)",
+)
+"""Methods of the package, each with the colour at its position in every plot."""
+
 
 def step_curve(
     metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all", family: str = "random"
@@ -167,7 +176,7 @@ def reliability_diagram(rows: pl.DataFrame) -> Figure:
     for method in came["method"].unique(maintain_order=True):
         line = came.filter(method=method).sort("probability")
         if method in ours:
-            colour = COLOURS[ours.index(method) % len(COLOURS)]
+            colour = _colour(method, ours)
             below = (line["fraction"] - line["low"]).clip(0).to_list()
             above = (line["high"] - line["fraction"]).clip(0).to_list()
             axes.errorbar(
@@ -280,6 +289,12 @@ def _over_seeds(rows: pl.DataFrame, key: str) -> pl.DataFrame:
     return rows.group_by(key).agg(pl.col("value", "low", "high").mean() * 100)
 
 
+def _colour(method: str, ours: Iterable[str]) -> str:
+    """Give a method its colour, which does not depend on its rank; methods of a user's own have the colours left."""
+    own = [title for title in sorted(ours) if title not in OURS]
+    return COLOURS[OURS.index(method) if method in OURS else (len(OURS) + own.index(method)) % len(COLOURS)]
+
+
 def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
     """Give each method its line: ours in colour and in front, baselines grey, the best of them dark."""
     ranked, best = _ranked(rows), rows["best_baseline"].drop_nulls().first()
@@ -288,7 +303,7 @@ def _styles(rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
     styles: dict[str, dict[str, Any]] = {}
     for method in ranked:
         if method in ours:
-            style = {"color": COLOURS[ours.index(method) % len(COLOURS)], "linewidth": 2.2, "zorder": QUIET + 2}
+            style = {"color": _colour(method, ours), "linewidth": 2.2, "zorder": QUIET + 2}
         elif method == best:
             style = {"color": "#404040", "linewidth": 1.8, "zorder": QUIET + 1}
         else:

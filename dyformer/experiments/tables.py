@@ -131,6 +131,8 @@ def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl
         return None
     dataset = main["dataset"][0]
     units, own = units_of(main), cells(table, rows).filter(pl.col(table.main.title).is_not_null()).to_dicts()
+    if not own:  # rows of single steps alone, beside which no mean over steps stands
+        return None
     published = [{"method": method, **values} for method, values in table.published.get(dataset, {}).items()]
 
     def order(row: dict[str, Any]) -> tuple[float, str]:

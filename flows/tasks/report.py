@@ -13,15 +13,17 @@ from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.verdict import Verdict, verdict
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
-from flows.tasks.evaluation.evaluate import measure, read_metrics
+from flows.tasks.evaluation.evaluate import measure, read_beside, read_metrics
 from flows.tasks.finished import planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import (
     MANIFEST,
     ArtifactMissing,
+    manifest,
     names,
     read_bytes,
     read_table,
@@ -32,7 +34,8 @@ from storage.layout import Layout
 from storage.published import complete_rows, ledger
 
 SUMMARY = "summary.json"
-PROBABILITIES = ("calibration_error", "probability_sum", "brier", "confident")
+OF_PUBLISHED = ("precision_at_10", "calibration_error", "probability_sum", "brier", "confident")
+LINK_COLUMNS = ("probability", "score", "linked_before", "reasons")
 NUM_LINKS = 15  # most probable links of each kind on the page
 ROW_COUNTS = ("read", "accepted", "quarantined", "dropped")
 ARTIFACT = re.compile(r"(?:(?:/|s3://).*/)?(\d_[a-z]+/\w+/dataset=[^/\s]+/\S+)")  # an address, relative or full
@@ -55,7 +58,8 @@ def write_report(
 def run_metrics(snapshots: str, rankings: list[str], scores: list[str], published: str | None = None) -> pl.DataFrame:
     """Return the metrics of both protocols as rows of METRICS_SCHEMA; none of a protocol without addresses.
 
-    `published` is the address of the backtest of the method that is published: rows of its probabilities alone.
+    `published` is the address of the backtest of the method that is published: how many of its forecasts came, and its
+    probabilities.
     """
     parts = [pl.DataFrame(schema=METRICS_SCHEMA)]
     for protocol, addresses in ((PREQUENTIAL, rankings), (PAPER, scores)):
@@ -63,7 +67,7 @@ def run_metrics(snapshots: str, rankings: list[str], scores: list[str], publishe
     if published is not None:
         rows = read_metrics(measure(snapshots, FORECASTS, [published]))
         is_step = ~pl.col("step").is_in(["micro", "macro"])
-        parts.append(rows.filter(is_step, pl.col("metric").is_in(PROBABILITIES)))
+        parts.append(rows.filter(is_step, pl.col("metric").is_in(OF_PUBLISHED)))
     return pl.concat(parts)
 
 
@@ -127,11 +131,12 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         opened.dataset,
         counts=texts,
         title=opened.title,
-        sentences=[
+        verdict=verdict_of(rows, summary),
+        details=[
+            drift_line(summary["drift"]),
             promotion_line(summary["promotion"]),
             f"challenger: {summary['training']}",
             reliability_line(rows),
-            drift_line(summary["drift"]),
         ],
         links={
             f"Forecasts for step {step}, {title}": most_probable(opened, read_table(forecasts, table))
@@ -139,9 +144,29 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         },
         inputs=read_table(forecasts, "inputs") if "inputs.parquet" in names(forecasts) else None,
         earlier=pl.concat(earlier) if earlier else None,
+        reliability=_reliability(opened, addresses.get("backtest")),
         ledger=complete_rows(ledger(opened.layout, opened.dataset)),
         drift=read_drift(addresses["drift"])[0],
     )
+
+
+def _reliability(opened: Snapshots, backtest: str | None) -> pl.DataFrame | None:
+    """Return the probabilities of the published method by bin, beside the links that came; None without a backtest."""
+    return None if backtest is None else read_beside(measure(opened.address, FORECASTS, [backtest])).get("reliability")
+
+
+def verdict_of(rows: pl.DataFrame, summary: dict[str, Any]) -> Verdict:
+    """Give the verdict of a run from its metrics and its summary: promotion and addresses."""
+    return verdict(summary["promotion"], rows, forecast_facts(summary["addresses"]["forecasts"]))
+
+
+def forecast_facts(forecasts: str) -> dict[str, Any] | None:
+    """Give step, valid_from, valid_to and the fraction of repeats of stored forecasts; None where there are none."""
+    rows = pl.DataFrame() if manifest(forecasts) is None else read_table(forecasts, "forecasts")
+    if rows.is_empty() or "valid_from" not in rows.columns:  # pruned, or of an earlier version
+        return None
+    repeats = rows["linked_before"].mean()
+    return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | {"repeats": repeats}
 
 
 def most_probable(opened: Snapshots, forecasts: pl.DataFrame) -> pl.DataFrame:
@@ -156,6 +181,8 @@ def most_probable(opened: Snapshots, forecasts: pl.DataFrame) -> pl.DataFrame:
         "source": pl.when(is_swapped).then("partner_id").otherwise("id"),
         "target": pl.when(is_swapped).then("id").otherwise("partner_id"),
     }
-    pairs = forecasts.select(**ends, **{name: pl.col(name) for name in ("probability", "linked_before", "reasons")})
+    pairs = forecasts.select(
+        **ends, **{name: pl.col(name) for name in ("probability", "score", "linked_before", "reasons")}
+    )
     pairs = pairs.unique(["source", "target"], maintain_order=True)
-    return pairs.sort("probability", descending=True, maintain_order=True).head(NUM_LINKS)
+    return pairs.sort("score", descending=True, maintain_order=True).head(NUM_LINKS)

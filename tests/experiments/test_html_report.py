@@ -5,10 +5,13 @@ from html.parser import HTMLParser
 
 import polars as pl
 
+from dyformer.evaluation.forecasts.forecast_rows import RELIABILITY_SCHEMA
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
+from dyformer.experiments.verdict import Verdict
 
-TAGS = set("html head meta title style body h1 h2 p div table caption tr th td img".split())  # noqa: SIM905, as a list it is long
+TAGS = set("html head meta title style body h1 h2 p div b nav a details summary table caption tr th td img".split())  # noqa: SIM905, as a list it is long
+VERDICT = Verdict(sentences=("Ours publishes: it is better.", "It holds."), numbers={"of ten forecasts come": "1.4"})
 EVIL = '<script src="http://x.example/a.js">alert(1)</script>'
 
 
@@ -64,7 +67,7 @@ def ranking(*steps: str) -> pl.DataFrame:
 
 def test_page_has_the_tables_sentences_and_plots_of_both_protocols():
     metrics = pl.concat([ranking("5"), rows("paper", ("5",), ("auc", "random", "all"))])
-    page = Page(html_report(metrics, "mylog", counts={"nodes": "300"}, sentences=["champion: Ours"]))
+    page = Page(html_report(metrics, "mylog", counts={"nodes": "300"}, verdict=VERDICT, details=["champion: Ours"]))
     text = "".join(page.texts)
     for expected in ("nodes", "300", "champion: Ours", "0.800 [0.700, 0.900]", "The best baseline in MRR is L3"):
         assert expected in text
@@ -89,6 +92,31 @@ def test_curves_are_drawn_where_several_steps_were_evaluated():
     assert not curves & set(Page(html_report(without, "mylog", counts={})).plots())
 
 
+def test_the_first_screen_is_the_verdict_then_its_numbers_the_calibration_and_the_contents():
+    reliability = pl.DataFrame(
+        [("Ours", False, 0.0, 0.5, 40, 0.25, 0.2, 0.1, 0.3), ("Ours", False, 0.5, 1.0, 40, 0.75, 0.8, 0.7, 0.9)],
+        schema=RELIABILITY_SCHEMA,
+        orient="row",
+    )
+    page = html_report(ranking("5"), "mylog", counts={}, verdict=VERDICT, details=["why"], reliability=reliability)
+    marks = (
+        *VERDICT.sentences[:1],
+        "1.4",
+        VERDICT.sentences[1],
+        "why",
+        "<nav>",
+        "Probabilities against the links",
+        "MRR",
+    )
+    positions = [page.index(mark) for mark in marks]
+    assert positions == sorted(positions)
+    parsed = Page(page)
+    links = [str(each["href"]) for tag, each in parsed.elements if tag == "a"]
+    assert links == [f"#{each['id']}" for tag, each in parsed.elements if tag == "h2"]
+    assert len(links) == 3
+    assert page.count("<table>") == page.count("</table></div></details>") == 2  # each one folded
+
+
 def test_page_without_a_protocol_has_no_heading_for_it():
     page = html_report(ranking("5"), "mylog", counts={})
     assert "Ranking of the next links" in page
@@ -101,7 +129,14 @@ def test_texts_of_the_log_are_escaped_and_nothing_is_requested():
     metrics = ranking("5").with_columns(
         pl.col("method").replace("L3", EVIL), pl.col("best_baseline").replace("L3", EVIL)
     )
-    page = html_report(metrics, "mylog", counts={EVIL: EVIL}, sentences=[EVIL], links={EVIL: links})
+    page = html_report(
+        metrics,
+        "mylog",
+        counts={EVIL: EVIL},
+        verdict=Verdict(sentences=(EVIL, EVIL), numbers={EVIL: EVIL}),
+        details=[EVIL],
+        links={EVIL: links},
+    )
     parsed = Page(page)
     assert "<script" not in page
     assert {tag for tag, _ in parsed.elements} <= TAGS
@@ -109,6 +144,7 @@ def test_texts_of_the_log_are_escaped_and_nothing_is_requested():
     assert "a&b" in parsed.texts
     assert "0.2500" in parsed.texts
     addresses = [each.get("src") or each.get("href") for _, each in parsed.elements if each.keys() & {"src", "href"}]
+    addresses = [address for address in addresses if not str(address).startswith("#")]  # parts of the page
     assert addresses
     assert all(str(address).startswith("data:image/png;base64,") for address in addresses)
     assert all("url(" not in text and "@import" not in text for text in parsed.texts)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from dyformer.experiments.plots import (
     COLOURS,
     GREY,
+    OURS,
     comparison_chart,
     family_heat_map,
     loss_curve,
@@ -197,6 +198,19 @@ def test_charts_and_curves_of_other_families_and_slices() -> None:
         comparison_chart(one, metric="precision_at_10", slice_name="busiest")
 
 
+def test_a_method_has_its_colour_whoever_is_best_and_whoever_else_is_drawn() -> None:
+    rows = metric_rows().with_columns(is_baseline=pl.lit(value=False))
+    names = {"DyFormer": "DyFormer", "EdgeBank": "Forecaster without vectors"}
+    colours = []
+    for factor in (1.0, 0.1):  # DyFormer first, DyFormer last
+        changed = rows.with_columns(
+            pl.col("method").replace(names), pl.when(method="DyFormer").then(factor).otherwise(0.5) * pl.col("value")
+        )
+        colours.append(colour_of(step_curve(changed), "DyFormer"))
+    alone = colour_of(step_curve(rows.filter(method="DyFormer")), "DyFormer")
+    assert [*colours, alone] == [COLOURS[0]] * 3
+
+
 def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing_came() -> None:
     rows = pl.DataFrame(
         {
@@ -213,7 +227,7 @@ def test_reliability_has_our_methods_in_colour_and_leaves_out_bins_where_nothing
     axes = figure.axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     lines = {tuple(np.asarray(line.get_xdata()).tolist()): line.get_color() for line in axes.lines}
-    assert lines[0.01, 0.5] == COLOURS[0]
+    assert lines[0.01, 0.5] == COLOURS[len(OURS)]  # a method of a user's own has a colour that none of ours has
     assert lines[0.1,] == GREY
     assert axes.get_legend_handles_labels()[1] == ["exact", "Ours"]
     with pytest.raises(ValueError, match="no pair of any bin came"):

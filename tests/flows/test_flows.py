@@ -26,7 +26,7 @@ from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.methods import METHODS
 from flows.console import promotion_line
 from flows.tasks.models import DYFORMER, Contender
-from flows.tasks.report import newest_report, read_report, report_page
+from flows.tasks.report import newest_report, read_report, report_page, verdict_of
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
@@ -173,8 +173,9 @@ def test_outcome_of_the_promotion_is_printed_reported_and_tracked(run: Run, stor
     assert ("note" in outcome) is (not models)
     with get_client(sync_client=True) as client:
         (summary,) = [found for found in client.read_artifacts() if found.key == "summary-mylog"]
-    assert promotion_line(outcome) in str(summary.data)
-    assert "reliability of the probabilities on step 12" in str(summary.data)
+    sentences = verdict_of(*read_report(newest_report("mylog"))).sentences
+    assert title in sentences[0]
+    assert all(sentence in str(summary.data) for sentence in sentences)
 
 
 def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_description(
@@ -201,7 +202,7 @@ def test_a_retraining_is_one_run_with_the_metrics_of_all_methods_and_a_descripti
     assert not [name for name in found.data.metrics if re.match(r"baseline/.*/Forecaster", name)]
     assert len([name for name in found.data.metrics if name.startswith("test/")]) < 60  # MLflow draws a chart for each
     description = found.data.tags["mlflow.note.content"]
-    assert promotion_line(run["promotion"]) in description
+    assert all(sentence in description for sentence in verdict_of(*read_report(newest_report("mylog"))).sentences)
     assert "| method | MRR" in description
     has = {"tags": found.data.tags, "metrics": found.data.metrics}
     for kind, name in (column.split(".", 1) for column in COLUMNS):
@@ -281,10 +282,10 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     assert command("report", "mylog", "--out", str(file)) == 0
     assert str(file) in capsys.readouterr().out
     page = file.read_text()
-    best = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet").sort("probability").tail(1)
+    best = pl.read_parquet(Path(run["addresses"]["forecasts"]) / "forecasts.parquet").sort("score").tail(1)
     reliability = "reliability of the probabilities on step 12, which this forecast had not read: "
     texts = (promotion_line(run["promotion"]), reliability, "1,500 accepted")
-    for text in (best["id"].item(), best["partner_id"].item(), *texts):
+    for text in (best["id"].item(), best["partner_id"].item(), *texts, *run["verdict"]):
         assert html.escape(text) in page
     for plot in ("AUC of each method by family", "Precision of the ten best", "AUC of each step, all links"):
         assert f'alt="{plot}' in page
@@ -298,23 +299,29 @@ def test_report_is_one_page_with_plots_and_forecasts_and_is_tracked(
     assert "no dataset 'other'" in capsys.readouterr().err
 
 
-def test_a_rerun_prints_the_ranking_the_papers_tables_and_then_the_promotion(
+def test_a_rerun_prints_the_verdict_and_then_the_ranking_and_the_papers_tables(
     run: Run, store: Path, capsys: pytest.CaptureFixture[str]
 ):
     log = str(store.parent / "mylog.csv")
     assert command("run", "mylog", "--log", log, *READING, *SETTINGS) == 0
     printed = capsys.readouterr().out
     marks = (
+        *run["verdict"],
+        "drift: ",
         "mylog, prequential protocol",
         "The best baseline in MRR is",
         "mylog, paper protocol",
-        "champion: ",
-        "reliability of the probabilities on step 12",
         "tracked: ",
     )
     found = [printed.index(mark) for mark in marks]
     assert found == sorted(found)
-    assert promotion_line(run["promotion"]) in printed
+    assert "% interval of the difference" not in printed
+    assert "13 more: --table prints all" in printed
+    assert "EdgeBank (ever)" not in printed  # the last row
+    assert command("run", "mylog", "--log", log, "--table", *READING, *SETTINGS) == 0
+    whole = capsys.readouterr().out
+    assert "EdgeBank (ever)" in whole
+    assert "more: --table" not in whole
 
 
 def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.CaptureFixture[str]):
@@ -322,8 +329,8 @@ def test_next_commands_of_a_run_succeed(run: Run, store: Path, capsys: pytest.Ca
     assert command("run", "mylog", "--log", log, *READING, *SETTINGS) == 0
     lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
     assert len(lines) == 5
-    keys = [part for part in run["addresses"]["forecasts"].split("/") if "=" in part]
-    assert all(f"{key} = '{value}'" in lines[0] for key, _, value in (part.partition("=") for part in keys))
+    assert "from latest_forecasts where dataset = 'mylog'" in lines[0]
+    assert "from latest_vectors where dataset = 'mylog'" in lines[1]
     for line in lines[:3]:
         program, *arguments = shlex.split(line)
         assert program == "dyformer"

@@ -29,7 +29,7 @@ def opened(*, directed: bool) -> Snapshots:
 
 def forecasts(*pairs: tuple[int, str, int, str, float]) -> pl.DataFrame:
     frame = pl.DataFrame(pairs, schema=["side", "id", "partner_side", "partner_id", "probability"], orient="row")
-    return frame.with_columns(linked_before=pl.lit(True), reasons=pl.lit(["recency"]))
+    return frame.with_columns(score=pl.col("probability"), linked_before=pl.lit(True), reasons=pl.lit(["recency"]))
 
 
 def test_most_probable_links_hold_each_pair_once():

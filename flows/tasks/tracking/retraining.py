@@ -20,11 +20,12 @@ from dyformer.experiments.plots import loss_curve
 from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.service_plots import drift_curve
 from dyformer.experiments.tables import run_tables
-from flows.console import promotion_line, reliability_line
+from dyformer.experiments.verdict import verdict
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import measure, read_metrics
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
+from flows.tasks.report import forecast_facts
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.spaces import OWN, read_rotation, space_record, unrotated_vectors
 from flows.tasks.tracking.content import (
@@ -127,7 +128,9 @@ def track_run(
         _track_space(run, opened, made["vectors"])
         _attach(run, made)
         aliases = aliases_of(opened, contender, promotion, made["forecasts"])
-        version = register(run, opened, published, made, aliases, _description(opened, promotion, table))
+        version = register(
+            run, opened, published, made, aliases, _description(opened, promotion, table, made["forecasts"])
+        )
     return outcome(tracker, run, version)
 
 
@@ -152,9 +155,10 @@ def _of_others(table: pl.DataFrame, own: set[str]) -> dict[str, float]:
     }
 
 
-def _description(opened: Snapshots, promotion: dict[str, Any], table: pl.DataFrame) -> str:
-    """Write as Markdown what a reader of the run's page looks for first: the outcome, the reason, the best methods."""
-    lines = [f"**{promotion_line(promotion)}**", reliability_line(table)]
+def _description(opened: Snapshots, promotion: dict[str, Any], table: pl.DataFrame, forecasts: str) -> str:
+    """Write as Markdown what a reader of the run's page looks for first: the verdict, and the best methods."""
+    first, *others = verdict(promotion, table, forecast_facts(forecasts)).sentences
+    lines = [f"**{first}**", *others]
     for printed in run_tables(table, opened.dataset)[:1]:
         rows = markdown_rows(printed.frame.head(NUM_DESCRIBED))
         lines += [printed.title, "\n".join(rows), *printed.sentences]

@@ -1,0 +1,179 @@
+"""The outcome of a run, as plain values -> the verdict in plain words, which stands before every table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from dyformer.evaluation.config import METRIC_TITLES
+from dyformer.evaluation.costs import is_simple
+from dyformer.evaluation.promotion import MIN_QUERIES
+
+NOT_KNOWN = "not known"
+TRUSTED = 0.02  # calibration errors up to it are small
+CARE = 0.05  # larger ones are large
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Sentences, the most important first, and four numbers as texts by their names."""
+
+    sentences: tuple[str, ...]
+    numbers: Mapping[str, str]
+
+
+def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mapping[str, Any] | None = None) -> Verdict:
+    """Say who publishes and why, how good that is, how far it can be trusted, and for which dates it holds.
+
+    Args:
+        promotion: the outcome of a promotion: champion and previous (title, models), promoted, reason, compared,
+            difference, metric, num_queries, tied, gain, vectors.
+        metrics: rows of METRICS_SCHEMA; those of the protocol `forecasts` are of the published method on the newest
+            step, which its forecast had not read.
+        forecast: of what is published: step, valid_from, valid_to (None where there is no such time), repeats (the
+            fraction of the forecasts that repeat an earlier link); None where nothing is.
+    """
+    measured = {row["metric"]: row for row in metrics.filter(protocol="forecasts", slice="all").to_dicts()}
+    sentences = [
+        _publisher(promotion),
+        _gain(promotion),
+        _vectors(promotion),
+        _hits(measured),
+        _trust(measured),
+        *([] if forecast is None else [_dates(forecast), _repeats(forecast)]),
+    ]
+    numbers = {
+        "better than the best simple method": _relative(promotion.get("gain")),
+        "of ten forecasts come": _number(measured, "precision_at_10", "{:.1f}", 10),
+        "mean error of the probabilities": _number(measured, "calibration_error", "{:.1f} points", 100),
+        "added by the vectors": _relative(promotion.get("vectors")),
+    }
+    return Verdict(sentences=tuple(filter(None, sentences)), numbers=numbers)
+
+
+def in_words(difference: list[float] | None) -> str:
+    """Write the sign of an interval (low, mean, high): "clearly better", "not clearly better" or the like."""
+    if difference is None:
+        return "too few to say"
+    low, mean, high = difference
+    side = "better" if mean >= 0 else "worse"
+    return f"clearly {side}" if low > 0 or high < 0 else f"not clearly {side}"
+
+
+def _publisher(promotion: Mapping[str, Any]) -> str:
+    champion, previous = promotion["champion"], promotion["previous"]
+    if champion is None:
+        return f"Nobody is champion yet: {promotion['reason']}."
+    title = champion["title"]
+    if champion == previous:
+        return f"{title} publishes, as before: {_why_it_stays(promotion)}."
+    before = "" if previous is None else f", instead of {_named(previous, title)}"
+    return f"{title} publishes{before}: {_why_it_came(promotion)}."
+
+
+def _named(previous: Mapping[str, Any], title: str) -> str:
+    return f"{previous['title']} with older weights" if previous["title"] == title else previous["title"]
+
+
+def _why_it_stays(promotion: Mapping[str, Any]) -> str:
+    compared = promotion.get("compared")
+    if promotion.get("difference") is None or compared is None:
+        return promotion["reason"]
+    return f"the newly trained {compared[0]} is {in_words(promotion['difference'])}" + (
+        ", but not in all kinds of links" if promotion["difference"][0] > 0 else ""
+    )
+
+
+def _why_it_came(promotion: Mapping[str, Any]) -> str:
+    if promotion.get("tied") is not None:
+        return f"it is as good as {promotion['tied']} and costs less"
+    if promotion["previous"] is None and promotion["promoted"]:
+        return "this log had no champion, and no method is clearly better"
+    if promotion.get("difference") is None or promotion.get("compared") is None:
+        return promotion["reason"]
+    return f"it is {in_words(promotion['difference'])} than {promotion['compared'][1]} on the newest window"
+
+
+def _gain(promotion: Mapping[str, Any]) -> str:
+    gain, number = promotion.get("gain"), promotion.get("num_queries")
+    if gain is None:
+        if promotion["champion"] is None or number is None:
+            return f"How good it is cannot be said: fewer than {MIN_QUERIES} links of the newest window can be ranked."
+        is_best = is_simple(promotion["champion"]["title"])
+        return "It is the best of the simple methods itself." if is_best else ""  # an earlier version recorded no gain
+    title = METRIC_TITLES[promotion["metric"]]
+    percent = abs(_percent(gain))
+    side = "better" if gain["value"] >= gain["other_value"] else "worse"
+    return (
+        f"It ranks the links of the newest window {percent:.0f} % {side} than the best simple method, {gain['other']}:"
+        f" {title} {gain['value']:.3f} to {gain['other_value']:.3f}, {in_words(gain['difference'])}, over"
+        f" {gain['num_queries']:,} links."
+    )
+
+
+def _vectors(promotion: Mapping[str, Any]) -> str:
+    vectors = promotion.get("vectors")
+    if vectors is None:
+        return ""
+    words, title = in_words(vectors["difference"]), METRIC_TITLES[promotion["metric"]]
+    numbers = f"{title} {vectors['value']:.3f} with them, {vectors['other_value']:.3f} without"
+    if words == "clearly better":
+        return f"The vectors add {_percent(vectors):.0f} %, clearly: {numbers}."
+    if words == "clearly worse":
+        return f"The vectors harm, clearly: {numbers}."
+    return f"The vectors add nothing clear: {numbers}."
+
+
+def _hits(measured: Mapping[str, Mapping[str, Any]]) -> str:
+    row = measured.get("precision_at_10")
+    if row is None or row["value"] is None:
+        return "How many forecasts come is not known: the newest window could not be forecast before it came."
+    between = "" if row["low"] is None else f" (95 % interval {10 * row['low']:.1f} to {10 * row['high']:.1f})"
+    return (
+        f"Of ten forecasts {10 * row['value']:.1f} come{between}: so many of each node's ten best partners came in the"
+        " newest window, which these forecasts had not read."
+    )
+
+
+def _trust(measured: Mapping[str, Mapping[str, Any]]) -> str:
+    row, total = measured.get("calibration_error"), measured.get("probability_sum", {}).get("value")
+    if row is None:
+        return ""
+    error = row["value"]
+    words = "can be trusted" if error <= TRUSTED else "are rough" if error <= CARE else "cannot be trusted"
+    reach = "" if total is None else f", and they add up to {100 * total:.0f} % of the links that came"
+    return f"Its probabilities {words}: they are off by {100 * error:.1f} points on average{reach}."
+
+
+def _dates(forecast: Mapping[str, Any]) -> str:
+    start, end = forecast["valid_from"], forecast["valid_to"]
+    if start is None:
+        return f"The forecasts are for step {forecast['step']}: this log has integer steps, and no dates."
+    if end is None:
+        return (
+            f"The forecasts hold from {start:%Y-%m-%d %H:%M} UTC and have no horizon in time, because the windows have"
+            " equal counts of rows: they are for the next window, however long it takes."
+        )
+    return f"The forecasts hold from {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC."
+
+
+def _repeats(forecast: Mapping[str, Any]) -> str:
+    if forecast["repeats"] is None:
+        return ""
+    fraction = f"{100 * forecast['repeats']:.0f} %"
+    return f"{fraction} of them repeat an earlier link; `latest_forecasts_new` has the new links alone."
+
+
+def _percent(gain: Mapping[str, Any]) -> float:
+    other = gain["other_value"]
+    return 100 * (gain["value"] - other) / other if other else 0.0
+
+
+def _relative(gain: Mapping[str, Any] | None) -> str:
+    return NOT_KNOWN if gain is None else f"{_percent(gain):+.0f} %"
+
+
+def _number(measured: Mapping[str, Mapping[str, Any]], metric: str, form: str, scale: float) -> str:
+    value = measured.get(metric, {}).get("value")
+    return NOT_KNOWN if value is None else form.format(scale * value)

@@ -1,0 +1,179 @@
+"""The verdict of planted outcomes: who publishes and why, in words without hashes and levels of tests."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.experiments.verdict import NOT_KNOWN, in_words, verdict
+
+WITH = {"title": "Forecaster with DyFormer", "models": ["a"]}
+OLDER = {**WITH, "models": ["b"]}
+WITHOUT = {"title": "Forecaster without vectors", "models": []}
+GAIN = {
+    "method": WITH["title"],
+    "value": 0.3,
+    "other": "Contact recency",
+    "other_value": 0.25,
+    "difference": [0.02, 0.05, 0.08],
+    "num_queries": 1076,
+}
+VECTORS = {**GAIN, "other": WITHOUT["title"], "other_value": 0.299, "difference": [-0.01, 0.001, 0.012]}
+OUTCOME: dict[str, Any] = {
+    "promoted": True,
+    "champion": WITH,
+    "previous": None,
+    "difference": [-0.0199, 0.0, 0.0199],
+    "compared": [WITH["title"], WITHOUT["title"]],
+    "metric": "mrr",
+    "num_queries": 1076,
+    "level": 0.998438,
+    "reason": "the 99.8438 % interval of the difference in MRR does not lie above 0",
+    "tied": None,
+    "gain": GAIN,
+    "vectors": VECTORS,
+}
+START, END = datetime.fromisoformat("2024-03-25"), datetime.fromisoformat("2024-04-01")
+FORECAST = {"step": 13, "valid_from": START, "valid_to": END, "repeats": 0.54}
+NO_ROWS = pl.DataFrame(schema=METRICS_SCHEMA)
+
+
+def measured(**values: float) -> pl.DataFrame:
+    about = {"protocol": "forecasts", "slice": "all", "step": "12", "method": WITH["title"], "num_pairs": 2970}
+    rows = [{**about, "metric": name, "value": value, "low": 0.1, "high": 0.2} for name, value in values.items()]
+    return pl.DataFrame(rows, schema=METRICS_SCHEMA)
+
+
+MEASURED = measured(precision_at_10=0.139, calibration_error=0.0101, probability_sum=0.97)
+
+
+def text_of(changes: dict[str, Any], metrics: pl.DataFrame = MEASURED, forecast: dict | None = FORECAST) -> str:
+    return "\n".join(verdict({**OUTCOME, **changes}, metrics, forecast).sentences)
+
+
+def test_the_verdict_says_all_that_a_reader_looks_for():
+    assert verdict(OUTCOME, MEASURED, FORECAST).sentences == (
+        "Forecaster with DyFormer publishes: this log had no champion, and no method is clearly better.",
+        (
+            "It ranks the links of the newest window 20 % better than the best simple method, Contact recency: MRR"
+            " 0.300 to 0.250, clearly better, over 1,076 links."
+        ),
+        "The vectors add nothing clear: MRR 0.300 with them, 0.299 without.",
+        (
+            "Of ten forecasts 1.4 come (95 % interval 1.0 to 2.0): so many of each node's ten best partners came in the"
+            " newest window, which these forecasts had not read."
+        ),
+        (
+            "Its probabilities can be trusted: they are off by 1.0 points on average, and they add up to 97 % of the"
+            " links that came."
+        ),
+        "The forecasts hold from 2024-03-25 00:00 to 2024-04-01 00:00 UTC.",
+        "54 % of them repeat an earlier link; `latest_forecasts_new` has the new links alone.",
+    )
+    assert dict(verdict(OUTCOME, MEASURED, FORECAST).numbers) == {
+        "better than the best simple method": "+20 %",
+        "of ten forecasts come": "1.4",
+        "mean error of the probabilities": "1.0 points",
+        "added by the vectors": "+0 %",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"champion": WITHOUT, "promoted": False, "tied": WITH["title"]},
+            "as good as Forecaster with DyFormer and costs",
+        ),
+        (
+            {"previous": OLDER, "difference": [0.01, 0.02, 0.03]},
+            "publishes, instead of Forecaster with DyFormer with older weights: it is clearly better than",
+        ),
+        (
+            {"champion": OLDER, "previous": OLDER, "promoted": False, "difference": [-0.02, -0.01, 0.01]},
+            "publishes, as before: the newly trained Forecaster with DyFormer is not clearly worse",
+        ),
+        (
+            {"champion": OLDER, "previous": OLDER, "promoted": False, "difference": [0.01, 0.02, 0.03]},
+            "is clearly better, but not in all kinds of links",
+        ),
+        (
+            {"champion": OLDER, "previous": OLDER, "promoted": False, "difference": None, "reason": "no weights"},
+            "as before: no weights",
+        ),
+        (
+            {"champion": WITHOUT, "previous": WITH, "promoted": False, "difference": [0.1, 0.2, 0.3]}
+            | {"compared": [WITHOUT["title"], WITH["title"]]},
+            "publishes, instead of Forecaster with DyFormer: it is clearly better than Forecaster with DyFormer",
+        ),
+        ({"champion": None, "difference": None, "reason": "step 5 cannot be ranked"}, "yet: step 5 cannot be ranked."),
+    ],
+)
+def test_who_publishes_and_why(changes: dict[str, Any], words: str):
+    assert words in text_of(changes).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        ([0.01, 0.02, 0.03], "clearly better"),
+        ([-0.03, -0.02, -0.01], "clearly worse"),
+        ([-0.01, 0.02, 0.05], "not clearly better"),
+        ([-0.05, -0.02, 0.01], "not clearly worse"),
+        ([0.0, 0.02, 0.04], "not clearly better"),
+        (None, "too few to say"),
+    ],
+)
+def test_an_interval_is_written_by_its_sign(difference: list[float] | None, words: str):
+    assert in_words(difference) == words
+
+
+def test_vectors_that_add_or_harm_are_said_to():
+    assert "The vectors add 20 %, clearly" in text_of({"vectors": GAIN})
+    assert "The vectors harm, clearly" in text_of({"vectors": {**VECTORS, "difference": [-0.3, -0.2, -0.1]}})
+    assert "vectors" not in text_of({"vectors": None, "champion": {"title": "L3", "models": []}})
+
+
+def test_a_champion_that_is_a_simple_method_is_compared_with_none():
+    simple = {"gain": None, "champion": {"title": "Contact recency", "models": []}}
+    assert "It is the best of the simple methods itself." in text_of(simple)
+    assert "simple" not in text_of({"gain": None})  # an outcome of an earlier version
+    assert "5 % worse than" in text_of({"gain": {**GAIN, "value": 0.2375, "difference": [-0.1, -0.0125, 0.1]}})
+
+
+def test_with_few_links_nothing_is_said_of_how_good_it_is():
+    few = text_of({"gain": None, "vectors": None, "num_queries": None, "difference": None, "compared": None})
+    assert "cannot be said: fewer than 20 links" in few
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(0.02, "can be trusted"), (0.05, "are rough"), (0.051, "cannot be trusted")]
+)
+def test_calibration_is_in_words(error: float, words: str):
+    metrics = measured(calibration_error=error)
+    assert f"Its probabilities {words}: they are off by {100 * error:.1f} points on average." in text_of({}, metrics)
+
+
+def test_what_is_not_known_is_said():
+    unknown = verdict({**OUTCOME, "gain": None, "vectors": None}, NO_ROWS)
+    assert set(unknown.numbers.values()) == {NOT_KNOWN}
+    assert "How many forecasts come is not known" in unknown.sentences[2]
+    assert len(unknown.sentences) == 3
+
+
+def test_a_log_without_dates_or_horizon_has_a_line_that_says_so():
+    assert "have no horizon in time, because the windows have equal counts" in text_of(
+        {}, forecast={**FORECAST, "valid_to": None}
+    )
+    assert "for step 13: this log has integer steps" in text_of(
+        {}, forecast={**FORECAST, "valid_from": None, "valid_to": None}
+    )
+
+
+def test_no_number_of_a_test_and_no_hash_is_on_the_first_screen():
+    """A level such as 99.8438 %, or a digest."""
+    text = text_of({"previous": OLDER, "difference": [0.01, 0.02, 0.03]})
+    assert not re.search(r"\d\.\d{3,} %|[0-9a-f]{12}", text)

@@ -1,0 +1,75 @@
+"""The report in Chromium, wide and narrow: nothing leaves the page, is cut, or lies over something else."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from browser import browser
+
+from dyformer.evaluation.rows import METRICS_SCHEMA
+from dyformer.experiments.html_report import html_report
+from dyformer.experiments.verdict import Verdict
+
+pytestmark = pytest.mark.stack
+
+METHODS = ("Forecaster with DyFormer", "Forecaster without vectors", "Logistic regression on pair features", "L3")
+VERDICT = Verdict(
+    sentences=("Forecaster without vectors publishes: it is as good as Forecaster with DyFormer and costs less.", "It"),
+    numbers={
+        "better than the best simple method": "+18 %",
+        "of ten forecasts come": "not known",
+        "mean error of the probabilities": "10.0 points",
+        "added by the vectors": "not known",
+    },
+)
+OUTSIDE = """[...document.querySelectorAll('h1, h2, p, img, nav a, .tiles div, .tiles b, summary')].filter(each => {
+    const box = each.getBoundingClientRect();
+    return box.left < 0 || box.right > innerWidth || each.scrollWidth > Math.ceil(box.width) + 1;
+}).map(each => each.tagName + ' ' + each.textContent)"""
+OVERLAPS = """(() => {
+    const boxes = [...document.querySelectorAll('h1, h2, p, img, nav a, .tiles div, summary')]
+        .filter(each => !each.closest('details:not([open]) > :not(summary)'))
+        .map(each => [each, each.getBoundingClientRect()]);
+    return boxes.flatMap(([one, a], k) => boxes.slice(k + 1).filter(([other, b]) =>
+        Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1
+    ).map(([other, b]) => one.textContent + ' | ' + other.textContent));
+})()"""
+
+
+def page() -> str:
+    rows = [
+        {"dataset": "mylog", "protocol": "prequential", "method": method, "seed": 0, "step": step, "metric": "mrr"}
+        | {"family": "mixed", "slice": "known", "value": 0.3 - number / 20, "num_pairs": 900, "low": 0.1, "high": 0.4}
+        | {"is_baseline": number > 1, "best_baseline": METHODS[2]}
+        for number, method in enumerate(METHODS)
+        for step in ("12", "macro")
+    ]
+    log = {"dataset": "mylog", "protocol": "prequential", "method": "-", "step": "micro", "value": 0.5}
+    rows += [{**log, "metric": name} for name in ("coverage", "repeat_rate")]
+    link = {"source": ["a" * 90], "target": ["b"], "probability": [0.5], "reasons": [["many contacts"] * 3]}
+    return html_report(
+        pl.DataFrame(rows, schema=METRICS_SCHEMA),
+        "mylog",
+        title=f"{'a_long_name_of_a_log' * 4} v1 step 12",
+        counts={"rows": "1,500 accepted", "code": "f" * 64},
+        verdict=VERDICT,
+        details=["Decided."],
+        links={"Forecasts for step 13": pl.DataFrame(link)},
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("is_open", [False, True], ids=["folded", "open"])
+def test_nothing_is_cut_or_lies_over_something_else(tmp_path: Path, width: int, is_open: bool):
+    file = tmp_path / "report.html"
+    file.write_text(page())
+    with browser(tmp_path / "profile") as tab:
+        tab.size(width, 900)
+        tab.open(file.as_uri(), "publishes", "Ranking of the next links")
+        if is_open:
+            tab.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert tab.run("document.documentElement.scrollWidth") <= width
+        assert tab.run(OUTSIDE) == []
+        assert tab.run(OVERLAPS) == []
+        assert tab.run("[...document.images].every(each => each.naturalWidth > 0)")
