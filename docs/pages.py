@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = """# Every setting
 
 A setting is changed with `--set name=value` on the command line, with `settings={"name": value}` in Python, and with
-`changes` as a parameter of a deployment. A misspelt name is refused with the allowed ones. `--set pretrain=none` leaves
-pre-training out. `dyformer settings` prints the same table.
+`changes` as a parameter of a deployment. A misspelt name is refused with the three nearest ones. `--set pretrain=none`
+leaves pre-training out. `dyformer settings` prints the same table.
 
 This page is made from the code when the site is built.
 """

@@ -42,6 +42,7 @@ Part = TypeVar("Part")
 _WORDS = {"none": None, "null": None, "true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+NUM_NEAR = 3  # names of settings in the error of a misspelt one
 
 
 class UnknownSetting(ValueError):
@@ -258,9 +259,8 @@ def _replaced(owner: Part, prefix: str, values: dict[str, Any]) -> Part:
 def _unknown(name: str) -> UnknownSetting:
     if name in RENAMED_SETTINGS:
         return UnknownSetting(f"the setting {name} is now called {RENAMED_SETTINGS[name]}")
-    near = get_close_matches(name, _names(), n=1, cutoff=0.6)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return UnknownSetting(f"there is no setting {name!r}.{hint} Allowed: {', '.join(_names())}")
+    near = ", ".join(get_close_matches(name, _names(), n=NUM_NEAR, cutoff=0))
+    return UnknownSetting(f"there is no setting {name!r}; the nearest are {near}; `dyformer settings` lists all")
 
 
 def _kind(field: FieldInfo) -> str:

@@ -191,7 +191,7 @@ def test_wrong_methods_settings_and_steps_are_refused(graph: Graph) -> None:
         dyformer.evaluate(graph, ["nonsense"], steps=[12])
     with pytest.raises(ValueError, match="this method scores pairs without vectors"):
         dyformer.fit(graph, "L3").vectors()
-    with pytest.raises(ValueError, match=r"Did you mean model\.num_layers"):
+    with pytest.raises(ValueError, match=r"the nearest are model\.num_layers"):
         dyformer.fit(graph, settings={"model.num_layer": 3})
     with pytest.raises(ValueError, match="expected at least 3"):
         dyformer.fit(graph, until=2)

@@ -100,10 +100,13 @@ def test_a_warm_start_needs_models_of_equal_shape() -> None:
 
 
 @pytest.mark.parametrize("name", ["graph.max_distanc", "model", "modle.width", "graph.", ".width", "", "graph.a.b"])
-def test_unknown_name_is_refused_with_the_allowed_ones(name: str) -> None:
+def test_unknown_name_is_refused_with_the_three_nearest_ones(name: str) -> None:
     with pytest.raises(UnknownSetting) as error:
         Experiment().changed({name: 3})
-    assert "graph.max_distance, graph.teleport" in str(error.value)
+    start, _, rest = str(error.value).partition("; the nearest are ")
+    near, _, end = rest.partition("; ")
+    assert (start, end) == (f"there is no setting {name!r}", "`dyformer settings` lists all")
+    assert len(set(near.split(", ")) & {setting.name for setting in settings_table()}) == 3
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
@@ -114,7 +117,7 @@ def test_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
 
 
 def test_near_name_is_proposed() -> None:
-    with pytest.raises(UnknownSetting, match=r"Did you mean graph\.max_distance\?"):
+    with pytest.raises(UnknownSetting, match=r"the nearest are graph\.max_distance, "):
         Experiment().changed({"graph.max_distanc": 3})
 
 
@@ -216,7 +219,7 @@ def test_a_misspelt_setting_is_refused_within_a_second_without_the_libraries_tha
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)  # other processes add none
         assert done.returncode == 1
-        assert "Did you mean model.num_layers?" in done.stderr
+        assert "the nearest are model.num_layers, " in done.stderr
         imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import")}
         assert not imported & {"torch", "sklearn", "polars", "pyarrow", "numpy", "scipy", "prefect", "mlflow"}
     assert min(seconds) < 1

@@ -160,8 +160,8 @@ def test_calibration_is_in_words(error: float, words: str):
 def test_what_is_not_known_is_said():
     unknown = verdict({**OUTCOME, "gain": None, "vectors": None}, NO_ROWS)
     assert set(unknown.numbers.values()) == {NOT_KNOWN}
-    assert "How many forecasts come is not known" in unknown.sentences[2]
-    assert len(unknown.sentences) == 3
+    assert "How many forecasts come is not known" in unknown.sentences[1]
+    assert len(unknown.sentences) == 2
 
 
 def test_a_log_without_dates_or_horizon_has_a_line_that_says_so():

@@ -80,7 +80,7 @@ def contents(store: Path) -> dict[str, bytes | None]:
     [
         (("--help",), 0, "Usage: dyformer"),
         (("--version",), 0, f"dyformer {version('dyformer')}"),
-        (("run", "uci", "--set", "model.num_layer=3"), 1, "Did you mean model.num_layers?"),
+        (("run", "uci", "--set", "model.num_layer=3"), 1, "the nearest are model.num_layers,"),
         (("run", "uci", "--set", "model.width=none"), 1, "model.width: expected int"),
         (("benchmark", "uci", "--methods", "l3,adamic-ader"), 1, "Did you mean Adamic-Adar?"),
     ],
