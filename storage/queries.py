@@ -14,7 +14,8 @@ import polars as pl
 from storage import files
 from storage.artifacts.artifact import MANIFEST, names, scan_table
 from storage.artifacts.unfinished import without_manifest
-from storage.checksums import Damaged, link_in, read_record
+from storage.checksums import Damaged, link_in
+from storage.events.declarations import declaration
 from storage.events.rows import NODE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS
 from storage.events.table import DatasetNotIngested, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
@@ -240,8 +241,7 @@ def _dated(layout: Layout, dataset: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     times = [name for name in TIMES if schema.get(name) == pl.Int64]
     if not times:
         return rows
-    declared = read_record(layout.declaration(dataset), f"`dyformer verify {dataset}` says what to do") or {}
-    if declared.get("time_unit") != "step":
+    if (declaration(layout, dataset) or {}).get("time_unit") != "step":
         return rows.with_columns(pl.col(times).cast(TIMESTAMP))
     return rows.with_columns(
         *(pl.col(name).alias(f"{name}_step") for name in times),

@@ -171,7 +171,8 @@ def test_a_forecaster_that_another_thread_takes_is_fitted_anew(monkeypatch):
     monkeypatch.setattr(forecaster, "_FITTED", TakenMeanwhile())
     steps = labelled(directed=True)
     first, again = (Forecaster(seed=seed).fitted(steps) for seed in (0, 0))
-    assert [head.text for head in first.heads[1:]] == [head.text for head in again.heads[1:]]
+    texts = [[head.text for head in fitted.heads if isinstance(head, TreesHead)] for fitted in (first, again)]
+    assert texts[0] == texts[1] != []
 
 
 def test_a_process_keeps_some_forecasters_alone(monkeypatch):

@@ -40,7 +40,8 @@ def test_contributions_add_up_to_the_output_less_the_mean_of_the_roots(zero_as_m
     paths = paths_of(booster.model_to_string())
     divided_RF = path_contributions(paths, row_RF)
     roots = paths.value_N[paths.first_node_T].sum()
-    assert np.allclose(divided_RF.sum(axis=1) + roots, booster.predict(row_RF, raw_score=True), atol=1e-5)
+    output_R = np.asarray(booster.predict(row_RF, raw_score=True))
+    assert np.allclose(divided_RF.sum(axis=1) + roots, output_R, atol=1e-5)
     assert np.abs(divided_RF[:, 0]).sum() > 10 * np.abs(divided_RF[:, 3]).sum()  # the label does not depend on 3
 
 

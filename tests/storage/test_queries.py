@@ -35,6 +35,7 @@ READ = ReadResult(
 def layout(tmp_path: Path) -> Layout:
     layout = Layout(str(tmp_path / "seed=trap"))
     for dataset in ("chat", "2024"):
+        write_record(layout.declaration(dataset), {"dataset": dataset, "time_unit": "s"})
         append(layout, dataset, READ, f"sha-{dataset}")
     for until in (3, 4):
         address = layout.artifact("pagerank", "chat", version=1, until=until, settings="123456789012")
@@ -205,3 +206,9 @@ def test_files_of_a_user_among_artifacts_are_no_views(layout: Layout):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"mine")
     assert query(layout, "select count(*) from pagerank").item() == 2
+
+
+def test_times_of_a_log_whose_declaration_is_lost_are_not_guessed(layout: Layout):
+    Path(layout.declaration("chat")).unlink()
+    with pytest.raises(Damaged, match="declaration"):
+        query(layout, "select max(time) from events")
