@@ -283,7 +283,7 @@ def checked_method(name: str, found: Any, kinds: tuple[type, ...] = USUAL_KINDS)
     """Return a user's method, made without arguments if it is a class. Raises UnknownMethod for one of no such kind."""
     calls = [CALLS[kind] for kind in CALLS if kind in kinds]
     expected = f"expected a class (or an object) with {', or with '.join(words for *_, words in calls)}"
-    if found in CALLS:
+    if any(found is kind for kind in CALLS):  # not "in", as a method may have no hash
         raise UnknownMethod(f"{name}: {expected}; found the interface itself")
     method = _instance(name, found)
     for function, num_arguments, named, _ in calls:

@@ -173,7 +173,10 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown dataset": (("run", "ucy"), ("'ucy'", "uci", "--log")),
     "no such log to predict": (("predict", "ucy"), ("'ucy'", "dyformer ingest")),
     "name that is not allowed": (("ingest", "../up", *OWN[1:], "good.csv"), ("'../up'", "letters")),
-    "unknown setting": (("run", *OWN, "good.csv", "--set", "model.nope=1"), ("'model.nope'", "model.width")),
+    "unknown setting": (
+        ("run", *OWN, "good.csv", "--set", "model.nope=1"),
+        ("'model.nope'", "the nearest are model.", "dyformer settings"),
+    ),
     "mistyped setting": (("run", *OWN, "good.csv", "--set", "model.width=abc"), ("model.width", "int", "'abc'")),
     "setting that does not fit another": (
         ("run", *OWN, "good.csv", "--set", "model.width=30", "--set", "model.num_heads=4"),

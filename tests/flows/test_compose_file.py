@@ -124,7 +124,10 @@ def test_every_setting_that_the_docs_name_reaches_the_workers(compose: dict[str,
     named = {name for page in (ROOT / "docs").glob("*.md") for name in re.findall(r"DYFORMER_\w+", page.read_text())}
     assert {"DYFORMER_ALARM_WEBHOOK", "DYFORMER_MEMORY", "DYFORMER_MAX_LINE_BYTES"} < named
     for name in ("worker-cpu", "worker-gpu"):
-        assert named - compose["services"][name]["environment"].keys() == {"DYFORMER_DEPLOYMENTS"}  # of `deploy`
+        assert named - compose["services"][name]["environment"].keys() == {
+            "DYFORMER_DEPLOYMENTS",  # of `deploy`
+            *("DYFORMER_SERVE_URL", "DYFORMER_SERVE_LOGIN"),  # which `serve` writes for its clients
+        }
 
 
 def test_an_optional_setting_is_empty_by_default_which_is_as_if_it_were_not_set(

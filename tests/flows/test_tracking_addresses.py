@@ -38,7 +38,7 @@ def tracked(layout: Layout, **changes: object) -> dict[str, Any]:
 def commands(tracking: dict[str, Any]) -> list[str]:
     addresses = {"forecasts": "/store/dataset=uci", "vectors": "/store/dataset=uci"}
     summary = {"dataset": "uci", "addresses": addresses, "tracking": tracking, "promotion": {"champion": None}}
-    return next_commands(summary, [], None)[3:]
+    return next_commands(summary, [], None)[2:]  # after those of forecasts and vectors
 
 
 def test_next_command_opens_the_page_of_the_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

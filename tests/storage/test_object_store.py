@@ -228,6 +228,7 @@ def test_a_checkpoint_is_replaced(layout: Layout):
 
 
 def test_the_views_have_the_rows_of_the_object_store(layout: Layout):
+    declare(layout, "chat", {"window": "7d", "time_unit": "s"})
     append(layout, "chat", FIRST, "sha-1")
     address = layout.artifact("pagerank", "chat", version=1, until=3, settings="123")
     lineage = Lineage(kind="pagerank", dataset="chat", table_version=1)

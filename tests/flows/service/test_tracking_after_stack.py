@@ -10,9 +10,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from free_ports import free_port
 
 from flows.service import stack
+from flows.service.listening import listening, port_of
 from flows.service.login import MLFLOW
 from flows.service.processes import end_marked
 from storage.layout import Layout
@@ -34,12 +34,13 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Call
 @contextmanager
 def mlflow_server(layout: Layout) -> Iterator[str]:
     """Start MLflow's server as `dyformer up` does, and point this process to it."""
-    addresses = stack._addresses({"prefect": 1, "mlflow": free_port()})
     mark = uuid.uuid4().hex
     with pytest.MonkeyPatch.context() as patch, ExitStack() as ending:
+        listeners = {name: ending.enter_context(listening(stack.HOST, 0)) for name in stack.USUAL_PORTS}
+        addresses = stack._addresses({name: port_of(listener) for name, listener in listeners.items()})
         for name, value in stack._variables_of_clients(addresses).items():
             patch.setenv(name, value)
-        _, service = stack._servers(layout, Path(layout.service), addresses, mark)
+        _, service = stack._servers(layout, Path(layout.service), addresses, listeners, mark)
         ending.callback(lambda: service.process and service.process.wait(timeout=30))
         ending.callback(end_marked, mark, 10)
         service.start()
