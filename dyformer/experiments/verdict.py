@@ -28,7 +28,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
 
     Args:
         promotion: the outcome of a promotion: champion and previous (title, models), promoted, reason, compared,
-            difference, metric, num_queries, tied, gain, vectors.
+            difference, metric, num_queries, tied, gain, vectors, and a note on what is published beside its forecasts.
         metrics: rows of METRICS_SCHEMA; those of the protocol `forecasts` are of the published method on the newest
             step, which its forecast had not read.
         forecast: of what is published: step, valid_from, valid_to (None where there is no such time), repeats (the
@@ -39,6 +39,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         _publisher(promotion),
         _gain(promotion),
         _vectors(promotion),
+        _note(promotion),
         _hits(measured),
         _trust(measured),
         *([] if forecast is None else [_dates(forecast), _repeats(forecast)]),
@@ -123,6 +124,11 @@ def _vectors(promotion: Mapping[str, Any]) -> str:
     if words == "clearly worse":
         return f"The vectors harm, clearly: {numbers}."
     return f"The vectors add nothing clear: {numbers}."
+
+
+def _note(promotion: Mapping[str, Any]) -> str:
+    note = promotion.get("note")
+    return "" if note is None else f"Its forecasts are published; {note}."
 
 
 def _hits(measured: Mapping[str, Mapping[str, Any]]) -> str:

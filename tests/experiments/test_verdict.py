@@ -157,6 +157,12 @@ def test_calibration_is_in_words(error: float, words: str):
     assert f"Its probabilities {words}: they are off by {100 * error:.1f} points on average." in text_of({}, metrics)
 
 
+def test_whose_vectors_are_published_is_said_where_the_champion_has_none():
+    note = "the vectors are the challenger's, because L3 has none"
+    assert f"Its forecasts are published; {note}." in text_of({"champion": {"title": "L3", "models": []}, "note": note})
+    assert "vectors are the challenger's" not in text_of({})
+
+
 def test_what_is_not_known_is_said():
     unknown = verdict({**OUTCOME, "gain": None, "vectors": None}, NO_ROWS)
     assert set(unknown.numbers.values()) == {NOT_KNOWN}

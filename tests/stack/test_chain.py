@@ -117,6 +117,7 @@ def test_what_a_run_prints_is_in_prefect_and_its_address_is_a_browsers(stack: St
     lines = stack.request("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
     texts = "\n".join(line["message"] for line in lines)
     assert "EdgeBank (last) publishes" in texts
+    assert "the vectors are the challenger's, because EdgeBank (last) has none" in texts
     link = f"View at {stack.environment('worker-cpu')['PREFECT_UI_URL']}/runs/flow-run/{run}"
     assert link in stack.log("worker-gpu").read_text()
 

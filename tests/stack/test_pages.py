@@ -200,6 +200,7 @@ def test_the_registered_model_has_description_metrics_alias_and_forecasts(stack:
     outcome, name = f"{first['tags']['champion']} publishes", f"{DATASET} v1 step 12"
     text = stack.tab.open(f"{model}/versions/1", outcome, "forecasts", "Source Run", name)
     assert "Of ten forecasts" in text
+    assert "MRR difference" in text
     assert re.search(r"7_forecasts/\S*dataset=mylog", text)
     stack.picture("mlflow-model", width=1280, height=900)
 
