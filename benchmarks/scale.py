@@ -30,7 +30,6 @@ REPEATS = 5  # one interaction in REPEATS + 1 repeats a pair of the log
 ROWS_AT_ONCE = 500_000
 SECONDS = 365 * 86_400
 START = 1_700_000_000
-NODES_A_FORECAST = 10  # one node in NODES_A_FORECAST gets forecasts
 CHANGES = {
     "graph.history_window": NUM_STEPS,  # the union graph has the edges of all steps
     "pretrain.epochs": 10,
@@ -128,17 +127,15 @@ def vectors(size: str, folder: Path) -> str:
 
 
 def forecasts(size: str, folder: Path) -> str:
-    """Rank new partners of the most recently active nodes."""
+    """Rank the best partners of every node."""
     from flows.tasks.models import DYFORMER, Contender
     from flows.tasks.predict import write_forecasts, write_vectors
     from flows.tasks.snapshots import make_snapshots
     from storage.artifacts.artifact import read_table
 
-    num_nodes = SIZES[size][0] // NODES_A_FORECAST
     address, model = make_snapshots(DATASET), _model()
     contender = Contender(title=DYFORMER, models=(model,))
-    address = write_forecasts(address, contender, write_vectors(address, model), num_nodes=num_nodes)
-    links = read_table(address, "forecasts")
+    links = read_table(write_forecasts(address, contender, write_vectors(address, model)), "forecasts")
     return f"{links.height:,} links of {links.select('side', 'id').n_unique():,} nodes"
 
 
