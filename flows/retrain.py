@@ -42,7 +42,7 @@ from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import track_ledger, write_outcomes
 from flows.tasks.report import report_page, run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
-from flows.tasks.start import Start, start_of, warm
+from flows.tasks.start import Pause, Start, pause_of, start_of, warm
 from flows.tasks.tracking.retraining import track_run
 
 METHOD = "DyFormer"
@@ -50,6 +50,7 @@ FROM_SCRATCH = "trained from scratch, as every `run` does"
 CURVE_STEPS = 5  # newest steps in the baselines' curve
 
 start_task = stored_task(name="choose start")(start_of)
+pause_task = stored_task(name="choose pause")(pause_of)
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(complete_snapshots)
 drift_task = stored_task(name="measure drift")(write_drift)
 alarm_task = stored_task(name="send alarm")(send_alarm)
@@ -85,9 +86,9 @@ def retrain(
     """Bring a dataset from new interactions to a champion and its forecasts; returns the address of the report.
 
     Only windows that are complete count, as of the newest row or the time `as_of`. Nothing is published before the
-    promotion. The challenger's training starts from the champion's weights by the rule of the settings `retrain`, or,
-    with `from_scratch`, never. Without a newly completed window, rows of a complete one or other settings, it returns
-    the report of the earlier run, and None as long as there are too few complete windows.
+    promotion. The settings `retrain` say whether a challenger is trained, and from which weights; with `from_scratch`
+    one is, from random ones. Without a newly completed window, rows of a complete one or other settings, it returns the
+    report of the earlier run, and None as long as there are too few complete windows.
     """
     experiment = experiment_of(dataset, changes).check_interactions()
     seconds: dict[str, float] = {}
@@ -105,13 +106,14 @@ def retrain(
         drift = drift_task(snapshots, experiment)
         alarm = alarm_task(snapshots, drift)
         champion = champion_without_challenger(snapshots, drift)
+        pause = None if from_scratch or champion is not None else pause_task(snapshots, experiment, drift)
     made = (
-        _challenged(snapshots, experiment, seed, seconds, from_scratch=from_scratch)
+        _challenged(snapshots, experiment, seed, seconds, pause, from_scratch=from_scratch)
         if champion is None
         else _unchallenged(snapshots, drift, champion)
     )
     with _timed(seconds, "predict"):
-        published, backtest = _published(snapshots, made.contender, made.promotion, seed)
+        published, backtest = _published(snapshots, made.contender, made.promotion, seed, pause)
         rows = run_metrics(snapshots, made.rankings, made.scores, backtest)
     addresses = {"snapshots": snapshots, "scores": made.scores, "earlier": made.earlier, "rankings": made.rankings}
     summary = {
@@ -135,13 +137,25 @@ def retrain(
 
 
 def _challenged(
-    snapshots: str, experiment: Experiment, seed: int, seconds: dict[str, float], *, from_scratch: bool
+    snapshots: str,
+    experiment: Experiment,
+    seed: int,
+    seconds: dict[str, float],
+    pause: Pause | None,
+    *,
+    from_scratch: bool,
 ) -> _Evaluated:
-    """Train a challenger, compare it with the champion and the baselines, and evaluate it."""
+    """Train a challenger, compare it with the champion and the baselines, and evaluate it.
+
+    In a pause the champion is compared with the baselines alone.
+    """
     with _timed(seconds, "train"):
         check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
-        start = Start(reason=FROM_SCRATCH) if from_scratch else start_task(snapshots, experiment)
-        contender = _trained(snapshots, experiment, seed, start)
+        if pause is not None:
+            contender, reason = pause.champion, pause.reason
+        else:
+            start = Start(reason=FROM_SCRATCH) if from_scratch else start_task(snapshots, experiment)
+            contender, reason = _trained(snapshots, experiment, seed, start), start.reason
     with _timed(seconds, "rank"):
         rankings, promotion = _promoted(snapshots, contender, experiment, seed)
     with _timed(seconds, "evaluate"):
@@ -149,7 +163,7 @@ def _challenged(
         rows, dataset = run_metrics(snapshots, rankings, scores), open_snapshots(snapshots).dataset
         names = ("rankings", "scores", "new-scores")
         show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
-    return _Evaluated(contender, rankings, promotion, scores, earlier, start.reason)
+    return _Evaluated(contender, rankings, promotion, scores, earlier, reason)
 
 
 def _unchallenged(snapshots: str, drift: str, champion: Contender) -> _Evaluated:
@@ -184,10 +198,8 @@ def _promoted(
     queries = draw_task(posed)
     assert queries is not None, "the protocol draws queries"
     scorers = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
-    rankings = [
-        evaluate_task(posed, Group({METHOD: None}, contender.models)),
-        evaluate_task(posed, Group(scorers)),
-    ]
+    groups = [Group({METHOD: None}, contender.models)] if contender.models else []
+    rankings = [evaluate_task(posed, group) for group in (*groups, Group(scorers))]
     return rankings, promote_task(snapshots, queries, rankings, contender, seed, experiment.promotion)
 
 
@@ -196,30 +208,30 @@ def _evaluated(snapshots: str, contender: Contender, seed: int) -> tuple[list[st
     step = newest_until(snapshots) + 1
     if step not in possible_steps(open_snapshots(snapshots)):
         return [], []
-    scores = [
-        evaluate_task(
-            Posed(snapshots=snapshots, protocol=PAPER, units=(step,), seed=seed),
-            Group({METHOD: None}, contender.models),
-        ),
-        baselines_task(snapshots, PAPER, step, seed),
-    ]
+    posed = Posed(snapshots=snapshots, protocol=PAPER, units=(step,), seed=seed)
+    trained = [evaluate_task(posed, Group({METHOD: None}, contender.models))] if contender.models else []
+    scores = [*trained, baselines_task(snapshots, PAPER, step, seed)]
     # A growing log has a new version at every retraining, and all its steps would be evaluated again.
     newest = units_of(snapshots, PAPER)[-CURVE_STEPS:]
     return scores, [baselines_task(snapshots, PAPER, each, seed) for each in newest]
 
 
 def _published(
-    snapshots: str, contender: Contender, promotion: dict[str, Any], seed: int
+    snapshots: str, contender: Contender, promotion: dict[str, Any], seed: int, pause: Pause | None = None
 ) -> tuple[dict[str, str], str | None]:
-    """Write the champion's forecasts and vectors; a baseline has no vectors, so that they are the challenger's.
+    """Write the champion's forecasts and vectors; a baseline has none, so that they are those of the newest training.
 
     Beside these, give the address of the champion's forecast of the newest step as it would have been, if there is one.
     """
     champion = promotion["champion"]
     published = contender if champion is None else Contender(title=champion["title"], models=tuple(champion["models"]))
+    model = (published.models or ((pause.model,) if pause is not None else contender.models))[-1]
     if not published.models:
-        promotion["note"] = f"the vectors are the challenger's, because {published.title} has none"
-    model = (published.models or contender.models)[-1]
+        promotion["note"] = (
+            f"the vectors are the challenger's, because {published.title} has none"
+            if pause is None
+            else f"the vectors are those of the newest training, because {pause.reason}"
+        )
     vectors = vectors_task(snapshots, model, seed=seed)
     forecasts = forecasts_task(snapshots, published, vectors, seed=seed)
     publish_task(snapshots, published, forecasts, vectors)

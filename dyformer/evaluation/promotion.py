@@ -22,6 +22,7 @@ MIN_QUERIES = 20
 """With fewer queries nothing is tested, because few differences may be equal by chance: a standard error of 0."""
 
 NO_CHAMPION = "there was no champion to compare with"
+NO_CHALLENGER = "no model was trained"
 
 
 class Difference(NamedTuple):
@@ -128,7 +129,7 @@ def level_of_test(level: float, number: int) -> float:
 
 
 def decide(
-    challenger: ScoredQueries,
+    challenger: ScoredQueries | None,
     champion: ScoredQueries | None,
     baselines: Sequence[ScoredQueries],
     graph: DynamicGraph,
@@ -142,22 +143,35 @@ def decide(
     has Bonferroni's correction for their number. At last the cheapest of the methods that tie with the winner takes its
     position (`dyformer.evaluation.costs`). Each method has a title of its own; the champion may be one of
     `baselines`. `graph` holds the steps before that of the queries, `num_tests` is the number of earlier tests of the
-    champion. Raises ValueError for scores of other queries.
+    champion. Without a challenger, the champion is compared with the baselines alone. Raises ValueError for scores of
+    other queries.
     """
-    paired = _paired([challenger, *([] if champion is None else [champion]), *baselines], graph, rule)
+    methods = [method for method in (champion, challenger) if method is not None]
+    assert methods, "there is a champion or a challenger"
+    paired = _paired([*methods, *baselines], graph, rule)
     if paired is None:
-        stays, reason = (challenger, NO_CHAMPION) if champion is None else (champion, "the champion stays")
+        reason = NO_CHAMPION if champion is None else "the champion stays"
         few = f"{reason}; fewer than {MIN_QUERIES} queries are no test"
-        return Decision(stays.method, None, None, None, num_tests, few)
+        return Decision(methods[0].method, None, None, None, num_tests, few)
+    decision = _first(challenger, champion, paired, num_tests)
     titles = [each.method for each in baselines]
-    if champion is None:
-        taken = Decision(challenger.method, paired.value(challenger.method), None, None, 0, NO_CHAMPION)
-        return _compared(_cheapest(_with_baselines(taken, titles, paired), titles, paired), challenger, paired)
-    verdict = paired.verdict(challenger.method, champion.method, level_of_test(rule.level, num_tests + 1))
+    return _compared(_cheapest(_with_baselines(decision, titles, paired), titles, paired), challenger, paired)
+
+
+def _first(
+    challenger: ScoredQueries | None, champion: ScoredQueries | None, paired: _Paired, num_tests: int
+) -> Decision:
+    """Decide between challenger and champion, before the baselines."""
+    if challenger is None or champion is None:
+        only, number, reason = (
+            (champion, num_tests, NO_CHALLENGER) if challenger is None else (challenger, 0, NO_CHAMPION)
+        )
+        assert only is not None
+        return Decision(only.method, paired.value(only.method), None, None, number, reason)
+    verdict = paired.verdict(challenger.method, champion.method, level_of_test(paired.rule.level, num_tests + 1))
     winner, number = (challenger.method, 0) if verdict.is_better else (champion.method, num_tests)
     compared = challenger.method, champion.method
-    decision = Decision(winner, paired.value(winner), verdict.difference, compared, number, verdict.reason)
-    return _compared(_cheapest(_with_baselines(decision, titles, paired), titles, paired), challenger, paired)
+    return Decision(winner, paired.value(winner), verdict.difference, compared, number, verdict.reason)
 
 
 def _cheapest(decision: Decision, titles: Sequence[str], paired: _Paired) -> Decision:
@@ -175,13 +189,13 @@ def _cheapest(decision: Decision, titles: Sequence[str], paired: _Paired) -> Dec
     return Decision(cheapest, paired.value(cheapest), difference, (cheapest, winner), 0, reason, tied=winner)
 
 
-def _compared(decision: Decision, challenger: ScoredQueries, paired: _Paired) -> Decision:
+def _compared(decision: Decision, challenger: ScoredQueries | None, paired: _Paired) -> Decision:
     """Describe how much better the winner is than the best simple method, and the challenger for its vectors."""
     methods = paired.means[KNOWN]
     simple = max(filter(is_simple, methods), key=paired.value, default=None)
     if simple is not None and simple != decision.winner:
         decision = decision._replace(gain=paired.gain(decision.winner, simple))
-    if has_vectors(challenger.method) and FORECASTER_WITHOUT in methods:
+    if challenger is not None and has_vectors(challenger.method) and FORECASTER_WITHOUT in methods:
         decision = decision._replace(vectors=paired.gain(challenger.method, FORECASTER_WITHOUT))
     return decision
 

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+TOO_FEW = "too few to say"
+"""Stands in place of an interval of few queries."""
+
 
 class PrintedTable(NamedTuple):
     """A table of one slice, as text, with its title and the sentences below it."""

@@ -5,12 +5,13 @@ from typing import Any
 
 import polars as pl
 
+from dyformer.evaluation.promotion import MIN_QUERIES
 from dyformer.evaluation.protocols import PROTOCOLS, protocol_of
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.protocol import Column, Protocol, TableOf
 from dyformer.evaluation.scored_pairs import SLICES
 from dyformer.evaluation.significance import TESTS_SCHEMA, wilcoxon_tests
-from dyformer.experiments.printed import PrintedTable
+from dyformer.experiments.printed import TOO_FEW, PrintedTable
 
 COLUMNS = ("micro", "macro", "num_pairs", "low", "high", "difference", "difference_low", "difference_high")
 """Columns of one slice; `low` and `high` belong to macro, the difference is in macro to the best baseline."""
@@ -165,12 +166,14 @@ def _printed(protocol: Protocol, table: TableOf, rows: pl.DataFrame, metrics: pl
 
 
 def cell_text(row: Mapping[str, Any], column: Column) -> str | None:
-    """Write one cell of `cells`: "value [low, high]"."""
+    """Write one cell of `cells`: "value [low, high]"; an interval of fewer than MIN_QUERIES units says nothing."""
     value, num = row.get(column.title), row.get(f"{column.title}_num")
     if value is None:
         return column.missing
     low, high = (row.get(f"{column.title}_{end}") for end in ("low", "high"))
     between = "" if low is None or not column.interval else f" [{column.form.format(low)}, {column.form.format(high)}]"
+    if between and num is not None and num < MIN_QUERIES:
+        between = f" [{TOO_FEW}]"
     deviation = row.get(f"{column.title}_std")
     spread = "" if deviation is None or column.deviation is None else column.deviation.format(deviation)
     return column.form.format(value, num=num) + spread + between

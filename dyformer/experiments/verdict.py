@@ -9,6 +9,7 @@ import polars as pl
 from dyformer.evaluation.config import METRIC_TITLES
 from dyformer.evaluation.costs import is_simple
 from dyformer.evaluation.promotion import MIN_QUERIES
+from dyformer.experiments.printed import TOO_FEW
 
 NOT_KNOWN = "not known"
 TRUSTED = 0.02  # calibration errors up to it are small
@@ -56,7 +57,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
 def in_words(difference: list[float] | None) -> str:
     """Write the sign of an interval (low, mean, high): "clearly better", "not clearly better" or the like."""
     if difference is None:
-        return "too few to say"
+        return TOO_FEW
     low, mean, high = difference
     side = "better" if mean >= 0 else "worse"
     return f"clearly {side}" if low > 0 or high < 0 else f"not clearly {side}"
@@ -81,6 +82,8 @@ def _why_it_stays(promotion: Mapping[str, Any]) -> str:
     compared = promotion.get("compared")
     if promotion.get("difference") is None or compared is None:
         return promotion["reason"]
+    if compared[0] == promotion["champion"]["title"] and not promotion["champion"]["models"]:
+        return "no model was trained, and no simple method is clearly better"
     return f"the newly trained {compared[0]} is {in_words(promotion['difference'])}" + (
         ", but not in all kinds of links" if promotion["difference"][0] > 0 else ""
     )

@@ -124,7 +124,7 @@ class FinetuneConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RetrainConfig:
-    """The weights from which the challenger of a retraining starts (not in the paper)."""
+    """Whether a retraining trains a challenger, and the weights from which it starts (not in the paper)."""
 
     scratch_every: int = Field(
         default=4,
@@ -138,6 +138,19 @@ class RetrainConfig:
         ge=0.01,
         le=1,
         description="fraction of the epochs of a training that starts from the champion's weights",
+    )
+    pause_after: int | None = Field(
+        default=5,
+        ge=1,
+        le=1000,
+        description="number of successive trainings whose vectors added nothing clear, after which most retrainings "
+        "train no model, as long as the champion reads no vectors and the drift raises no alarm; none: all train",
+    )
+    pause_every: int = Field(
+        default=5,
+        ge=2,
+        le=1000,
+        description="number of retrainings of which one trains, where the others train no model",
     )
 
 

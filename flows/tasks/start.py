@@ -1,16 +1,20 @@
-"""The champion before a step, and the settings -> the weights from which a challenger's training starts, and why."""
+"""The champion before a step, and the settings -> whether a challenger is trained, from which weights, and why."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dyformer.evaluation.fitting import FORECASTER_WITH
+from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import MISSING, STEP_IN_TEST, champion_of, is_usable
-from flows.tasks.models import TRAINING, open_model, trained_until
-from flows.tasks.snapshots import open_snapshots
-from storage.artifacts.artifact import Lineage, lineage_of
+from flows.tasks.models import TRAINING, Contender, open_model, trained_until
+from flows.tasks.snapshots import Snapshots, open_snapshots
+from storage.artifacts.artifact import Lineage, lineage_of, manifest
 from storage.artifacts.code import code_digest
+from storage.published import publications
 
 FRESH = "trained from scratch, because"
 
@@ -26,6 +30,15 @@ class Start:
         """Return the newest model that was trained on no step from `until` on; None without one: from scratch."""
         steps = [step for step in self.models if step < until]
         return self.models[max(steps)] if steps else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """A retraining without a training: the champion, the model whose vectors are published beside it, and why."""
+
+    champion: Contender
+    model: str
+    reason: str
 
 
 def start_of(snapshots: str, experiment: Experiment) -> Start:
@@ -47,7 +60,7 @@ def start_of(snapshots: str, experiment: Experiment) -> Start:
         return Start(reason=f"{FRESH} the champion, {record['title']}, has no weights")
     if not is_usable(opened.layout, record):
         return Start(reason=f"{FRESH} {MISSING}")
-    number, every = _num_tested(newest, end_time), experiment.retrain.scratch_every
+    number, every = len(_outcomes(newest, end_time)), experiment.retrain.scratch_every
     if number % every == 0:
         return Start(reason=f"{FRESH} one of {every} retrainings is (retrain.scratch_every), and {number} were before")
     models = [opened.layout.absolute(model) for model in record["models"]]
@@ -58,6 +71,35 @@ def start_of(snapshots: str, experiment: Experiment) -> Start:
     fitting = [model for model, problem in zip(models, problems, strict=True) if problem is None]
     by_step = {trained_until(lineages[model], opened): model for model in fitting}
     return Start(models=by_step, reason=f"trained from the champion's weights of step {max(by_step)}")
+
+
+def pause_of(snapshots: str, experiment: Experiment, drift: str) -> Pause | None:
+    """Return the pause of the trainings, by the settings `retrain.pause_...`; None where a challenger is trained.
+
+    As the weights of `start_of`, it rests on what was known before the newest step was compared, so that a repeated run
+    decides the same. A training says nothing clear where too few links could be ranked: it never begins a pause.
+    """
+    opened, rule = open_snapshots(snapshots), experiment.retrain
+    end_time = opened.time("end_time", opened.num_steps)
+    newest = champion_of(opened.layout, opened.dataset)
+    record = _before(newest, end_time)
+    if rule.pause_after is None or record is None or record["models"] or record["title"] not in METHODS:
+        return None
+    outcomes = _outcomes(newest, end_time)
+    trained = [index for index, outcome in enumerate(outcomes) if outcome["trained"]]
+    useless = [_added_nothing(outcomes[index]) for index in trained[-rule.pause_after :]]
+    if len(useless) < rule.pause_after or not all(useless) or read_drift(drift)[1]["alarms"]:
+        return None
+    number = len(outcomes) - trained[-1]  # of this retraining, among those without a training
+    model = _model_of_vectors(opened)
+    if number >= rule.pause_every or model is None or _unlike(model, lineage_of(model), experiment) is not None:
+        return None
+    reason = (
+        f"no model was trained: the vectors of the last {rule.pause_after} trainings added nothing clear"
+        f" (retrain.pause_after), so one of {rule.pause_every} retrainings trains (retrain.pause_every), and this is"
+        f" number {number} since the last one"
+    )
+    return Pause(champion=Contender(title=record["title"]), model=model, reason=reason)
 
 
 def warm(experiment: Experiment) -> Experiment:
@@ -72,11 +114,29 @@ def _before(record: dict[str, Any] | None, end_time: int) -> dict[str, Any] | No
     return before[-1] if before else None
 
 
-def _num_tested(record: dict[str, Any], end_time: int) -> int:
-    """Count the steps that end before a time and on which a challenger was compared."""
-    keys = [key for each in (*record.get("earlier", []), record) for key in each["tests"]]
-    ends = {key.rpartition(STEP_IN_TEST)[2] for key in keys}
-    return sum(int(end) < end_time for end in ends if re.fullmatch(r"-?\d+", end))
+def _outcomes(record: dict[str, Any] | None, end_time: int) -> list[dict[str, Any]]:
+    """List the newest outcome of each step that ends before a time, with `trained`: whether a model was compared."""
+    outcomes = {}
+    for each in () if record is None else (*record.get("earlier", []), record):
+        for key, outcome in each["tests"].items():
+            title, _, end = key.rpartition(STEP_IN_TEST)
+            if re.fullmatch(r"-?\d+", end) and int(end) < end_time:
+                outcomes[int(end)] = {**outcome, "trained": title.startswith(FORECASTER_WITH)}
+    return [outcomes[end] for end in sorted(outcomes)]
+
+
+def _added_nothing(outcome: dict[str, Any]) -> bool:
+    vectors = outcome.get("vectors")
+    return vectors is not None and vectors["difference"] is not None and vectors["difference"][0] <= 0
+
+
+def _model_of_vectors(opened: Snapshots) -> str | None:
+    """Return the model of the vectors that were published last; None where it is gone."""
+    addresses = publications(opened.layout, opened.dataset)["vectors"].drop_nulls().to_list()
+    vectors = manifest(opened.layout.absolute(addresses[-1])) if addresses else None
+    inputs = [] if vectors is None else [opened.layout.absolute(name) for name in vectors.inputs]
+    models = [address for address in inputs if (made := manifest(address)) is not None and made.kind == "model"]
+    return models[0] if models else None
 
 
 def _unlike(model: str, trained: Lineage, experiment: Experiment) -> str | None:

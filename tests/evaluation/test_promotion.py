@@ -10,7 +10,7 @@ from scipy import stats
 
 from dyformer.evaluation.config import SLICES, PromotionConfig
 from dyformer.evaluation.costs import FORECASTER_WITHOUT
-from dyformer.evaluation.promotion import MIN_QUERIES, NO_CHAMPION, decide, level_of_test
+from dyformer.evaluation.promotion import MIN_QUERIES, NO_CHALLENGER, NO_CHAMPION, decide, level_of_test
 from dyformer.evaluation.scored_queries import ScoredQueries, query_resamples
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.time_windows import Window
@@ -379,3 +379,23 @@ def test_the_gain_over_the_best_simple_method_and_of_the_vectors_is_described():
     assert decision.vectors.difference.level == RULE.level  # that of a description, not of a test
     simple = decide(scored("L3", QUERIES, 1.0), None, [scored("L3", QUERIES, 1.0), WORSE], GRAPH, RULE)
     assert (simple.winner, simple.gain, simple.vectors) == ("L3", None, None)
+
+
+def test_without_a_challenger_the_champion_is_compared_with_the_baselines_alone():
+    champion, close = scored("L3", QUERIES, 1.0), scored(WITHOUT, QUERIES, 1.05)
+    stays = decide(None, champion, [champion, close, WORSE], GRAPH, RULE, num_tests=3)
+    assert (stays.winner, stays.num_tests, stays.compared) == ("L3", 4, ("L3", WITHOUT))
+    assert stays.reason == f"{NO_CHALLENGER}, and no baseline is significantly better"
+    assert stays.difference is not None
+    assert stays.difference.level == pytest.approx(1 - (1 - level_of_test(RULE.level, 4)) / 2)
+    assert stays.vectors is None
+    better = decide(None, champion, [champion, scored(WITHOUT, QUERIES, 3.0)], GRAPH, RULE, num_tests=3)
+    assert (better.winner, better.num_tests) == (WITHOUT, 0)
+    cheaper = decide(None, close, [close, same_as(close, "L3")], GRAPH, RULE, num_tests=3)
+    assert (cheaper.winner, cheaper.tied) == ("L3", WITHOUT)
+    few = replace(
+        QUERIES,
+        **{name: getattr(QUERIES, name)[:5] for name in ("source_Q", "target_Q", "new_Q", "candidate_QC", "family_QC")},
+    )
+    untested = decide(None, scored("L3", few, 1.0), [scored(WITHOUT, few, 3.0)], GRAPH, RULE, num_tests=3)
+    assert (untested.winner, untested.num_tests, untested.difference) == ("L3", 3, None)

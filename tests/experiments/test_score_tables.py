@@ -2,9 +2,11 @@ import polars as pl
 import pytest
 
 from dyformer.evaluation.protocols.paper import PAPER_METRICS, PROTOCOL, significance
+from dyformer.evaluation.protocols.protocol import Column
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.tables import (
     TABLE_SCHEMA,
+    cell_text,
     printed_tables,
     score_table,
     significance_table,
@@ -142,3 +144,11 @@ def test_the_paper_compares_seven_methods_and_its_own_is_best(dataset: str):
     published = PAPER_METRICS[dataset]
     assert len(published) == 7
     assert all(published["DyFormer"][column] == max(row[column] for row in published.values()) for column in range(4))
+
+
+@pytest.mark.parametrize(
+    ("num", "text"), [(2, "1.000 [too few to say]"), (19, "1.000 [too few to say]"), (20, "1.000 [0.900, 1.000]")]
+)
+def test_an_interval_of_few_queries_is_not_printed(num: int, text: str):
+    row = {"MRR": 1.0, "MRR_num": num, "MRR_low": 0.9, "MRR_high": 1.0}
+    assert cell_text(row, Column(title="MRR", metric="mrr", family="typed")) == text

@@ -163,6 +163,12 @@ def test_whose_vectors_are_published_is_said_where_the_champion_has_none():
     assert "vectors are the challenger's" not in text_of({})
 
 
+def test_a_retraining_without_a_training_says_so():
+    changes = {"champion": WITHOUT, "previous": WITHOUT, "promoted": False, "compared": [WITHOUT["title"], "L3"]}
+    first = text_of({**changes, "difference": [-0.1, 0.05, 0.2]}).splitlines()[0]
+    assert first.endswith("publishes, as before: no model was trained, and no simple method is clearly better.")
+
+
 def test_what_is_not_known_is_said():
     unknown = verdict({**OUTCOME, "gain": None, "vectors": None}, NO_ROWS)
     assert set(unknown.numbers.values()) == {NOT_KNOWN}

@@ -29,7 +29,7 @@ from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, track_rollback
 from flows.tasks.publishing.publications import publish
-from flows.tasks.report import read_report, report_page
+from flows.tasks.report import read_report, report_page, verdict_of
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
 from storage import files, retention
@@ -286,6 +286,37 @@ def test_a_challenger_starts_from_the_champion_and_every_second_from_scratch(
     trainings.clear()
     assert drop(changes=rule) == reports[-1]
     assert trainings == []
+
+
+def test_trainings_pause_where_vectors_add_nothing_and_the_champion_is_still_compared(
+    drop: Callable[..., Any], trainings: list[int]
+):
+    rule = {"retrain.pause_after": 1, "retrain.pause_every": 3}
+    reports = [drop(*day(0), *day(1), *day(2), *day(3), at(4, 0), changes=rule)]
+    reports += [drop(*day(number), at(number + 1, 0), changes=rule) for number in range(4, 7)]
+    summaries = [read_report(each)[1] for each in reports]
+    assert [each["promotion"]["champion"]["models"] for each in summaries] == [[]] * 4
+    assert summaries[0]["promotion"]["vectors"]["difference"][0] <= 0
+    assert ["no model was trained" in each["training"] for each in summaries] == [False, True, True, False]
+    assert trainings == [2, 3, 5, 6]
+    models = [newest_model(each["addresses"]["vectors"]) for each in summaries]
+    assert models[0] == models[1] == models[2] != models[3]
+    steps = [lineage_of(each["addresses"]["vectors"]).until for each in summaries]
+    assert steps == [4, 5, 6, 7]  # the same weights, and what is known by then
+    for summary in summaries[1:3]:
+        assert summary["promotion"]["num_queries"] >= promotion.MIN_QUERIES  # compared with the baselines
+        assert "one of 3 retrainings trains" in summary["promotion"]["note"]
+        assert len(summary["addresses"]["rankings"]) == 1
+    assert "no model was trained, and no simple method is clearly better" in report_texts(reports[1])
+    trainings.clear()
+    for report in reports[1:]:
+        files.remove_folder(report)
+    assert drop(changes=rule) == reports[-1]
+    assert trainings == []
+
+
+def report_texts(report: str) -> str:
+    return "\n".join(verdict_of(*read_report(report)).sentences)
 
 
 def check_starts(reports: list[str], champion: dict[str, Any]) -> None:

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
 from dyformer.experiments.settings import Experiment, as_record
+from flows.tasks import start as starts
 from flows.tasks.evaluation.promote import STEP_IN_TEST
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import PARTS, TRAINING
+from flows.tasks.models import DYFORMER, PARTS, TRAINING, Contender
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from flows.tasks.start import FRESH, Start, start_of, warm
+from flows.tasks.start import FRESH, Start, pause_of, start_of, warm
 from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import to_bytes
@@ -121,3 +123,92 @@ def test_what_else_is_no_start_has_its_reason(snapshots: str) -> None:
 def test_other_settings_of_training_and_a_new_seed_are_no_obstacle(snapshots: str) -> None:
     champion(snapshots, 6, model(snapshots, 5))
     assert start_of(snapshots, EXPERIMENT.changed({"finetune.epochs": 3, "pretrain": None})).models
+
+
+PAUSED = EXPERIMENT.changed({"retrain.pause_after": 2, "retrain.pause_every": 3})
+NOTHING, ADDED, UNKNOWN = (
+    {"vectors": {"difference": [-0.1, 0.0, 0.1]}},
+    {"vectors": {"difference": [0.01, 0.1, 0.2]}},
+    {"vectors": None},
+)
+TRAINED = f"{DYFORMER} 0a1b 2c3d"
+
+
+def published_by(snapshots: str, model_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of a model, as those that were published last."""
+    opened = open_snapshots(snapshots)
+    lineage = opened.lineage("vectors", until=5, settings={"model": "0a1b"}, code=(), inputs=(model_address,))
+    address = opened.layout.artifact("vectors", "mylog", version=1, until=5, settings=lineage.settings_hash, seed=0)
+    write_artifact(address, {"vectors": pl.DataFrame({"node": [0]})}, lineage)
+    rows = pl.DataFrame({"vectors": [opened.layout.relative(address)]})
+    monkeypatch.setattr(starts, "publications", lambda layout, dataset: rows)
+
+
+def record_tests(snapshots: str, outcomes: dict[int, tuple[str, dict[str, Any]]], title: str = "L3") -> None:
+    """A champion without weights, chosen on the first of these steps, and the outcomes of its tests by their steps."""
+    layout = open_snapshots(snapshots).layout
+    before, stamp = read_champion(layout, "mylog")
+    tests = {f"{name}{STEP_IN_TEST}{10 * step}": outcome for step, (name, outcome) in outcomes.items()}
+    record = {"title": title, "models": [], "identity": title, "num_tests": 1, "end_time": 10 * min(outcomes)}
+    assert replace_champion(layout, "mylog", {**record, "tests": tests, **succession(before)}, stamp)
+
+
+@pytest.fixture
+def alarms(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    monkeypatch.setattr(starts, "read_drift", lambda address: (None, {"alarms": found}))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "number"),
+    [
+        ({5: (TRAINED, NOTHING), 6: (TRAINED, NOTHING)}, 1),
+        ({4: (TRAINED, NOTHING), 5: (TRAINED, NOTHING), 6: ("L3", UNKNOWN)}, 2),
+        ({3: (TRAINED, NOTHING), 4: (TRAINED, NOTHING), 5: ("L3", UNKNOWN), 6: ("L3", UNKNOWN)}, None),  # one of three
+        ({4: (TRAINED, ADDED), 5: (TRAINED, NOTHING), 6: (TRAINED, NOTHING)}, 1),
+        ({5: (TRAINED, NOTHING), 6: (TRAINED, ADDED)}, None),
+        ({5: (TRAINED, ADDED), 6: (TRAINED, NOTHING)}, None),
+        ({5: (TRAINED, NOTHING), 6: (TRAINED, UNKNOWN)}, None),
+        ({6: (TRAINED, NOTHING)}, None),
+        ({5: (TRAINED, NOTHING), 6: (TRAINED, NOTHING), 7: (TRAINED, ADDED)}, 1),  # its own step is not read
+    ],
+)
+def test_trainings_pause_where_the_vectors_of_the_last_ones_added_nothing(
+    snapshots: str,
+    monkeypatch: pytest.MonkeyPatch,
+    alarms: list[str],
+    outcomes: dict[int, tuple[str, dict[str, Any]]],
+    number: int | None,
+) -> None:
+    address = model(snapshots, 5)
+    published_by(snapshots, address, monkeypatch)
+    record_tests(snapshots, outcomes)
+    pause = pause_of(snapshots, PAUSED, "drift")
+    assert (pause is None) == (number is None)
+    if pause is not None:
+        assert (pause.champion, pause.model) == (Contender(title="L3"), address)
+        assert pause.reason.endswith(f"this is number {number} since the last one")
+
+
+def test_nothing_pauses_without_the_setting_a_model_or_a_cheap_champion_or_at_an_alarm(
+    snapshots: str, monkeypatch: pytest.MonkeyPatch, alarms: list[str]
+) -> None:
+    address = model(snapshots, 5)
+    published_by(snapshots, address, monkeypatch)
+    useless = {5: (TRAINED, NOTHING), 6: (TRAINED, NOTHING)}
+    record_tests(snapshots, useless)
+    assert pause_of(snapshots, PAUSED, "drift") is not None
+    for changes in ({"retrain.pause_after": None}, {"retrain.pause_after": 3}, {"model.width": 16}):
+        assert pause_of(snapshots, PAUSED.changed(changes), "drift") is None
+    alarms.append("interactions 8.29, usually 5.97")
+    assert pause_of(snapshots, PAUSED, "drift") is None
+    alarms.clear()
+    files.remove_folder(address)
+    assert pause_of(snapshots, PAUSED, "drift") is None
+    published_by(snapshots, model(snapshots, 5), monkeypatch)
+    assert pause_of(snapshots, PAUSED, "drift") is not None
+    champion(snapshots, 6, model(snapshots, 5))
+    assert pause_of(snapshots, PAUSED, "drift") is None
+    record_tests(snapshots, useless, title="A method that is gone")
+    assert pause_of(snapshots, PAUSED, "drift") is None

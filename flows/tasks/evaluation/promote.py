@@ -71,6 +71,7 @@ def promote_if_better(
     One whose weights are missing, or do not fit this version, is replaced. A contender is tested once against a
     champion on a step, which is known by its end time: after that the recorded outcome is returned, whatever rows have
     come. Where another machine recorded a test meanwhile, the contender is compared again, with the champion of then.
+    Without models of its own, the contender may be the champion: then the baselines alone are compared with it.
 
     Args:
         snapshots: address of the snapshots.
@@ -108,7 +109,7 @@ def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: s
     known = record if record is not None and is_usable(opened.layout, record) else None
     if known is not None and key in known["tests"]:
         return known["tests"][key]
-    if known is not None and known["identity"] == identity(contender):
+    if known is not None and known["identity"] == identity(contender) and contender.models:
         return _outcome(known, known, "the challenger is the champion already")
     outcome, after = _tested(given, contender, record, rule, note)
     if after is None:
@@ -192,7 +193,9 @@ def _tested(
     champion, problem = _champions_scores(given, record)
     graph = opened.graph(step - 1, interactions=True)
     num_tests = record["num_tests"] if record is not None and champion is not None else 0
-    decision = decide(challenger, champion, _without_models(given, challenger.method), graph, rule, num_tests)
+    is_champion = champion is not None and record is not None and record["identity"] == identity(contender)
+    baselines = _without_models(given, challenger.method)
+    decision = decide(None if is_champion else challenger, champion, baselines, graph, rule, num_tests)
     notes = [each for each in (note, problem) if each is not None]
     decision = decision._replace(reason="; ".join([*notes, decision.reason]))
     if record is not None and champion is not None:
@@ -200,7 +203,7 @@ def _tested(
     is_same = champion is not None and decision.winner == champion.method
     if record is not None and is_same and decision.difference is None:
         return _outcome(record, record, decision.reason), None  # so that a later test on more queries is the first
-    promoted = decision.winner == challenger.method
+    promoted = decision.winner == challenger.method and not is_same
     winner = contender if promoted else Contender(title=decision.winner)
     if record is None or not is_same:
         after = {**_new_record(given, winner, decision, rule.metric), **succession(record)}

@@ -99,7 +99,7 @@ def track_run(
         registered version, None while MLflow is unreachable; problem: the reason; damage: why an earlier run in the
         spool could not be sent, if there is one.
     """
-    opened, model = open_snapshots(snapshots), contender.models[-1]
+    opened, model = open_snapshots(snapshots), (contender.models or (made["model"],))[-1]
     tracker = open_tracker(opened.layout)
     tracker.replay_spool()  # records of earlier runs that could not be sent
     trained = lineage_of(model)
