@@ -59,28 +59,53 @@ def rows_of(log: EventLog, num_events: int, *, both_ways: bool) -> list[Row]:
     return doubled
 
 
+def partners_of(log: EventLog, num_events: int, source: int) -> list[int]:
+    """The partners of a source in the first events, the newest first; with one side those of both directions."""
+    rows = [row[:2] for row in rows_of(log, num_events, both_ways=False)]
+    others = [
+        target if sender == source else sender
+        for sender, target in rows
+        if sender == source or (target == source and not log.two_sides)
+    ]
+    return list(dict.fromkeys(reversed(others)))
+
+
+def _to_front(newest_first: list[int], node: int) -> None:
+    if node in newest_first:
+        newest_first.remove(node)
+    newest_first.insert(0, node)
+
+
 class SlowEvents:
     """The same numbers as the state's, from a list of events."""
 
-    def __init__(self, rows: list[Row], at: int, *, seconds: float, half_lives: tuple[float, ...]) -> None:
+    def __init__(
+        self, rows: list[Row], at: int, *, seconds: float, half_lives: tuple[float, ...], has_replies: bool = False
+    ) -> None:
+        self.has_replies = has_replies  # partners are those of both directions
         self.rows, self.at, self.seconds, self.half_lives = rows, at, seconds, half_lives
         self.moves: list[tuple[int, int, int, int]] = []  # source, last, next, time
         self.fresh: list[Row] = []
+        self.is_fresh: list[bool] = []
         self.firsts: list[Row] = []
         self.shared: list[tuple[int, int, int]] = []  # partner, partner, time
+        targets: dict[int, list[int]] = {}
         partners: dict[int, list[int]] = {}
         for row in rows:
             source, target, time, _ = row
-            newest_first = partners.setdefault(source, [])
-            if not newest_first:
-                self.firsts.append(row)
-            elif newest_first[0] != target:
+            newest_first = targets.setdefault(source, [])
+            if newest_first and newest_first[0] != target:
                 self.moves.append((source, newest_first[0], target, time))
             if target not in newest_first:
-                self.fresh.append(row)
                 self.shared += [(partner, target, time) for partner in newest_first[:16]]
-            partners[source] = [target, *(partner for partner in newest_first if partner != target)]
-        self.partners = partners
+            self.is_fresh.append(target not in partners.get(source, []))
+            if self.is_fresh[-1]:
+                self.fresh.append(row)
+                self.firsts += [] if newest_first else [row]
+            _to_front(newest_first, target)
+            for one, other in ((source, target), (target, source))[: 1 + has_replies]:
+                _to_front(partners.setdefault(one, []), other)
+        self.targets, self.partners = targets, partners
 
     def age(self, time: int) -> float:
         return (self.at - time) * self.seconds
@@ -94,7 +119,7 @@ class SlowEvents:
         contacts = [row for row in own if row[1] == target]
         if not contacts:
             return {}
-        recency = self.partners[source].index(target)
+        recency = self.targets[source].index(target)
         targets = [row[1] for row in own]
         values = {
             "recency": recency,
@@ -114,17 +139,58 @@ class SlowEvents:
         return values | counts | fractions
 
     def reply(self, source: int, target: int) -> dict[str, float]:
-        times = [time for sender, receiver, time, _ in self.rows if (sender, receiver) == (target, source)]
-        return self.decayed(times, "reply") | ({"reply_since": self.age(times[-1])} if times else {})
+        between = [row for row in self.rows if row[:2] in ((source, target), (target, source))]
+        own, back = ([row[2] for row in self.rows if row[:2] == ends] for ends in ((source, target), (target, source)))
+        either = [row[2] for row in self.rows if source in row[:2]]
+        values: dict[str, float] = {"replies": len(back)}
+        values |= {
+            "pending": self._pending(source, target),
+            "pending_own": self._pending(target, source),
+        }
+        if back:
+            values["reply_since"] = self.age(back[-1])
+        if back and own:
+            values["reply_after"] = (back[-1] - own[-1]) * self.seconds
+        if between:
+            values["met_since"] = self.age(between[-1][2])
+            values["met_recency"] = self.partners[source].index(target)
+        values |= self.decayed(back, "reply") | self.decayed([row[2] for row in between], "met")
+        totals = self.decayed(either + [row[2] for row in self.rows if row[:2] == (source, source)], "all")
+        values |= {f"met_fraction_{i}": values[f"met_{i}"] / (totals[f"all_{i}"] or 1) for i in range(4)}
+        times = [row[2] for row in self.rows if row[0] == target]
+        return values | self.decayed(times, "partner") | ({"partner_since": self.age(times[-1])} if times else {})
+
+    def _pending(self, source: int, target: int) -> int:
+        """The events from the target to the source since the newest one the other way."""
+        count = 0
+        for sender, receiver, _, _ in self.rows:
+            if (sender, receiver) == (source, target):
+                count = 0
+            elif (sender, receiver) == (target, source):
+                count += 1
+        return count
+
+    def received(self, source: int) -> dict[str, float]:
+        own, rows = ([row for row in self.rows if row[end] == source] for end in (0, 1))
+        values: dict[str, float] = {
+            "received_events": len(rows),
+            "received_sources": len({row[0] for row in rows}),
+            "received_pending": sum(self._pending(source, other) > 0 for other in {row[0] for row in rows}),
+        }
+        if rows:
+            values["received_since"] = self.age(rows[-1][2])
+        if rows and own:
+            values["received_after"] = (rows[-1][2] - own[-1][2]) * self.seconds
+        return values | self.decayed([row[2] for row in rows], "received")
 
     def source(self, source: int) -> dict[str, float]:
         own = [row for row in self.rows if row[0] == source]
         times, targets = [row[2] for row in own], [row[1] for row in own]
-        values: dict[str, float] = {"source_events": len(own), "partners": len(set(targets)), "streak": 0}
+        fresh = [is_fresh for row, is_fresh in zip(self.rows, self.is_fresh, strict=True) if row[0] == source]
+        values: dict[str, float] = {"source_events": len(own), "partners": sum(fresh), "streak": 0}
         if not own:
             return values
         stays = [before == after for before, after in pairwise(targets)]
-        fresh = [target not in targets[:index] for index, target in enumerate(targets)]
         while values["streak"] < len(own) and targets[-1 - int(values["streak"])] == targets[-1]:
             values["streak"] += 1
         stay_rate = fresh_rate = 0.0
@@ -138,7 +204,7 @@ class SlowEvents:
             "source_since_first": self.age(times[0]),
             "stays": sum(stays) / len(own),
             "stays_lately": stay_rate,
-            "new": len(set(targets)) / len(own),
+            "new": sum(fresh) / len(own),
             "new_lately": fresh_rate,
         }
         return values | self.decayed(times, "source")
@@ -163,9 +229,9 @@ class SlowEvents:
         return values
 
     def move(self, source: int, target: int) -> dict[str, float]:
-        if source not in self.partners:
+        if source not in self.targets:
             return {}
-        last = self.partners[source][0]
+        last = self.targets[source][0]
         from_last = [move for move in self.moves if move[1] == last]
         moves = [move for move in from_last if move[2] == target]
         own = [move for move in moves if move[0] == source]
@@ -210,9 +276,9 @@ class SlowEvents:
         return values | self.decayed(times(joined[0]), "shared")
 
     def context(self, source: int) -> dict[str, float]:
-        if source not in self.partners:
+        if source not in self.targets:
             return {}
-        last = self.partners[source][0]
+        last = self.targets[source][0]
         pair, target = self.pair(source, last), self.target(source, last)
         values = {"last_contacts": pair["contacts"]}
         if "target_since_other" in target:
@@ -222,8 +288,10 @@ class SlowEvents:
             values[f"last_target_{index}"] = target[f"target_{index}"]
         return values
 
-    def features(self, source: int, target: int, *, has_replies: bool) -> dict[str, float]:
+    def features(self, source: int, target: int) -> dict[str, float]:
         """All features by name; missing ones are left out."""
-        values = self.pair(source, target) | (self.reply(source, target) if has_replies else {})
+        values = self.pair(source, target)
+        if self.has_replies:
+            values |= self.reply(source, target) | self.received(source)
         values |= self.source(source) | self.target(source, target) | self.move(source, target)
         return values | self.shared_with(source, target) | self.context(source)

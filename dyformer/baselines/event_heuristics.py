@@ -4,7 +4,7 @@ Q queries, n of a block    C candidates
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -41,15 +41,8 @@ def last_partner_scores(log: EventLog, queries: EventQueries) -> Iterator[NDArra
 
 
 def _contact_times(log: EventLog, queries: EventQueries, *, both_ways: bool = False) -> Iterator[NDArray[np.float64]]:
-    """Give the time of the newest visible event from source to candidate, per block [n, C], or minus infinity.
-
-    With `both_ways` an event from candidate to source counts too, where both can be either.
-    """
-    logs = [log]
-    if both_ways and not log.two_sides:
-        logs.append(replace(log, source_E=log.target_E, target_E=log.source_E))
-    for events in zip(*(last_contacts(each, queries) for each in logs), strict=True):
-        event_nC = np.maximum.reduce(events)  # events are in the order of their times
+    """Give the time of the newest visible event of source and candidate, per block [n, C], or minus infinity."""
+    for event_nC in last_contacts(log, queries, both_ways=both_ways):
         yield np.where(event_nC >= 0, log.time_E[np.maximum(event_nC, 0)], -np.inf)
 
 

@@ -26,10 +26,12 @@ class EventMixture:
 
     The memory of a past partner is 1 / (1 + hours since its newest event with the source), the popularity is decayed
     and divided by the greatest one among the candidates, and co-occurrence is the fraction of the moves from the
-    source's last partner.
+    source's last partner. With `both_ways` the memory is of the newest event of either direction, where each end may be
+    a source, as in messages, which get replies.
     """
 
     half_life: float = 24 * HOUR  # of popularity, in seconds
+    both_ways: bool = False
 
     def fit_events(self, log: EventLog, training: EventQueries, validation: EventQueries, *, seed: int) -> RankEvents:
         """Choose the weights with the best MRR on at most 2,000 validation queries, evenly spread."""
@@ -38,24 +40,24 @@ class EventMixture:
         names = ("source_Q", "time_Q", "num_visible_Q")
         queries = EventQueries(**{name: getattr(validation, name)[::step] for name in names})
         chosen = chosen_targets(queries.source_Q, queries.time_Q, log.target_E[len(training) :][::step])
-        blocks = list(mixed_parts(log, queries, self.half_life))
+        blocks = list(self.parts(log, queries))
 
         def value(weight_K: NDArray[np.float64]) -> float:
             return mean_reciprocal_rank(event_ranks((block @ weight_K for block in blocks), log, queries, chosen))
 
         best_K = max(all_weights(), key=value)
-        return lambda log, queries: (block @ best_K for block in mixed_parts(log, queries, self.half_life))
+        return lambda log, queries: (block @ best_K for block in self.parts(log, queries))
 
-
-def mixed_parts(log: EventLog, queries: EventQueries, half_life: float) -> Iterator[NDArray[np.float64]]:
-    """Give memory, popularity and co-occurrence, each from 0 to 1, per block [n, C, K]."""
-    parts = last_contacts(log, queries), decayed_popularity(log, queries, half_life), move_fractions(log, queries)
-    for block, event_nC, popularity_nC, fraction_nC in zip(query_blocks(log, queries), *parts, strict=True):
-        age_nC = (queries.time_Q[block][:, None] - log.time_E[np.maximum(event_nC, 0)]) * log.seconds
-        memory_nC = np.where(event_nC >= 0, 1 / (1 + age_nC / HOUR), 0)
-        greatest_n1 = popularity_nC.max(axis=1, keepdims=True, initial=0)
-        popularity_nC = np.divide(popularity_nC, greatest_n1, out=np.zeros_like(popularity_nC), where=greatest_n1 > 0)
-        yield np.stack([memory_nC, popularity_nC, fraction_nC], axis=-1)
+    def parts(self, log: EventLog, queries: EventQueries) -> Iterator[NDArray[np.float64]]:
+        """Give memory, popularity and co-occurrence, each from 0 to 1, per block [n, C, K]."""
+        events = last_contacts(log, queries, both_ways=self.both_ways)
+        parts = events, decayed_popularity(log, queries, self.half_life), move_fractions(log, queries)
+        for block, event_nC, popularity_nC, fraction_nC in zip(query_blocks(log, queries), *parts, strict=True):
+            age_nC = (queries.time_Q[block][:, None] - log.time_E[np.maximum(event_nC, 0)]) * log.seconds
+            memory_nC = np.where(event_nC >= 0, 1 / (1 + age_nC / HOUR), 0)
+            most_n1 = popularity_nC.max(axis=1, keepdims=True, initial=0)
+            fame_nC = np.divide(popularity_nC, most_n1, out=np.zeros_like(popularity_nC), where=most_n1 > 0)
+            yield np.stack([memory_nC, fame_nC, fraction_nC], axis=-1)
 
 
 def all_weights() -> Iterator[NDArray[np.float64]]:

@@ -216,6 +216,7 @@ EVENT_METHODS: dict[str, Ranker] = {
     "Event EdgeBank (time window)": PairMemory(memory="window"),
     "Event popularity": Popularity(),
     "Event mixture": EventMixture(),
+    "Event mixture both ways": EventMixture(both_ways=True),
     "Event forecaster": EventForecaster(),
 }
 """Methods that rank a source's candidates as of every event."""

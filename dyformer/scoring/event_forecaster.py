@@ -112,7 +112,7 @@ class RankedTargets:
 
     target_K: NDArray[np.int64]
     probability_K: NDArray[np.float64]
-    is_new_K: NDArray[np.bool_]  # whether the source had no event with the target
+    is_new_K: NDArray[np.bool_]  # whether the target is no partner of the source so far, as the state has it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

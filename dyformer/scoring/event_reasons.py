@@ -13,7 +13,7 @@ from dyformer.streams.event_state import FEATURES, INDEX, names
 from dyformer.streams.feature_words import STEMS, in_words
 
 NUM_REASONS = 3
-COMMON = np.array([INDEX[name] for group in ("source", "context") for name in names()[group]])
+COMMON = np.array([INDEX[name] for group in ("received", "source", "context") for name in names()[group]])
 """Features that all candidates of a query share, so that none of them ranks one before another."""
 
 

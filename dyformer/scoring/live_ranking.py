@@ -40,7 +40,7 @@ class Ranking:
     num_events: int  # of the source before that time; 0: it is ranked as a source that has just come
     targets: list[str]
     probability_K: NDArray[np.float64]
-    is_new_K: NDArray[np.bool_]  # whether the source had no event with the target
+    is_new_K: NDArray[np.bool_]  # whether the target is no partner of the source so far, as the state has it
     reasons: list[list[str]]  # none with `with_reasons=False`
 
 

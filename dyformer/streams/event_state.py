@@ -14,17 +14,25 @@ One pass, O(1) work an event. A query reads the events strictly before its time 
 | fraction_h | contacts_h / d_h of all events of s |
 | of_5, of_20 | contacts with c among the last 5 and 20 events of s |
 | mean_weight | mean weight of the contacts in the log |
-| reply_since, reply_h | since and contacts_h from c to s; only in directed logs with one side |
+| reply_since, replies, reply_h | since, contacts and contacts_h from c to s |
+| reply_after | time of the newest event from c to s - time of the newest one from s to c |
+| pending, pending_own | events from c to s since the newest one from s to c; the same the other way |
+| met_recency, met_since, met_h | recency, since and contacts_h of the events of both directions |
+| met_fraction_h | met_h / d_h of all events of s as a source or as a target |
+| partner_since, partner_h | source_since and source_h of c |
+| received_since, received_events, received_sources, received_h | target_since, events, sources and target_h of s |
+| received_after | time of the newest event at s - time of the newest event of s |
+| received_pending | number of the newest partners of s of which `pending` is above 0 |
 | source_since, source_between | t - time of the newest event of s; from the one before to the newest |
 | source_since_first, source_events, source_h | t - time of the first event of s; number of its events; d_h of them |
 | stays, stays_lately | events of s with the target of the event before, as a fraction; moving average of 0.1 |
-| new, new_lately | events of s with a new target, as a fraction; moving average of 0.1 |
-| partners, streak | number of partners of s; newest events with one target |
+| new, new_lately | events of s with a new partner, as a fraction; moving average of 0.1 |
+| partners, streak | number of these events; newest events with one target |
 | target_since, target_since_other | t - time of the newest event at c, by anyone and by another source than s |
 | target_is_own | 1 where the newest event at c is by s |
 | target_events, target_sources, target_weight | number of events, number of sources, mean weight at c |
 | target_h, target_other_h | d_h of all events at c; without those by s |
-| target_new_h, target_first_h | d_h of the events at c that were their source's first with c; first of all |
+| target_new_h, target_first_h | d_h of the events at c by which it was a new partner; of the first of all of a source |
 | move_since, moves, own_moves | the moves from l to c: t - time of the newest, number by all, number by s |
 | move_h, move_fraction_h, move_other_h | d_h by all; divided by d_h of all moves from l; d_h without those by s |
 | editors | sources in common among the last 8 distinct ones of l and c |
@@ -38,6 +46,11 @@ One pass, O(1) work an event. A query reads the events strictly before its time 
 d_h(events) = sum of 0.5^(age / h). A move is an event of a source with another target than its event before. n counts
 only a source's 16 newest partners at the time of a new one, so that the work is bounded. A value that does not exist
 is NaN: of a pair without contact, of a source or target without events.
+
+Partners of a source are the targets of its events. In directed logs with one side, as in messages, they are also the
+sources of the events at it, and the newest is that of the newest event in either direction: who got a message is no
+stranger to its sender. The features from reply_since to received_pending exist in these logs alone; l stays the
+target of the newest event of s, but in `editors`, `shared_h`, `shared` and `cosine` it is the newest partner.
 
 With `directed=False` (one side alone) each event counts as one of both ends.
 """
@@ -70,9 +83,18 @@ HALF_LIVES = (600.0, 7_200.0, 86_400.0, 604_800.0)
 BLOCK_EVENTS = 1 << 13
 BLOCK_ROWS = 1 << 15
 MIN_ROWS = 32  # of a query on average, for the size of a block's other arrays
-TABLES = ("contacts", "moves", "own_moves", "shared")
+TABLES = ("contacts", "meetings", "moves", "own_moves", "shared")
 EVENT_COLUMNS = ("source_E", "target_E", "time_E", "weight_E")
-RANKED = ("contacts_2", "target_1", "target_new_2", "move_fraction_2", "cosine_sum", "target_since_other")
+RANKED = (
+    "contacts_2",
+    "target_1",
+    "target_new_2",
+    "move_fraction_2",
+    "cosine_sum",
+    "target_since_other",
+    "met_1",
+    "partner_1",
+)
 
 Columns = tuple[NDArray, NDArray, NDArray, NDArray]
 """Source, target, time and weight of events [E]."""
@@ -110,6 +132,7 @@ def names() -> dict[str, tuple[str, ...]]:
         return tuple(f"{stem}_{index}" for stem in stems for index in range(len(HALF_LIVES)))
 
     pair = ("recency", "events_back", "is_last", "is_before_last", "since", "since_first", "contacts")
+    received = ("received_since", "received_events", "received_sources", "received_after")
     source = ("source_since", "source_between", "source_since_first", "source_events")
     target = ("target_since", "target_since_other", "target_is_own", "target_events", "target_sources", "target_weight")
     rates = ("stays", "stays_lately", "new", "new_lately", "partners", "streak")
@@ -117,7 +140,12 @@ def names() -> dict[str, tuple[str, ...]]:
     context = ("last_contacts", "last_since_other")
     return {
         "pair": (*pair, *by_half_life("contacts", "fraction"), "of_5", "of_20", "mean_weight"),
-        "reply": ("reply_since", *by_half_life("reply")),
+        "reply": (
+            *("reply_since", "replies", "reply_after", *by_half_life("reply"), "pending", "pending_own"),
+            *("met_since", "met_recency", *by_half_life("met", "met_fraction"), "partner_since"),
+            *by_half_life("partner"),
+        ),
+        "received": (*received, *by_half_life("received"), "received_pending"),
         "source": (*source, *by_half_life("source"), *rates),
         "target": (*target, *by_half_life("target", "target_other", "target_new", "target_first")),
         "moves": ("move_since", "moves", "own_moves", *by_half_life("move", "move_fraction", "move_other")),
@@ -139,9 +167,10 @@ _RANKED = np.array([INDEX[name] for name in RANKED])
 def empty_state(num_sources: int, num_targets: int, settings: StateSettings) -> State:
     """Make the state before the first event."""
     none = np.empty(0, dtype=SLOT), np.empty(0, dtype=np.int32)
-    contacts, moves, own_moves, shared = (table_of(*none) for _ in range(4))
+    contacts, meetings, moves, own_moves, shared = (table_of(*none) for _ in TABLES)
     state = State(
         contacts=contacts,
+        meetings=meetings,
         moves=moves,
         own_moves=own_moves,
         shared=shared,
@@ -164,6 +193,7 @@ def with_nodes(state: State, num_sources: int, num_targets: int) -> State:
     """Give the state for at least these numbers of nodes; new ones have no event."""
     return state._replace(
         contacts=_with_rows(state.contacts, num_sources),
+        meetings=_with_rows(state.meetings, num_sources),
         moves=_with_rows(state.moves, num_targets),
         shared=_with_rows(state.shared, num_targets),
         source_N=grown(state.source_N, num_sources),
@@ -176,6 +206,7 @@ def with_event_room(state: State, num_events: int, limits: Limits) -> State:
     num_ends = num_events * (1 + limits.both_ways)
     return state._replace(
         contacts=with_room(state.contacts, num_ends),
+        meetings=with_room(state.meetings, 2 * num_events * limits.has_replies),
         moves=with_room(state.moves, num_ends),
         own_moves=with_room(state.own_moves, num_ends),
         shared=with_room(state.shared, 2 * NUM_SHARED * num_ends),
@@ -197,13 +228,13 @@ def absorbed(state: State, events: Columns, limits: Limits) -> State:
     for first in range(0, len(events[0]), BLOCK_EVENTS):
         block = _sliced(events, slice(first, first + BLOCK_EVENTS))
         state = with_event_room(state, len(block[0]), limits)
-        absorb_events(state, *block, limits.both_ways)
+        absorb_events(state, *block, limits)
     return state
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CandidateRows:
-    """Features of the candidates of consecutive queries: of each its past partners, newest first, then its new ones."""
+    """Features of the candidates of consecutive queries: of each its partners, newest first, then its new ones."""
 
     row_RF: NDArray[np.float32]
     target_R: NDArray[np.int64]
@@ -328,8 +359,9 @@ class EventState:
 
     Memory: a contact, a move, an own move and a shared pair take a slot of 64 bytes each, with 8 to 24 bytes of hash
     buckets; while a table grows, up to half of its slots are free. A new contact makes at most 32 shared pairs, an
-    event at most one move and one own move, and none where the target stays the same. A source takes 148 bytes and a
-    target 168. Undirected logs count each event twice. `benchmarks/event_state.py` measures it.
+    event at most one move and one own move, and none where the target stays the same. A source takes 152 bytes and a
+    target 168. Undirected logs count each event twice. Directed logs with one side have two more slots for each
+    unordered pair with an event. `benchmarks/event_state.py` measures it.
     """
 
     def __init__(self, num_sources: int, num_targets: int, settings: StateSettings) -> None:

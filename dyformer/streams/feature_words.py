@@ -10,7 +10,7 @@ from typing import Literal
 
 from dyformer.streams.event_state import FEATURES, HALF_LIVES
 
-Form = Literal["age", "count", "amount", "fraction", "yes"]
+Form = Literal["age", "gap", "count", "amount", "fraction", "yes"]
 
 UNITS = ((31_557_600.0, "year"), (86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 LEAST = 0.005
@@ -30,7 +30,26 @@ WORDS: Mapping[str, tuple[Form, str]] = {
     "of_20": ("count", "of the source's last 20 events with this target: {}"),
     "mean_weight": ("amount", "mean weight of their contacts: {}"),
     "reply_since": ("age", "the newest contact from the target to the source was {} ago"),
+    "replies": ("count", "contacts from the target to the source so far: {}"),
+    "reply_after": ("gap", "the target's newest contact with the source came {} than the source's with it"),
     "reply_h": ("amount", "contacts from the target to the source lately ({half_life}): {}"),
+    "pending": ("count", "contacts from the target that had no reply yet: {}"),
+    "pending_own": ("count", "contacts from the source that had no reply yet: {}"),
+    "met_since": ("age", "their newest contact in either direction was {} ago"),
+    "met_recency": ("count", "partners with which the source had a newer contact in either direction: {}"),
+    "met_h": ("amount", "contacts in both directions lately ({half_life}): {}"),
+    "met_fraction_h": (
+        "fraction",
+        "of the source's contacts in both directions lately ({half_life}) with this one: {}",
+    ),
+    "partner_since": ("age", "the newest event by the target itself was {} ago"),
+    "partner_h": ("amount", "events by the target itself lately ({half_life}): {}"),
+    "received_since": ("age", "the newest event at the source was {} ago"),
+    "received_events": ("count", "events at the source so far: {}"),
+    "received_sources": ("count", "nodes that contacted the source so far: {}"),
+    "received_after": ("gap", "the newest event at the source came {} than its own newest one"),
+    "received_h": ("amount", "events at the source lately ({half_life}): {}"),
+    "received_pending": ("count", "partners to whose newest contact the source has not replied: {}"),
     "source_since": ("age", "the newest event of the source was {} ago"),
     "source_between": ("age", "between the last two events of the source: {}"),
     "source_since_first": ("age", "the first event of the source was {} ago"),
@@ -76,6 +95,8 @@ WORDS: Mapping[str, tuple[Form, str]] = {
     "rank_move_fraction_2": ("count", "candidates to which more move from the last partner lately: {}"),
     "rank_cosine_sum": ("count", "candidates whose sources are more like those of the newest partners: {}"),
     "rank_target_since_other": ("count", "candidates that another source left alone for longer: {}"),
+    "rank_met_1": ("count", "candidates with more contacts in both directions lately: {}"),
+    "rank_partner_1": ("count", "candidates that were more active themselves lately: {}"),
 }
 """Form of the value and words of each feature; one with `_h` stands for its four half-lives."""
 
@@ -97,7 +118,10 @@ def in_words(feature: str, value: float, half_lives: Sequence[float] = HALF_LIVE
     """
     form, words = WORDS[stem_of(feature)]
     written = _steps if has_steps else duration
-    text = written(value) if form == "age" else _FORMS[form](value)
+    if form == "gap":
+        text = f"{written(abs(value))} {'later' if value >= 0 else 'earlier'}"
+    else:
+        text = written(value) if form == "age" else _FORMS[form](value)
     if "{half_life}" not in words:
         return words.format(text)
     return words.format(text, half_life=written(half_lives[int(feature.rpartition("_")[2])]))

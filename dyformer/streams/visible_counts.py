@@ -7,6 +7,7 @@ has the count of one that never occurs. One query costs its candidates and the e
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -55,8 +56,16 @@ def _shape(block: Block) -> tuple[int, int]:
     return len(block.source_n), block.candidate_nC.shape[1]
 
 
-def last_contacts(log: EventLog, queries: EventQueries) -> Iterator[NDArray[np.int64]]:
-    """Give, per block, the number [n, C] of the newest visible event of the source with each candidate, or -1."""
+def last_contacts(log: EventLog, queries: EventQueries, *, both_ways: bool = False) -> Iterator[NDArray[np.int64]]:
+    """Give, per block, the number [n, C] of the newest visible event of the source with each candidate, or -1.
+
+    With `both_ways` an event from candidate to source counts too, where both can be either.
+    """
+    if both_ways and not log.two_sides:
+        reverse = replace(log, source_E=log.target_E, target_E=log.source_E)
+        pairs = zip(last_contacts(log, queries), last_contacts(reverse, queries), strict=True)
+        yield from (np.maximum(*pair) for pair in pairs)  # events are in the order of their times
+        return
     rows, pair_E = _numbered(log.source_E, log.target_E, log.num_sources, log.num_targets)
     newest_P, scratch_T = np.full(len(rows.target_P), -1), np.full(log.num_targets, -1)
     num_read = 0

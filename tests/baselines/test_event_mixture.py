@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from event_logs import random_log
+from event_logs import log_of, random_log
 
 from dyformer.baselines import event_mixture
 from dyformer.baselines.event_heuristics import PairMemory, Popularity
-from dyformer.baselines.event_mixture import EventMixture, mixed_parts
+from dyformer.baselines.event_mixture import EventMixture
 from dyformer.evaluation.event_splits import EventTrial, Visibility, split_events
 from dyformer.evaluation.protocols.tgb import ranked_events
 from dyformer.scoring.event_ranks import event_ranks, mean_reciprocal_rank
+from dyformer.streams.event_log import EventQueries
 
 LOG = random_log(num_events=1_500, num_nodes=40, num_times=900)
 TRIAL = EventTrial(log=LOG, splits=split_events(LOG), visibility=Visibility())
@@ -22,10 +23,22 @@ def validation_mrr(method) -> float:
 
 def test_parts_are_fractions():
     [event_Q] = TRIAL.ranked("test")
-    parts = np.concatenate(list(mixed_parts(LOG, TRIAL.queries(event_Q), 3_600)))
+    parts = np.concatenate(list(EventMixture(half_life=3_600).parts(LOG, TRIAL.queries(event_Q))))
     assert parts.shape == (len(event_Q), 40, 3)
     assert (parts.min(), parts[..., 1].max()) == (0, 1)
     assert parts.max() == 1
+
+
+def test_a_memory_of_both_ways_has_the_newest_event_of_either():
+    rows = [(0, 1, 0), (1, 0, 3_600), (2, 0, 7_200), (0, 3, 10_800)]
+    queries = EventQueries(source_Q=np.array([0]), time_Q=np.array([14_400]), num_visible_Q=np.array([4]))
+    for two_sides, both_ways, memory_C in (
+        (False, True, [0, 1 / 4, 1 / 3, 1 / 2]),
+        (False, False, [0, 1 / 5, 0, 1 / 2]),
+        (True, True, [0, 1 / 5, 0, 1 / 2]),
+    ):
+        [part_1CK] = EventMixture(both_ways=both_ways).parts(log_of(rows, two_sides=two_sides), queries)
+        assert part_1CK[0, :, 0].tolist() == memory_C
 
 
 def test_chosen_weights_are_the_best_on_validation(monkeypatch: pytest.MonkeyPatch):

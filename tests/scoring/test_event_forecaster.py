@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from event_logs import log_of as small_log
-from slow_events import random_log, rows_of, strict_queries
+from slow_events import partners_of, random_log, rows_of, strict_queries
 
 from dyformer.embedder import Ranker
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster, live_forecaster
@@ -90,11 +90,7 @@ def test_a_ranking_as_of_now_is_that_of_the_batch(world: str) -> None:
             np.testing.assert_allclose(score_QC[index, ranked.target_K], ranked.probability_K, rtol=1e-9, atol=1e-12)
             best_C = np.sort(score_QC[index])[::-1]
             np.testing.assert_allclose(best_C[: len(ranked.target_K)], ranked.probability_K, rtol=1e-9, atol=1e-12)
-            past = {
-                row[1]
-                for row in rows_of(log, int(queries.num_visible_Q[index]), both_ways=world == "undirected")
-                if row[0] == queries.source_Q[index]
-            }
+            past = partners_of(log, int(queries.num_visible_Q[index]), int(queries.source_Q[index]))
             assert ranked.is_new_K.tolist() == [target not in past for target in ranked.target_K.tolist()]
         event = slice(2_400 + index, 2_401 + index)
         live.observe(replace(log, **{name: getattr(log, name)[event] for name in columns}))

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from slow_events import SlowEvents, random_log, rows_of, strict_queries
+from event_logs import log_of
+from slow_events import SlowEvents, partners_of, random_log, rows_of, strict_queries
 
 from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings, candidate_rows, names
@@ -51,11 +52,12 @@ def test_every_feature_is_the_one_of_plain_loops(world: str, seed: int) -> None:
     both_ways, has_replies = not directed, directed and not two_sides
     for num_events in (1, 2, 17, 150, 400):
         state, at = observed(log.head(num_events), settings), int(log.time_E[num_events - 1]) + 11
-        slow = SlowEvents(rows_of(log, num_events, both_ways=both_ways), at, seconds=log.seconds, half_lives=HALF_LIVES)
+        rows = rows_of(log, num_events, both_ways=both_ways)
+        slow = SlowEvents(rows, at, seconds=log.seconds, half_lives=HALF_LIVES, has_replies=has_replies)
         for source in range(0, log.num_sources, 2):
             table_PF = state.features(source, targets, at=at)
             for target in targets.tolist():
-                expected = slow.features(source, target, has_replies=has_replies)
+                expected = slow.features(source, target)
                 expected_F = np.array([expected.get(name, np.nan) for name in FEATURES])
                 np.testing.assert_allclose(
                     table_PF[target], expected_F, rtol=2e-4, atol=2e-5, err_msg=f"{source} -> {target}"
@@ -66,7 +68,7 @@ def test_before_the_first_event_nothing_is_known() -> None:
     log = random_log(0)
     state = EventState(log.num_sources, log.num_targets, settings_of(log))
     state.observe(log.head(0))
-    slow = SlowEvents([], 5, seconds=log.seconds, half_lives=HALF_LIVES).features(2, 3, has_replies=False)
+    slow = SlowEvents([], 5, seconds=log.seconds, half_lives=HALF_LIVES).features(2, 3)
     expected_F = np.array([slow.get(name, np.nan) for name in FEATURES], dtype=np.float32)
     assert np.array_equal(state.features(2, np.array([3]), at=5)[0], expected_F, equal_nan=True)
     assert len(state.candidates(2, at=5).target_R) == 0
@@ -88,8 +90,7 @@ def test_candidates_are_past_partners_by_recency_and_then_new_ones_each_once(wor
     queries = strict_queries(log, 100)
     for index, (past_P, new_N, _) in enumerate(all_rows(log, queries, settings)):
         source, visible = int(queries.source_Q[index]), int(queries.num_visible_Q[index])
-        rows = rows_of(log, visible, both_ways=not directed)
-        newest_first = list(dict.fromkeys(row[1] for row in reversed(rows) if row[0] == source))
+        rows, newest_first = rows_of(log, visible, both_ways=not directed), partners_of(log, visible, source)
         own = set() if two_sides else {source}
         assert past_P.tolist() == [target for target in newest_first if target not in own]
         touched = {row[1] for row in rows} - set(newest_first) - own
@@ -116,6 +117,26 @@ def test_rows_of_candidates_are_their_features_and_ranks_count_greater_values() 
             for name in RANKED:
                 value_R = np.nan_to_num(rows[:, INDEX[name]], nan=-np.inf)
                 assert rows[:, INDEX[f"rank_{name}"]].tolist() == [int((value_R > value).sum()) for value in value_R]
+
+
+def test_who_wrote_to_a_source_is_its_partner_and_waits_for_a_reply() -> None:
+    log = log_of([(0, 1, 10), (0, 1, 20), (2, 1, 30), (1, 2, 50), (1, 3, 60)], two_sides=False)
+    settings = StateSettings(two_sides=False, seconds=1.0)
+    before, after = observed(log.head(3), settings), observed(log, settings)
+
+    def of(state: EventState, source: int, target: int, at: int, *features: str) -> list[float]:
+        row_F = state.features(source, np.array([target]), at=at)[0]
+        return [float(row_F[INDEX[name]]) for name in features]
+
+    rows = before.candidates(1, at=40)
+    assert (rows.target_R.tolist(), rows.num_past_Q.tolist()) == ([2, 0], [2])
+    assert of(before, 1, 0, 40, "pending", "replies", "met_recency", "met_since") == [2, 2, 1, 20]
+    assert of(before, 0, 1, 40, "pending", "pending_own") == [0, 2]
+    assert of(before, 1, 3, 40, "received_pending", "received_sources") == [2, 2]
+    assert of(after, 1, 2, 70, "pending", "reply_after", "received_pending") == [0, -20, 1]
+    # A reply brings no new partner: of the two events of node 1 the one with node 3 does.
+    assert of(after, 1, 2, 70, "partners", "source_events") == [1, 2]
+    assert after.candidates(1, at=70).target_R.tolist() == [3, 2, 0]
 
 
 def test_garbage_after_the_visible_events_changes_no_byte() -> None:
@@ -160,8 +181,9 @@ def test_a_state_that_goes_on_has_the_bytes_of_one_pass(world: str) -> None:
         assert all(arrays[name].tobytes() == whole[name].tobytes() for name in whole)
 
 
-def test_a_query_between_two_observations_changes_no_later_byte() -> None:
-    log = random_log(7)
+@pytest.mark.parametrize("two_sides", [True, False])
+def test_a_query_between_two_observations_changes_no_later_byte(two_sides: bool) -> None:
+    log = random_log(7, two_sides=two_sides)
     whole, queried = observed(log, settings_of(log)), EventState(0, 0, settings_of(log))
     border = int(np.searchsorted(log.time_E, log.time_E[150]))
     queried.observe(log.head(border))
@@ -172,8 +194,9 @@ def test_a_query_between_two_observations_changes_no_later_byte() -> None:
     assert all(queried.to_arrays()[name].tobytes() == values.tobytes() for name, values in whole.to_arrays().items())
 
 
-def test_events_of_the_time_of_a_query_are_not_read() -> None:
-    log = random_log(8, per_time=6)
+@pytest.mark.parametrize("two_sides", [True, False])
+def test_events_of_the_time_of_a_query_are_not_read(two_sides: bool) -> None:
+    log = random_log(8, two_sides=two_sides, per_time=6)
     at = int(log.time_E[-1])
     num_older = int(np.searchsorted(log.time_E, at))
     assert len(log) - num_older > 1

@@ -30,6 +30,16 @@ def test_a_half_life_is_named_and_its_four_have_the_same_words():
         ("since", 7_260.0, "their newest contact was 2 hours ago"),
         ("is_last", 1.0, "the last partner of the source: yes"),
         ("is_last", 0.0, "the last partner of the source: no"),
+        (
+            "reply_after",
+            7_260.0,
+            "the target's newest contact with the source came 2 hours later than the source's with it",
+        ),
+        (
+            "reply_after",
+            -60.0,
+            "the target's newest contact with the source came 1 minute earlier than the source's with it",
+        ),
         ("move_fraction_2", 0.256, "of all moves from the last partner lately (1 day) to the target: 26%"),
         ("contacts_3", 5.2e-06, "contacts with the source lately (7 days): nearly 0"),
         ("contacts_3", 0.0, "contacts with the source lately (7 days): 0"),

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from dyformer.streams.kernels.tables import NUM_HALF_LIVES, PairTable, find
 from dyformer.streams.kernels.updates import NEVER, NUM_RECENT, absorb_both
 
+MET_RECENCY = 10  # position in the features of replies
 NUM_JOINED = 8  # newest partners whose shared sources with a candidate are counted
 LIST_LENGTH = 48  # newest moves and shared partners of the last partner that become candidates
 LATER_LIST_LENGTH = 16  # the same for the partners before the last
 NUM_LATER = 3
 
-GROUP_SIZES = (18, 5, 14, 22, 15, 10, 14, 6)
-"""Features of a pair, of the reply, the source, the target, moves, shared sources, the last partner; ranks."""
-FIRST_REPLY, FIRST_SOURCE, FIRST_TARGET, FIRST_MOVES, FIRST_SHARED, FIRST_CONTEXT, FIRST_RANK = (
+GROUP_SIZES = (18, 24, 9, 14, 22, 15, 10, 14, 8)
+"""Features of a pair, of replies, of the source as a target, of the source, the target, moves, shared sources, the
+last partner; ranks."""
+FIRST_REPLY, FIRST_RECEIVED, FIRST_SOURCE, FIRST_TARGET, FIRST_MOVES, FIRST_SHARED, FIRST_CONTEXT, FIRST_RANK = (
     sum(GROUP_SIZES[:count]) for count in range(1, len(GROUP_SIZES))
 )
 
@@ -43,10 +45,12 @@ class Query(NamedTuple):
     source: int
     time: int
     seconds: float
-    last_slot: int  # the contact with the source's last partner, or -1
+    last_slot: np.int64  # the newest contact of the source, or -1
+    last: np.int64  # the target of that contact
     joined_J: NDArray[np.int64]  # its newest partners, the newest first
     total_H: NDArray[np.float64]  # decayed events of the source
     leaving_H: NDArray[np.float64]  # decayed moves from the last partner
+    met_H: NDArray[np.float64]  # decayed events of the source in either role
     rate_H: NDArray[np.float64]
 
 
@@ -85,15 +89,72 @@ def _fill_pair(row_F, query, contact, record, recency):
 
 
 @njit
-def _fill_reply(row_F, query, contacts, target):
-    # since | H decayed
-    slot = find(contacts, target, query.source)
-    row_F[1 : 1 + NUM_HALF_LIVES] = 0
-    if slot >= 0:
-        contact = contacts.slot_S[slot]
-        row_F[0] = _age(query, contact.latest)
+def recency_of(table, slot):
+    """Count the slots of the same row with a newer update."""
+    recency = 0
+    while table.slot_S[slot].newer >= 0:
+        slot = np.int64(table.slot_S[slot].newer)
+        recency += 1
+    return recency
+
+
+@njit
+def _fill_reply(row_F, state, query, target, slot):
+    # since | replies | after | H decayed | pending | pending own | since met | met recency | H met
+    # | H fractions of met | partner since | H partner; `slot` is the contact of the source with the target, or -1
+    row_F[: GROUP_SIZES[1]] = math.nan
+    row_F[1] = 0
+    row_F[3 : 5 + NUM_HALF_LIVES] = 0
+    end = 7 + NUM_HALF_LIVES
+    row_F[end : end + 2 * NUM_HALF_LIVES] = 0
+    back = find(state.contacts, target, query.source)
+    if back >= 0:
+        reply = state.contacts.slot_S[back]
+        row_F[0] = _age(query, reply.latest)
+        row_F[1] = reply.count
         for h in range(NUM_HALF_LIVES):
-            row_F[1 + h] = contact.decayed[h] * _decay(query, contact.latest, h)
+            row_F[3 + h] = reply.decayed[h] * _decay(query, reply.latest, h)
+        if slot >= 0:
+            row_F[2] = (reply.latest - state.contacts.slot_S[slot].latest) * query.seconds
+    met_slot = find(state.meetings, query.source, target)
+    if met_slot >= 0:
+        met = state.meetings.slot_S[met_slot]
+        row_F[3 + NUM_HALF_LIVES] = state.meetings.slot_S[find(state.meetings, target, query.source)].number
+        row_F[4 + NUM_HALF_LIVES] = met.number
+        row_F[5 + NUM_HALF_LIVES] = _age(query, met.latest)
+        for h in range(NUM_HALF_LIVES):
+            value = met.decayed[h] * _decay(query, met.latest, h)
+            row_F[end + h] = value
+            row_F[end + NUM_HALF_LIVES + h] = value / query.met_H[h] if query.met_H[h] > 0 else 0
+    partner = state.source_N[target]
+    end += 2 * NUM_HALF_LIVES
+    row_F[end + 1 : end + 1 + NUM_HALF_LIVES] = 0
+    if partner.count > 0:
+        row_F[end] = _age(query, partner.latest)
+        for h in range(NUM_HALF_LIVES):
+            row_F[end + 1 + h] = partner.decayed[h] * _decay(query, partner.latest, h)
+
+
+@njit
+def _fill_received(row_F, state, query, max_past):
+    # since | events | sources | after the newest own event | H decayed | partners with a pending one
+    record, own = state.target_D[query.source], state.source_N[query.source]
+    row_F[1] = record.count
+    row_F[2] = record.sources
+    row_F[4 : 5 + NUM_HALF_LIVES] = 0
+    if record.count == 0:
+        return
+    row_F[0] = _age(query, record.latest)
+    if own.count > 0:
+        row_F[3] = (record.latest - own.latest) * query.seconds
+    for h in range(NUM_HALF_LIVES):
+        row_F[4 + h] = record.decayed[h] * _decay(query, record.latest, h)
+    slot, slot_S = np.int64(state.meetings.newest_R[query.source]), state.meetings.slot_S
+    for _ in range(max_past):
+        if slot < 0:
+            break
+        row_F[4 + NUM_HALF_LIVES] += slot_S[find(state.meetings, slot_S[slot].column, query.source)].number > 0
+        slot = np.int64(slot_S[slot].older)
 
 
 @njit
@@ -214,33 +275,50 @@ def _fill_context(row_F, query, contact, record):
 
 
 @njit
-def _start_query(state, source, time, seconds):
-    contacts, rate_H = state.contacts, state.rate_H
+def partners_of(state, has_replies):
+    """Give the table whose lists have the partners of each source."""
+    return state.meetings if has_replies else state.contacts
+
+
+@njit
+def _start_query(state, source, time, limits):
+    partners, rate_H = partners_of(state, limits.has_replies), state.rate_H
     joined_J = np.empty(NUM_JOINED, dtype=np.int64)
-    total_H, leaving_H = np.zeros(NUM_HALF_LIVES), np.zeros(NUM_HALF_LIVES)
+    total_H, leaving_H, met_H = np.zeros(NUM_HALF_LIVES), np.zeros(NUM_HALF_LIVES), np.zeros(NUM_HALF_LIVES)
     num_joined = 0
-    last_slot = slot = contacts.newest_R[source]
+    slot = np.int64(partners.newest_R[source])
     while slot >= 0 and num_joined < NUM_JOINED:
-        joined_J[num_joined] = contacts.slot_S[slot].column
+        joined_J[num_joined] = partners.slot_S[slot].column
         num_joined += 1
-        slot = np.int64(contacts.slot_S[slot].older)
-    query = Query(source, time, seconds, last_slot, joined_J[:num_joined], total_H, leaving_H, rate_H)
+        slot = np.int64(partners.slot_S[slot].older)
+    last_slot = np.int64(state.contacts.newest_R[source])
+    last = np.int64(state.contacts.slot_S[last_slot].column) if last_slot >= 0 else np.int64(-1)
+    joined_J = joined_J[:num_joined]
+    query = Query(source, time, limits.seconds, last_slot, last, joined_J, total_H, leaving_H, met_H, rate_H)
     if last_slot >= 0:
-        own, last = state.source_N[source], state.target_D[joined_J[0]]
+        own, record = state.source_N[source], state.target_D[last]
         for h in range(NUM_HALF_LIVES):
             total_H[h] = own.decayed[h] * _decay(query, own.latest, h)
-            if last.leaving[h] > 0:
-                leaving_H[h] = last.leaving[h] * _decay(query, last.left, h)
+            if record.leaving[h] > 0:
+                leaving_H[h] = record.leaving[h] * _decay(query, record.left, h)
+    if limits.has_replies:
+        received = state.target_D[source]
+        for h in range(NUM_HALF_LIVES):
+            met_H[h] = total_H[h]
+            if received.count > 0:
+                met_H[h] += received.decayed[h] * _decay(query, received.latest, h)
     return query
 
 
 @njit
-def _fill_common(row_F, state, query):
+def _fill_common(row_F, state, query, limits):
     # The features that all candidates of a query share: of the source and of its last partner.
     row_F[:] = math.nan
     _fill_source(row_F[FIRST_SOURCE:], query, state.source_N[query.source])
+    if limits.has_replies:
+        _fill_received(row_F[FIRST_RECEIVED:], state, query, limits.max_past)
     if query.last_slot >= 0:
-        contact, record = state.contacts.slot_S[query.last_slot], state.target_D[query.joined_J[0]]
+        contact, record = state.contacts.slot_S[query.last_slot], state.target_D[query.last]
         _fill_context(row_F[FIRST_CONTEXT:], query, contact, record)
 
 
@@ -252,9 +330,10 @@ def _fill_row(row_F, state, query, target, slot, recency, has_replies):
         _fill_pair(row_F, query, state.contacts.slot_S[slot], state.source_N[query.source], recency)
         _subtract_own(row_F[FIRST_TARGET + 6 + NUM_HALF_LIVES :], row_F[7:])
     if has_replies:
-        _fill_reply(row_F[FIRST_REPLY:], query, state.contacts, target)
+        _fill_reply(row_F[FIRST_REPLY:], state, query, target, slot)
     if query.last_slot >= 0:
-        _fill_moves(row_F[FIRST_MOVES:], query, state.moves, state.own_moves, query.joined_J[0], target)
+        _fill_moves(row_F[FIRST_MOVES:], query, state.moves, state.own_moves, query.last, target)
+    if len(query.joined_J) > 0:
         _fill_shared(row_F[FIRST_SHARED:], query, state.shared, state.target_D, target)
 
 
@@ -280,7 +359,7 @@ class Search(NamedTuple):
     target_C: NDArray[np.int64]
     num_found_1: NDArray[np.int64]
     stamp_D: NDArray[np.int64]  # as in `Scratch`
-    contacts: PairTable
+    partners: PairTable  # of `partners_of`
     source: int
     two_sides: bool
 
@@ -301,7 +380,7 @@ def _add(search, target):
         return
     search.stamp_D[target] = stamp
     is_self = not search.two_sides and target == search.source
-    if not is_self and find(search.contacts, search.source, target) < 0:
+    if not is_self and find(search.partners, search.source, target) < 0:
         search.target_C[num_found] = target
         search.num_found_1[0] += 1
 
@@ -326,30 +405,38 @@ def _add_popular(search, popular):
 
 @njit
 def _find_new(search, state, query):
-    # In this order: moves from the newest partners, targets that share sources with them, sources that lately
-    # contacted the source (with one side), popular targets.
+    # In this order: moves from the newest partners, targets that share sources with them, popular targets.
     for position in range(min(1 + NUM_LATER, len(query.joined_J))):
         length = LIST_LENGTH if position == 0 else LATER_LIST_LENGTH
         _add_list(search, state.moves, query.joined_J[position], length)
         _add_list(search, state.shared, query.joined_J[position], length)
-    if not search.two_sides:
-        record = state.target_D[query.source]
-        for position in range(record.num_editors):
-            _add(search, record.editors[position])
     _add_popular(search, state.popular)
 
 
 @njit
+def _fill_partner(row_F, state, query, target, slot, recency, has_replies):
+    # The features of a partner; `slot` and `recency` are those of the table of partners.
+    if not has_replies:
+        _fill_row(row_F, state, query, target, slot, recency, has_replies)
+        return
+    own_slot = find(state.contacts, query.source, target)
+    own_recency = recency_of(state.contacts, own_slot) if own_slot >= 0 else 0
+    _fill_row(row_F, state, query, target, own_slot, own_recency, has_replies)
+    row_F[FIRST_REPLY + MET_RECENCY] = recency
+
+
+@njit
 def _past_rows(row_RF, target_R, state, query, limits, scratch):
-    slot, recency, count = query.last_slot, 0, 0
+    partners = partners_of(state, limits.has_replies)
+    slot, recency, count = np.int64(partners.newest_R[query.source]), 0, 0
     while slot >= 0 and count < limits.max_past:
-        target = state.contacts.slot_S[slot].column
+        target = np.int64(partners.slot_S[slot].column)
         if limits.two_sides or target != query.source:
             target_R[count] = target
             row_RF[count] = scratch.common_F
-            _fill_row(row_RF[count], state, query, target, slot, recency, limits.has_replies)
+            _fill_partner(row_RF[count], state, query, target, slot, recency, limits.has_replies)
             count += 1
-        slot = np.int64(state.contacts.slot_S[slot].older)
+        slot = np.int64(partners.slot_S[slot].older)
         recency += 1
     _fill_ranks(row_RF[:count], scratch.ranked_F)
     return count
@@ -359,8 +446,8 @@ def _past_rows(row_RF, target_R, state, query, limits, scratch):
 def _new_rows(row_RF, target_R, state, query, limits, scratch):
     scratch.stamp_D[-1] += 1
     num_found_1 = np.zeros(1, dtype=np.int64)
-    target_C = target_R[: limits.max_new]
-    search = Search(target_C, num_found_1, scratch.stamp_D, state.contacts, query.source, limits.two_sides)
+    target_C, partners = target_R[: limits.max_new], partners_of(state, limits.has_replies)
+    search = Search(target_C, num_found_1, scratch.stamp_D, partners, query.source, limits.two_sides)
     _find_new(search, state, query)
     count = num_found_1[0]
     for position in range(count):
@@ -398,15 +485,15 @@ def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
         if used + limits.max_past + limits.max_new > len(row_RF):
             break
         for event in range(num_absorbed, num_visible_Q[index]):
-            weight = weight_E[event]
-            absorb_both(state, source_E[event], target_E[event], time_E[event], weight, limits.both_ways)
+            absorb_both(state, source_E[event], target_E[event], time_E[event], weight_E[event], limits)
         num_absorbed = max(num_absorbed, num_visible_Q[index])
-        query = _start_query(state, source_Q[index], time_Q[index], limits.seconds)
-        _fill_common(scratch.common_F, state, query)
+        query = _start_query(state, source_Q[index], time_Q[index], limits)
+        _fill_common(scratch.common_F, state, query, limits)
         num_past = _past_rows(row_RF[used:], target_R[used:], state, query, limits, scratch)
         used += num_past
         num_new = 0
-        if target_Q[index] < 0 or find(state.contacts, source_Q[index], target_Q[index]) < 0:
+        partners = partners_of(state, limits.has_replies)
+        if target_Q[index] < 0 or find(partners, source_Q[index], target_Q[index]) < 0:
             num_new = _new_rows(row_RF[used:], target_R[used:], state, query, limits, scratch)
         used += num_new
         num_past_Q[index], num_new_Q[index] = num_past, num_new
@@ -419,14 +506,14 @@ def collect_rows(state, events, num_absorbed, queries, limits, scratch, out):
 def pair_rows(row_PF, state, source, time, limits, target_P):
     """Write the features of any targets of one source, without the ranks."""
     common_F = np.empty(row_PF.shape[1], dtype=row_PF.dtype)
-    query = _start_query(state, source, time, limits.seconds)
-    _fill_common(common_F, state, query)
-    slot_S = state.contacts.slot_S
+    query = _start_query(state, source, time, limits)
+    _fill_common(common_F, state, query, limits)
+    partners = partners_of(state, limits.has_replies)
     for position in range(len(target_P)):
-        slot = find(state.contacts, source, target_P[position])
-        recency, newer = 0, slot
-        while newer >= 0 and slot_S[newer].newer >= 0:
-            newer = np.int64(slot_S[newer].newer)
-            recency += 1
+        slot = find(partners, source, target_P[position])
         row_PF[position] = common_F
-        _fill_row(row_PF[position], state, query, target_P[position], slot, recency, limits.has_replies)
+        if slot >= 0:
+            recency = recency_of(partners, slot)
+            _fill_partner(row_PF[position], state, query, target_P[position], slot, recency, limits.has_replies)
+        else:
+            _fill_row(row_PF[position], state, query, target_P[position], np.int64(-1), 0, limits.has_replies)

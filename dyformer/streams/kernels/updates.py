@@ -68,6 +68,7 @@ class State(NamedTuple):
     """What is known of all events so far."""
 
     contacts: PairTable  # source -> target
+    meetings: PairTable  # node -> node of an event in either direction; empty unless these differ
     moves: PairTable  # last partner of a source -> its next one, where they differ
     own_moves: PairTable  # slot of (source, last partner) -> next one; has no lists
     shared: PairTable  # partner -> partner of the same source, in both orders
@@ -182,7 +183,17 @@ def _count_shared(state, source, target, time):
 
 
 @njit
-def absorb(state, source, target, time, weight):
+def _count_meeting(meetings, source, target, time, rate_H):
+    # The number of a slot counts the row's events with the column since the column's newest one with the row.
+    slot = touch(meetings, source, target, time, rate_H)
+    if source != target:
+        meetings.slot_S[slot].number += 1
+        slot = touch(meetings, target, source, time, rate_H)
+        meetings.slot_S[slot].number = 0
+
+
+@njit
+def absorb(state, source, target, time, weight, has_replies):
     """Update the state with one event of a source; the tables must have free slots for it."""
     contacts, rate_H = state.contacts, state.rate_H
     last_slot = contacts.newest_R[source]
@@ -193,25 +204,28 @@ def absorb(state, source, target, time, weight):
     if is_fresh:
         _count_shared(state, source, target, time)
         state.target_D[target].sources += 1
+    if has_replies:
+        is_fresh = is_fresh and find(state.meetings, source, target) < 0
+        _count_meeting(state.meetings, source, target, time, rate_H)
     slot = touch(contacts, source, target, time, rate_H)
     record = state.source_N[source]
     contacts.slot_S[slot].number = record.count
     contacts.slot_S[slot].weight += weight
-    groups = 1 + is_fresh + (record.count == 0)
+    groups = 1 + is_fresh + (is_fresh and record.count == 0)
     _update_source(record, target, time, stays, is_fresh, rate_H)
     _update_target(state, source, target, time, weight, groups)
 
 
 @njit
-def absorb_both(state, source, target, time, weight, both_ways):
-    """Update the state with one event; with `both_ways` it counts for both of its ends."""
-    absorb(state, source, target, time, weight)
-    if both_ways and source != target:
-        absorb(state, target, source, time, weight)
+def absorb_both(state, source, target, time, weight, limits):
+    """Update the state with one event; with `limits.both_ways` it counts for both of its ends."""
+    absorb(state, source, target, time, weight, limits.has_replies)
+    if limits.both_ways and source != target:
+        absorb(state, target, source, time, weight, limits.has_replies)
 
 
 @njit(nogil=True, cache=True)
-def absorb_events(state, source_E, target_E, time_E, weight_E, both_ways):
+def absorb_events(state, source_E, target_E, time_E, weight_E, limits):
     """Update the state with events in order of time."""
     for event in range(len(source_E)):
-        absorb_both(state, source_E[event], target_E[event], time_E[event], weight_E[event], both_ways)
+        absorb_both(state, source_E[event], target_E[event], time_E[event], weight_E[event], limits)
