@@ -5,6 +5,7 @@ P pairs    F inputs    T trees    S splits of a tree    L leaves of a tree
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,11 @@ class Trees:
     right_TS: NDArray[np.uint32]  # marks of the leaves that stay possible to the right of a split
     value_TL: NDArray[np.float64]  # of the leaves, from left to right
 
+    @cached_property
+    def _rounded(self) -> dict[np.dtype, NDArray[np.floating]]:
+        """The thresholds [T, S] by the type of the inputs, rounded once, because a single query is short."""
+        return {}
+
     def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the sum [P] of the trees' outputs. Raises ValueError for another number of inputs."""
         from dyformer.scoring.kernels.trees import tree_sums  # late, as numba is slow to import
@@ -35,8 +41,9 @@ class Trees:
         if inputs_PF.ndim != 2 or inputs_PF.shape[1] != len(self.is_zero_if_missing_F):
             expected = len(self.is_zero_if_missing_F)
             raise ValueError(f"found inputs of shape {inputs_PF.shape}: expected {expected} inputs for each pair")
-        threshold_TS = _rounded_down(self.threshold_TS, inputs_PF.dtype)
-        splits_TS = self.feature_TS, threshold_TS, self.missing_left_TS, self.right_TS
+        if inputs_PF.dtype not in self._rounded:
+            self._rounded[inputs_PF.dtype] = _rounded_down(self.threshold_TS, inputs_PF.dtype)
+        splits_TS = self.feature_TS, self._rounded[inputs_PF.dtype], self.missing_left_TS, self.right_TS
         nothing = inputs_PF.dtype.type(np.float32(ZERO))
         return tree_sums(inputs_PF, self.is_zero_if_missing_F, nothing, splits_TS, self.value_TL)
 

@@ -22,8 +22,9 @@ def tree_sums(inputs_PF, is_zero_if_missing_F, nothing, splits_TS, value_TL):
     num_pairs, num_inputs = inputs_PF.shape
     num_trees, num_splits = splits_TS[0].shape
     sum_P = np.zeros(num_pairs)
-    input_FB = np.zeros((num_inputs, BLOCK_PAIRS), dtype=inputs_PF.dtype)
-    leaves_B = np.empty(BLOCK_PAIRS, dtype=np.uint32)
+    block_pairs = min(BLOCK_PAIRS, num_pairs)
+    input_FB = np.empty((num_inputs, block_pairs), dtype=inputs_PF.dtype)
+    leaves_B = np.empty(block_pairs, dtype=np.uint32)
     for first in range(0, num_pairs, BLOCK_PAIRS):
         size = min(BLOCK_PAIRS, num_pairs - first)
         _fill(input_FB, inputs_PF[first : first + size], is_zero_if_missing_F, nothing)
