@@ -16,6 +16,8 @@ from dyformer.scoring.event_reasons import reasons
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import INDEX, EventState
 
+CONTACTS = [INDEX["contacts"], INDEX["replies"]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class NamedEvents:
@@ -51,7 +53,7 @@ class PairScores:
     at: int
     score_P: NDArray[np.float64]  # that of the batch evaluation: it ranks the targets of one source
     probability_P: NDArray[np.float64]  # NaN for a target that is none of the source's candidates
-    num_contacts_P: NDArray[np.int64]
+    num_contacts_P: NDArray[np.int64]  # events of source and target; in directed logs with one side of both directions
 
 
 class PastPartner(NamedTuple):
@@ -192,7 +194,7 @@ class LiveRanking:
             at = self.now if at is None else at
             number = self._number(source)
             rows = self._state.candidates(number, at=at, target_P=target_P)
-            contacts_P = self._state.features(number, target_P, at=at)[:, INDEX["contacts"]]
+            row_PF = self._state.features(number, target_P, at=at)
         [score_P] = self.fitted.scores(rows, target_P[None], unknown + 1)
         if not self.ids.two_sides:
             score_P[target_P == number] = 0
@@ -201,7 +203,7 @@ class LiveRanking:
             at=at,
             score_P=score_P,
             probability_P=np.array([probability_by_target.get(target, np.nan) for target in target_P.tolist()]),
-            num_contacts_P=np.nan_to_num(contacts_P).astype(np.int64),
+            num_contacts_P=np.nan_to_num(row_PF[:, CONTACTS]).sum(axis=1).astype(np.int64),
         )
 
     def past(self, source: str, count: int) -> list[PastPartner]:

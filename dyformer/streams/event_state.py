@@ -398,8 +398,13 @@ class EventState:
         self._state = with_nodes(self._state, num_sources, num_targets)
 
     def num_events_of(self, source: int, *, at: int) -> int:
-        """Count the events of a source before a time. Raises ValueError like `features`."""
-        return int(self._state_before(at).source_N["count"][source])
+        """Count the events of a source before a time, with those at it where they make partners.
+
+        Raises ValueError like `features`.
+        """
+        state = self._state_before(at)
+        received = state.target_D["count"][source] if self.settings.limits.has_replies else 0
+        return int(state.source_N["count"][source] + received)
 
     def newest_contacts(self, source: int, count: int, *, at: int) -> list[Contact]:
         """List a source's contacts before a time, the newest first. Raises ValueError like `features`."""

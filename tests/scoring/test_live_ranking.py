@@ -107,6 +107,15 @@ def test_a_source_without_a_past_is_ranked_and_then_known(two_sides):
     assert ranking.past("nobody", 5) == []
 
 
+def test_who_got_a_message_has_its_sender_as_a_partner():
+    ranking = live(False, 1_000)
+    ranking.observe(NamedEvents(sources=["someone"], targets=["reader"], times=[ranking.now], weights=[1.0]))
+    ranked, scores = ranking.rank("reader", k=50), ranking.scores("reader", ["someone", "n3"])
+    assert (ranked.num_events, ranked.targets[int(np.argmin(ranked.is_new_K))]) == (1, "someone")
+    assert ranked.is_new_K.sum() == len(ranked.targets) - 1
+    assert scores.num_contacts_P.tolist() == [1, 0]
+
+
 def test_the_past_has_the_newest_partners_first():
     events, ranking = log(True), live(True, 1_000)
     own = [(target, time) for source, target, time in zip(*rows(events, 1_000), strict=True) if source == 3]

@@ -37,8 +37,8 @@ def all_rows(log: EventLog, queries: EventQueries, settings: StateSettings) -> l
         first = 0
         for num_past, num_new in zip(rows.num_past_Q, rows.num_new_Q, strict=True):
             border, end = first + num_past, first + num_past + num_new
-            target_R, row_RF = rows.target_R.copy(), rows.row_RF.copy()
-            found.append((target_R[first:border], target_R[border:end], row_RF[first:end]))
+            parts = rows.target_R[first:border], rows.target_R[border:end], rows.row_RF[first:end]
+            found.append(tuple(part.copy() for part in parts))
             first = end
     return found
 
