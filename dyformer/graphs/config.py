@@ -18,8 +18,25 @@ class GraphConfig:
     max_distance: int = Field(
         default=5, ge=1, le=255, description="distance from which on nodes count as equally far (D_max)"
     )
+    large_max_distance: int = Field(
+        default=3,
+        ge=1,
+        le=255,
+        description="the same where a graph has at least half a million edges, if that is less, because longer "
+        "distances take most of the time there",
+    )
     teleport: float = Field(
         default=0.15, ge=1e-6, le=1 - 1e-6, description="restart probability of Personalized PageRank"
+    )
+    push_rounds: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="rounds in which PageRank's mass is pushed from the targets of a batch, where a graph has at least "
+        "half a million edges",
+    )
+    push_threshold: float = Field(
+        default=2e-6, ge=0, le=1, description="least mass for each neighbour that a node pushes in such a round"
     )
     noise: float = Field(
         default=0.0,

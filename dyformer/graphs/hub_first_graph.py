@@ -1,12 +1,13 @@
 """TemporalUnionGraph -> its lists of neighbours with the nodes numbered hubs first.
 
-N nodes    N1 = N + 1    M slots of both directions    X nodes
+N nodes    N1 = N + 1    M slots of both directions    X nodes    K components
 """
 
 from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dyformer.graphs.kernels.bfs import Lists, Nodes, components, renumbered
 from dyformer.graphs.union_graph import TemporalUnionGraph
@@ -22,14 +23,20 @@ class HubFirstGraph:
     """A union graph whose nodes are renumbered by their number of neighbours, most first, and its components."""
 
     number_N: Nodes  # new number of each node
+    node_N: Nodes  # node of each new number
     lists: Lists
-    num_components: int
+    num_slots_K: NDArray[np.int64]  # neighbours of all nodes of a component
     num_hubs: int
 
     @property
     def num_nodes(self) -> int:
         """N, the number of nodes."""
         return len(self.number_N)
+
+    @property
+    def num_components(self) -> int:
+        """K, the number of components."""
+        return len(self.num_slots_K)
 
     def num_slots(self, node_X: Nodes) -> int:
         """Sum the numbers of neighbours of some nodes."""
@@ -56,7 +63,8 @@ def _hubs_first(union: TemporalUnionGraph) -> HubFirstGraph:
     component_N, num_components = components(new_N1, new_M)
     return HubFirstGraph(
         number_N=number_N,
+        node_N=node_N,
         lists=(new_N1, new_M, component_N),
-        num_components=num_components,
+        num_slots_K=np.bincount(component_N, np.diff(new_N1), minlength=num_components).astype(np.int64),
         num_hubs=NUM_HUBS if len(node_N) > SMALL_GRAPH else len(node_N),
     )

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
-from dyformer.graphs.pagerank import joint_context, two_joint_contexts
+from dyformer.graphs.pagerank import PUSHED_FROM, Push, joint_context, two_joint_contexts
 from dyformer.graphs.prepared_graph import Activity, PreparedGraph
 from dyformer.graphs.union_graph import LAGS_PER_WORD, TemporalUnionGraph, build_union_graph, connections
 
@@ -67,6 +68,7 @@ class AsOfGraph:
     visible_T: NDArray[np.bool_]
     max_distance: int
     teleport: float
+    push: Push
 
     @cached_property
     def known_N(self) -> NDArray[np.bool_]:
@@ -96,16 +98,23 @@ def as_of_graph(graph: PreparedGraph, *, until: int, hidden_step: int | None = N
     if not visible_T.any():
         raise ValueError(f"as of step {until} no step is visible beside the hidden step {hidden_step}: hide none")
     num_nodes = graph.history.snapshots[until - 1].num_nodes
+    union = _visible_union(graph, until, hidden_step)
     return AsOfGraph(
         until=until,
-        union=_visible_union(graph, until, hidden_step),
+        union=union,
         activity=graph.activity,
         first_step_N=_first_visible_step(graph.activity, until, hidden_step, num_nodes),
         side_N=graph.history.side_N[:num_nodes],
         visible_T=visible_T,
-        max_distance=graph.config.max_distance,
+        max_distance=_max_distance(graph.config, union),
         teleport=graph.config.teleport,
+        push=Push(rounds=graph.config.push_rounds, threshold=graph.config.push_threshold),
     )
+
+
+def _max_distance(config: GraphConfig, union: TemporalUnionGraph) -> int:
+    is_large = len(union.neighbor_M) >= PUSHED_FROM
+    return min(config.max_distance, config.large_max_distance) if is_large else config.max_distance
 
 
 def _visible_lags(num_lags: int, until: int, hidden_step: int | None) -> NDArray[np.bool_]:
@@ -156,7 +165,7 @@ def make_batch(
     empty where the targets have no neighbour. With `all_pairs` the pairs are those of a model with one tower.
     """
     num_context = len(target_G) if num_context is None else num_context
-    context_C = joint_context(graph.union, target_G, num_context=num_context, teleport=graph.teleport)
+    context_C = joint_context(graph.union, target_G, num_context=num_context, teleport=graph.teleport, push=graph.push)
     return (_with_all_pairs if all_pairs else _subgraph)(graph, target_G, context_C)
 
 
@@ -174,6 +183,7 @@ def make_two_views(
         target_G,
         num_context=len(target_G) if num_context is None else num_context,
         teleport=graph.teleport,
+        push=graph.push,
         generator=generator,
     )
     if all_pairs:

@@ -14,7 +14,15 @@ from toy_graphs import toy_graph
 from dyformer.graphs import pagerank
 from dyformer.graphs.hub_first_graph import hub_first_graph
 from dyformer.graphs.kernels import pagerank as kernels
-from dyformer.graphs.pagerank import chebyshev, joint_context, joint_scores, pagerank_table, two_joint_contexts
+from dyformer.graphs.pagerank import (
+    Push,
+    chebyshev,
+    joint_context,
+    joint_scores,
+    pagerank_table,
+    pushed_scores,
+    two_joint_contexts,
+)
 from dyformer.graphs.snapshots import build_snapshots
 from dyformer.graphs.union_graph import build_union_graph
 from dyformer.logs.datasets import DATASETS
@@ -284,3 +292,146 @@ def test_scores_do_not_depend_on_node_numbers():
         relabelled = build_union_graph(toy_graph([(0, union.num_nodes - 1)], edges), until=2, window=1)
         found = joint_scores(relabelled, number_N[:2])
         assert_allclose(found[number_N], joint_scores(union, np.arange(2)), atol=1e-12)
+
+
+def power_law_union(*, seed: int, number_N: np.ndarray | None = None, num_nodes: int = 3_000, num_edges: int = 20_000):
+    """A power-law graph (Chung and Lu 2002, exponent 2.5) and two components beside it: a path and an isolated node."""
+    generator = np.random.default_rng(seed)
+    weight_N = np.arange(1, num_nodes + 1) ** (-1 / 1.5)
+    source_A, target_A = generator.choice(num_nodes, size=(2, num_edges), p=weight_N / weight_N.sum())
+    edges = [(a, b) for a, b in zip(source_A.tolist(), target_A.tolist(), strict=True) if a != b]
+    edges += [(num_nodes, num_nodes + 1), (num_nodes + 1, num_nodes + 2)]
+    number_N = np.arange(num_nodes + 4) if number_N is None else number_N
+    edges = [(int(number_N[a]), int(number_N[b])) for a, b in edges]
+    return build_union_graph(toy_graph([(0, num_nodes + 3)], edges), until=2, window=1)
+
+
+def iterated_scores(union, targets, teleport: float = 0.15) -> np.ndarray:
+    """The defining equation, iterated until it holds to rounding error."""
+    degree_N = np.maximum(union.degree, 1)
+    seed_N = teleport * np.bincount(targets, minlength=union.num_nodes) / len(targets)
+    score_N = seed_N
+    for _ in range(200):
+        score_N = seed_N + (1 - teleport) * (union.adjacency @ (score_N / degree_N))
+    return score_N
+
+
+def dense_push(union, targets, rounds: int, threshold: float, teleport: float) -> np.ndarray:
+    """Scores of all nodes [N] by the push's own rules, before the last pull, in dense arrays of one component."""
+    adjacency_NN, degree_N = dense_union(union), np.maximum(union.degree, 1)
+    mass_N = np.bincount(targets, minlength=union.num_nodes) / len(targets)
+    score_N = np.zeros(union.num_nodes)
+    for weight in Push(rounds=rounds, threshold=threshold).weights(teleport):
+        pushed_N = np.where(np.abs(weight * mass_N) / degree_N >= threshold, weight * mass_N, 0)
+        score_N += teleport * pushed_N
+        mass_N += (1 - teleport) * adjacency_NN @ (pushed_N / degree_N) - pushed_N
+    score_N += teleport * mass_N
+    return score_N + (1 - teleport) * mass_N.sum() * union.degree / union.degree.sum()
+
+
+def test_pushed_without_a_threshold_for_long_scores_equal_an_exact_solve():
+    for seed, teleport in ((0, 0.15), (1, 0.4)):
+        union = power_law_union(seed=seed)
+        targets = np.random.default_rng(seed).choice(3_000, size=40, replace=False)
+        exact_N = iterated_scores(union, targets, teleport)
+        for num_candidates in (0, 500, 5_000):
+            found = pushed_scores(union, targets, num_candidates, teleport=teleport, push=Push(rounds=64, threshold=0))
+            assert_allclose(found.score_A, exact_N[found.node_A], atol=1e-9, rtol=0)
+            reached = np.flatnonzero(exact_N > 0)
+            assert sorted(found.node_A.tolist()) == np.setdiff1d(reached, targets).tolist()
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 6, 9])
+def test_pushed_scores_follow_their_rules(rounds):
+    for graph, generator in random_graphs(60, seed=19):
+        union = build_union_graph(graph, until=graph.num_steps)
+        (_, component_N) = sparse.csgraph.connected_components(union.adjacency)
+        if component_N.max() > 0:
+            continue
+        targets = generator.permutation(union.num_nodes)[: generator.integers(1, union.num_nodes)]
+        threshold, teleport = 10 ** generator.uniform(-4, -1), generator.uniform(0.1, 0.5)
+        expected_N = dense_push(union, targets, rounds, threshold, teleport)
+        found = pushed_scores(union, targets, 0, teleport=teleport, push=Push(rounds=rounds, threshold=threshold))
+        assert_allclose(found.score_A, expected_N[found.node_A], atol=1e-12)
+        assert not set(found.node_A.tolist()) & set(targets.tolist())
+        pulled = pushed_scores(union, targets, 99, teleport=teleport, push=Push(rounds=rounds, threshold=threshold))
+        pulled_N = (1 - teleport) * dense_union(union) @ (expected_N / np.maximum(union.degree, 1))
+        best = pulled.node_A[: pulled.num_best]
+        assert_allclose(pulled.score_A[: pulled.num_best], pulled_N[best], atol=1e-12)
+        assert (np.diff(best) > 0).all()
+
+
+def test_the_defaults_recall_the_exact_context_of_a_power_law_graph(monkeypatch):
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
+    union = power_law_union(seed=2, num_nodes=20_000, num_edges=150_000)
+    for seed in range(3):
+        targets = np.random.default_rng(seed).choice(20_000, size=64, replace=False)
+        exact = exact_order(iterated_scores(union, targets), targets)[:128]
+        found = joint_context(union, targets, num_context=128)
+        assert len(set(found.tolist()) & set(exact)) >= 0.97 * 128
+        assert len(set(found.tolist())) == 128
+
+
+def exact_order(score_N: np.ndarray, targets) -> list[int]:
+    score_N = score_N.copy()
+    score_N[targets] = -1
+    return np.argsort(-score_N, kind="stable").tolist()
+
+
+def test_a_pushed_context_does_not_depend_on_node_numbers(monkeypatch):
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
+    number_N = np.random.default_rng(4).permutation(3_004)
+    union, relabelled = power_law_union(seed=3), power_law_union(seed=3, number_N=number_N)
+    targets = np.arange(0, 3_000, 100)
+    push = Push(rounds=4, threshold=1e-5)
+    one, other = (
+        pushed_scores(graph, nodes, 400, push=push)
+        for graph, nodes in ((union, targets), (relabelled, number_N[targets]))
+    )
+    score_N, relabelled_N = np.zeros(3_004), np.zeros(3_004)
+    score_N[one.node_A], relabelled_N[other.node_A] = one.score_A, other.score_A
+    assert_allclose(relabelled_N[number_N], score_N, atol=1e-12)
+    context = joint_context(union, targets, num_context=64, push=push)
+    again = joint_context(relabelled, number_N[targets], num_context=64, push=push)
+    assert sorted(number_N[context].tolist()) == sorted(again.tolist())
+
+
+def test_a_push_stays_in_the_components_of_its_targets(monkeypatch):
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
+    union = power_law_union(seed=5)
+    assert joint_context(union, np.array([3_003]), num_context=5).tolist() == []  # isolated
+    assert joint_context(union, np.array([3_000, 3_003]), num_context=5).tolist() == [3_001, 3_002]
+    drawn = joint_context(union, np.array([3_000]), num_context=5, generator=np.random.default_rng(0))
+    assert sorted(drawn.tolist()) == [3_001, 3_002]
+    assert joint_context(union, np.array([0]), num_context=0).tolist() == []
+
+
+def test_a_drawn_view_follows_the_pushed_scores(monkeypatch):
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
+    union, targets = power_law_union(seed=6, num_nodes=40, num_edges=100), np.array([0, 7])
+    scores = pushed_scores(union, targets, 40, push=Push())
+    generator, count_N = np.random.default_rng(1), np.zeros(union.num_nodes)
+    for _ in range(5_000):
+        best, drawn = two_joint_contexts(union, targets, num_context=1, generator=generator)
+        assert best.tolist() == joint_context(union, targets, num_context=1).tolist()
+        count_N[drawn] += 1
+    assert_allclose(count_N[scores.node_A] / 5_000, scores.score_A / scores.score_A.sum(), atol=0.025)
+
+
+def test_below_the_limit_scores_are_solved_as_ever(monkeypatch):
+    def refuse(*arguments, **settings):
+        raise AssertionError("pushed")
+
+    union = power_law_union(seed=7)
+    monkeypatch.setattr(pagerank, "pushed_scores", refuse)
+    targets = np.arange(0, 900, 30)
+    score_N = joint_scores(union, targets)
+    score_N[targets] = 0
+    best, drawn = two_joint_contexts(union, targets, num_context=30, generator=np.random.default_rng(2))
+    assert best.tolist() == pagerank._best(score_N, 30, pagerank.TIE * score_N.max()).tolist()
+    candidate_A = np.flatnonzero(score_N > 0)
+    key_A = score_N[candidate_A] / np.random.default_rng(2).standard_exponential(len(candidate_A))
+    assert drawn.tolist() == candidate_A[np.argsort(-key_A, kind="stable")[:30]].tolist()
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", len(union.neighbor_M))
+    with pytest.raises(AssertionError, match="pushed"):
+        joint_context(union, targets, num_context=30)

@@ -10,10 +10,12 @@ import pytest
 import torch
 from toy_graphs import random_graph, toy_graph
 
+from dyformer.graphs import pagerank
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_block
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
-from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
+from dyformer.sampling import subgraphs
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.subgraphs import (
     SubgraphBatch,
@@ -184,6 +186,56 @@ def test_distances_of_either_view_are_those_of_its_context():
     for batch in make_two_views(view, np.arange(4), num_context=6, generator=np.random.default_rng(1)):
         expected = distance_block(view.union, np.arange(4), batch.context_C.numpy(), max_distance=view.max_distance)
         assert batch.distance_GC.tolist() == expected.tolist()
+
+
+def treat_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pagerank, "PUSHED_FROM", 0)
+    monkeypatch.setattr(subgraphs, "PUSHED_FROM", 0)
+
+
+def test_the_cap_of_distances_of_a_large_graph_is_its_own(monkeypatch):
+    graph = prepared(toy_graph([(node, node + 1) for node in range(9)]))
+    assert batch_of(graph, [0]).distance_GC.max() == 5
+    treat_as_large(monkeypatch)
+    assert batch_of(graph, [0]).distance_GC.max() == 3
+    for cap, expected in ((2, 2), (9, 5)):
+        config = replace(graph.config, large_max_distance=cap, push_rounds=8)
+        assert batch_of(replace(graph, config=config), [0]).distance_GC.max() == expected
+
+
+def test_a_pushed_batch_reads_neither_later_steps_nor_the_hidden_one(monkeypatch):
+    treat_as_large(monkeypatch)
+    graph = random_graph(np.random.default_rng(3), num_nodes=60, num_steps=5, num_edges=90)
+    past, whole = prepared(graph, until=3), prepared(graph)
+    other = replace(whole, history=without_edges(whole.history, steps=(2, 4, 5)))
+    pairs = [(past, whole, None), (whole, other, 2)]
+    for one, another, hidden_step in pairs:
+        views = [
+            make_two_views(
+                replace(as_of_graph(each, until=3, hidden_step=hidden_step), activity=past.activity),
+                np.arange(5),
+                num_context=9,
+                generator=np.random.default_rng(1),
+            )
+            for each in (one, another)
+        ]
+        assert all(same(batch, again) for batch, again in zip(*views, strict=True))
+
+
+def without_edges(history: DynamicGraph, *, steps: tuple[int, ...]) -> DynamicGraph:
+    def shortened(snapshot: Snapshot) -> Snapshot:
+        names = ("source_E", "target_E", "weight_E") if snapshot.step in steps else ()
+        return replace(snapshot, **{name: getattr(snapshot, name)[:1] for name in names})
+
+    return replace(history, snapshots=tuple(map(shortened, history.snapshots)))
+
+
+def test_the_settings_of_the_push_are_those_of_the_graph():
+    config = GraphConfig(push_rounds=2, push_threshold=1e-3)
+    graph = prepare_graph(toy_graph(*STEPS), until=2, config=config)
+    assert as_of_graph(graph, until=2).push == pagerank.Push(rounds=2, threshold=1e-3)
+    default = GraphConfig()
+    assert pagerank.Push() == pagerank.Push(rounds=default.push_rounds, threshold=default.push_threshold)
 
 
 def test_target_without_neighbours_has_no_context():

@@ -1,9 +1,10 @@
-"""Personalized PageRank in compiled loops over the hub-first graph: Chebyshev iteration and forward push.
+"""Personalized PageRank in compiled loops over the hub-first graph: Chebyshev iteration and two kinds of push.
 
 To push is to add a node's value to all of its neighbours; to pull is to sum the values of a node's neighbours. Because
 the hubs (nodes with the most neighbours) are numbered first, the values that are read most often lie together.
 
 N nodes    N1 = N + 1    M slots of neighbours    G targets    B nodes of a block    K best nodes    A nodes touched
+R rounds    J components    C candidates
 """
 
 import numpy as np
@@ -78,6 +79,71 @@ def _pull_step(indptr_N1, neighbor_M, before_N, now_N, weight, walk):
         for slot in range(indptr_N1[node], indptr_N1[node + 1]):
             total += now_N[neighbor_M[slot]]
         before_N[node] += weight * (walk * total / _degree(indptr_N1, node) - before_N[node])
+
+
+@njit(nogil=True, cache=True)
+def push_rounds(lists, num_slots_J, target_G, weight_R, threshold, teleport):
+    """Push mass from the targets in rounds; give the nodes reached [A] without the targets and their scores [A].
+
+    The scores [N] divided by the degrees and the rest of the mass for each slot [J] follow, for `pull_once`.
+    """
+    # The mass of a node belongs to walkers who are still to continue. A component's masses and scores together keep
+    # their sum, whatever is pushed: a node whose mass is too small for a round keeps it.
+    indptr_N1, neighbor_M, component_N = lists
+    mass_N, score_N, sent_N = np.zeros(len(component_N)), np.zeros(len(component_N)), np.empty(len(component_N))
+    front_N, mass_J = np.empty(len(component_N), np.uint32), np.zeros(len(num_slots_J))
+    for target in target_G:
+        mass_N[target] += 1 / len(target_G)
+        mass_J[component_N[target]] += 1 / len(target_G)
+    for weight in weight_R:
+        num_front = _front(indptr_N1, mass_N, front_N, threshold / weight)
+        for entry in range(num_front):
+            node = front_N[entry]
+            pushed = weight * mass_N[node]
+            mass_N[node] -= pushed
+            score_N[node] += teleport * pushed / _degree(indptr_N1, node)
+            mass_J[component_N[node]] -= teleport * pushed
+            sent_N[entry] = (1 - teleport) * pushed / _degree(indptr_N1, node)
+        for entry in range(num_front):
+            for slot in range(indptr_N1[front_N[entry]], indptr_N1[front_N[entry] + 1]):
+                mass_N[neighbor_M[slot]] += sent_N[entry]
+    for target in target_G:
+        score_N[target] += teleport * mass_N[target] / _degree(indptr_N1, target)
+        mass_N[target] = 0.0
+    num_front = _front(indptr_N1, mass_N, front_N, 0.0)
+    rest_J = (1 - teleport) * mass_J / np.maximum(num_slots_J, 1)
+    for entry in range(num_front):
+        node = front_N[entry]
+        score_N[node] += teleport * mass_N[node] / _degree(indptr_N1, node)
+        sent_N[entry] = (score_N[node] + rest_J[component_N[node]]) * _degree(indptr_N1, node)
+    return front_N[:num_front].copy(), sent_N[:num_front].copy(), score_N, rest_J
+
+
+@njit
+def _front(indptr_N1, mass_N, front_N, threshold):
+    """List the nodes whose mass for each slot reaches the threshold; give their number."""
+    # All nodes are passed over in their order and without a branch: up to some million nodes that takes less time than
+    # a list of the nodes reached, whose order in memory is random.
+    num_front = 0
+    for node in range(len(mass_N)):
+        front_N[num_front] = node
+        is_enough = abs(mass_N[node]) >= threshold * (indptr_N1[node + 1] - indptr_N1[node])
+        num_front += is_enough & (mass_N[node] != 0.0)
+    return num_front
+
+
+@njit(nogil=True, cache=True)
+def pull_once(lists, node_C, slot_N, rest_J, teleport):
+    """Give the scores [C] of nodes that are no targets, from the scores of their neighbours divided by the degrees."""
+    indptr_N1, neighbor_M, component_N = lists
+    score_C = np.empty(len(node_C))
+    for entry in range(len(node_C)):
+        first, end = indptr_N1[node_C[entry]], indptr_N1[node_C[entry] + 1]
+        total = (end - first) * rest_J[component_N[node_C[entry]]]
+        for slot in range(first, end):
+            total += slot_N[neighbor_M[slot]]
+        score_C[entry] = (1 - teleport) * total
+    return score_C
 
 
 @njit(nogil=True, cache=True)
