@@ -13,13 +13,11 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --index-url "${TORCH_INDEX}" "${TORCH}"
 
 # What the project needs is a layer of its own, so that an edit of the code installs none of it again.
-COPY pyproject.toml ./
-RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['dependencies'], *project['optional-dependencies']['server'], sep='\n')" > requirements.txt \
-    && pip install --requirement requirements.txt && rm requirements.txt
+COPY pyproject.toml README.md LICENSE prefect.yaml ./
+RUN mkdir dyformer storage flows && pip install ".[server]" && pip uninstall --yes dyformer && rmdir dyformer storage flows
 
 RUN useradd --create-home --uid 1000 dyformer && mkdir -p /data /prefect && chown dyformer /data /prefect
 
-COPY README.md LICENSE prefect.yaml ./
 COPY dyformer dyformer
 COPY storage storage
 COPY flows flows

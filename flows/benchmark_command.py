@@ -19,7 +19,7 @@ from flows.options import (
     with_cap,
     with_reading,
 )
-from flows.runs import announce, ingested
+from flows.runs import announced, ingested
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,8 +156,8 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
         has_enough = _check_of_steps(chosen.protocol, dataset, steps)
         if not is_read:
             ingested(dataset, reading, has_enough)
-        announce()
-        finished = _benchmarked(dataset, reading, wanted, chosen, is_remembered=not has_own)
+        with announced():
+            finished = _benchmarked(dataset, reading, wanted, chosen, is_remembered=not has_own)
     print_tables(finished.tables)
     if json_file is not None:
         write_json(json_file, plain_steps(finished.rows))
@@ -301,10 +301,10 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     check_logs(readings)
     for dataset in chosen:
         ingested(dataset, readings[dataset])
-    announce()
-    from flows.studies import run_study
+    with announced():
+        from flows.studies import run_study
 
-    made = run_study(name, readings, experiments, steps, seeds, parallel, changes or [])
+        made = run_study(name, readings, experiments, steps, seeds, parallel, changes or [])
     print_tables([table.printed() for table in made.tables])
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ from flows.options import (
     with_reading,
 )
 from flows.retention import prune
-from flows.runs import announce, finished_run, ingested, next_options, print_plan, print_run, retrained
+from flows.runs import announced, finished_run, ingested, next_options, print_plan, print_run, retrained
 from flows.service.commands import register
 from flows.service.running import use_running_stack
 from flows.tuning import command as tuning
@@ -369,12 +369,12 @@ def audit(  # noqa: PLR0913, because each option is an argument
     """Check that nothing later than a step reaches what is made as of it; the exit code is 1 if a check fails."""
     experiment = experiment_from(dataset, changes)
     check_titles(methods)
-    announce()
-    from dyformer.experiments.titles import split_names
-    from flows.audit import audit as flow
-    from flows.tasks.evaluation.audit import read_audit
+    with announced():
+        from dyformer.experiments.titles import split_names
+        from flows.audit import audit as flow
+        from flows.tasks.evaluation.audit import read_audit
 
-    made = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
+        made = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
     table, page, record = read_audit(made["report"])
     print_frame(
         table.select("check", "outcome", "detail", "seconds"), f"audit of {dataset} as of step {record['step']}"

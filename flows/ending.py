@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
+from dyformer.extras import MissingExtra, missing
 from flows.console import printable
 from flows.options import on_command_line
 from storage.tracking.addresses import without_password
@@ -59,8 +60,10 @@ def _message(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror or error}; check that the disk works, has space and may be written"
     if isinstance(error, MemoryError):
         return "not enough memory: end other programs, or take a larger machine, then run the same command again"
-    if isinstance(error, ValueError | OSError) and is_ours(error.__traceback__):
+    if isinstance(error, ValueError | OSError | MissingExtra) and is_ours(error.__traceback__):
         return on_command_line(str(error))
+    if isinstance(error, ModuleNotFoundError) and error.name and (remedy := missing(error.name)) is not None:
+        return remedy
     first = str(error).strip().partition("\n")[0]
     return f"unexpected error ({type(error).__name__}: {first}); {_logged(error)}"
 

@@ -2,11 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import typer
 
 from flows.console import counts_line, plain_steps, print_report, printable, write_json
@@ -76,16 +76,19 @@ def ingested(
     return address, round(time.monotonic() - started, 2)
 
 
-def announce() -> None:
-    """Print which server runs the flow; Prefect itself writes nothing, because the command prints the results."""
+@contextmanager
+def announced() -> Iterator[None]:
+    """Print which server runs the flow, and tag its runs, by which they are found if this process dies.
+
+    Prefect itself writes nothing, because the command prints the results.
+    """
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     print(f"running on {server_in_use()}", flush=True)
     guard_temporary_server()
     from prefect import tags
 
-    command = click.get_current_context(silent=True)
-    if command is not None:  # by the tag the run is found if it dies
-        command.with_resource(tags(TAG))
+    with tags(TAG):
+        yield
 
 
 def retrained(
@@ -98,10 +101,10 @@ def retrained(
     from_scratch: bool = False,
 ) -> str:
     """Run the flow and return the address of the report."""
-    announce()
-    from flows.retrain import retrain as flow
+    with announced():
+        from flows.retrain import retrain as flow
 
-    report = flow(dataset, reading, experiment, seed, as_of, from_scratch)
+        report = flow(dataset, reading, experiment, seed, as_of, from_scratch)
     assert report is not None, "the windows were counted before"
     return report
 

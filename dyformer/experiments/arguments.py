@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
+from dyformer.extras import need
+
 _used_in: int | None = None  # the process that has used the API
 
 
@@ -63,6 +65,9 @@ def settings_of(value: object) -> dict[str, Any]:
 
 def check_device(device: object) -> None:
     """Raise ValueError for a device that torch does not know, or that this machine lacks."""
+    if device == "cpu":  # also where torch is not installed
+        return
+    need("torch")
     import torch
 
     try:

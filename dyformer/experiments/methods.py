@@ -4,31 +4,27 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dyformer.baselines.activity import Activity, ActivityRegression
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
-from dyformer.baselines.dynaernn import DynAERNN
-from dyformer.baselines.dyngem import DynGEM
-from dyformer.baselines.dysat import DySAT
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency, Popularity
 from dyformer.baselines.event_mixture import EventMixture
-from dyformer.baselines.evolvegcn import EvolveGCN
-from dyformer.baselines.graphsage import GraphSAGE
 from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
-from dyformer.baselines.node2vec import Node2Vec
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
 from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
 from dyformer.experiments.published import PUBLISHED
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import UnknownMethod
+from dyformer.extras import is_installed, need
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.scoring.forecaster import Forecaster
-from dyformer.training.checkpoint import Progress
-from dyformer.training.stages import DyFormerEmbedder, finetune, pretrain
-from dyformer.training.stored_weights import TrainedDyFormer
+
+if TYPE_CHECKING:
+    from dyformer.training.checkpoint import Progress
+    from dyformer.training.stored_weights import TrainedDyFormer
 
 Method = Embedder | Scorer
 
@@ -97,12 +93,16 @@ class Variation:
         *,
         seed: int,
         device: str = "cpu",
-        report: Callable[[Progress], None] | None = None,
-    ) -> TrainedDyFormer:
+        report: "Callable[[Progress], None] | None" = None,
+    ) -> "TrainedDyFormer":
         """Train from scratch; the result embeds this graph, and the graph of a later step too.
 
-        `report` is called after each epoch.
+        `report` is called after each epoch. Raises MissingExtra without torch.
         """
+        need("torch")
+        from dyformer.training.stages import DyFormerEmbedder
+        from dyformer.training.stored_weights import TrainedDyFormer
+
         changed = self.changed(self.experiment).capped
         method = DyFormerEmbedder(
             model=changed.model, pretrain=changed.pretrain, finetune=changed.finetune, device=device
@@ -123,7 +123,10 @@ class TrainingStage:
         return self.variation.changed(experiment)
 
     def train_epochs(self, graph: PreparedGraph, num_epochs: int, *, seed: int) -> None:
-        """Train for so many epochs, whatever number the experiment has."""
+        """Train for so many epochs, whatever number the experiment has. Raises MissingExtra without torch."""
+        need("torch")
+        from dyformer.training.stages import finetune, pretrain
+
         numbers = {f"{self.stage}.epochs": num_epochs, f"{self.stage}.patience": None}
         changed = self.changed(self.variation.experiment).changed(numbers)
         if self.stage == "pretrain":
@@ -132,6 +135,40 @@ class TrainingStage:
         else:
             epochs = finetune(graph, None, changed.model, changed.finetune, seed=seed)
         deque(epochs, maxlen=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsTorch:
+    """Stands for a method that trains by torch, where torch is not installed."""
+
+    title: str
+
+    def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
+        """Raise MissingExtra."""
+        need("torch")
+        raise AssertionError(f"{self.title} stands in METHODS where torch is installed")
+
+
+def _trained_baselines() -> dict[str, Embedder]:
+    if not is_installed("torch"):
+        titles = ("node2vec", "GraphSAGE", "DynGEM", "DynAERNN", "DySAT", "EvolveGCN-O", "EvolveGCN-H")
+        return {title: NeedsTorch(title=title) for title in titles}
+    from dyformer.baselines.dynaernn import DynAERNN
+    from dyformer.baselines.dyngem import DynGEM
+    from dyformer.baselines.dysat import DySAT
+    from dyformer.baselines.evolvegcn import EvolveGCN
+    from dyformer.baselines.graphsage import GraphSAGE
+    from dyformer.baselines.node2vec import Node2Vec
+
+    return {
+        "node2vec": Node2Vec(),
+        "GraphSAGE": GraphSAGE(),
+        "DynGEM": DynGEM(),
+        "DynAERNN": DynAERNN(),
+        "DySAT": DySAT(),
+        "EvolveGCN-O": EvolveGCN(evolution="O"),
+        "EvolveGCN-H": EvolveGCN(evolution="H"),
+    }
 
 
 METHODS: dict[str, Method] = {
@@ -150,13 +187,7 @@ METHODS: dict[str, Method] = {
     "Shortest path": ShortestPath(),
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
-    "node2vec": Node2Vec(),
-    "GraphSAGE": GraphSAGE(),
-    "DynGEM": DynGEM(),
-    "DynAERNN": DynAERNN(),
-    "DySAT": DySAT(),
-    "EvolveGCN-O": EvolveGCN(evolution="O"),
-    "EvolveGCN-H": EvolveGCN(evolution="H"),
+    **_trained_baselines(),
     "Forecaster without vectors": Forecaster(),
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),
@@ -220,10 +251,6 @@ EVENT_METHODS: dict[str, Ranker] = {
     "Event forecaster": EventForecaster(),
 }
 """Methods that rank a source's candidates as of every event."""
-
-
-BASELINES = frozenset(title for title, method in EVENT_METHODS.items() if not isinstance(method, EventForecaster))
-"""Titles of the baselines among them."""
 
 
 BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, Variation | Forecaster))

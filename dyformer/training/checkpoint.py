@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Weights = dict[str, Tensor]
+Weights = dict[str, "Tensor"]
 
 
 def named(tensors: Weights, prefix: str) -> Weights:
@@ -43,7 +44,7 @@ class Checkpoint:
     Random numbers are drawn from (seed, stage, epoch, batch), so that the epoch in `record` restores them all.
     """
 
-    tensors: dict[str, Tensor]  # model/*, best/*, optimizer/*
+    tensors: Weights  # model/*, best/*, optimizer/*
     record: dict[str, Any]  # JSON values
 
     def weights(self) -> Weights:

@@ -4,13 +4,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from dyformer.embedder import Embed, Embedder, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce
-from dyformer.experiments.methods import METHODS, TrainedDyFormer
+from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment, experiment_for, from_record
+from dyformer.extras import need
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig
@@ -28,6 +30,9 @@ from storage.artifacts.checkpoints import check_finite, from_bytes
 from storage.artifacts.made import address_of
 from storage.checksums import sha256
 from storage.layout import WEIGHTS
+
+if TYPE_CHECKING:
+    from dyformer.training.stored_weights import TrainedDyFormer
 
 PARTS = ("graph", "model", "pretrain", "finetune")
 """Parts of an experiment on which the weights depend."""
@@ -96,7 +101,7 @@ class StoredWeights:
     """Weights as a method, whose error names the artifacts."""
 
     addresses: tuple[str, ...]
-    method: TrainedDyFormer
+    method: "TrainedDyFormer"
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Fit as the method does. Raises WeightsDoNotFit, with the addresses."""
@@ -142,6 +147,9 @@ def method_of(opened: Snapshots, contender: Contender) -> tuple[Embedder | Score
 def _weights_as_method(
     snapshots: str, addresses: tuple[str, ...], digests: tuple[str, ...]
 ) -> tuple[FittedOnce, Experiment]:
+    need("torch")
+    from dyformer.training.stored_weights import TrainedDyFormer
+
     opened, models = open_snapshots(snapshots), [open_model(model) for model in addresses]
     experiment = models[-1][1]
     # A window of the whole history is settled at training, so the older weights may have fewer lags.

@@ -21,7 +21,6 @@ from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import ForecasterScore
 from dyformer.scoring.vector_spaces import align
 from dyformer.training.checkpoint import Weights
-from dyformer.training.stages import embed
 from flows.console import ongoing
 from flows.made import made
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
@@ -229,6 +228,8 @@ def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
 
 def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> NDArray[np.float32]:
     prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
+    from dyformer.training.stages import embed
+
     return embed(prepared, weights, experiment.model, device=device())
 
 

@@ -8,7 +8,7 @@ import typer
 
 from flows.console import print_frame, write_json
 from flows.options import Changes, Epochs, JsonFile, Seed, check_titles, experiment_from, with_cap, with_reading
-from flows.runs import announce
+from flows.runs import announced
 
 
 def register(app: typer.Typer) -> None:
@@ -50,10 +50,10 @@ def tune(  # noqa: PLR0913, because each option is an argument
     earlier = {} if json_file is None else _record(json_file)  # refused before anything is trained
     for title in earlier.keys() - set(titles):
         _check_budget(title, earlier[title], trials, experiment.max_epochs)
-    announce()
-    from flows.tuning.searches import tune as flow
+    with announced():
+        from flows.tuning.searches import tune as flow
 
-    searched = flow(dataset, titles, reading, trials, seed, experiment)
+        searched = flow(dataset, titles, reading, trials, seed, experiment)
     for title, tried in searched.tried.items():
         print_frame(_table(tried), f"{title}: AUC in percent on {searched.steps} of {dataset}")
     if json_file is not None:

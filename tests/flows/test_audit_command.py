@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_failed_checks_are_named_and_exit_with_1(
     assert PAGE in names(report)
     made = {"report": report, "tracking": {"run": "7"}, "failed": ["chance"]}
     monkeypatch.setattr(flows.audit, "audit", lambda *arguments: made)
-    monkeypatch.setattr(flows.cli, "announce", lambda: None)
+    monkeypatch.setattr(flows.cli, "announced", nullcontext)
     assert command("audit", "mylog") == 1
     assert "1 of 2 checks failed: chance" in capsys.readouterr().out
 

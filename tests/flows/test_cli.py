@@ -60,7 +60,7 @@ def dyformer(
         return int(ending.value.code or 0), output.out, output.err
 
     for module in (flows.cli, flows.runs):
-        monkeypatch.setattr(module, "announce", started)
+        monkeypatch.setattr(module, "announced", started)
     monkeypatch.chdir(tmp_path)
     with pytest.MonkeyPatch.context() as environment:
         for name in ("DYFORMER_LOGS", "DYFORMER_STATE", "COLUMNS"):

@@ -193,8 +193,8 @@ def ended_within(process: int, seconds: float) -> bool:
 
 
 FLOW = HEEDING + (
-    "import sys, time; import flows.runs; from flows.ending import exit_code; flows.runs.announce();"
-    "from prefect import flow;"
+    "import sys, time; import flows.runs; from flows.ending import exit_code; announcing = flows.runs.announced();"
+    "announcing.__enter__(); from prefect import flow;"
     "sys.exit(exit_code(lambda: flow(lambda: time.sleep(600), name='waiting')()))"
 )
 

@@ -25,6 +25,7 @@ from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.methods import METHODS
 from flows.console import promotion_line
+from flows.service import TAG
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.report import newest_report, read_report, report_page, verdict_of
 from flows.tasks.tracking.retraining import track_run
@@ -390,13 +391,14 @@ def test_second_run_changes_nothing(name: str, code: int, run: Run, store: Path,
 def test_flows_write_their_table_and_summary_to_prefect(run: Run):
     with get_client(sync_client=True) as client:
         artifacts = client.read_artifacts()
-        names = {flow_run.name for flow_run in client.read_flow_runs(flow_run_filter=OF_MYLOG)}
+        runs = client.read_flow_runs(flow_run_filter=OF_MYLOG)
         tasks = [task_run.name for task_run in client.read_task_runs(flow_run_filter=OF_MYLOG)]
     assert {"rankings-mylog", "scores-mylog", "summary-mylog"} <= {artifact.key for artifact in artifacts}
     drift = read_table(run["addresses"]["drift"], "drift").filter(pl.col("step") == 12)
     assert drift.height > 0
     assert drift.to_dicts() in [json.loads(str(each.data)) for each in artifacts if each.key == "drift-mylog"]
-    assert "retrain mylog" in names
+    assert "retrain mylog" in {flow_run.name for flow_run in runs}
+    assert all(TAG in flow_run.tags for flow_run in runs)  # by which a dead one is found
     once = (
         "ingest mylog",
         "snapshots of mylog",

@@ -14,7 +14,6 @@ from flows.service.login import PREFECT
 RUN = """
 import json, os, sys
 import flows.runs
-flows.runs.announce()
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.server.api.server import SubprocessASGIServer
@@ -24,7 +23,8 @@ def waiting():
     print(SubprocessASGIServer().address, flush=True)
     sys.stdin.read()
 
-waiting()
+with flows.runs.announced():
+    waiting()
 with get_client(sync_client=True) as client:
     print(json.dumps([run.state_name for run in client.read_flow_runs()]))
 """

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_rows_have_every_split_metric_and_visibility_and_a_rerun_reads_them(
 def test_a_finished_benchmark_runs_no_flow_until_rows_metrics_or_arguments_are_others(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("flows.benchmark_command.announce", lambda: None)
+    monkeypatch.setattr("flows.benchmark_command.announced", nullcontext)
     started, honest = [], flows.benchmark_command._benchmarked
     monkeypatch.setattr(
         "flows.benchmark_command._benchmarked",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
         patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setitem(PROTOCOLS, "toy", "toy_protocol")
-        patch.setattr("flows.benchmark_command.announce", lambda: None)
+        patch.setattr("flows.benchmark_command.announced", nullcontext)
         for module in (flows.benchmark, flows.stages, flows.studies, flows.trials):
             for name, value in list(vars(module).items()):
                 if isinstance(value, Flow | Task):

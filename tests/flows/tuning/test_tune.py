@@ -1,6 +1,7 @@
 """The command `tune` and its trials: equal budgets, no reported step in any choice, and searches that go on."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -159,7 +160,7 @@ def test_what_searches_of_other_methods_chose_stays_in_the_file(
     file, tried = tmp_path / "chosen.json", [Tried({"aggregator": "mean"}, 0.7)]
     searched = Searched("steps 3, 4", None, {"GraphSAGE": tried})
     monkeypatch.setattr(flows.tuning.searches, "tune", lambda *given: searched)
-    monkeypatch.setattr("flows.tuning.command.announce", lambda: None)
+    monkeypatch.setattr("flows.tuning.command.announced", nullcontext)
     budget = {"trials": 6, "max_epochs": None}
     earlier = {"DySAT": {"settings": {"width": 256}, **budget}, "GraphSAGE": {"settings": {"aggregator": "gcn"}}}
     file.write_text(json.dumps(earlier))

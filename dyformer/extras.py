@@ -1,0 +1,43 @@
+"""Packages that only some parts need -> the error that names the extra which installs them."""
+
+from importlib.util import find_spec
+
+EXTRAS = {
+    "torch": "model",
+    "prefect": "service",
+    "mlflow": "service",
+    "sqlalchemy": "service",
+    "yaml": "service",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "optuna": "tuning",
+}
+"""Extra of each package, by the name under which it is imported."""
+
+
+class MissingExtra(ImportError):
+    """A package that this installation was made without."""
+
+
+def missing(package: str) -> str | None:
+    """Say which extra installs a package; None for one that every installation has."""
+    extra = EXTRAS.get(package.partition(".")[0])
+    if extra is None:
+        return None
+    name = package.partition(".")[0]
+    return f"this needs the package {name}, which is not installed: pip install 'dyformer[{extra}]'"
+
+
+def need(package: str) -> None:
+    """Raise MissingExtra unless a package is installed."""
+    if not is_installed(package):
+        raise MissingExtra(missing(package))
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False

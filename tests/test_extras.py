@@ -1,0 +1,110 @@
+"""Without torch, Prefect, MLflow and FastAPI the core works, and what needs one of them names its extra."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from dyformer.extras import EXTRAS, MissingExtra, missing, need
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKED = sorted(EXTRAS)
+WITHOUT = f"""
+import sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+"""
+API = """
+import dyformer
+rows = [(f"u{n % 7}", f"u{(n * n + 1) % 9}", 3600 * n) for n in range(600)]
+log = dyformer.read_log(rows, time_unit="s", bipartite=False)
+graph = log.snapshots("3d")
+model = dyformer.fit(graph, method="Forecaster without vectors")
+assert model.top(3).height and set(dyformer.METHODS) >= {"L3", "GraphSAGE", "DyFormer"}
+assert dyformer.evaluate(graph, ["L3"], steps=[graph.num_steps]).height
+assert dyformer.fit_events(log).rank("u1", k=3).height
+for method in ("DyFormer", "GraphSAGE", "node2vec"):
+    try:
+        dyformer.fit(graph, method=method)
+    except dyformer.extras.MissingExtra as error:
+        assert str(error) == "this needs the package torch, which is not installed: pip install 'dyformer[model]'"
+    else:
+        raise AssertionError(method)
+"""
+COMMAND = """
+from flows.cli import main
+sys.argv = ["dyformer", *sys.argv[1:]]
+main()
+"""
+
+
+def without_extras(code: str, *arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DYFORMER_STORAGE": str(store)}
+    command = [sys.executable, "-c", WITHOUT + code, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_python_api_needs_torch_only_where_a_method_trains_by_it(tmp_path: Path) -> None:
+    done = without_extras(API, store=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("run generated", "service"),
+        ("predict generated", "model"),
+        ("benchmark generated", "service"),
+        ("up", "service"),
+        ("compare a b", "service"),
+        ("serve generated", "serve"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(command: str, extra: str, tmp_path: Path) -> None:
+    done = without_extras(COMMAND, *command.split(), store=tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("dyformer: this needs the package ")
+    assert last.endswith(f"which is not installed: pip install 'dyformer[{extra}]'")
+
+
+def test_reading_querying_and_ranking_need_no_extra(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("source,target,time\n" + "".join(f"a{n % 5},b{n % 3},{n}\n" for n in range(90)))
+    ingest = ("ingest", "mylog", "--log", str(tmp_path / "log.csv"), "--time-unit", "s", "--window", "10s")
+    for arguments in (
+        ingest,
+        ("sql", "select count(*) from events"),
+        ("rank", "mylog", "a1"),
+        ("verify",),
+        ("settings",),
+    ):
+        done = without_extras(COMMAND, *arguments, store=tmp_path / "store")
+        assert done.returncode == 0, (arguments, done.stderr)
+
+
+def test_every_package_of_an_extra_is_named_and_none_of_them_is_in_the_core() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client"}
+    lines = [
+        line for extra in ("model", "service", "serve", "tuning") for line in project["optional-dependencies"][extra]
+    ]
+    packages = {imported.get(name, name) for name in (Requirement(line).name for line in lines)} - {"dyformer"}
+    assert packages == set(EXTRAS)
+    core = {Requirement(line).name for line in project["dependencies"]}
+    assert not core & {"dyformer", *packages, *imported}
+
+
+def test_a_package_of_every_installation_has_no_extra() -> None:
+    assert missing("numpy") is None
+    need("torch")
+    assert issubclass(MissingExtra, ImportError)
+    assert "dyformer[service]" in str(missing("prefect.client.orchestration"))
