@@ -67,7 +67,10 @@ for arguments in {commands!r}:
 
 def test_deployments_are_taken_as_they_are_written(server: str) -> None:
     commands = [
-        ["work-pool", "create", "dyformer-cpu", "--type", "process", "--overwrite"],
+        *(
+            ["work-pool", "create", pool, "--type", "process", "--overwrite"]
+            for pool in ("dyformer-cpu", "dyformer-gpu")
+        ),
         ["deploy", "--all"],
         ["deployment", "run", "retrain/uci"],
     ]
