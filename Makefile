@@ -13,6 +13,7 @@
 # make bench-soak   200 simulated daily retrainings: whether disk, memory and time stay bounded
 # make bench-orchestration  what Prefect and MLflow add to a retraining, and a run without new rows -> the same page
 # make bench-runs   CPU seconds of run and predict, in turn with those of the commit BEFORE -> the same page
+# make bench-context  contexts of a large graph by pushed mass, in turn with the exact solve -> the same page, some minutes and 4 GB
 # make bench-scale  12 million interactions, raw text to forecasts -> the same page, 9 minutes and 5 GB on two cores
 
 PYTHON ?= python3
@@ -28,7 +29,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
+.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -96,6 +97,9 @@ $(VENV)/.bench: $(STAMP)
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run_all.py
+
+bench-context: $(VENV)/.bench
+	$(BIN)/python benchmarks/pushed_context.py s10m
 
 bench-scale: $(VENV)/.bench
 	$(BIN)/python benchmarks/scale.py s10m

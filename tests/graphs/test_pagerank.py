@@ -332,7 +332,7 @@ def dense_push(union, targets, rounds: int, threshold: float, teleport: float) -
 def test_pushed_without_a_threshold_for_long_scores_equal_an_exact_solve():
     for seed, teleport in ((0, 0.15), (1, 0.4)):
         union = power_law_union(seed=seed)
-        targets = np.random.default_rng(seed).choice(3_000, size=40, replace=False)
+        targets = np.append(np.random.default_rng(seed).choice(3_000, size=40, replace=False), 3_000)  # the path's end
         exact_N = iterated_scores(union, targets, teleport)
         for num_candidates in (0, 500, 5_000):
             found = pushed_scores(union, targets, num_candidates, teleport=teleport, push=Push(rounds=64, threshold=0))
