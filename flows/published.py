@@ -72,9 +72,12 @@ def export(
 def drift(dataset: Dataset, changes: Changes = None, as_json: AsJson = False) -> None:
     """Compare the newest complete step with the earlier ones: volume, new nodes, repeats, published forecasts."""
     experiment = experiment_from(dataset, changes)
+    from dyformer.evaluation.drift import drift_texts
     from flows.tasks.drift import measured
 
     rows, decision = measured(dataset, experiment)
-    print_json({**decision, "rows": rows.to_dicts()}) if as_json else print_frame(rows, f"drift of {dataset}")
-    if not as_json:
+    if as_json:
+        print_json({**decision, "rows": rows.to_dicts()})
+    else:
+        print_frame(drift_texts(rows), f"drift of {dataset}")
         print(printable(f"{'; '.join(decision['alarms']) or 'no alarm'}; {decision['action']}: {decision['reason']}"))

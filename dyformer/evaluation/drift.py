@@ -29,6 +29,7 @@ from dyformer.graphs.snapshots import DynamicGraph, Snapshot
 NUM_EARLIER = 20  # steps before a step that it is compared with
 MIN_EARLIER = 4
 LOGARITHMS = ("interactions", "active_nodes", "calibration")  # the other metrics are fractions or distances, 0 to 1
+COUNTS, DISTANCES = ("interactions", "active_nodes"), ("probabilities", "vectors")
 SMALLEST_OF_LOGARITHM = 0.1  # smallest spread: a tenth of a volume
 SMALLEST_SPREAD = 0.03  # of the other metrics: three points
 LEAST_RATIO = 1e-6  # of the sum of probabilities to the links that came, where the sum is 0
@@ -135,11 +136,29 @@ def decide_on_drift(drift: pl.DataFrame, step: int, config: DriftConfig) -> Drif
     return DriftDecision(action=action, alarms=tuple(map(drift_text, alarms)), reason=reason)
 
 
+def value_text(metric: str, value: float | None) -> str:
+    """Write a value without its logarithm: a count, or a fraction in percent, or a distance."""
+    if value is None:
+        return ""
+    if metric in COUNTS:
+        return f"{np.expm1(value):,.0f}"
+    if metric == "calibration":
+        return f"{100 * np.exp(value):.0f} %"
+    return f"{value:.3g}" if metric in DISTANCES else f"{100 * value:.1f} %"
+
+
 def drift_text(row: dict) -> str:
-    """Write a row of DRIFT_SCHEMA as words: "interactions 8.29, usually 5.97 (12.4 standard deviations above)"."""
+    """Write a row of DRIFT_SCHEMA as words: "interactions 3,983, usually 391 (12.4 standard deviations above)"."""
     side = "above" if row["deviation"] >= 0 else "below"
-    numbers = f"{row['value']:.3g}, usually {row['usual']:.3g}"
+    numbers = f"{value_text(row['metric'], row['value'])}, usually {value_text(row['metric'], row['usual'])}"
     return f"{row['metric']} {numbers} ({abs(row['deviation']):.1f} standard deviations {side})"
+
+
+def drift_texts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Write rows of DRIFT_SCHEMA for a reader: the same columns, numbers without logarithms."""
+    values = [[value_text(row["metric"], row[name]) for row in rows.to_dicts()] for name in ("value", "usual")]
+    texts = [pl.Series(name, text, pl.String()) for name, text in zip(("value", "usual"), values, strict=True)]
+    return rows.with_columns(*texts, pl.col("deviation").round(1))
 
 
 def _values(snapshot: Snapshot, num_before: int, repeats: float) -> dict[str, float]:

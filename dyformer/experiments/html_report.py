@@ -12,6 +12,7 @@ from html import escape
 import polars as pl
 from matplotlib.figure import Figure
 
+from dyformer.evaluation.drift import drift_texts
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.query_slices import KNOWN
@@ -214,7 +215,7 @@ def _drift(rows: pl.DataFrame | None) -> tuple[list[PrintedTable], list[tuple[st
         return [], []
     newest = rows.filter(pl.col("step") == rows["step"].max())
     title = "The newest step against the median of the earlier ones, in robust standard deviations"
-    return [PrintedTable(title, newest, [])], [("Drift of each step", drift_curve(rows))]
+    return [PrintedTable(title, drift_texts(newest), [])], [("Drift of each step", drift_curve(rows))]
 
 
 def _num_steps(rows: pl.DataFrame) -> int:

@@ -10,6 +10,8 @@ from dyformer.evaluation.drift import (
     DRIFT_SCHEMA,
     calibration,
     decide_on_drift,
+    drift_text,
+    drift_texts,
     probability_shift,
     step_values,
     vector_shift,
@@ -152,3 +154,25 @@ def test_calibration_is_the_logarithm_of_forecast_links_over_links_that_came():
     expected = np.log(probability_P.sum() / came_P.sum())
     assert calibration(4, float(probability_P.mean()), 2) == pytest.approx(expected)
     assert np.isfinite(calibration(4, 0.0, 2))
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("interactions", float(np.log1p(3983)), "3,983"),
+        ("active_nodes", 0.0, "0"),
+        ("new_nodes", 0.031, "3.1 %"),
+        ("repeats", 1.0, "100.0 %"),
+        ("busiest_nodes", 0.2, "20.0 %"),
+        ("probabilities", 0.3141, "0.314"),
+        ("vectors", 0.02, "0.02"),
+        ("calibration", float(np.log(0.97)), "97 %"),
+        ("calibration", None, ""),
+    ],
+)
+def test_a_reader_sees_counts_and_percent_without_logarithms(metric: str, value: float | None, text: str):
+    row = {"step": 5, "metric": metric, "value": value, "usual": value, "deviation": -2.04}
+    [printed] = drift_texts(pl.DataFrame([row], DRIFT_SCHEMA)).to_dicts()
+    assert printed == {**row, "value": text, "usual": text, "deviation": -2.0}
+    if value is not None:
+        assert drift_text(row) == f"{metric} {text}, usually {text} (2.0 standard deviations below)"
