@@ -7,12 +7,12 @@ from prefect import flow
 from flows.artifacts import show_page
 from flows.service.managed import managed
 from flows.service.outages import stored_task
-from flows.stages import Changes, experiment_of, ingest
+from flows.stages import Changes, experiment_of, ingest, track_task
 from flows.tasks.evaluation.audit import audit_log, read_audit
-from flows.tasks.tracking.benchmarks import track_audit
+from flows.tasks.tracking.projection import tracking_of
+from storage.layout import Layout
 
 audit_task = stored_task(name="audit")(audit_log)
-track_task = stored_task(name="track audit")(track_audit)
 
 
 @flow(flow_run_name="audit {dataset}")
@@ -28,11 +28,12 @@ def audit(
     """Audit methods (by default all scorers and DyFormer) on a log as of a step.
 
     Returns:
-        report: address of the checks; tracking: as of track_audit; failed: the checks that failed.
+        report: address of the checks; tracking: as of tracking_of; failed: the checks that failed.
     """
     experiment = experiment_of(dataset, changes)
     snapshots = ingest(dataset, reading)["snapshots"]
     report = audit_task(snapshots, methods, step, experiment, seed)
     _, page, record = read_audit(report)
     show_page("audit", dataset, page)
-    return {"report": report, "tracking": track_task(report), "failed": record["failed"]}
+    track_task(Layout.from_environment())
+    return {"report": report, "tracking": tracking_of(report), "failed": record["failed"]}

@@ -18,17 +18,18 @@ from flows.artifacts import show_tables
 from flows.console import tracked
 from flows.service.managed import managed
 from flows.service.outages import stored_task
-from flows.stages import Changes, draw_task, evaluate_task, experiment_of, ingest, metrics_task, trained
+from flows.stages import Changes, draw_task, evaluate_task, experiment_of, ingest, metrics_task, track_task, trained
 from flows.tasks.evaluation.evaluate import Group, Posed, read_metrics, units_of
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
 from flows.tasks.methods import check_kinds, configured, resolved, searched_dataset
 from flows.tasks.snapshots import open_snapshots
-from flows.tasks.tracking.benchmarks import Compared, track_benchmark
+from flows.tasks.tracking.benchmarks import Compared, write_benchmark
+from flows.tasks.tracking.projection import tracking_of
 
 Models = dict[tuple[str, int], dict[int, str]]
 """The models that a benchmark trained: by method and seed, then by the last step of their training."""
 
-track_task = stored_task(name="track benchmark")(track_benchmark)
+record_task = stored_task(name="record benchmark")(write_benchmark)
 
 
 def groups_of(methods: Mapping[str, Any]) -> list[list[str]]:
@@ -104,7 +105,7 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
 
     Returns:
         snapshots: address; scores: addresses of the results; metrics: address of their metrics; tracking: as of
-        track_benchmark.
+        tracking_of.
     """
     evaluated, experiment = protocol_of(protocol).changed(settings or {}), experiment_of(dataset, changes)
     experiment = experiment.check_interactions() if evaluated.reads_interactions else experiment
@@ -119,8 +120,9 @@ def benchmark(  # noqa: PLR0913, because each is a parameter of a deployment
     baselines = None if study is None else STUDIES[study].baselines
     address = metrics_task(snapshots, evaluated, scores, baselines)
     show_tables(dataset, printed_tables(evaluated, read_metrics(address), dataset))
-    tracking = track_task(snapshots, evaluated, scores, address, Compared(experiment, chosen, study))
-    return {"snapshots": snapshots, "scores": scores, "metrics": address, "tracking": tracking}
+    record = record_task(snapshots, evaluated, scores, address, Compared(experiment, chosen, study))
+    track_task(open_snapshots(snapshots).layout)
+    return {"snapshots": snapshots, "scores": scores, "metrics": address, "tracking": tracking_of(record)}
 
 
 def _jobs(title: str, units: list[tuple[Any, ...]], seeds: int) -> Iterator[tuple[tuple[Any, ...], int]]:

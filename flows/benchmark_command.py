@@ -144,6 +144,8 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
     check_titles(methods)
     own, rest = protocol_settings(protocol, changes)
     from dyformer.experiments.settings import as_record
+    from flows.tasks.tracking.projection import project
+    from storage.layout import Layout
 
     experiment = experiment_from(dataset, with_cap(rest, epochs))
     wanted = {"protocol": protocol, "settings": own, "steps": steps, "seeds": seeds, "methods": methods}
@@ -158,6 +160,8 @@ def _run_protocol(  # noqa: PLR0913, because each option is an argument
             ingested(dataset, reading, has_enough)
         with announced():
             finished = _benchmarked(dataset, reading, wanted, chosen, is_remembered=not has_own)
+    else:
+        project(Layout.from_environment())  # as the flow does
     print_tables(finished.tables)
     if json_file is not None:
         write_json(json_file, plain_steps(finished.rows))
@@ -182,7 +186,7 @@ def _finished(dataset: str, reading: dict[str, Any], wanted: dict[str, Any]) -> 
 def _benchmarked(
     dataset: str, reading: dict[str, Any], wanted: dict[str, Any], chosen: "Chosen", *, is_remembered: bool
 ) -> "Finished":
-    """Run the flow; its tables are remembered if it was tracked."""
+    """Run the flow and remember its tables."""
     from flows.benchmark import benchmark as flow
     from flows.tasks.evaluation.evaluate import read_metrics, read_written
     from flows.tasks.finished import Finished, remember_tables
@@ -191,7 +195,7 @@ def _benchmarked(
     given = (wanted["steps"], wanted["seeds"], experiment, methods, None, protocol.name, wanted["settings"])
     made = flow(dataset, reading, *given)
     tables = tables_of(protocol, made["snapshots"], read_metrics(made["metrics"]), experiment, list(methods))
-    if is_remembered and not made["tracking"]["problem"]:
+    if is_remembered:
         remember_tables(made["snapshots"], wanted, tables, made["metrics"], protocol.written)
     return Finished(tables, read_written(made["metrics"], protocol))
 

@@ -16,6 +16,7 @@ from flows.console import (
     print_frame,
     print_json,
     printable,
+    tracking_line,
     undone_line,
     with_written_times,
 )
@@ -383,7 +384,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-    print(f"tracked: run {made['tracking']['run']}")
+    print(tracking_line(made["tracking"]))
     print(
         f"{len(made['failed'])} of {table.height} checks failed: {', '.join(made['failed'])}"
         if made["failed"]

@@ -112,12 +112,16 @@ def print_report(
     print("\n  ".join([f"\n{dataset}: {first}", *others, drift_line(summary["drift"])]), end="\n\n")
     print_tables(run_tables(metrics, dataset), None if whole else NUM_ROWS)
     print(f"challenger: {summary['training']}")
-    model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
-    problem = f"; sent at the next run, because MLflow failed: {tracking['problem']}" if tracking["problem"] else ""
-    print(f"tracked: run {tracking['run']}{model}{problem}")
-    if tracking.get("damage"):
-        print(f"an earlier run was not sent to MLflow: {tracking['damage']}")
+    print(tracking_line(tracking))
     print("\n  ".join(["next:", *next_commands(summary, options, storage)]))
+
+
+def tracking_line(tracking: dict[str, Any]) -> str:
+    """Name the run in MLflow, and the version of its model, or say why MLflow has none yet."""
+    if tracking["problem"]:
+        return f"tracked: not yet; sent at the next run, because MLflow failed: {tracking['problem']}"
+    model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
+    return f"tracked: run {tracking['run']}{model}"
 
 
 def promotion_line(outcome: dict[str, Any]) -> str:

@@ -39,16 +39,16 @@ def rollback(
 ) -> None:
     """Make an earlier champion the present one, with the forecasts and vectors that it published last."""
     from flows.tasks.publishing.champions import rollback as roll_back
-    from flows.tasks.publishing.champions import track_rollback
+    from flows.tasks.tracking.projection import project
+    from storage.layout import Layout
 
     record = roll_back(dataset, to)
     print(printable(f"champion of {dataset}: {record['title']}, because {record['reason']}"))
     published = record.get("published")
     forecasts = f"those for step {published['step']}" if published else "none, as it had published none"
     print(f"published: {forecasts}; `dyformer predict {dataset}` makes new ones")
-    version = track_rollback(dataset)
-    if version is not None:
-        print(f"registered model version {version}: the alias champion")
+    for problem in project(Layout.from_environment()).problems:
+        print(printable(f"not in MLflow yet: {problem}"))
 
 
 def export(

@@ -11,7 +11,7 @@ from flows.artifacts import show_page
 from flows.retention import KEEP, prune_published
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun, skip_late
 from flows.service.missing_runs import start_missing
-from flows.service.spool import replay
+from flows.tasks.tracking.projection import project
 from storage.layout import Layout
 from storage.tracking.dead_runs import end_dead_runs as end_tracked
 from storage.tracking.mlflow_client import reason
@@ -24,7 +24,7 @@ TITLES = {
     "unbegun": "runs that a worker had taken and not begun, due again",
     "late": "late runs of this flow, skipped",
     "tracked": "runs of MLflow whose flow is dead, ended",
-    "sent": "tracked runs of the spool, sent to MLflow",
+    "sent": "results that MLflow lacked, sent",
     "started": "retrainings that were missing, started",
     "pruned": "old versions, removed",
     "problems": "to be looked at",
@@ -33,7 +33,7 @@ TITLES = {
 
 @flow(flow_run_name="reconcile")
 def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
-    """End what is dead, start what is missing, send what waits for MLflow, and remove old versions.
+    """End what is dead, start what is missing, send what MLflow lacks, and remove old versions.
 
     Args:
         keep: number of versions that stay of each dataset that publishes forecasts; None: all.
@@ -50,7 +50,7 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             "unbegun": lambda: (resubmit_unbegun(client), []),
             "late": lambda: (skip_late(client, own), []),
             "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
-            "sent": lambda: replay(layout),
+            "sent": lambda: project(layout),
             "started": lambda: start_missing(client, layout),
             "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
         }

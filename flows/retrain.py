@@ -28,6 +28,7 @@ from flows.stages import (
     forecasts_task,
     ingest_task,
     publish_task,
+    track_task,
     tracked_train_task,
     train_task,
     vectors_task,
@@ -37,13 +38,12 @@ from flows.tasks.drift import champion_without_challenger, read_drift, send_alar
 from flows.tasks.evaluation.backtest import backtest_published, check_forecast
 from flows.tasks.evaluation.evaluate import Group, Posed, units_of
 from flows.tasks.evaluation.promote import promote_if_better, unranked
-from flows.tasks.finished import finished_report, send_spooled
+from flows.tasks.finished import finished_report
 from flows.tasks.models import DYFORMER, Contender
-from flows.tasks.publishing.ledger import track_ledger, write_outcomes
-from flows.tasks.report import report_page, run_metrics, write_report
+from flows.tasks.publishing.ledger import write_outcomes
+from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
 from flows.tasks.start import Pause, Start, pause_of, start_of, warm
-from flows.tasks.tracking.retraining import track_run
 
 METHOD = "DyFormer"
 FROM_SCRATCH = "trained from scratch, as every `run` does"
@@ -55,10 +55,8 @@ complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {
 drift_task = stored_task(name="measure drift")(write_drift)
 alarm_task = stored_task(name="send alarm")(send_alarm)
 promote_task = stored_task(name="promote if better")(promote_if_better)
-track_task = stored_task(name="track run")(track_run)
 published_task = stored_task(name="backtest published")(backtest_published)
 outcomes_task = stored_task(name="compare published")(write_outcomes)
-ledger_task = stored_task(name="track ledger")(track_ledger)
 report_task = stored_task(name="write report")(write_report)
 
 
@@ -99,7 +97,7 @@ def retrain(
         return None
     finished = finished_report(snapshots, experiment, seed)
     if finished is not None:
-        send_spooled()
+        track_task(open_snapshots(snapshots).layout)
         return finished
     with _timed(seconds, "drift"):
         outcomes_task(snapshots)  # of earlier publications
@@ -122,16 +120,11 @@ def retrain(
         "addresses": {**addresses, **published, "drift": drift, "backtest": backtest},
         "promotion": made.promotion,
         "training": made.training,
+        "challenger": {"title": made.contender.title, "models": list(made.contender.models)},
         "drift": {**read_drift(drift)[1], "alarm": alarm},
     }
-    with _timed(seconds, "track"):
-        page = report_page(rows, summary)
-        ledger_task(snapshots)
-        tracked = track_task(
-            snapshots, made.contender, rows, made.earlier, {**published, "drift": drift}, made.promotion, page
-        )
-    summary |= {"tracking": tracked, "seconds": seconds}
-    report = report_task(snapshots, rows, summary, experiment, seed)
+    report = report_task(snapshots, rows, {**summary, "seconds": seconds}, experiment, seed)
+    track_task(open_snapshots(snapshots).layout)
     show_report(report)
     return report
 

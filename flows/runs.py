@@ -51,11 +51,13 @@ def finished_run(
     if address is None:
         raise typer.Exit(NOTHING_TO_DO)
     seconds = round(time.monotonic() - started, 2)
-    from flows.tasks.finished import finished_report, send_spooled
+    from flows.tasks.finished import finished_report
+    from flows.tasks.tracking.projection import project
+    from storage.layout import Layout
 
     report = finished_report(address, experiment, seed)
     if report is not None:
-        send_spooled()  # as every run does that has new rows
+        project(Layout.from_environment())  # as every run does that has new rows
     return report, seconds
 
 

@@ -21,8 +21,9 @@ from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.publishing.publications import publish, published_vectors
-from flows.tasks.snapshots import make_snapshots, newest_until
-from flows.tasks.tracking.retraining import tracked_epochs
+from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
+from flows.tasks.tracking.projection import project
+from flows.tasks.tracking.retraining import tracked_epochs, write_training
 from flows.tasks.train import train_model
 
 Changes = dict[str, Any] | Experiment | None
@@ -40,6 +41,7 @@ vectors_task = stored_task(name="write vectors", task_run_name="vectors")(publis
 forecasts_task = stored_task(name="write forecasts", task_run_name="forecasts")(write_forecasts)
 publish_task = stored_task(name="publish")(publish)
 announce_task = stored_task(name="announce snapshot")(announce)
+track_task = stored_task(name="send to MLflow")(project)
 # A try after an outage continues from the training's own checkpoint.
 training = stored_task(name="train model", task_run_name="train until step {until}")
 train_task = training(train_model)
@@ -109,7 +111,10 @@ def train(
 ) -> str:
     """Pre-train and fine-tune on the steps up to `until`, the last but one by default; returns the model's address."""
     experiment, snapshots = experiment_of(dataset, changes), complete_task(dataset, as_of, version)
-    return tracked_train_task(snapshots, newest_until(snapshots) if until is None else until, experiment, seed)
+    model = tracked_train_task(snapshots, newest_until(snapshots) if until is None else until, experiment, seed)
+    write_training(snapshots, model)
+    track_task(open_snapshots(snapshots).layout)
+    return model
 
 
 @flow(flow_run_name="evaluate {dataset}")

@@ -26,16 +26,16 @@ from flows.benchmark import benchmark, searched_steps
 from flows.console import tracked
 from flows.options import changed_names
 from flows.service.outages import stored_task
-from flows.stages import ingest
+from flows.stages import ingest, track_task
 from flows.tasks.evaluation.evaluate import read_metrics, units_of
 from flows.tasks.methods import resolved
 from flows.tasks.snapshots import open_snapshots
-from flows.tasks.tracking.benchmarks import track_study
+from flows.tasks.tracking.benchmarks import write_study
 from flows.trials import Trial, finished, trials_of
 
 DRAWN = {"steps": step_curve, "comparison": comparison_chart}
 
-track_study_task = stored_task(name="track study")(track_study)
+write_study_task = stored_task(name="write study")(write_study)
 
 
 class Finished(NamedTuple):
@@ -92,7 +92,8 @@ def run_study(
         tables = study_tables(name, study, rows, dataset, setups[dataset])
         drawn = plots(name, study, rows, dataset, setups[dataset]) | step_files(name, study, rows, dataset)
         files = {file: text.encode() for table in tables for file, text in table.files().items()} | drawn
-        track_study_task(name, address, files)
+        write_study_task(name, address, files)
+        track_task(open_snapshots(address).layout)
         made.tables.extend(tables)
         made.files.update(files)
     return made

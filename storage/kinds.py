@@ -153,86 +153,6 @@ class Manifest(BaseModel, strict=True):
     files: dict[str, StoredFile]
 
 
-class Spooled(BaseModel, strict=True):
-    """What all records that wait for MLflow have."""
-
-    id: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
-    kind: Literal["start", "params", "tags", "metrics", "artifact", "dataset", "register", "finish"]
-    time: Whole
-    checksums: dict[Path, str] = {}
-
-
-class Start(BaseModel, strict=True):
-    """The beginning of a run."""
-
-    run_key: str
-    keyed: bool = False
-    experiment: str
-    artifact_root: str | None
-    name: str
-    tags: dict[str, str]
-
-
-class Params(BaseModel, strict=True):
-    """Settings of a run."""
-
-    params: dict[str, str]
-
-
-class Tags(BaseModel, strict=True):
-    """Tags of a run."""
-
-    tags: dict[str, str]
-
-
-class Metrics(BaseModel):
-    """Points of curves: name, value, milliseconds, step; JSON has no tuples."""
-
-    metrics: list[tuple[str, Annotated[float, Field(strict=True)], Whole, Whole]]
-    once: bool
-    replaces: bool = False
-
-
-class Artifact(BaseModel, strict=True):
-    """The folder of a file among those of the run."""
-
-    path: Path | Literal[""]
-
-
-class Data(BaseModel, strict=True):
-    """The data that a run read."""
-
-    dataset: dict[str, str | None]
-    context: str
-
-
-class Register(BaseModel, strict=True):
-    """A version of a registered model."""
-
-    model: str
-    tags: dict[str, str]
-    aliases: list[str]
-    description: str = ""
-
-
-class Finish(BaseModel, strict=True):
-    """The end of a run."""
-
-    status: Literal["FINISHED", "FAILED", "KILLED"]
-
-
-OF_SPOOL: dict[str, type[BaseModel]] = {
-    "start": Start,
-    "params": Params,
-    "tags": Tags,
-    "metrics": Metrics,
-    "artifact": Artifact,
-    "dataset": Data,
-    "register": Register,
-    "finish": Finish,
-}
-
-
 def wrong_kind(model: type[BaseModel], record: Any) -> str | None:
     """Say which value of a record is wrong in kind, and why."""
     try:
@@ -242,9 +162,3 @@ def wrong_kind(model: type[BaseModel], record: Any) -> str | None:
         where = ".".join(map(str, fault["loc"]))[:80]
         return f"is wrong in kind: {where or 'the record'}: {fault['msg']}".encode("ascii", "backslashreplace").decode()
     return None
-
-
-def wrong_in_spool(record: Any) -> str | None:
-    """Say what is wrong with a record that waits for MLflow."""
-    problem = wrong_kind(Spooled, record)
-    return problem if problem is not None else wrong_kind(OF_SPOOL[record["kind"]], record)

@@ -32,14 +32,18 @@ KINDS = {
     "finetune": (CHECKPOINTS, RUN),
     "model": (CHECKPOINTS, RUN),  # the weights of a finished training
     "times": (CHECKPOINTS, RUN),  # the seconds of its epochs
+    "training": (CHECKPOINTS, RUN),  # that a model was trained alone, without a retraining
     "vectors": (VECTORS, RUN),  # one vector for each node
     "fitted": (FORECASTS, RUN),  # a method as of step `until`, with its first stage and calibration
     "forecasts": (FORECASTS, RUN),  # the best partners of each node in step `until + 1`
     "publications": (FORECASTS, STEP),  # forecasts that the champion has published
+    "rollback": (FORECASTS, STEP),  # an earlier champion that became the present one again
     "outcomes": (FORECASTS, STEP),  # metrics of published forecasts, whose step `until` is complete
     "drift": (FORECASTS, STEP),  # distances of the steps up to `until` from those before them
     "scores": (FORECASTS, RUN),  # evaluated pairs
     "metrics": (FORECASTS, STEP),  # of the results of methods in a protocol
+    "benchmark": (FORECASTS, STEP),  # of methods: results, metrics, and the settings of each
+    "study": (FORECASTS, STEP),  # tables and plots of an experiment
     "tables": (FORECASTS, RUN),  # of a finished benchmark, as they are printed
     "queries": (FORECASTS, RUN),  # the ranking queries and candidates of a step
     "rankings": (FORECASTS, RUN),  # methods' scores of queries
@@ -62,7 +66,7 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Layout:
     """Addresses below one root: a local folder or `s3://bucket/prefix`.
 
-    `state` is a folder of this machine for locks, the spool and, under an S3 root, MLflow's database, because an
+    `state` is a folder of this machine for locks and, under an S3 root, MLflow's database, because an
     object store cannot hold them. It defaults to the root itself, or to the user's state folder under an S3 root.
     """
 
@@ -138,6 +142,10 @@ class Layout:
         """Folder of all artifacts of one of KINDS of a dataset."""
         return self._join(_kind(kind)[0], kind, _hive(dataset=dataset))
 
+    def all_artifacts(self, kind: str) -> str:
+        """Folder of all artifacts of one of KINDS, of all datasets."""
+        return self._join(_kind(kind)[0], kind)
+
     def champion(self, dataset: str) -> str:
         """JSON record of a dataset's champion."""
         return self._join(CHECKPOINTS, "champion", _hive(dataset=dataset), "champion.json")
@@ -169,11 +177,6 @@ class Layout:
     def tracking_artifacts(self) -> str:
         """Folder of MLflow's plots and models, with the server of `dyformer up` and with none."""
         return self._join("mlflow")
-
-    @property
-    def spool(self) -> str:
-        """Folder of this machine for records that MLflow has not taken yet."""
-        return str(Path(self.state) / "spool")
 
     @property
     def spills(self) -> str:

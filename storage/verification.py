@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from storage import files
 from storage.artifacts import artifact
@@ -19,9 +18,8 @@ from storage.events.versions import TableDamaged, Version
 from storage.layout import CHECKPOINTS, Layout
 from storage.leftovers import DROPPED, dropped_rests
 from storage.locks import DatasetInUse, not_in_use
-from storage.tracking import spool
+from storage.tracking.marks import MARK, mark_problem
 
-SPOOL = "spool"
 MOST_FILES = 5  # that a message names
 MOVE = "move it elsewhere, and a linked folder back into the store"
 
@@ -49,7 +47,7 @@ class Fault:
 
 
 def faults(layout: Layout, dataset: str | None = None) -> Iterator[Fault]:
-    """Verify the stored bytes of one dataset, or of all, and the records that wait for MLflow."""
+    """Verify the stored bytes of one dataset, or of all."""
     yield from _misplaced(layout.datasets)
     names = layout.dataset_names(files.children(layout.datasets))
     for name in names if dataset is None else [dataset]:
@@ -63,8 +61,6 @@ def faults(layout: Layout, dataset: str | None = None) -> Iterator[Fault]:
             wrong = [fault for fault in _misplaced(below) if link_in(below)]  # a file there is the user's
             yield from wrong or _of_artifacts(below if dataset is None else layout.of_dataset(below, dataset))
     yield from _of_dropped(layout, dataset)
-    if dataset is None:
-        yield from _of_spool(layout)
 
 
 def repaired(layout: Layout, dataset: str, fault: Fault) -> str | None:
@@ -81,9 +77,7 @@ def repaired(layout: Layout, dataset: str, fault: Fault) -> str | None:
 
 
 def dataset_of(fault: Fault) -> str:
-    """Name of the dataset in a fault's address; records that wait for MLflow belong to none."""
-    if "dataset=" not in fault.address:
-        return SPOOL
+    """Name of the dataset in a fault's address."""
     rest = DROPPED.fullmatch(fault.address.rpartition("/")[2])
     return fault.address.rpartition("dataset=")[2].partition("/")[0] if rest is None else rest[1]
 
@@ -194,8 +188,21 @@ def _of_artifacts(folder: str) -> Iterator[Fault]:
                 yield from [_repairable(*each, _removal(address)) for each in artifact.faults(address)]
         elif name == FILE_NAME:
             yield from _of_checkpoint(location)
+        elif name == MARK:
+            yield from _of_mark(location)
     for address in without_manifest(found):
         yield _repairable(address, f"has files but no {artifact.MANIFEST}", _removal(address))
+
+
+def _of_mark(location: str) -> Iterator[Fault]:
+    if (problem := mark_problem(location)) is not None:
+        then = "the next run sends the result to MLflow again"
+        repair = Repair(
+            before=f"`--repair` removes it, and {then}",
+            after=f"removed; {then}",
+            action=lambda: files.remove(location) if mark_problem(location) is not None else None,
+        )
+        yield _repairable(location, problem, repair)
 
 
 def _removal(address: str) -> Repair:
@@ -253,14 +260,3 @@ def _is_in_use(layout: Layout, dataset: str) -> bool:
             return False
     except DatasetInUse:
         return True
-
-
-def _of_spool(layout: Layout) -> Iterator[Fault]:
-    for folder, damage in spool.faults_of_spool(Path(layout.spool)):
-        if not (folder / spool.LOCK).is_file():
-            yield Fault(address=damage.address, problem=damage.problem, remedy=damage.remedy)
-            continue
-        then = "the run's results are in the store, but MLflow will not get them"
-        action = partial(spool.set_aside, folder)
-        repair = Repair(before=f"`--repair` sets it aside: {then}", after=f"set aside: {then}", action=action)
-        yield _repairable(damage.address, damage.problem, repair)

@@ -12,7 +12,7 @@ from flows.options import AsJson, AsOf, Changes, Seed, experiment_from, with_rea
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    for command in (up, ui, login, deploy, schedule, spool, doctor):
+    for command in (up, ui, login, deploy, schedule, track, doctor):
         app.command()(command)
 
 
@@ -126,25 +126,27 @@ def schedule(  # noqa: PLR0913, because each option is an argument
         _print(f"{dataset} is retrained by itself: deployment {name} on {server}")
 
 
-def spool(
-    replay: Annotated[bool, typer.Option("--replay", help="send them now")] = False,
+def track(
+    again: Annotated[
+        bool, typer.Option("--again", help="send all results of the store, as to an empty MLflow")
+    ] = False,
 ) -> None:
-    """Count the tracked runs that wait for MLflow, or send them; the exit code is 1 if some cannot be sent."""
-    from flows.service.spool import replay as send
-    from flows.service.spool import waiting
+    """Send the results that MLflow lacks; the exit code is 1 if some cannot be sent. Each run does so, too."""
+    from flows.tasks.tracking.projection import project
     from storage.layout import Layout
+    from storage.tracking.marks import due
 
     layout = Layout.from_environment()
-    sent, problems = send(layout) if replay else ([], [])
-    for problem in problems:
+    done = project(layout, again=again)
+    for problem in done.problems:
         _print(f"not sent: {problem}")
-    _print(f"{len(sent)} runs sent to MLflow, {len(waiting(layout))} wait in {layout.spool}")
-    if problems:
+    _print(f"{len(done.sent)} results sent to MLflow, {len(due(layout))} wait")
+    if done.problems:
         raise typer.Exit(FAILED)
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look at versions, store, disk, spool, GPU and servers; the exit code is 1 if something is wrong."""
+    """Look at versions, store, disk, MLflow, GPU and servers; the exit code is 1 if something is wrong."""
     import polars as pl
 
     from flows.service.doctor import findings

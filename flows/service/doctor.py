@@ -15,20 +15,20 @@ from flows.service.automations import ENDING, RETURNING
 from flows.service.dead_runs import ended_among, silent_runs
 from flows.service.deployments import GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.schedules import scheduled
-from flows.service.spool import waiting
 from storage import files
+from storage.artifacts.artifact import MANIFEST
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
 from storage.tracking.dead_runs import running_flows
+from storage.tracking.marks import due
 from storage.tracking.mlflow_client import failures, reason
 from storage.tracking.runs import open_tracker
-from storage.tracking.spool import faults_of_spool
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 LEAST_FREE_BYTES = 2 << 30
-OLDEST_SPOOLED_SECONDS = 3600.0
+OLDEST_DUE_SECONDS = 3600.0
 LATE_MINUTES = 15
 
 
@@ -46,7 +46,7 @@ def findings() -> Iterator[Finding]:
     layout = Layout.from_environment()
     yield _versions()
     yield from _storage(layout)
-    yield _spool(layout)
+    yield _tracking(layout)
     yield _gpu()
     yield from _mlflow(layout)
     yield from _prefect()
@@ -92,17 +92,14 @@ def _storage(layout: Layout) -> Iterator[Finding]:
         yield _ok("disk", detail)
 
 
-def _spool(layout: Layout) -> Finding:
-    found = waiting(layout)
-    damaged = faults_of_spool(Path(layout.spool))
-    if damaged:
-        return Finding("spool", "wrong", str(damaged[0][1]), "`dyformer verify --repair` sets it aside")
-    oldest = max((time.time() - folder.stat().st_ctime for folder in found), default=0.0)
-    detail = f"{len(found)} tracked runs wait for MLflow"
-    if oldest > OLDEST_SPOOLED_SECONDS:
+def _tracking(layout: Layout) -> Finding:
+    found = due(layout)
+    detail = f"{len(found)} results are not in MLflow"
+    oldest = max((time.time() - files.modified(f"{address}/{MANIFEST}") for address in found[:1]), default=0.0)
+    if oldest > OLDEST_DUE_SECONDS:
         detail += f", one for {oldest / 3600:.0f} h"
-        return Finding("spool", "wrong", detail, "`dyformer spool --replay` sends them, or says why it cannot")
-    return _ok("spool", detail)
+        return Finding("tracking", "wrong", detail, "`dyformer track` sends them, or says why it cannot")
+    return _ok("tracking", detail)
 
 
 def _gpu() -> Finding:
@@ -122,7 +119,7 @@ def _mlflow(layout: Layout) -> Iterator[Finding]:
     try:
         running = running_flows(tracker)
     except failures() as error:
-        remedy = "start it, or unset MLFLOW_TRACKING_URI; until then results wait in the spool"
+        remedy = "start it, or unset MLFLOW_TRACKING_URI; until then results wait in the store"
         yield Finding("MLflow", "wrong", f"{address}: {reason(error)}", remedy)
         return
     yield _ok("MLflow", f"{address}: {len(running)} runs of flows are running")

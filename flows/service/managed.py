@@ -1,6 +1,6 @@
 """A flow -> the same flow, made for a service.
 
-It skips a run that comes too late, sends the spool first, and is due again after SIGTERM or an outage.
+It skips a run that comes too late, sends first what MLflow lacks, and is due again after SIGTERM or an outage.
 """
 
 import functools
@@ -21,7 +21,7 @@ from rich.console import Console
 from flows.service import SKIPPED
 from flows.service.dead_runs import runs_where
 from flows.service.outages import is_outage
-from flows.service.spool import replay
+from flows.tasks.tracking.projection import project
 from storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def managed(body: Callable[Given, Result]) -> Callable[Given, Result]:
         if reason is not None:  # Prefect takes a returned state for the run's own
             return cast("Result", Cancelled(name=SKIPPED, message=reason))
         outlive_worker()
-        replay(Layout.from_environment())
         with handing_back(context.flow_run):
+            project(Layout.from_environment())
             return body(*args, **kwargs)
 
     return run

@@ -1,6 +1,6 @@
 """An error -> whether it is an outage that passes; tasks that are tried again after one, and after nothing else.
 
-Requests to S3 are repeated for some time already where they are made, MLflow's records go to the spool, and Prefect's
+Requests to S3 are repeated for some time already where they are made, what MLflow lacks is sent later, and Prefect's
 client repeats its own calls: see PREFECT_CLIENT_MAX_RETRIES in `flows.environment`.
 """
 

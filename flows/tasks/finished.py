@@ -16,8 +16,6 @@ from flows.made import plan
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import digest, is_complete, read_bytes, read_table
 from storage.artifacts.made import Planned
-from storage.layout import Layout
-from storage.tracking.runs import open_tracker
 
 TABLES = "tables.json"
 CODE = (
@@ -38,11 +36,6 @@ def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> st
     """Return the address of the report that a run on these snapshots would write, if it exists."""
     report = planned_report(snapshots, experiment, seed)
     return report.address if report.is_current else None
-
-
-def send_spooled() -> None:
-    """Send the records of earlier runs that wait for MLflow; they wait on if it is still unreachable."""
-    open_tracker(Layout.from_environment()).replay_spool()
 
 
 def planned_report(snapshots: str, experiment: Experiment, seed: int) -> Planned:

@@ -19,6 +19,7 @@ from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import measure, read_beside, read_metrics
 from flows.tasks.finished import planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
+from flows.tasks.tracking.projection import tracking_of
 from storage import files
 from storage.artifacts.artifact import (
     MANIFEST,
@@ -72,7 +73,10 @@ def run_metrics(snapshots: str, rankings: list[str], scores: list[str], publishe
 
 
 def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the metrics and the summary of a report. Raises ArtifactMissing for one of an earlier version."""
+    """Return the metrics and the summary of a report, and in the summary where in MLflow it is.
+
+    Raises ArtifactMissing for one of an earlier version.
+    """
     rows = read_table(address, "metrics") if "metrics.parquet" in names(address) else pl.DataFrame()
     summary = json.loads(read_bytes(address, SUMMARY)) if SUMMARY in names(address) else {}
     if rows.columns != METRICS_SCHEMA.names() or "training" not in summary:
@@ -80,7 +84,7 @@ def read_report(address: str) -> tuple[pl.DataFrame, dict[str, Any]]:
             f"the report {address} is of an earlier version of dyformer: delete it and run `dyformer run` again"
         )
     layout = Layout.from_environment()
-    return rows, _replaced(summary, lambda text: _in_store(layout, text))
+    return rows, {**_replaced(summary, lambda text: _in_store(layout, text)), "tracking": tracking_of(address)}
 
 
 def _replaced(value: Any, change: Callable[[str], str]) -> Any:

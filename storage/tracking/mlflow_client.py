@@ -1,28 +1,29 @@
-"""One record -> calls to MLflow, each safe to repeat.
+"""A run's values -> calls to MLflow, each safe to repeat.
 
-A run is found by its key, metrics carry their time and step, a file has one path, and a run registers one model. A
-record whose response was lost can therefore be applied again without duplicates. MLflow refuses none of them twice, so
-of two processes one searches and creates at a time: see `storage.tracking.turns`.
+A run is found by its key, metrics carry their time and step, a file has one path, and a run registers one model. A call
+whose response was lost can therefore be repeated without duplicates. MLflow refuses none of them twice, so of two
+processes one searches and creates at a time: see `storage.tracking.turns`.
 """
 
 import os
 import socket
 import sqlite3
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from storage import objects
 from storage.disk import temporary_name
 from storage.tracking.addresses import database_of, without_password
-from storage.tracking.spool import Record, Refused
 from storage.tracking.view import view_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 RUN_KEY = "dyformer.run_key"
 MODEL_PATH = "model"  # of the registered model among a run's files
@@ -33,7 +34,7 @@ LOCKED_SECONDS = 3.0
 ENVIRONMENT = {  # mlflow reads it when it is imported or called; a variable that the user has set stays
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the spool retries; mlflow's own retries take minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the next projection retries; mlflow's own retries take minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # MLflow prints tracebacks of errors that are caught here
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -44,6 +45,16 @@ ENVIRONMENT = {  # mlflow reads it when it is imported or called; a variable tha
 
 class NeedsServer(ValueError):
     """Files of an experiment that a server made, which are sent to it alone."""
+
+
+class Point(NamedTuple):
+    """One value of a curve."""
+
+    name: str
+    value: float
+    moment: int  # milliseconds
+    step: int
+    replaces: bool  # an older value of the step, or stays away where there is one
 
 
 def set_environment() -> None:
@@ -155,16 +166,42 @@ def _probe_sqlite(path: Path) -> None:
         database.execute("rollback")
 
 
-def ensure_run(client: "MlflowClient", start: Record) -> str:
-    """Find the run of a start record, or create its experiment and the run; returns the run's id."""
-    experiment = _ensure_experiment(client, start["experiment"], start["artifact_root"])
-    of_key = f"tags.`{RUN_KEY}` = '{start['run_key']}'"
-    known = client.search_runs([experiment], filter_string=of_key, max_results=1)
+def is_of_one_run(error: Exception) -> bool:
+    """Whether MLflow refuses a run for good, or needs a server for it: others can be sent."""
+    from mlflow.exceptions import MlflowException
+
+    return isinstance(error, NeedsServer) or (isinstance(error, MlflowException) and error.error_code in PERMANENT)
+
+
+def ensure_run(
+    client: "MlflowClient", experiment: str, artifact_root: str | None, name: str, tags: Mapping[str, str]
+) -> str:
+    """Find the run with the key among these tags, or create its experiment and the run; returns the run's id.
+
+    Of several runs with the key, which machines without a common lock may create, the oldest one stays.
+    """
+    experiment_id = _ensure_experiment(client, experiment, artifact_root)
+    known = runs_of_key(client, experiment, tags[RUN_KEY])
+    for run in known[1:]:
+        _remove_run(client, experiment, run.info.run_id)
     if known:
         return known[0].info.run_id
-    tags = {**start["tags"], RUN_KEY: start["run_key"]}
-    run = client.create_run(experiment, start_time=start["time"], tags=tags, run_name=start["name"])
-    return run.info.run_id
+    return client.create_run(experiment_id, tags=dict(tags), run_name=name).info.run_id
+
+
+def runs_of_key(client: "MlflowClient", experiment: str, key: str) -> "list[Run]":
+    """List the runs with a key, the oldest first."""
+    found = client.get_experiment_by_name(experiment)
+    if found is None:
+        return []
+    runs = client.search_runs([found.experiment_id], filter_string=f"tags.`{RUN_KEY}` = '{key}'")
+    return sorted(runs, key=lambda run: (run.info.start_time, run.info.run_id))
+
+
+def _remove_run(client: "MlflowClient", model: str, run_id: str) -> None:
+    for version in client.search_model_versions(f"run_id = '{run_id}'"):
+        client.delete_model_version(model, version.version)
+    client.delete_run(run_id)
 
 
 def _ensure_experiment(client: "MlflowClient", name: str, artifact_root: str | None) -> str:
@@ -183,73 +220,52 @@ def _ensure_experiment(client: "MlflowClient", name: str, artifact_root: str | N
         return known.experiment_id
 
 
-def apply_record(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> Any:
-    """Apply a record.
-
-    Raises:
-        Refused: MLflow will never accept it.
-        NeedsServer: its files go through a server, and the client has none.
-        Exception: one of `failures()`; the record can be applied again.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return APPLY[record["kind"]](client, run_id, record, files)
-    except MlflowException as error:
-        if error.error_code in PERMANENT:
-            raise Refused(f"MLflow refused the {record['kind']} of run {run_id}: {reason(error)}") from error
-        raise
-
-
-def _start(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    """Do nothing, because `ensure_run` has created the run."""
-
-
-def _params(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+def send_params(client: "MlflowClient", run_id: str, texts: Mapping[str, str]) -> None:
+    """Set the settings of a run."""
     from mlflow.entities import Param
 
-    params = [Param(name, value) for name, value in record["params"].items()]
+    params = [Param(name, value) for name, value in texts.items()]
     for first in range(0, len(params), 100):  # MLflow accepts no more in one call
         client.log_batch(run_id, params=params[first : first + 100])
 
 
-def _tags(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    for name, value in record["tags"].items():
-        client.set_tag(run_id, name, value)
+def send_points(client: "MlflowClient", run_id: str, points: Sequence[Point]) -> None:
+    """Send the points that a run lacks, and those that replace another and older value.
 
-
-def _metrics(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+    MLflow removes no point: of one name and step it shows the newest.
+    """
     from mlflow.entities import Metric
 
-    known = _known_points(client, run_id, record["metrics"]) if record["once"] else {}
-    replaces = record.get("replaces", False)  # records of earlier versions do not say it
-    points = [point for point in record["metrics"] if _is_wanted(point, known.get((point[0], point[3])), replaces)]
-    metrics = [Metric(name, value, moment, step) for name, value, moment, step in points]
+    known = _known_points(client, run_id, points)
+    metrics = [
+        Metric(point.name, point.value, point.moment, point.step)
+        for point in points
+        if _is_wanted(point, known.get((point.name, point.step)))
+    ]
     for first in range(0, len(metrics), 1000):  # MLflow accepts no more in one call
         client.log_batch(run_id, metrics=metrics[first : first + 1000])
 
 
-def _is_wanted(point: Any, known: tuple[int, float] | None, replaces: bool) -> bool:
-    """Whether the run lacks a point, or has another and older value of one that replaces it.
-
-    MLflow removes no point: of one name and step it shows the newest.
-    """
-    return known is None or (replaces and known[0] < point[2] and known[1] != point[1])
+def _is_wanted(point: Point, known: tuple[int, float] | None) -> bool:
+    return known is None or (point.replaces and known[0] < point.moment and known[1] != point.value)
 
 
-def _known_points(client: "MlflowClient", run_id: str, points: list[Any]) -> dict[tuple[str, int], tuple[int, float]]:
+def _known_points(
+    client: "MlflowClient", run_id: str, points: Sequence[Point]
+) -> dict[tuple[str, int], tuple[int, float]]:
     """Newest time and value of each name and step that the run already has.
 
     An interrupted training may have sent other values for them.
     """
     # Each history is a request; a new run has no names, and needs none.
-    names = sorted({point[0] for point in points} & client.get_run(run_id).data.metrics.keys())
+    names = sorted({point.name for point in points} & client.get_run(run_id).data.metrics.keys())
     histories = [client.get_metric_history(run_id, name) for name in names]
     metrics = sorted((metric for history in histories for metric in history), key=lambda each: each.timestamp)
     return {(each.key, each.step): (each.timestamp, each.value) for each in metrics}
 
 
-def _send_files(client: "MlflowClient", run_id: str, files: Path | None, path: str | None) -> None:
+def send_files(client: "MlflowClient", run_id: str, files: Path, path: str | None) -> None:
+    """Upload a folder into a folder of the run. Raises NeedsServer, if the files go through one and there is none."""
     address = str(client.get_run(run_id).info.artifact_uri)
     if address.startswith("mlflow-artifacts:") and not client.tracking_uri.startswith("http"):
         raise NeedsServer(
@@ -259,34 +275,31 @@ def _send_files(client: "MlflowClient", run_id: str, files: Path | None, path: s
     client.log_artifacts(run_id, str(files), path)
 
 
-def _artifact(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    _send_files(client, run_id, files, record["path"] or None)
-
-
-def _dataset(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
+def send_dataset(client: "MlflowClient", run_id: str, described: Mapping[str, Any]) -> None:
+    """Name the data that a run read."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    context = InputTag("mlflow.data.context", record["context"])
-    client.log_inputs(run_id, datasets=[DatasetInput(Dataset(**record["dataset"]), [context])])
+    context = InputTag("mlflow.data.context", "training")
+    client.log_inputs(run_id, datasets=[DatasetInput(Dataset(**described), [context])])
 
 
-def _finish(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> None:
-    client.set_terminated(run_id, status=record["status"], end_time=record["time"])
-
-
-def _register(client: "MlflowClient", run_id: str, record: Record, files: Path | None) -> str:
-    name = record["model"]
-    if files is not None:  # in records of earlier versions
-        _send_files(client, run_id, files, MODEL_PATH)
+def register(
+    client: "MlflowClient",
+    run_id: str,
+    name: str,
+    tags: Mapping[str, str],
+    aliases: Sequence[str],
+    description: str,
+) -> str:
+    """Register the uploaded model of a run, once, with these tags, aliases and description; returns the version."""
     _ensure_model(client, name)
     known = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'", max_results=1)
     source = f"{client.get_run(run_id).info.artifact_uri}/{MODEL_PATH}"
-    version = known[0] if known else client.create_model_version(name, source, run_id, tags=record["tags"])
-    for tag, value in record["tags"].items() if known else ():
+    version = known[0] if known else client.create_model_version(name, source, run_id, tags=dict(tags))
+    for tag, value in tags.items() if known else ():
         client.set_model_version_tag(name, version.version, tag, value)
-    if record.get("description"):  # records of earlier versions have none
-        client.update_model_version(name, version.version, record["description"])
-    for alias in record["aliases"]:
+    client.update_model_version(name, version.version, description)
+    for alias in aliases:
         client.set_registered_model_alias(name, alias, version.version)
     return str(version.version)
 
@@ -299,15 +312,3 @@ def _ensure_model(client: "MlflowClient", name: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-
-
-APPLY = {
-    "start": _start,
-    "params": _params,
-    "tags": _tags,
-    "metrics": _metrics,
-    "artifact": _artifact,
-    "dataset": _dataset,
-    "finish": _finish,
-    "register": _register,
-}

@@ -1,7 +1,6 @@
 """MLflow's address -> its database, made before its server starts, and the page that shows the runs."""
 
 import os
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from storage.layout import Layout
@@ -16,7 +15,7 @@ PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 
 def make_database(layout: Layout) -> None:
     """Make the database of the store's runs if there is none; a server that is killed would leave a part of it."""
-    with turn(layout.tracking_database, Path(layout.spool).with_name("locks"), "all"):
+    with turn(layout, layout.tracking_database, "all"):
         connect(layout.tracking_database)
 
 

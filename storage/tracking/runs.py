@@ -1,7 +1,7 @@
-"""Runs, metrics, plots and models -> MLflow, or a local spool while MLflow is unreachable, replayed once.
+"""Runs, metrics, plots and models -> MLflow, by calls that are safe to repeat.
 
-Everything that is tracked is a record. It is sent to MLflow at once. From MLflow's first failure on, all records of
-the run go to the spool. A tracker that is down therefore costs a training only a few seconds.
+A run is found by its key, a metric has its step, a file has one path, and a run registers one model. What was sent in
+part is therefore sent again as a whole. Each call raises one of `failures()` where MLflow is unreachable.
 """
 
 import re
@@ -9,47 +9,32 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
 from storage.objects import is_remote
-from storage.tracking.mlflow_client import (
-    MODEL_PATH,
-    NeedsServer,
-    apply_record,
-    connect,
-    ensure_run,
-    failures,
-    limit_s3_requests,
-    probe,
-    reason,
-)
-from storage.tracking.spool import (
-    Apply,
-    Record,
-    Refused,
-    SpoolWriter,
-    faults_of_spool,
-    open_spool,
-    replay_run,
-    spooled_runs,
-)
-from storage.tracking.turns import EXCLUSIVE, turn
+from storage.tracking import mlflow_client
+from storage.tracking.addresses import without_password
+from storage.tracking.mlflow_client import connect, ensure_run, limit_s3_requests, probe, reason, runs_of_key
+from storage.tracking.turns import turn
 
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure as Plot
     from mlflow import MlflowClient
 
-FLUSH_SECONDS = 2.0  # pause before metrics are sent again, at least FLUSH_PAUSE times as long as the last sending
-FLUSH_PAUSE = 20
-FLUSH_METRICS = 1000
+PAUSE_SECONDS = 300.0  # without a call, for the curves of a training that runs, after a call that failed
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens without a server
 LONGEST_TEXT = 5000  # that MLflow keeps of a tag
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+class TrackedTwice(OSError):
+    """Another machine has created the same run meanwhile; the next one that tracks it removes the younger one."""
 
 
 def experiment_name(dataset: str) -> str:
@@ -59,15 +44,14 @@ def experiment_name(dataset: str) -> str:
 
 @dataclass(kw_only=True)
 class Tracker:
-    """Address of the tracking server. MLflow is imported and reached at the first use."""
+    """MLflow as one process sees it. MLflow is imported and reached at the first use."""
 
     uri: str
-    spool: Path
+    layout: Layout
     artifact_root: str | None = None  # of new experiments; None leaves it to the server
-    layout: Layout | None = None  # of a store whose leases keep several machines from tracking one run at once
-    problem: str | None = None  # why MLflow is unreachable; it is not tried again before the next replay
-    damage: str | None = None  # why a run in the spool cannot be sent; set by replay_spool
+    problem: str | None = None  # the newest failure; None after results were sent
     _client: "MlflowClient | None" = field(default=None, repr=False)
+    _paused_until: float = 0.0
 
     def client(self) -> "MlflowClient":
         """Open MLflow's own client for this address."""
@@ -79,128 +63,104 @@ class Tracker:
             probe(self.uri)
         return self._client
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether a call failed a short time ago: a server that hangs would hold up a training at every epoch."""
+        return time.monotonic() < self._paused_until
+
+    def failed(self, error: Exception) -> str:
+        """Remember a failure of MLflow, and make a pause; returns the reason."""
+        self.problem, self._paused_until = reason(error), time.monotonic() + PAUSE_SECONDS
+        return self.problem
+
+    def resume(self) -> None:
+        """Forget the newest failure, because results are sent now."""
+        self.problem, self._paused_until = None, 0.0
+
+    def turn(self, dataset: str) -> AbstractContextManager[None]:
+        """Wait until no other process changes the runs of a dataset; raises OSError after some time."""
+        return turn(self.layout, self.uri, experiment_name(dataset))
+
     def start_run(
         self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None, key: str | None = None
     ) -> "TrackedRun":
-        """Begin a run in the experiment of the dataset, or continue the run of this key.
+        """Begin a run in the experiment of the dataset, or continue the run of this key and remove others that have it.
 
-        It never fails; while MLflow is unreachable the run goes to the spool.
+        The caller has its turn where other processes may track the same run.
         """
-        start = {
-            **_record("start"),
-            "run_key": key or uuid.uuid4().hex,
-            "keyed": key is not None,
-            "experiment": experiment_name(dataset),
-            "artifact_root": self.artifact_root,
-            "name": name,
-            "tags": _texts({"dataset": dataset, **(tags or {})}),
-        }
-        run = TrackedRun(tracker=self, start=start)
-        run.send(start)
-        return run
+        texts = {**_texts({"dataset": dataset, **(tags or {})}), mlflow_client.RUN_KEY: key or uuid.uuid4().hex}
+        run_id = ensure_run(self.client(), experiment_name(dataset), self.artifact_root, name, texts)
+        return TrackedRun(tracker=self, run_id=run_id, start_tags=texts)
 
     @contextmanager
     def run(
         self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None, key: str | None = None
     ) -> "Iterator[TrackedRun]":
-        """Begin a run that ends with the `with` block: FINISHED, or FAILED if the block raises."""
-        run = self.start_run(dataset=dataset, name=name, tags=tags, key=key)
-        status: Status = "FAILED"
-        try:
-            yield run
-            status = "FINISHED"
-        finally:
-            run.finish(status)
+        """Begin a run that is FINISHED at the end of the `with` block; after an error it goes on at the next try.
 
-    def replay_spool(self) -> None:
-        """Send each record of the spool to MLflow once; `problem` is why the rest waits for the next replay.
-
-        `damage` is why a run is left out, and does not keep the others waiting.
+        Raises TrackedTwice if another machine has begun the same run.
         """
-        self.problem = None
-        damaged = dict(faults_of_spool(self.spool))
-        self.damage = next(map(str, damaged.values()), None)
-        try:
-            for folder in spooled_runs(self.spool):
-                if folder not in damaged:
-                    self._replay(folder)
-        except failures() as error:
-            self.problem = reason(error)
-
-    def _replay(self, folder: Path) -> None:
-        try:
-            replay_run(folder, self._begin_replay)
-        except NeedsServer as error:
-            self.damage = self.damage or str(error)
-
-    def run_of(self, start: Record) -> str:
-        """MLflow's id of the run of a start record; the run is created by one of the processes that need it."""
-        with self._turn(start):
-            return ensure_run(self.client(), start)
-
-    def apply(self, start: Record, run_id: str, record: Record, files: Path | None) -> Any:
-        """Apply a record to the run of a start record."""
-        with self._turn(start) if record["kind"] in EXCLUSIVE else nullcontext():
-            return apply_record(self.client(), run_id, record, files)
-
-    def _turn(self, start: Record) -> AbstractContextManager[None]:
-        return turn(self.uri, self.spool.with_name("locks"), start["experiment"], self.layout)
-
-    def _begin_replay(self, start: Record) -> Apply:
-        run_id = self.run_of(start)
-        return lambda record, files: self.apply(start, run_id, record, files)
+        run = self.start_run(dataset=dataset, name=name, tags=tags, key=key)
+        yield run
+        run.finish()
+        if len(runs_of_key(self.client(), experiment_name(dataset), run.start_tags[mlflow_client.RUN_KEY])) > 1:
+            raise TrackedTwice(f"another machine tracks the run {name} at the same time: it is sent again")
 
 
 def open_tracker(layout: Layout) -> Tracker:
-    """Open the tracker at MLFLOW_TRACKING_URI, else the store's database; a server names the folder of files itself."""
+    """Open the tracker at MLFLOW_TRACKING_URI, else the store's database; a server names the folder of files itself.
+
+    A process has one for each address, which knows what failed last.
+    """
     engine = layout.tracking_uri.partition(":")[0].partition("+")[0]
-    artifact_root = layout.tracking_artifacts if engine in DATABASES else None
-    return Tracker(uri=layout.tracking_uri, spool=Path(layout.spool), artifact_root=artifact_root, layout=layout)
+    return _tracker(layout, layout.tracking_uri, layout.tracking_artifacts if engine in DATABASES else None)
+
+
+@lru_cache
+def _tracker(layout: Layout, uri: str, artifact_root: str | None) -> Tracker:
+    return Tracker(uri=uri, layout=layout, artifact_root=artifact_root)
+
+
+def where(tracker: Tracker, mark: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Say where a result is in MLflow, by its mark: tracker, run, model_version; problem: why it is not there yet."""
+    found = {"run": None, "model_version": None, "problem": tracker.problem or "it was not sent yet"}
+    known = {} if mark is None else {"problem": None, **{name: mark[name] for name in found if name in mark}}
+    return {"tracker": without_password(tracker.uri), **found, **known}
 
 
 @dataclass(kw_only=True)
 class TrackedRun:
-    """One run. No method raises if MLflow fails; `problem` is the first failure, None without one."""
+    """One run of MLflow."""
 
     tracker: Tracker
-    start: Record
-    run_id: str | None = None  # MLflow's id; None while only the spool has the run
-    problem: str | None = None
-    _spool: SpoolWriter | None = field(default=None, repr=False)
-    _replaces: bool = field(default=False, repr=False)  # of all that is in the buffer
-    _buffer: list[tuple[str, float, int, int]] = field(default_factory=list, repr=False)
-    _next_flush: float = field(default_factory=lambda: time.monotonic() + FLUSH_SECONDS, repr=False)
+    run_id: str
+    start_tags: dict[str, str]
+    _waiting: list[mlflow_client.Point] = field(default_factory=list, repr=False)
 
     def params(self, params: Mapping[str, object]) -> None:
         """Track settings; nested mappings get dotted names."""
-        self.send({**_record("params"), "params": _texts(dict(_flat(params)))})
+        mlflow_client.send_params(self.tracker.client(), self.run_id, flat_texts(params))
 
     def tags(self, tags: Mapping[str, object]) -> None:
         """Set tags of the run; the newest value of each is kept."""
-        self.send({**_record("tags"), "tags": _texts(tags)})
+        for name, value in _texts(tags).items():
+            self.tracker.client().set_tag(self.run_id, name, value)
 
     def metrics(self, metrics: Mapping[str, float], *, step: int = 0, replace: bool = False) -> None:
-        """Track metrics of one step or epoch; they are sent together, every few seconds and at the end of the run.
+        """Track metrics of one step or epoch; they are sent together, by `flush` and at the end of the run.
 
-        In a run with a key, the first value of each name and step is kept, or with `replace` the newest.
+        The first value of each name and step is kept, or with `replace` the newest.
         """
-        if replace != self._replaces:
-            self.flush()
-            self._replaces = replace
         moment = _now()
-        self._buffer += [(_legal(name), float(value), moment, step) for name, value in metrics.items()]
-        if time.monotonic() > self._next_flush or len(self._buffer) >= FLUSH_METRICS:
-            self.flush()
+        self._waiting += [
+            mlflow_client.Point(_legal(name), float(value), moment, step, replace) for name, value in metrics.items()
+        ]
 
     def flush(self) -> None:
-        """Send the buffered metrics."""
-        waiting, self._buffer = self._buffer, []
-        started = time.monotonic()
-        if waiting:
-            record = {**_record("metrics"), "metrics": waiting, "once": self.start["keyed"]}
-            self._deliver({**record, "replaces": self._replaces}, None)
-        now = time.monotonic()
-        self._next_flush = now + max(FLUSH_SECONDS, FLUSH_PAUSE * (now - started))
+        """Send the metrics that wait."""
+        if self._waiting:
+            mlflow_client.send_points(self.tracker.client(), self.run_id, self._waiting)
+            self._waiting = []
 
     def plot(self, path: str, plot: "Plot") -> None:
         """Track a plot as the artifact `path`, such as `plots/auc_per_step.png`."""
@@ -222,7 +182,7 @@ class TrackedRun:
         folder, _, name = path.rpartition("/")
         with tempfile.TemporaryDirectory() as files:
             yield Path(files) / name
-            self.send({**_record("artifact"), "path": folder}, Path(files))
+            mlflow_client.send_files(self.tracker.client(), self.run_id, Path(files), folder or None)
 
     def dataset(self, frame: "pl.DataFrame", *, name: str, digest: str, source: str) -> None:
         """Track the data that the run read: a small frame that gives the columns, and the digest of all rows.
@@ -233,7 +193,7 @@ class TrackedRun:
 
         described = from_polars(frame, name=name, digest=digest[:36]).to_dict()
         described |= {"source_type": "dyformer", "source": f'{{"uri": "{source}"}}'}
-        self.send({**_record("dataset"), "dataset": described, "context": "training"})
+        mlflow_client.send_dataset(self.tracker.client(), self.run_id, described)
 
     def register_model(
         self,
@@ -243,60 +203,26 @@ class TrackedRun:
         aliases: tuple[str, ...] = ("challenger",),
         tags: Mapping[str, object] | None = None,
         description: str = "",
-    ) -> str | None:
+    ) -> str:
         """Upload a saved pyfunc folder and register it as the run's model, with the run's tags and these.
 
-        Returns:
-            The version, or None while MLflow is unreachable, because then the replay of the spool registers it.
+        Returns the version.
         """
-        self.send({**_record("artifact"), "path": MODEL_PATH}, model)
-        own = {**self.start["tags"], **_texts(tags or {})}
-        record = {**_record("register"), "model": name, "tags": own, "aliases": aliases}
-        return self.send({**record, "description": description[:LONGEST_TEXT]})
+        client = self.tracker.client()
+        mlflow_client.send_files(client, self.run_id, model, mlflow_client.MODEL_PATH)
+        texts = {name: text for name, text in self.start_tags.items() if name != mlflow_client.RUN_KEY}
+        texts |= _texts(tags or {})
+        return mlflow_client.register(client, self.run_id, name, texts, aliases, description[:LONGEST_TEXT])
 
     def finish(self, status: Status = "FINISHED") -> None:
-        """End the run."""
-        self.send({**_record("finish"), "status": status})
-        if self._spool is not None:
-            self._spool.close()
-
-    def send(self, record: Record, files: Path | None = None) -> Any:
-        """Send the buffered metrics and then a record; returns None if the record went to the spool."""
+        """Send the metrics that wait, and end the run."""
         self.flush()
-        return self._deliver(record, files)
-
-    def _deliver(self, record: Record, files: Path | None) -> Any:
-        if self.problem is None and self.tracker.problem is None:
-            try:
-                return self._apply(record, files)
-            except (Refused, NeedsServer, *failures()) as error:
-                self._go_to_spool(error)
-        self._spool_record(record, files)
-        return None
-
-    def _apply(self, record: Record, files: Path | None) -> Any:
-        if self.run_id is None:
-            self.run_id = self.tracker.run_of(self.start)
-        return self.tracker.apply(self.start, self.run_id, record, files)
-
-    def _go_to_spool(self, error: Exception) -> None:
-        self.problem = reason(error)
-        if not isinstance(error, Refused | NeedsServer):  # which is of this run alone
-            self.tracker.problem = self.problem
-
-    def _spool_record(self, record: Record, files: Path | None) -> None:
-        self.problem = self.problem or self.tracker.problem
-        try:
-            if self._spool is None:
-                self._spool = open_spool(self.tracker.spool, self.start)
-            if record["kind"] != "start":
-                self._spool.append(record, files)
-        except OSError as error:
-            self.problem = f"{self.problem}; in addition, the spool {self.tracker.spool} cannot be written: {error}"
+        self.tracker.client().set_terminated(self.run_id, status=status, end_time=_now())
 
 
-def _record(kind: str) -> dict[str, Any]:
-    return {"id": uuid.uuid4().hex, "kind": kind, "time": _now()}
+def flat_texts(values: Mapping[str, object]) -> dict[str, str]:
+    """Give settings as MLflow takes them: texts, those of a part under dotted names."""
+    return _texts(dict(_flat(values)))
 
 
 def _now() -> int:

@@ -123,9 +123,7 @@ def _missing(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
 
 def unsound(found: dict[str, Any]) -> list[str]:
     """List what no order of commands explains: damage, leftovers, doubled runs, points, models and nodes."""
-    wrong = [
-        f"{name}: {found[name]}" for name in ("damage", "files of no command", "waiting for MLflow") if found[name]
-    ]
+    wrong = [f"{name}: {found[name]}" for name in ("damage", "files of no command", "not in MLflow") if found[name]]
     runs = {name: value for name, value in found.items() if name.startswith("run ")}
     wrong += [f"doubled: {name}" for name in runs if " again " in name]
     wrong += [f"{name} is {run['status']}" for name, run in runs.items() if run["status"] != "FINISHED"]

@@ -23,6 +23,7 @@ from storage.events.declarations import declaration
 from storage.events.table import history, ingested_datasets, node_dictionary, read_events, scan_quarantine
 from storage.events.versions import commit_numbers
 from storage.layout import CHECKPOINTS, Layout
+from storage.tracking.marks import MARK, due
 from storage.verification import faults
 
 OF_TIMES = ("seconds", "waiting_fraction")
@@ -37,6 +38,7 @@ def contents() -> dict[str, Any]:
         found |= dict(_of_log(layout, dataset))
     for address in _artifacts(layout):
         found[layout.relative(address)] = _of_artifact(address)
+    found["not in MLflow"] = [layout.relative(address) for address in due(layout)]
     found |= _of_mlflow(Path(layout.state))
     found["files of no command"] = unknown_files(layout)
     return found
@@ -65,7 +67,8 @@ def unknown_files(layout: Layout) -> list[str]:
     ]
     for address in _artifacts(layout) + [commit for commit in commits if is_complete(commit)]:
         record = json.loads(files.read_bytes(f"{address}/{MANIFEST}"))
-        known |= {f"{address}/{MANIFEST}", *(f"{address}/{entry['path']}" for entry in record["files"].values())}
+        known |= {f"{address}/{name}" for name in (MANIFEST, MARK)}
+        known |= {f"{address}/{entry['path']}" for entry in record["files"].values()}
     ignored = tuple(f"{layout.root}/{name}" for name in ("locks/", "leases/", "mlflow/", *OWN_FILES))
     found = files.find(layout.root, hidden=True)
     return sorted(layout.relative(path) for path in found if path not in known and not path.startswith(ignored))
@@ -79,10 +82,16 @@ def _of_log(layout: Layout, dataset: str) -> Iterator[tuple[str, Any]]:
     yield f"{dataset}: declaration", declaration(layout, dataset)
     champion, _ = read_champion(layout, dataset)
     if champion is not None:
-        yield f"{dataset}: champion", {name: value for name, value in champion.items() if name != "since"}
+        yield f"{dataset}: champion", _without_moments(champion)
         copy = layout.champion_copy(dataset)
         is_same = files.size(copy) is not None and files.read_bytes(copy) == files.read_bytes(layout.champion(dataset))
         yield f"{dataset}: champion is equal to its copy", is_same
+
+
+def _without_moments(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_moments(each) for name, each in value.items() if name not in ("since", "published_at")}
+    return [_without_moments(each) for each in value] if isinstance(value, list) else value
 
 
 def _artifacts(layout: Layout) -> list[str]:
@@ -96,6 +105,8 @@ def _of_artifact(address: str) -> dict[str, Any]:
     for name in names(address):
         if lineage.kind == "times":
             own[name] = read_table(address, "times").drop("value").rows()
+        elif lineage.kind == "publications":
+            own[name] = _digest(read_table(address, "publications").drop("published_at"))
         elif name == "summary.json":
             summary = json.loads(read_bytes(address, name))
             own[name] = {key: value for key, value in summary.items() if key not in ("seconds", "tracking", "counts")}
@@ -106,13 +117,14 @@ def _of_artifact(address: str) -> dict[str, Any]:
 
 def _of_mlflow(state: Path) -> dict[str, Any]:
     """Read runs, metric points, files and model versions from the database, under the runs' keys."""
-    found: dict[str, Any] = {"waiting for MLflow": sorted(path.name for path in (state / "spool").glob("*/"))}
+    found: dict[str, Any] = {}
     database = state / "mlflow.db"
     if not database.exists():
         return found
     with closing(sqlite3.connect(database)) as connection:
         connection.row_factory = sqlite3.Row
-        for run in connection.execute("select run_uuid, name, status, artifact_uri from runs").fetchall():
+        query = "select run_uuid, name, status, artifact_uri from runs where lifecycle_stage = 'active'"
+        for run in connection.execute(query).fetchall():
             own = _of_run(connection, run["run_uuid"]) | {"status": run["status"]}
             folder = run["artifact_uri"].removeprefix("file://")
             own["files"] = [path.removeprefix(f"{folder}/") for path in files.find(folder, hidden=True)]

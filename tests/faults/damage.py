@@ -31,7 +31,7 @@ from storage.events.declarations import declaration
 from storage.events.table import history, node_dictionary, read_events, scan_quarantine
 from storage.layout import WEIGHTS, Layout
 from storage.queries import QueryFailed, query
-from storage.tracking.spool import check_run, faults_of_spool, open_spool, read_records, spooled_runs
+from storage.tracking.marks import mark, marked
 from storage.verification import dataset_of, faults, repaired
 
 KEYS = {"version": 1, "until": 2, "settings": "0" * 12, "seed": 0}
@@ -65,14 +65,7 @@ def prepared_store(folder: Path, layout: Layout) -> None:
     about = {"title": "DyFormer", "models": [layout.relative(model)], "identity": "x"}
     record = {**about, "num_tests": 0, "tests": {}}
     replace_champion(layout, "log", record, None)
-    (folder / "plot.png").write_bytes(b"picture" * 20)
-    (folder / "plots").mkdir()
-    shutil.move(folder / "plot.png", folder / "plots")
-    start = {"run_key": "run", "experiment": "log", "artifact_root": None, "name": "DyFormer", "tags": {}}
-    run = open_spool(Path(layout.spool), {"id": "1", "kind": "start", "time": 5, **start})
-    run.append({"id": "2", "kind": "artifact", "time": 6, "path": "plots"}, folder / "plots")
-    run.append({"id": "3", "kind": "finish", "status": "FINISHED", "time": 6})
-    run.close()
+    mark(layout, layout.artifact("model", "log", **KEYS), {"run": "run", "model_version": "1"})
     shutil.rmtree(Path(layout.state) / "locks", ignore_errors=True)
 
 
@@ -80,16 +73,6 @@ def opened(root: str, state: str = "") -> Layout:
     """Open the store of this root, also for all that reads the environment."""
     os.environ["DYFORMER_STORAGE"], os.environ["DYFORMER_STATE"] = root, state
     return Layout.from_environment()
-
-
-def _spooled(layout: Layout) -> list[Any]:
-    """Read all that a replay would send; a run without records is damage."""
-    for _, damage in faults_of_spool(Path(layout.spool)):
-        raise damage
-    runs = spooled_runs(Path(layout.spool))
-    for folder in runs:
-        check_run(folder)
-    return [read_records(folder) for folder in runs]
 
 
 def _snapshots(layout: Layout, dataset: str) -> list[Any]:
@@ -123,7 +106,7 @@ READERS: dict[str, Callable[[Layout], Any]] = {
     ),
     "checkpoint": lambda layout: _plain(load_checkpoint(layout.artifact("pretrain", "log", **KEYS))),
     "champion": lambda layout: champion_of(layout, "log"),
-    "spool": _spooled,
+    "mark": lambda layout: marked(layout.artifact("model", "log", **KEYS)),
 }
 
 
@@ -231,7 +214,7 @@ def _failures_after_repair(layout: Layout, expected: dict[str, Any]) -> list[str
     return wrong + [
         f"after the repair, {name} has another result"
         for name, value in found.items()
-        if not isinstance(value, NAMED) and value != expected[name] and name != "spool"
+        if not isinstance(value, NAMED) and value != expected[name] and name != "mark"
     ]
 
 

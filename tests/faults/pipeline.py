@@ -15,7 +15,7 @@ from prefect import Task
 
 import flows.retrain as retraining
 import flows.tasks.train
-import storage.tracking.runs
+import storage.tracking.live_curves
 from dyformer.evaluation import bootstrap, labelled_steps, scored_queries
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
@@ -103,7 +103,7 @@ def connect() -> None:
 
 
 def train() -> Contender:
-    storage.tracking.runs.FLUSH_METRICS = 12  # so that some are sent during the training
+    storage.tracking.live_curves.FLUSH_METRICS = 12  # so that some are sent during the training
     address = snapshots()
     return retraining._trained(address, EXPERIMENT, SEED, retraining.start_task(address, EXPERIMENT))
 

@@ -18,8 +18,8 @@ from side_effects import Act, Effects, ignore
 
 import storage.files
 from flows.tasks.ingest import ingest_log
+from flows.tasks.tracking.projection import project
 from storage.layout import Layout
-from storage.tracking.runs import open_tracker
 
 if TYPE_CHECKING:
     from remote_store import RemoteStore
@@ -112,7 +112,7 @@ class Prepared:
 
     def sent_and_cleaned(self) -> dict[str, Any]:
         """Send first what a run could not send to MLflow, as the next run does: a database may be locked for long."""
-        open_tracker(Layout.from_environment()).replay_spool()
+        project(Layout.from_environment())
         return self.cleaned()
 
     def cleaned(self) -> dict[str, Any]:

@@ -5,16 +5,20 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from flaky_store import KINDS, Fault, Proxy, proxy
 from ingests import DATASET, ingested, write_logs
 
+from flows.tasks.tracking import results
+from flows.tasks.tracking.projection import project
 from storage import copies, files, objects
+from storage.artifacts.artifact import Lineage, write_artifact
 from storage.events.table import history, read_events
 from storage.layout import Layout
-from storage.tracking.runs import open_tracker
+from storage.tracking.runs import Tracker
 from storage.verification import faults
 
 NUM_TRIES = 4
@@ -145,7 +149,7 @@ def test_a_table_is_read_from_the_bytes_that_were_checked(layout: Layout, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["HTML", "nothing"])
-def test_files_for_mlflow_wait_in_the_spool_while_s3_is_away(
+def test_files_for_mlflow_wait_in_the_store_while_s3_is_away(
     kind: str, layout: Layout, failing: Proxy, empty_database: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ):
     from mlflow.store.artifact.s3_artifact_repo import _cached_get_s3_client
@@ -153,14 +157,24 @@ def test_files_for_mlflow_wait_in_the_spool_while_s3_is_away(
     _cached_get_s3_client.cache_clear()  # it may have a client of another test
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     empty_database(Path(layout.state) / "mlflow.db")
-    with open_tracker(layout).run(dataset="chat", name="a", key="same") as run:
-        failing.set(Fault(kind=kind, number=1, seconds=60.0))
-        started = time.monotonic()
-        run.artifact("page.html", b"page")
-        assert time.monotonic() - started < MOST_SECONDS_OF_MLFLOW
-        failing.set(Fault())
-    assert run.problem
+    problems = []
+
+    def send(tracker: Tracker, address: str) -> dict[str, Any]:
+        with tracker.run(dataset="chat", name="a", key="same") as run:
+            if not problems:
+                failing.set(Fault(kind=kind, number=1, seconds=60.0))
+            run.artifact("page.html", b"page")
+        return {"run": run.run_id}
+
+    monkeypatch.setitem(results.SEND, "study", send)
+    lineage = Lineage(kind="study", dataset="chat", table_version=1, until=3)
+    write_artifact(layout.artifact("study", "chat", version=1, until=3, settings="0" * 12), {}, lineage)
+    started = time.monotonic()
+    problems += project(layout).problems
+    assert time.monotonic() - started < MOST_SECONDS_OF_MLFLOW
+    failing.set(Fault())
+    assert len(problems) == 1
     assert not files.find(layout.root, "page.html")
-    open_tracker(layout).replay_spool()
+    assert project(layout).problems == []
     (stored,) = files.find(layout.root, "page.html")
     assert files.read_bytes(stored) == b"page"

@@ -110,7 +110,7 @@ def test_failed_checks_are_named_and_exit_with_1(
     assert "1 of 2 checks failed: chance." in page
     assert "| label permutation | not possible |" in page
     assert PAGE in names(report)
-    made = {"report": report, "tracking": {"run": "7"}, "failed": ["chance"]}
+    made = {"report": report, "tracking": {"run": "7", "model_version": None, "problem": None}, "failed": ["chance"]}
     monkeypatch.setattr(flows.audit, "audit", lambda *arguments: made)
     monkeypatch.setattr(flows.cli, "announced", nullcontext)
     assert command("audit", "mylog") == 1

@@ -8,16 +8,17 @@ import pytest
 from dyformer.experiments.settings import Experiment
 from flows.runs import finished_run
 from flows.tasks import complete_windows, finished, ingest
-from storage.tracking.runs import Tracker
+from flows.tasks.tracking import projection
+from storage.layout import Layout
 
 COUNTS = {"dataset": "mylog", "version": 1, "changed": False, "num_comments": 0} | dict.fromkeys(ingest.COUNTS, 0)
 
 
-def test_records_that_wait_for_mlflow_are_sent_by_a_run_without_new_rows(monkeypatch: pytest.MonkeyPatch):
-    sent: list[Tracker] = []
+def test_what_mlflow_lacks_is_sent_by_a_run_without_new_rows(monkeypatch: pytest.MonkeyPatch):
+    sent: list[Layout] = []
     monkeypatch.setattr(ingest, "ingest_log", lambda *arguments: COUNTS)
     monkeypatch.setattr(complete_windows, "make_complete_snapshots", lambda *arguments, show: "snapshots")
-    monkeypatch.setattr(Tracker, "replay_spool", lambda tracker: sent.append(tracker))
+    monkeypatch.setattr(projection, "project", sent.append)
     for found in (None, "address"):
         monkeypatch.setattr(finished, "finished_report", lambda *arguments, found=found: found)
         assert finished_run("mylog", {}, Experiment(), 0, None, few=False) == (found, pytest.approx(0, abs=1))
@@ -26,6 +27,7 @@ def test_records_that_wait_for_mlflow_are_sent_by_a_run_without_new_rows(monkeyp
 
 def test_it_loads_nothing_that_trains_evaluates_or_draws():
     names = "flows.runs, flows.tasks.complete_windows, flows.tasks.ingest, flows.tasks.finished"
+    names += ", flows.tasks.tracking.projection"
     heavy = {"torch", "lightgbm", "sklearn", "matplotlib", "prefect", "mlflow"}
     program = f"import sys, {names}; raise SystemExit(' '.join({heavy} & sys.modules.keys()) or None)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

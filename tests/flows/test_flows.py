@@ -26,12 +26,12 @@ from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.methods import METHODS
 from flows.console import promotion_line
 from flows.service import TAG
-from flows.tasks.models import DYFORMER, Contender
-from flows.tasks.report import newest_report, read_report, report_page, verdict_of
+from flows.tasks.report import newest_report, read_report, verdict_of
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
 from storage.layout import Layout
+from storage.tracking.runs import open_tracker
 from storage.tracking.view import COLUMNS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -85,7 +85,7 @@ def test_counts_scores_addresses_and_seconds_are_reported(run: Run):
         "num_alike": 0,
         "num_comments": 0,
     }
-    assert set(run["seconds"]) == {"ingest", "drift", "train", "rank", "evaluate", "predict", "track"}
+    assert set(run["seconds"]) == {"ingest", "drift", "train", "rank", "evaluate", "predict"}
     assert all(seconds >= 0 for seconds in run["seconds"].values())
     for protocol in ("prequential", "paper"):
         rows = [row for row in run["scores"] if (row["method"], row["protocol"]) == ("DyFormer", protocol)]
@@ -226,14 +226,11 @@ def test_another_evaluation_of_the_same_training_replaces_the_one_before(run: Ru
     import mlflow
 
     rows, summary = read_report(newest_report("mylog"))
-    addresses, tracked = summary["addresses"], run["tracking"]
-    contender = Contender(title=DYFORMER, models=(addresses["model"],))
-    made = {kind: addresses[kind] for kind in ("model", "vectors", "forecasts", "drift")}
+    tracked, tracker = run["tracking"], open_tracker(Layout.from_environment())
     client = mlflow.MlflowClient(tracked["tracker"])
 
     def track(rows: pl.DataFrame, promotion: dict[str, Any]) -> dict[str, float]:
-        page = report_page(rows, summary)
-        outcome = track_run(addresses["snapshots"], contender, rows, [], made, promotion, page)
+        outcome = track_run(tracker, rows, {**summary, "promotion": promotion})
         assert (outcome["run"], outcome["model_version"]) == (tracked["run"], tracked["model_version"])
         return client.get_run(tracked["run"]).data.metrics
 

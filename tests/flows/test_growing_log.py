@@ -27,11 +27,12 @@ from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.ingest import undo_ingest
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
-from flows.tasks.publishing.champions import rollback, track_rollback
+from flows.tasks.publishing.champions import rollback
 from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page, verdict_of
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
+from flows.tasks.tracking.projection import project, tracking_of
 from storage import files, retention
 from storage.artifacts.artifact import lineage_of, read_table
 from storage.champions import read_champion, replace_champion, succession
@@ -39,6 +40,7 @@ from storage.layout import Layout
 from storage.published import ledger, publications
 from storage.queries import query
 from storage.retention import removable
+from storage.tracking.marks import due
 from storage.verification import faults
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -207,7 +209,9 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     vectors = write_vectors(snapshots, summary["addresses"]["model"])
     assert publish(snapshots, contender, write_forecasts(snapshots, contender), vectors) is not None
     assert rollback("mylog")["title"] == record["title"]
-    version = track_rollback("mylog")
+    [address] = due(layout)
+    assert project(layout).problems == []
+    version = tracking_of(address)["model_version"]
     client, _ = ledger_runs(layout)
     assert str(client.get_model_version_by_alias("dyformer-mylog", "champion").version) == version
     mlflow.set_tracking_uri(layout.tracking_uri)

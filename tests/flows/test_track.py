@@ -15,9 +15,10 @@ import pytest
 from own_log import own_log
 from test_tasks import CHANGES, EXPERIMENT, UNTIL, snapshots_in, trained, trained_files
 
-import storage.tracking.runs
+import storage.tracking.live_curves
 from flows.tasks.models import model_losses
-from flows.tasks.tracking.retraining import tracked_epochs
+from flows.tasks.tracking.projection import project
+from flows.tasks.tracking.retraining import tracked_epochs, write_training
 from flows.tasks.train import EpochRow, train_model
 from storage.artifacts.artifact import Lineage
 from storage.layout import Layout
@@ -29,13 +30,13 @@ TRAININGS = """
 import json, os, sys, time
 import mlflow.tracking, numba  # imported late otherwise, by each training again
 import flows.tasks.train as steps
-import storage.tracking.runs
+import storage.tracking.live_curves
 from dyformer.experiments.settings import Experiment
 from flows.tasks.tracking.retraining import tracked_epochs
 
 def train(environment, snapshots, until, changes, seed, saved, flush_seconds):
     os.environ.update(environment)
-    storage.tracking.runs.FLUSH_SECONDS, storage.tracking.runs.FLUSH_PAUSE = flush_seconds, 0
+    storage.tracking.live_curves.FLUSH_SECONDS, storage.tracking.live_curves.FLUSH_PAUSE = flush_seconds, 0
     steps.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     save, calls = steps.save_checkpoint, 0
 
@@ -94,8 +95,8 @@ def tracked_points(name: str, seed: int) -> tuple[str, list[tuple[int, float]]]:
 
 def test_losses_are_there_while_the_training_runs(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     seen = []
-    monkeypatch.setattr(storage.tracking.runs, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(storage.tracking.runs, "FLUSH_PAUSE", 0)
+    monkeypatch.setattr(storage.tracking.live_curves, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(storage.tracking.live_curves, "FLUSH_PAUSE", 0)
     with tracked_epochs(snapshots) as on_epoch:
 
         def track_and_look(trained: Lineage, rows: list[EpochRow]) -> None:
@@ -111,8 +112,12 @@ def test_losses_are_there_while_the_training_runs(snapshots: str, monkeypatch: p
 
 
 def train_tracked(snapshots: str, seed: int) -> str:
+    """Train as the flow `train` does."""
     with tracked_epochs(snapshots) as on_epoch:
-        return train_model(snapshots, UNTIL, EXPERIMENT, seed, on_epoch)
+        model = train_model(snapshots, UNTIL, EXPERIMENT, seed, on_epoch)
+    write_training(snapshots, model)
+    assert project(Layout.from_environment()).problems == []
+    return model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +126,7 @@ class Killed:
 
     snapshots: str
     seed: int
-    status: str
+    status: str | None  # of its run, None before the first epochs were sent
     stages: set[str]
     model: str
 
@@ -154,7 +159,7 @@ def killed(
         (tracked,) = islice((line for line in trainings.stdout if line.startswith("tracked")), 1)  # beside progress
         os.kill(int(tracked.split()[-1]), signal.SIGKILL)
         assert trainings.stdout.readline() == f"ended by {signal.SIGKILL.value}\n"
-        status = tracked_points("pretrain/link", seed)[0]
+        status = None if flush_seconds else tracked_points("pretrain/link", seed)[0]
         checkpoints = (folder / "store").rglob("5_checkpoints/*/*/*/*/*/*")
         stages = {path.parts[-6] for path in checkpoints if path.is_dir()}
         model = train_tracked(snapshots, seed)
@@ -162,7 +167,7 @@ def killed(
 
 
 def test_every_epoch_of_a_killed_training_is_tracked_once(killed: Killed):
-    assert killed.status == "RUNNING"
+    assert killed.status == ("RUNNING" if killed.seed == 1 else None)
     losses = model_losses(killed.model)
     for stage, name in losses.select("stage", "loss").unique().iter_rows():
         values = losses.filter(stage=stage, loss=name)["value"].to_list()
@@ -184,9 +189,11 @@ def test_killed_training_goes_on_to_the_same_weights(killed: Killed, tmp_path: P
     assert not [path for path in killed.store.rglob("*") if "pretrain" in path.parts and path.is_file()]
 
 
-def test_finished_training_is_not_tracked_again(snapshots: str):
+def test_a_training_without_a_record_is_not_tracked(snapshots: str):
     model = train_model(snapshots, UNTIL, EXPERIMENT, seed=3)
-    assert train_tracked(snapshots, seed=3) == model
+    with tracked_epochs(snapshots) as on_epoch:
+        assert train_model(snapshots, UNTIL, EXPERIMENT, 3, on_epoch) == model
+    assert project(Layout.from_environment()) == ([], [])
     client = open_tracker(Layout.from_environment()).client()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     assert not client.search_runs(experiments, filter_string="tags.seed = '3'")

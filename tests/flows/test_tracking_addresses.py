@@ -10,9 +10,10 @@ import pytest
 from flows.console import next_commands
 from flows.ending import exit_code
 from flows.service import doctor, stack
-from flows.tasks.tracking.content import outcome
+from flows.tasks.tracking.projection import project, tracking_of
+from storage.artifacts.artifact import Lineage, write_artifact
 from storage.layout import Layout
-from storage.tracking.runs import open_tracker
+from storage.tracking.runs import open_tracker, where
 
 SERVER = "http://me:canary@127.0.0.1:9"
 DATABASE = "postgresql://me:canary@127.0.0.1:9/db"
@@ -29,10 +30,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 def tracked(layout: Layout, **changes: object) -> dict[str, Any]:
     """Make the record of a run at the present address, as if MLflow had taken it."""
-    tracker = open_tracker(layout)
-    tracker.problem = "not tried"
-    run = tracker.start_run(dataset="uci", name="a")
-    return {**outcome(tracker, run, None), "run": "abc", "problem": None, **changes}
+    return {**where(open_tracker(layout), {"run": "abc"}), **changes}
 
 
 def commands(tracking: dict[str, Any]) -> list[str]:
@@ -71,14 +69,14 @@ def test_problem_of_a_run_has_no_password(layout: Layout, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("storage.tracking.runs.connect", refused)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", SERVER)
-    tracker = open_tracker(layout)
-    with tracker.run(dataset="uci", name="a") as run:
-        run.params({"a": 1})
-    tracker.replay_spool()
-    assert tracker.problem == outcome(tracker, run, None)["problem"] == "API request to http://127.0.0.1:9/api failed"
-    stored = [path.read_text() for path in Path(layout.spool).rglob("*") if path.is_file()]
-    assert stored
-    assert "canary" not in "".join(stored)
+    lineage = Lineage(kind="study", dataset="uci", table_version=1, until=3)
+    address = layout.artifact("study", "uci", version=1, until=3, settings="0" * 12)
+    record = b'{"study": "a", "snapshots": "3_snapshots"}'
+    write_artifact(address, {"study.json": record}, lineage)
+    monkeypatch.setattr("flows.tasks.tracking.results.SEND", {"study": lambda tracker, address: tracker.client()})
+    problem = "API request to http://127.0.0.1:9/api failed"
+    assert project(layout).problems == [problem]
+    assert tracking_of(address)["problem"] == problem
 
 
 @pytest.mark.parametrize("address", [SERVER, DATABASE])

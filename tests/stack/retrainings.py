@@ -16,7 +16,7 @@ from storage.artifacts.artifact import read_table
 from storage.champions import read_champion
 from storage.layout import Layout
 from storage.published import latest, publications
-from storage.tracking.spool import spooled_runs
+from storage.tracking.marks import due
 
 # Long enough to be stopped in: the epochs are short, and there are many.
 SETTINGS = {
@@ -102,4 +102,4 @@ def reconciled(stack: Stack, store: Layout) -> None:
     """
     run = stack.run_of("reconcile/any")
     wait_until(lambda: stack.state(run) == "Completed", 180, "reconcile did not complete")
-    wait_until(lambda: not spooled_runs(Path(store.spool)), 120, "results wait in the spool")
+    wait_until(lambda: not due(store), 120, "results are not in MLflow")

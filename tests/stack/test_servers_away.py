@@ -9,7 +9,7 @@ from compose_stack import Stack, ends
 from retrainings import assert_sound, in_training, reconciled, started
 
 from storage.layout import Layout
-from storage.tracking.spool import spooled_runs
+from storage.tracking.marks import due
 
 pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("idle")]
 
@@ -21,7 +21,7 @@ def test_results_wait_while_mlflow_is_down_and_are_sent_once(
     in_training(stack, store, run, "mlflow-down")
     stack.stop("mlflow")
     ends(stack, run)
-    assert spooled_runs(Path(store.spool)) != []
+    assert due(store) != []
     stack.restart("mlflow")
     reconciled(stack, store)
     assert_sound(stack, store, "mlflow-down", undisturbed)

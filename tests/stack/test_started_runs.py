@@ -70,7 +70,7 @@ def test_two_retrainings_at_once_with_states_of_their_own_double_nothing(
             pool.map(lambda name: stack.command(*arguments, DYFORMER_STATE=str(tmp_path / name)), ("one", "two"))
         )
     assert {each.returncode for each in ended} <= {0, 3}, [each.stderr for each in ended]
-    again = stack.command("spool", "--replay", DYFORMER_STATE=str(tmp_path / "two"))
+    again = stack.command("track", DYFORMER_STATE=str(tmp_path / "two"))
     assert again.returncode == 0, again.stderr
     assert_sound(stack, store, "at-once", undisturbed)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.layout import Layout
 from storage.tracking.comparison import UnknownRun, compare_runs
 from storage.tracking.runs import Tracker
 
@@ -12,7 +13,7 @@ from storage.tracking.runs import Tracker
 @pytest.fixture(scope="module")
 def tracker(empty_database: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Tracker:
     folder = tmp_path_factory.mktemp("compared")
-    tracker = Tracker(uri=f"sqlite:///{empty_database(folder / 'mlflow.db')}", spool=folder / "spool")
+    tracker = Tracker(uri=f"sqlite:///{empty_database(folder / 'mlflow.db')}", layout=Layout(str(folder)))
     for name, layers, mrr in (
         ("mylog v1 step 5", 2, 0.25),
         ("mylog v2 step 6", 4, 0.5),

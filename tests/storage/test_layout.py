@@ -32,7 +32,6 @@ def test_every_kind_has_its_own_address(tmp_path: Path):
         layout.artifact("costs", "uci", **RUN),
         layout.artifact("audit", "uci", **RUN),
         layout.artifact("tuning", "uci", **RUN),
-        layout.spool,
         layout.spills,
         layout.lock("train-uci"),
     ]

@@ -1,5 +1,6 @@
 """A file that another process removes or renames while a folder is listed is left out, and is no error."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import pytest
 
 from storage import files
-from storage.tracking.spool import RECORDS, spooled_runs
+from storage.artifacts.artifact import Lineage, write_artifact
+from storage.layout import Layout
+from storage.tracking.marks import due
 
 
 @pytest.fixture
@@ -37,9 +40,16 @@ def test_stamps_are_of_the_files_that_stay(tmp_path: Path, vanishing: set[str]) 
     assert found["0.json"] == files.stamp(str(tmp_path / "0.json"))
 
 
-def test_runs_that_another_process_has_sent_wait_no_more(tmp_path: Path, vanishing: set[str]) -> None:
-    for name in ("first", "sent", "last"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / RECORDS).write_text("{}\n")
-    vanishing.add("sent")
-    assert {folder.name for folder in spooled_runs(tmp_path)} == {"first", "last"}
+def test_results_that_another_process_has_removed_are_not_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(str(tmp_path))
+    addresses = [layout.artifact("study", "uci", version=k, until=3, settings="0" * 12) for k in (1, 2)]
+    for address in addresses:
+        write_artifact(address, {}, Lineage(kind="study", dataset="uci", table_version=1, until=3))
+    modified = files.modified
+
+    def after_a_removal(address: str) -> float:
+        shutil.rmtree(addresses[0], ignore_errors=True)
+        return modified(address)
+
+    monkeypatch.setattr(files, "modified", after_a_removal)
+    assert due(layout) == addresses[1:]

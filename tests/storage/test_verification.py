@@ -32,7 +32,7 @@ from storage.layout import Layout
 from storage.leftovers import remove_leftovers
 from storage.locks import DatasetInUse
 from storage.queries import query
-from storage.tracking.spool import check_run, open_spool, read_records, spooled_runs
+from storage.tracking.marks import mark
 from storage.verification import Fault, dataset_of, faults, repaired
 
 CHAMPION = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
@@ -55,11 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vectors = pl.DataFrame({"id": [f"{dataset}-1"], "vector": [[0.5, 1.0]]})
         write_artifact(layout.artifact("vectors", dataset, **KEYS), {"vectors": vectors}, lineage)
         save_checkpoint(layout.artifact("pretrain", dataset, **KEYS), {}, {"epoch": 1})
-    (tmp_path / "plot").mkdir()
-    (tmp_path / "plot" / "loss.png").write_bytes(b"picture")
-    run = open_spool(Path(layout.spool), START)
-    run.append({"id": "2", "kind": "artifact", "time": 6, "path": "plots"}, tmp_path / "plot")
-    run.close()
+        mark(layout, layout.artifact("vectors", dataset, **KEYS), {"run": "a", "model_version": "1"})
     return tmp_path / "store"
 
 
@@ -87,8 +83,7 @@ REPAIRED = {
     "artifact": "6_vectors/vectors/dataset=chat/**/vectors.parquet",
     "manifest": "6_vectors/vectors/dataset=chat/**/manifest.json",
     "checkpoint": "5_checkpoints/pretrain/dataset=chat/**/checkpoint.safetensors",
-    "spool": "spool/*/records.jsonl",
-    "spool's files": "spool/*/files/2/loss.png",
+    "mark": "6_vectors/vectors/dataset=chat/**/tracked.json",
 }
 
 
@@ -99,7 +94,7 @@ def test_a_part_that_can_be_made_again_is_named_and_repaired(layout: Layout, par
     flipped(path)
     (fault,) = found(layout)
     assert Path(fault.address.partition(", line")[0]) in (path, *path.parents)
-    assert dataset_of(fault) == ("spool" if "spool" in part else "chat")
+    assert dataset_of(fault) == "chat"
     assert "changed" in fault.problem or "not a complete" in fault.problem
     assert repaired(layout, dataset_of(fault), fault)
     assert found(layout) == []
@@ -192,7 +187,7 @@ def test_a_link_is_no_part_of_the_store_and_its_target_stays(layout: Layout, tmp
     with pytest.raises(ValueError, match="symbolic link to"):
         query(layout, "select * from vectors")
     assert all(fault.repair is None for fault in found(layout))
-    assert len(list((tmp_path / "elsewhere").iterdir())) == 2
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 3  # with the mark
 
 
 def test_records_of_earlier_versions_have_no_checksum(layout: Layout):
@@ -217,22 +212,6 @@ def test_every_changed_byte_of_a_record_is_noticed_or_without_effect(tmp_path: P
             else:
                 assert read == record
     assert noticed > 7 * len(content)
-
-
-def test_a_spooled_line_that_was_not_finished_is_left_out_and_a_changed_one_is_damage(layout: Layout):
-    (folder,) = spooled_runs(Path(layout.spool))
-    path, records = folder / "records.jsonl", read_records(folder)
-    content = path.read_bytes()
-    path.write_bytes(content + content[:40])
-    assert read_records(folder) == records
-    for changed in (
-        content[:-1] + b"x",
-        content.replace(b'"kind": "start"', b'"kind": "stare"'),
-        content[:50] + b"\n" + content[50:],
-    ):
-        path.write_bytes(changed)
-        with pytest.raises(ValueError, match=r"records.jsonl, line \d, was changed"):
-            read_records(folder)
 
 
 def test_leftovers_of_killed_writers_are_removed_after_a_day(layout: Layout):
@@ -339,15 +318,6 @@ def test_a_repair_deletes_nothing_behind_a_link_above_artifacts(layout: Layout, 
     assert sorted(tmp_path.joinpath("moved").rglob("*")) == before
 
 
-def test_a_run_that_is_being_written_is_not_verified_nor_set_aside(layout: Layout):
-    run = open_spool(Path(layout.spool), START)
-    (run.folder / "records.jsonl").write_text("")  # as if read between the two lines of a record
-    assert found(layout) == []
-    run.close()
-    (fault,) = found(layout)
-    assert "lacks 1 of its records" in fault.problem
-
-
 def test_a_part_that_was_made_again_meanwhile_is_left_alone(layout: Layout):
     vectors = Path(layout.artifact("vectors", "chat", **KEYS)) / "vectors.parquet"
     content = vectors.read_bytes()
@@ -406,32 +376,23 @@ def rewritten(layout: Layout, part: str) -> tuple[Path, Any, Callable[[Any], byt
         path = Path(layout.declaration("chat") if part == "declaration" else layout.champion("chat"))
         reader = declaration if part == "declaration" else read_champion
         return path, json.loads(path.read_text())["record"], checksums.sealed, lambda: reader(layout, "chat")
-    if part in ("manifest", "commit"):
-        address = layout.artifact("vectors", "chat", **KEYS) if part == "manifest" else layout.commit("chat", 2)
-        path = Path(address, "manifest.json")
+    address = layout.artifact("vectors", "chat", **KEYS) if part == "manifest" else layout.commit("chat", 2)
+    path = Path(address, "manifest.json")
 
-        def written(record: Any) -> bytes:
-            with suppress(Exception):  # what has no digest keeps the old one
-                record = {**record, "digest": artifact._digest(record)}
-            return json.dumps(record).encode()
+    def written(record: Any) -> bytes:
+        with suppress(Exception):  # what has no digest keeps the old one
+            record = {**record, "digest": artifact._digest(record)}
+        return json.dumps(record).encode()
 
-        def read() -> object:
-            if part == "manifest":
-                return artifact.read_table(address, "vectors")
-            return history(layout, "chat"), read_events(layout, "chat")
+    def read() -> object:
+        if part == "manifest":
+            return artifact.read_table(address, "vectors")
+        return history(layout, "chat"), read_events(layout, "chat")
 
-        return path, json.loads(path.read_text()), written, read
-    (folder,) = spooled_runs(Path(layout.spool))
-    path = folder / "records.jsonl"
-    return (
-        path,
-        read_records(folder),
-        lambda lines: b"".join(checksums.sealed(line, indent=None) + b"\n" for line in lines),
-        lambda: check_run(folder),
-    )
+    return path, json.loads(path.read_text()), written, read
 
 
-@pytest.mark.parametrize("part", ["declaration", "champion", "manifest", "commit", "spool"])
+@pytest.mark.parametrize("part", ["declaration", "champion", "manifest", "commit"])
 def test_a_value_of_the_wrong_kind_is_damage_or_without_effect(layout: Layout, part: str):
     path, record, written, read = rewritten(layout, part)
     messages = []
@@ -465,14 +426,6 @@ def test_a_file_instead_of_a_folder_is_named(layout: Layout, folder: str):
     for fault in found(layout):
         repaired(layout, dataset_of(fault), fault)
     assert path.read_bytes() == b"x"
-
-
-def test_a_folder_instead_of_a_lock_hurts_no_other_run(layout: Layout):
-    (folder,) = spooled_runs(Path(layout.spool))
-    (folder / "lock").unlink()
-    (folder / "lock").mkdir()
-    (fault,) = found(layout)
-    assert (fault.address, fault.repair) == (str(folder / "lock"), None)
 
 
 def test_a_folder_instead_of_a_manifest_is_named(layout: Layout):

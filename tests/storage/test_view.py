@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.layout import Layout
 from storage.tracking.pages import run_page, runs_page
 from storage.tracking.runs import Tracker
 from storage.tracking.view import SECTIONS, VIEW, view_tags
@@ -12,7 +13,7 @@ from storage.tracking.view import SECTIONS, VIEW, view_tags
 
 @pytest.fixture
 def tracker(tmp_path: Path, empty_database) -> Tracker:
-    return Tracker(uri=f"sqlite:///{empty_database(tmp_path / 'mlflow.db')}", spool=tmp_path / "spool")
+    return Tracker(uri=f"sqlite:///{empty_database(tmp_path / 'mlflow.db')}", layout=Layout(str(tmp_path)))
 
 
 def tags_of(tracker: Tracker, name: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The champions of a dataset in their order -> a table of them, and the way back to an earlier one."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,17 +14,17 @@ from flows.tasks.evaluation.promote import (
     is_usable,
     record_and_stamp,
 )
-from flows.tasks.publishing.publications import publish_again
+from flows.tasks.publishing.publications import ROLLBACK, publish_again
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
-from storage.artifacts.artifact import lineage_of, manifest
+from storage.artifacts.artifact import lineage_of, manifest, read_bytes
 from storage.artifacts.made import HISTORY
 from storage.champions import champion_lock, next_publication, replace_champion, succession, tenure, update_copy
 from storage.checksums import sha256
 from storage.drop import check_dataset
 from storage.layout import Layout
-from storage.published import PUBLISHED_KINDS, latest, publications
-from storage.tracking.runs import open_tracker
+from storage.published import PUBLISHED_KINDS, publications
+from storage.tracking.runs import Tracker
 
 COLUMNS = {
     "number": pl.Int64,
@@ -92,24 +93,27 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
     raise ChampionChanged(f"dataset {dataset!r}: other machines changed the champion {MOST_TRIES} times; try again")
 
 
-def track_rollback(dataset: str) -> str | None:
-    """Register what the present champion published last as the model that has the alias `champion`, after a rollback.
+def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
+    """Register what a champion that was restored had published last; it has the alias `champion` while it is champion.
 
-    Returns the version; None if it has published nothing, or while MLflow is away, because a later run sends it.
+    Returns the run and the version; none of them if it had published no vectors, which a registered model has.
     """
-    layout = Layout.from_environment()
-    record, made = champion_of(layout, dataset), latest(layout, dataset)
-    if record is None or not record.get("published") or "vectors" not in made:
-        return None
+    layout, record = tracker.layout, json.loads(read_bytes(address, ROLLBACK))
+    dataset, title = lineage_of(address).dataset, record["title"]
+    made = {kind: layout.absolute(record[kind]) for kind in PUBLISHED_KINDS if record[kind]}
+    if "vectors" not in made:
+        return {}
     forecast, vectors = lineage_of(made["forecasts"]), lineage_of(made["vectors"])
     [model] = set(vectors.inputs) - {HISTORY, vectors.settings.get("onto")}
     assert forecast.max_event_time is not None
     opened = open_snapshots(make_snapshots(dataset, forecast.table_version, forecast.max_event_time + 1))
-    number = tenure(record)["number"]
-    tags = {"stage": "rollback", "method": record["title"], "champion": record["title"], "reason": record["reason"]}
-    key = sha256(f"rollback {dataset} {number}".encode())[:32]
-    with open_tracker(layout).run(dataset=dataset, name=f"champion {number}", tags=tags, key=key) as run:
-        return register(run, opened, layout.absolute(model), made, ("champion",), record["reason"])
+    present = champion_of(layout, dataset)
+    aliases = ("champion",) * (present is not None and tenure(present)["number"] == record["number"])
+    tags = {"stage": "rollback", "method": title, "champion": title, "reason": record["reason"]}
+    key = sha256(f"rollback {dataset} {record['number']}".encode())[:32]
+    with tracker.run(dataset=dataset, name=f"champion {record['number']}", tags=tags, key=key) as run:
+        version = register(run, opened, layout.absolute(model), made, aliases, record["reason"])
+    return {"run": run.run_id, "model_version": version}
 
 
 def _is_unfinished(layout: Layout, dataset: str, record: dict[str, Any], number: int | None) -> bool:

@@ -13,11 +13,11 @@ from dyformer.scoring.retrieval import Retrieved
 from flows.made import made
 from flows.tasks.predict import user_ids
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from storage.artifacts.artifact import ArtifactMissing, read_table
+from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table
 from storage.artifacts.made import Contents
 from storage.checksums import sha256
 from storage.published import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
-from storage.tracking.runs import open_tracker
+from storage.tracking.runs import Tracker
 
 TRACKED = ("precision_at_10", "precision_at_10_low", "precision_at_10_high", "calibration_error", "brier")
 
@@ -50,22 +50,23 @@ def write_outcomes(snapshots: str) -> list[str]:
     return addresses
 
 
-def track_ledger(snapshots: str) -> None:
-    """Track the ledger as one run of the dataset's experiment: a curve over the forecast steps, and the table.
+def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
+    """Track the ledger of an outcome's dataset as one run: a curve over the forecast steps, and the table.
 
     A point is tracked once. The newest publication of a step is the one that counts.
     """
-    opened = open_snapshots(snapshots)
-    rows = complete_rows(ledger(opened.layout, opened.dataset))
-    if rows.is_empty():
-        return
-    tags = {"stage": "ledger", "method": "all", "window": opened.window, "table_version": opened.version}
-    key = sha256(f"ledger {opened.dataset}".encode())[:32]
-    with open_tracker(opened.layout).run(dataset=opened.dataset, name="ledger", tags=tags, key=key) as run:
+    outcome = lineage_of(address)
+    dataset = outcome.dataset
+    rows = complete_rows(ledger(tracker.layout, dataset))
+    tags = {"stage": "ledger", "method": "all", "table_version": outcome.table_version}
+    tags |= {"window": outcome.settings["window"]}
+    key = sha256(f"ledger {dataset}".encode())[:32]
+    with tracker.run(dataset=dataset, name="ledger", tags=tags, key=key) as run:
         for row in rows.iter_rows(named=True):
             values = {f"ledger/{name}": row[name] for name in TRACKED if row[name] is not None}
             run.metrics({**values, "ledger/num_came": row["num_came"]}, step=row["step"])
         run.table("ledger.csv", rows)
+    return {"run": run.run_id}
 
 
 def _compared(opened: Snapshots, publication: dict[str, Any], step: int) -> Contents:

@@ -1,5 +1,7 @@
 """Forecasts and vectors of the champion -> the publication that names them, by which views and the ledger find them."""
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +17,9 @@ from storage.artifacts.code import code_digest
 from storage.artifacts.made import planned
 from storage.champions import champion_lock, next_publication, replace_champion, tenure
 from storage.layout import Layout
-from storage.published import PUBLICATION_SCHEMA, PUBLICATIONS, publications
+from storage.published import PUBLICATION_SCHEMA, PUBLICATIONS, PUBLISHED_KINDS, publications
+
+ROLLBACK = "rollback.json"
 
 
 def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str | None) -> str | None:
@@ -68,10 +72,24 @@ def published_vectors(snapshots: str, model: str, seed: int = 0) -> str:
 
 
 def publish_again(layout: Layout, dataset: str) -> None:
-    """Write the publication that the champion's record names, after a rollback."""
+    """Write the publication that the champion's record names, after a rollback.
+
+    The rollback is recorded first: once the publication is there, it would not be finished by another call.
+    """
     record = champion_of(layout, dataset)
     if record is not None and record.get("published") is not None:
+        _write_rollback(layout, dataset, record)
         _written(layout, dataset, record)
+
+
+def _write_rollback(layout: Layout, dataset: str, record: dict[str, Any]) -> None:
+    """Record which champion was restored, because MLflow then gives its model the alias."""
+    published = record["published"]
+    forecasts = lineage_of(layout.absolute(published["forecasts"]))
+    restored = {"number": tenure(record)["number"], "title": record["title"], "reason": record["reason"]}
+    restored |= {name: published[name] for name in PUBLISHED_KINDS}
+    lineage = replace(forecasts, kind="rollback", settings=restored, settings_hash="", inputs={}, code_version="none")
+    planned(layout, lineage).made(lambda: {ROLLBACK: json.dumps(restored).encode()})
 
 
 def _written(layout: Layout, dataset: str, record: dict[str, Any]) -> str:

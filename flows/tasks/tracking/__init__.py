@@ -1,1 +1,1 @@
-"""Results of runs -> MLflow, which no run needs: what cannot be sent waits in the spool for a later run."""
+"""The store -> MLflow, which is a view of it: what has no mark is sent, and no run needs it."""

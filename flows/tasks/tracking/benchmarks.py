@@ -1,5 +1,6 @@
 """A benchmark or a leak audit -> MLflow: one run for each method and seed, and one with the comparison."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -8,27 +9,29 @@ import polars as pl
 from dyformer.embedder import NodeScorer
 from dyformer.evaluation.fitting import FORECASTER_WITH
 from dyformer.evaluation.node_classification import COUNTS_AND
+from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.changes import changes_of, settings_of
 from dyformer.experiments.methods import Method
 from dyformer.experiments.settings import Experiment
+from flows.made import made
 from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.evaluate import read_beside, read_metrics
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.tracking.content import (
     difference_tags,
     draw,
-    outcome,
     run_key,
     tags_of,
     track_data,
     track_metrics,
     track_tables,
 )
-from storage.artifacts.artifact import digest, lineage_of, read_bytes
-from storage.layout import Layout
-from storage.tracking.runs import Tracker, open_tracker
+from storage.artifacts.artifact import digest, lineage_of, names, read_bytes
+from storage.checksums import sha256
+from storage.tracking.runs import Tracker, flat_texts
 
+BENCHMARK, STUDY = "benchmark.json", "study.json"
 LONGEST_CHANGES = 60  # characters in a run's name, of which a database of MLflow takes 250
 
 
@@ -60,10 +63,8 @@ class Compared(NamedTuple):
         return settings_of(self.methods[named], self.experiment.of_seed(seed))
 
 
-def track_benchmark(
-    snapshots: str, protocol: Protocol, scores: list[str], metrics: str, compared: Compared
-) -> dict[str, Any]:
-    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison.
+def write_benchmark(snapshots: str, protocol: Protocol, scores: list[str], metrics: str, compared: Compared) -> str:
+    """Record a benchmark that has ended, with the settings of each method, and return the record's address.
 
     Args:
         snapshots: address of the snapshots.
@@ -72,46 +73,119 @@ def track_benchmark(
         metrics: address of their metrics.
         compared: the methods and their settings.
     """
-    opened, table, beside = open_snapshots(snapshots), read_metrics(metrics), read_beside(metrics)
-    tracker = open_tracker(opened.layout)
-    tracker.replay_spool()  # records of earlier runs that could not be sent
-    tags = {**tags_of(opened, None), "protocol": protocol.name, "stage": "benchmark", "steps": _steps(table)}
-    tags |= protocol.chosen
-    whole = compared.key(opened.dataset, protocol, scores)
-    tags |= compared.tags(opened.dataset)
-    _track_methods(tracker, opened, table, tags, whole, compared)
-    name = _run_name(opened, "comparison of methods", table, compared)
-    with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=whole) as run:
+    opened, table = open_snapshots(snapshots), read_metrics(metrics)
+    layout = opened.layout
+    rows = table.filter(pl.col("seed").is_not_null())
+    # MLflow shows the newest runs first, and charts of ten: those of our methods.
+    rows = rows.sort("is_baseline", descending=True, maintain_order=True)
+    pairs = rows.select("method", "seed").unique(maintain_order=True).rows()
+    settings = {
+        "protocol": protocol.name,
+        "chosen": protocol.chosen,
+        "study": compared.study,
+        "changes": compared.changes(opened.dataset),
+        "metrics": layout.relative(metrics),
+        "scores": [layout.relative(address) for address in scores],
+    }
+    record = {
+        **settings,
+        "snapshots": layout.relative(snapshots),
+        "key": compared.key(opened.dataset, protocol, scores),
+        "tags": {
+            **tags_of(opened, None),
+            "protocol": protocol.name,
+            **protocol.chosen,
+            **compared.tags(opened.dataset),
+        },
+        "methods": [
+            {"method": method, "seed": seed, "params": flat_texts(compared.settings(method, seed))}
+            for method, seed in pairs
+        ],
+    }
+    return made(
+        opened,
+        "benchmark",
+        until=opened.num_steps,
+        settings=settings,
+        make=lambda: {BENCHMARK: json.dumps(record, indent=1).encode()},
+        code=(),
+        inputs=(*scores, metrics),
+    )
+
+
+def send_benchmark(tracker: Tracker, address: str) -> dict[str, Any]:
+    """Track a benchmark: one run per method and seed with its metrics of every step, and one with the comparison."""
+    layout, record = tracker.layout, json.loads(read_bytes(address, BENCHMARK))
+    opened, metrics = open_snapshots(layout.absolute(record["snapshots"])), layout.absolute(record["metrics"])
+    table, beside, protocol = read_metrics(metrics), read_beside(metrics), protocol_of(record["protocol"])
+    tags = {**record["tags"], "stage": "benchmark", "steps": _steps(table)}
+    for each in record["methods"]:
+        _track_method(tracker, opened, table, tags, record, each)
+    name = _run_name(opened, "comparison of methods", table, record["changes"])
+    with tracker.run(dataset=opened.dataset, name=name, tags={**tags, "method": "all"}, key=record["key"]) as run:
         track_data(run, opened)
         draw(run, table, beside)
         track_tables(run, protocol, table, opened.dataset)
         for title, rows in beside.items():
             run.table(f"{title}.csv", rows)
-    return outcome(tracker, run, None)
+    return {"run": run.run_id}
 
 
-def track_study(study: str, snapshots: str, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _track_method(
+    tracker: Tracker,
+    opened: Snapshots,
+    table: pl.DataFrame,
+    tags: dict[str, Any],
+    record: dict[str, Any],
+    each: dict[str, Any],
+) -> None:
+    """Track the run of a method and a seed."""
+    method, seed, rows = each["method"], each["seed"], table.filter(method=each["method"], seed=each["seed"])
+    own = {
+        **tags,
+        "protocol": ", ".join(rows["protocol"].unique(maintain_order=True)),
+        "method": method,
+        "seed": seed,
+        "sweep": record["key"][:12],
+        **difference_tags(rows),
+    }
+    name, key = _run_name(opened, method, rows, record["changes"], seed), run_key(record["key"], method, str(seed))
+    with tracker.run(dataset=opened.dataset, name=name, tags=own, key=key) as run:
+        run.params(each["params"])
+        track_metrics(run, rows)
+
+
+def write_study(study: str, snapshots: str, contents: Mapping[str, bytes]) -> str:
+    """Write the tables and plots of a study on one dataset, and return their address."""
+    opened, key = open_snapshots(snapshots), run_key(*(sha256(content) for _, content in sorted(contents.items())))
+    settings, record = (
+        {"study": study, "contents": key},
+        {"study": study, "snapshots": opened.layout.relative(snapshots)},
+    )
+    files = {**contents, STUDY: json.dumps(record).encode()}
+    return made(opened, "study", until=opened.num_steps, settings=settings, make=lambda: files, code=())
+
+
+def send_study(tracker: Tracker, address: str) -> dict[str, Any]:
     """Track the tables and plots of a study on one dataset as the files of one run."""
-    opened = open_snapshots(snapshots)
-    tracker = open_tracker(opened.layout)
+    record = json.loads(read_bytes(address, STUDY))
+    opened, study = open_snapshots(tracker.layout.absolute(record["snapshots"])), record["study"]
     with tracker.run(
         dataset=opened.dataset,
         name=f"tables of {study}, {opened.dataset} v{opened.version}",
         tags={**tags_of(opened, None), "experiment": study, "stage": "experiment", "method": "all"},
-        key=run_key("experiment", study, *(content.hex() for _, content in sorted(files.items()))),
+        key=run_key("experiment", digest(address)),
     ) as run:
-        for name, content in files.items():
-            run.artifact(name, content)
-    return outcome(tracker, run, None)
+        for name in names(address):
+            if name != STUDY:
+                run.artifact(name, read_bytes(address, name))
+    return {"run": run.run_id}
 
 
-def track_audit(report: str) -> dict[str, Any]:
+def send_audit(tracker: Tracker, report: str) -> dict[str, Any]:
     """Track a leak audit: the number of checks that passed and failed, and the report as table, Markdown and JSON."""
     audited = lineage_of(report)
     table, page, record = read_audit(report)
-    layout = Layout.from_environment()
-    tracker = open_tracker(layout)
-    tracker.replay_spool()  # records of earlier runs that could not be sent
     tags = {"stage": "audit", "method": "all", "seed": record["seed"], "until": record["step"]}
     tags |= {"table_version": audited.table_version, "window": record["window"], "passed": record["passed"]}
     with tracker.run(
@@ -126,44 +200,11 @@ def track_audit(report: str) -> dict[str, Any]:
         run.table("checks.csv", table.with_columns(pl.col("methods").list.join(", ")))
         run.artifact("audit.md", page.encode())
         run.artifact("audit.json", read_bytes(report, RECORD))
-    return outcome(tracker, run, None)
+    return {"run": run.run_id}
 
 
-def _track_methods(
-    tracker: Tracker,
-    opened: Snapshots,
-    table: pl.DataFrame,
-    tags: dict[str, Any],
-    key: str,
-    compared: Compared,
-) -> None:
-    """Track a run for each method and seed; `key` is that of the run with the comparison."""
-    evaluated = table.filter(pl.col("seed").is_not_null())
-    # MLflow shows the newest runs first, and charts of ten: those of our methods.
-    evaluated = evaluated.sort("is_baseline", descending=True, maintain_order=True)
-    for (method, seed), rows in evaluated.group_by("method", "seed", maintain_order=True):
-        protocols = ", ".join(rows["protocol"].unique(maintain_order=True))
-        own = {
-            **tags,
-            "protocol": protocols,
-            "method": method,
-            "seed": seed,
-            "sweep": key[:12],
-            **difference_tags(rows),
-        }
-        with tracker.run(
-            dataset=opened.dataset,
-            name=_run_name(opened, str(method), rows, compared, seed),
-            tags=own,
-            key=run_key(key, str(method), str(seed)),
-        ) as run:
-            run.params(compared.settings(str(method), int(str(seed))))
-            track_metrics(run, rows)
-
-
-def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, compared: Compared, seed: object = None) -> str:
+def _run_name(opened: Snapshots, title: str, table: pl.DataFrame, changes: str, seed: object = None) -> str:
     """Name a run: "DySAT, uci v1 steps 3-13, max_epochs=3, seed 0"; the changed settings are its tag, too."""
-    changes = compared.changes(opened.dataset)
     changes = changes if len(changes) <= LONGEST_CHANGES else "changed settings"
     parts = [title, f"{opened.dataset} v{opened.version} steps {_steps(table)}", changes]
     return ", ".join([*(part for part in parts if part), *([] if seed is None else [f"seed {seed}"])])

@@ -13,9 +13,8 @@ from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
 from storage.artifacts.code import code_version
 from storage.checksums import sha256
-from storage.tracking.addresses import without_password
 from storage.tracking.dead_runs import FLOW_RUN
-from storage.tracking.runs import TrackedRun, Tracker
+from storage.tracking.runs import TrackedRun
 
 METRIC_NAMES = {
     "auc": "auc",
@@ -134,17 +133,6 @@ def draw(run: TrackedRun, rows: pl.DataFrame, beside: dict[str, pl.DataFrame] | 
     for protocol in protocols_in(rows):
         for name, figure in benchmark_plots(protocol.plots, rows.filter(protocol=protocol.name), beside or {}):
             run.plot(f"plots/{name}.png", figure)
-
-
-def outcome(tracker: Tracker, run: TrackedRun, version: str | None) -> dict[str, Any]:
-    """Say where a run is: in MLflow, or in the spool with the reason."""
-    where = {
-        "tracker": without_password(tracker.uri),
-        "run": run.run_id or f"spool:{run.start['run_key']}",
-        "model_version": version,
-        "problem": run.problem,
-    }
-    return where if tracker.damage is None else {**where, "damage": tracker.damage}
 
 
 def tags_of(opened: Snapshots, seed: int | None) -> dict[str, Any]:

@@ -1,13 +1,11 @@
-"""A run -> MLflow: losses after each epoch; at the end scores, metrics, files and the registered model.
-
-A run never fails because of MLflow: unsent records go to the spool, and a later run sends them.
-"""
+"""A retraining -> its run in MLflow: losses while it trains; of its report scores, metrics, files and the model."""
 
 import json
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -21,11 +19,12 @@ from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.service_plots import drift_curve
 from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
+from flows.made import made
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import measure, read_metrics
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
-from flows.tasks.report import forecast_facts
+from flows.tasks.report import forecast_facts, read_report, report_page
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.spaces import OWN, read_rotation, space_record, unrotated_vectors
 from flows.tasks.tracking.content import (
@@ -33,7 +32,6 @@ from flows.tasks.tracking.content import (
     draw,
     flow_run_tag,
     main_metrics,
-    outcome,
     run_key,
     tags_of,
     track_data,
@@ -41,107 +39,146 @@ from flows.tasks.tracking.content import (
     track_tables,
 )
 from flows.tasks.train import EpochRow, OnEpoch
-from storage.artifacts.artifact import Lineage, digest, lineage_of, names, read_bytes, read_table
+from storage.artifacts.artifact import ArtifactMissing, Lineage, digest, lineage_of, names, read_bytes, read_table
 from storage.layout import FORECAST, WEIGHTS
+from storage.tracking.live_curves import LiveCurves
 from storage.tracking.model_package import packed_model
 from storage.tracking.runs import TrackedRun, Tracker, experiment_name, open_tracker
 
+TRAINING = "training.json"
 NUM_DESCRIBED = 5  # methods in the description of a run
 
 
 @contextmanager
 def tracked_epochs(snapshots: str) -> Iterator[OnEpoch]:
-    """Return a callback that tracks every epoch of a training, in the run that `track_run` completes.
+    """Return a callback that sends every epoch of a training to the run that `send_report` completes.
 
-    The run begins with the first epoch: a finished training begins none, and a training that resumes
-    after a crash continues its run.
+    The run begins with the first epoch: a finished training begins none, and a training that resumes after a crash
+    continues its run.
     """
     opened = open_snapshots(snapshots)
-    with ExitStack() as ending:
-        runs: list[TrackedRun] = []
+    curves: list[LiveCurves] = []
 
-        def on_epoch(trained: Lineage, rows: list[EpochRow]) -> None:
-            if rows and not runs:
-                runs.append(ending.enter_context(_training_run(open_tracker(opened.layout), opened, trained)))
-                runs[0].tags(flow_run_tag())  # that of a resumed training is another one
-                runs[0].params(trained.settings)
-            for stage, epoch, name, value in rows:
-                runs[0].metrics({f"{stage}/{name}": value}, step=epoch)
+    def on_epoch(trained: Lineage, rows: list[EpochRow]) -> None:
+        if rows and not curves:
+            tracker = open_tracker(opened.layout)
+            start = partial(_started, tracker, opened, trained)
+            curves.append(LiveCurves(tracker=tracker, dataset=opened.dataset, start=start))
+        for stage, epoch, name, value in rows:
+            curves[0].add({f"{stage}/{name}": value}, epoch)
 
+    try:
         yield on_epoch
+    except BaseException:
+        for each in curves:
+            each.flush("FAILED")
+        raise
+    for each in curves:
+        each.flush()
 
 
-def track_run(
-    snapshots: str,
-    contender: Contender,
-    table: pl.DataFrame,
-    earlier: list[str],
-    made: dict[str, str],
-    promotion: dict[str, Any],
-    page: str,
-) -> dict[str, Any]:
-    """Track a retraining as one run, which begins with the training of its newest model.
+def _started(tracker: Tracker, opened: Snapshots, trained: Lineage) -> TrackedRun:
+    run = tracker.start_run(**_training_run(opened, trained))
+    run.tags(flow_run_tag())  # that of a resumed training is another one
+    run.params(trained.settings)
+    return run
+
+
+def write_training(snapshots: str, model: str) -> str:
+    """Record that a model was trained alone, so that the projection completes its run; return the address."""
+    opened, trained = open_snapshots(snapshots), lineage_of(model)
+    layout = opened.layout
+    assert trained.until is not None
+    settings = {"model": layout.relative(model), "seed": trained.settings["seed"]}
+    return made(
+        opened,
+        "training",
+        until=trained.until,
+        settings=settings,
+        make=lambda: {TRAINING: json.dumps({**settings, "snapshots": layout.relative(snapshots)}).encode()},
+        code=(),
+        inputs=(model,),
+    )
+
+
+def send_training(tracker: Tracker, address: str) -> dict[str, Any]:
+    """Track a training alone: its settings and its losses."""
+    layout, record = tracker.layout, json.loads(read_bytes(address, TRAINING))
+    model = layout.absolute(record["model"])
+    opened = open_snapshots(layout.absolute(record["snapshots"]))
+    with tracker.run(**_training_run(opened, lineage_of(model))) as run:
+        _track_epochs(run, opened, model)
+    return {"run": run.run_id}
+
+
+def send_report(tracker: Tracker, address: str) -> dict[str, Any]:
+    """Track the retraining of a report; returns the id of its run and the registered version of its model."""
+    table, summary = read_report(address)
+    if "challenger" not in summary:
+        raise ArtifactMissing(f"the report {address} is of an earlier version, which sent it itself")
+    return track_run(tracker, table, summary)
+
+
+def track_run(tracker: Tracker, table: pl.DataFrame, summary: dict[str, Any]) -> dict[str, Any]:
+    """Track a retraining as one run, which began with the training of its newest model.
 
     Its own metrics are test/...; the main ones of the other methods are baseline/mrr/METHOD and baseline/auc/METHOD.
     Where the same training is evaluated again, as after late rows, the newest evaluation replaces the one before.
 
     Args:
-        snapshots: address of the snapshots of the training.
-        contender: the challenger, with the trained models.
+        tracker: MLflow.
         table: the metrics of the newest step in both protocols.
-        earlier: addresses of the pairs of the newest steps by the baselines alone, for the curve.
-        made: addresses of the model that is published, its vectors and its forecasts, and the drift, by kind.
-        promotion: the outcome of promote_if_better.
-        page: the report of the run, as HTML.
+        summary: of the report: addresses, challenger, promotion and training.
 
     Returns:
-        tracker: its address; run: MLflow's id of the model's run, or its key in the spool; model_version: the
-        registered version, None while MLflow is unreachable; problem: the reason; damage: why an earlier run in the
-        spool could not be sent, if there is one.
+        run: MLflow's id of the model's run; model_version: the registered version.
     """
-    opened, model = open_snapshots(snapshots), (contender.models or (made["model"],))[-1]
-    tracker = open_tracker(opened.layout)
-    tracker.replay_spool()  # records of earlier runs that could not be sent
+    addresses, promotion = summary["addresses"], summary["promotion"]
+    opened, challenger = open_snapshots(addresses["snapshots"]), summary["challenger"]
+    contender = Contender(title=challenger["title"], models=tuple(challenger["models"]))
+    model = (contender.models or (addresses["model"],))[-1]
+    made = {kind: addresses[kind] for kind in ("vectors", "forecasts")}
     trained = lineage_of(model)
     pairs, ranked = table.filter(protocol=PAPER.name), table.filter(protocol=PREQUENTIAL.name)
-    with _training_run(tracker, opened, trained, is_old=trained.until != newest_until(snapshots)) as run:
-        run.params(trained.settings)
-        run.tags(run.start["tags"])  # a continued run has those of the evaluation before
+    is_old = trained.until != newest_until(opened.address)
+    with tracker.run(**_training_run(opened, trained, is_old=is_old)) as run:
+        run.tags(run.start_tags)  # a continued run has those of the evaluation before
         track_data(run, opened)
-        for table_of_epochs in (model_losses(model), model_times(opened, model)):
-            for stage, epoch, name, value in table_of_epochs.iter_rows():
-                run.metrics({f"{stage}/{name}": value}, step=epoch)
+        _track_epochs(run, opened, model)
         track_metrics(run, pl.concat([pairs.filter(method="DyFormer"), ranked.filter(method=contender.title)]))
         run.metrics(_of_others(table, {"DyFormer", contender.title}), step=opened.num_steps, replace=True)
         run.tags(
             {"best_baseline": "none", "difference": "none", **difference_tags(ranked.filter(method=contender.title))}
         )
         _track_published(run, table.filter(protocol=FORECASTS.name, slice="all"))
-        _draw_metrics(run, opened, table, earlier)
+        _draw_metrics(run, opened, table, addresses["earlier"])
         run.plot("plots/losses.png", loss_curve(model_losses(model)))
-        run.artifact("report.html", page.encode())
+        run.artifact("report.html", report_page(table, summary).encode())
         run.table("metrics.csv", table)
         _track_promotion(run, promotion)
-        _track_drift(run, opened, made["drift"])
-        published = made["model"]
-        made = {kind: made[kind] for kind in ("vectors", "forecasts")}
+        _track_drift(run, opened, addresses["drift"])
         _track_space(run, opened, made["vectors"])
         _attach(run, made)
         aliases = aliases_of(opened, contender, promotion, made["forecasts"])
-        version = register(
-            run, opened, published, made, aliases, _description(opened, promotion, table, made["forecasts"])
-        )
-    return outcome(tracker, run, version)
+        description = _description(opened, promotion, table, made["forecasts"])
+        version = register(run, opened, addresses["model"], made, aliases, description)
+    return {"run": run.run_id, "model_version": version}
 
 
-def _training_run(
-    tracker: Tracker, opened: Snapshots, trained: Lineage, *, is_old: bool = False
-) -> AbstractContextManager[TrackedRun]:
-    """Begin the run of a training, or continue it; one that publishes by an old training has a run of its own."""
+def _track_epochs(run: TrackedRun, opened: Snapshots, model: str) -> None:
+    """Track the settings of a training and all its epochs, of which the run may have some."""
+    run.params(lineage_of(model).settings)
+    for table in (model_losses(model), model_times(opened, model)):
+        for stage, epoch, name, value in table.iter_rows():
+            run.metrics({f"{stage}/{name}": value}, step=epoch)
+
+
+def _training_run(opened: Snapshots, trained: Lineage, *, is_old: bool = False) -> dict[str, Any]:
+    """Name the run of a training; one that publishes by an old training has a run of its own."""
     tags = {"stage": "publish" if is_old else "retrain", "until": trained.until, "method": "DyFormer"}
     tags |= {"settings": trained.settings_hash[:12], **tags_of(opened, trained.settings["seed"])}
     parts = ["training", json.dumps(asdict(trained), sort_keys=True), *([digest(opened.address)] if is_old else [])]
-    return tracker.run(dataset=opened.dataset, name=opened.title, tags=tags, key=run_key(*parts))
+    return {"dataset": opened.dataset, "name": opened.title, "tags": tags, "key": run_key(*parts)}
 
 
 def _of_others(table: pl.DataFrame, own: set[str]) -> dict[str, float]:
@@ -234,7 +271,7 @@ def aliases_of(opened: Snapshots, contender: Contender, promotion: dict[str, Any
 
 def register(
     run: TrackedRun, opened: Snapshots, model: str, made: dict[str, str], aliases: tuple[str, ...], description: str
-) -> str | None:
+) -> str:
     """Describe the run and register the forecast, whose version has the description and the forecasts' address."""
     run.tags({"mlflow.note.content": description})
     vectors = read_table(made["vectors"], "vectors")

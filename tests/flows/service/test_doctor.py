@@ -22,6 +22,7 @@ from flows.service import doctor
 from flows.service.automations import ENDING
 from flows.service.deployments import GPU_POOL, POOL, deploy, file_of_deployments, read_deployments
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of
+from storage.artifacts.artifact import Lineage, write_artifact
 from storage.layout import Layout
 from storage.tracking.dead_runs import FLOW_RUN
 from storage.tracking.runs import open_tracker
@@ -65,30 +66,31 @@ def no_server() -> Iterator[None]:
 def test_a_sound_installation_without_servers_has_nothing_wrong(look: Callable[[], tuple[int, Found]]) -> None:
     code, found = look()
     assert (code, wrong(found)) == (0, set())
-    assert set(found) == {"versions", "storage", "disk", "spool", "GPU", "MLflow", "Prefect"}
+    assert set(found) == {"versions", "storage", "disk", "tracking", "GPU", "MLflow", "Prefect"}
     assert "`dyformer up`" in found["Prefect"]["detail"]
 
 
 @pytest.mark.usefixtures("no_server")
-def test_versions_disk_spool_gpu_and_mlflow_that_are_wrong_are_named(
+def test_versions_disk_waiting_results_gpu_and_mlflow_that_are_wrong_are_named(
     look: Callable[[], tuple[int, Found]], layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with open_tracker(layout).run(dataset="uci", name="waits", key="k"):
-        pass
-    monkeypatch.setattr(doctor, "OLDEST_SPOOLED_SECONDS", 0.0)
+    lineage = Lineage(kind="study", dataset="uci", table_version=1, until=3)
+    write_artifact(layout.artifact("study", "uci", version=1, until=3, settings="0" * 12), {}, lineage)
+    monkeypatch.setattr(doctor, "OLDEST_DUE_SECONDS", 0.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=-1))
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     requirements = ["numpy<1", "no-such-package>=1", "other-package>=2; extra == 'server'"]
     monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: requirements)
     code, found = look()
-    expected = {"versions", "disk", "spool", "MLflow"}
+    expected = {"versions", "disk", "tracking", "MLflow"}
     import torch
 
     assert (code, wrong(found)) == (1, expected if torch.cuda.is_available() else expected | {"GPU"})
     assert "no-such-package is missing" in found["versions"]["detail"]
     assert "other-package" not in found["versions"]["detail"]
-    assert "dyformer spool --replay" in found["spool"]["remedy"]
+    assert found["tracking"]["detail"].startswith("1 results are not in MLflow, one for")
+    assert "dyformer track" in found["tracking"]["remedy"]
 
 
 @pytest.fixture

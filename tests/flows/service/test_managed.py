@@ -1,4 +1,4 @@
-"""A managed flow skips a run that comes too late, sends the spool first, and hands itself back at SIGTERM."""
+"""A managed flow skips a run that comes too late, sends first what MLflow lacks, and hands itself back at SIGTERM."""
 
 import os
 import signal
@@ -145,12 +145,12 @@ def test_a_scheduled_run_that_was_due_during_another_one_is_skipped_and_says_so(
     assert (state.is_cancelled(), state.name, state.message) == (True, SKIPPED, reason)
 
 
-def test_the_spool_is_sent_before_the_run_does_anything(
+def test_what_mlflow_lacks_is_sent_before_the_run_does_anything(
     client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "replay", lambda layout: calls.append(f"replay {layout.root}"))
+    monkeypatch.setattr(module, "project", lambda layout: calls.append(f"project {layout.root}"))
     assert body() == "done"
-    assert calls == [f"replay {tmp_path}", ""]
+    assert calls == [f"project {tmp_path}", ""]
 
 
 @flow(name="managed caller")
@@ -160,14 +160,14 @@ def caller() -> str:
 
 
 @pytest.mark.usefixtures("client")
-def test_a_flow_that_another_one_calls_sends_the_spool_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "replay", lambda layout: calls.append("replay"))
+def test_a_flow_that_another_one_calls_looks_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "project", lambda layout: calls.append("project"))
     assert caller() == "done"
-    assert calls == ["replay", "inner"]
+    assert calls == ["project", "inner"]
 
 
 def test_called_without_prefect_it_is_a_plain_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "replay", lambda layout: calls.append("replay"))
+    monkeypatch.setattr(module, "project", lambda layout: calls.append("project"))
     calls.clear()
     assert body.fn("plain") == "done"
     assert calls == ["plain"]

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -15,9 +16,12 @@ from flows.service import stack
 from flows.service.listening import listening, port_of
 from flows.service.login import MLFLOW
 from flows.service.processes import end_marked
+from flows.tasks.tracking import results
+from flows.tasks.tracking.projection import project, tracking_of
+from storage.artifacts.artifact import Lineage, lineage_of, write_artifact
 from storage.layout import Layout
-from storage.tracking.runs import TrackedRun, open_tracker
-from storage.tracking.spool import spooled_runs
+from storage.tracking.marks import due
+from storage.tracking.runs import Tracker, open_tracker
 
 
 @pytest.fixture
@@ -55,38 +59,53 @@ def file_of(server: str, run: str | None) -> bytes:
         return response.read()
 
 
-def tracked(layout: Layout, name: str, dataset: str = "uci") -> TrackedRun:
-    """Track a run with a file and a model."""
-    model = Path(layout.root) / "a-model"
+def result(layout: Layout, name: str, dataset: str = "uci") -> str:
+    """Store a result, whose run has a file and a model."""
+    number = len(NAMES)
+    lineage = Lineage(kind="study", dataset=dataset, table_version=number, until=3)
+    address = layout.artifact("study", dataset, version=number, until=3, settings="0" * 12)
+    NAMES[address] = name
+    return write_artifact(address, {}, lineage)
+
+
+def send(tracker: Tracker, address: str) -> dict[str, Any]:
+    model, dataset = Path(tracker.layout.root) / "a-model", lineage_of(address).dataset
     model.mkdir(exist_ok=True)
     (model / "MLmodel").write_text("flavors: {}")
-    with open_tracker(layout).run(dataset=dataset, name=name) as run:
-        run.artifact("note.txt", name.encode())
+    with tracker.run(dataset=dataset, name=NAMES[address], key=NAMES[address]) as run:
+        run.artifact("note.txt", NAMES[address].encode())
         run.register_model(model, name=f"dyformer-{dataset}")
-    return run
+    return {"run": run.run_id}
 
 
-def test_a_store_is_tracked_with_its_server_without_it_and_with_it_again(layout: Layout) -> None:
+NAMES: dict[str, str] = {}
+
+
+def test_a_store_is_tracked_with_its_server_without_it_and_with_it_again(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(results.SEND, "study", send)
+    made = [result(layout, "with")]
     with mlflow_server(layout):
-        runs = [tracked(layout, "with")]
-    runs.append(tracked(layout, "without"))
+        assert project(layout).problems == []
+    made.append(result(layout, "without"))
+    assert project(layout).problems == []
     client = open_tracker(layout).client()
-    assert [run.problem for run in runs] == [None, None]
-    for run, version in zip(runs, "12", strict=True):
-        assert run.run_id is not None
-        assert {file.path for file in client.list_artifacts(run.run_id)} == {"note.txt", "model"}
-        address = str(client.get_run(run.run_id).info.artifact_uri)
+    for each, version in zip(made, "12", strict=True):
+        run = tracking_of(each)["run"]
+        assert {file.path for file in client.list_artifacts(run)} == {"note.txt", "model"}
+        address = str(client.get_run(run).info.artifact_uri)
         assert address.startswith(layout.tracking_artifacts)
         assert client.get_model_version("dyformer-uci", version).source == f"{address}/model"
     client.create_experiment("dyformer-served", artifact_location="mlflow-artifacts:/served")
-    runs.append(tracked(layout, "waits", "served"))
-    assert "start `dyformer up`" in str(runs[-1].problem)
+    made.append(result(layout, "waits", "served"))
+    assert "start `dyformer up`" in project(layout).problems[0]
     with mlflow_server(layout) as server:
         for path in ("", "version", "api/2.0/mlflow/experiments/search?max_results=9", "get-artifact?path=note.txt"):
             with pytest.raises(HTTPError, match="401"):
                 urlopen(f"{server}/{path}", timeout=30)
-        assert tracked(layout, "again").problem is None
-        open_tracker(layout).replay_spool()
-        assert spooled_runs(Path(layout.spool)) == []
-        for run in runs:
-            assert file_of(server, run.run_id) == run.start["name"].encode()
+        made.append(result(layout, "again"))
+        assert project(layout).problems == []
+        assert due(layout) == []
+        for each in made:
+            assert file_of(server, tracking_of(each)["run"]) == NAMES[each].encode()

@@ -1,0 +1,347 @@
+"""MLflow is a view of the store: what it lacks is sent once, whatever was away, killed or done at the same time."""
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+import flows.cli
+from flows.tasks.tracking import results
+from flows.tasks.tracking.projection import project, tracking_of
+from storage import files
+from storage.artifacts.artifact import ArtifactMissing, Lineage, lineage_of, names, read_bytes, write_artifact
+from storage.layout import Layout
+from storage.tracking.marks import MARK, due, mark, marked
+from storage.tracking.runs import Tracker, open_tracker
+from storage.verification import faults, repaired
+
+AWAY = "http://127.0.0.1:9"
+CALLS = (
+    "create_experiment",
+    "search_runs",
+    "create_run",
+    "log_batch",
+    "log_artifacts",
+    "create_registered_model",
+    "create_model_version",
+    "set_registered_model_alias",
+    "set_terminated",
+)
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Callable[[Path], Path]) -> Layout:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    for name in ("DYFORMER_STATE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    empty_database(tmp_path / "store" / "mlflow.db")
+    monkeypatch.setitem(results.SEND, "study", send)
+    return Layout.from_environment()
+
+
+def result(layout: Layout, dataset: str = "log", number: int = 1) -> str:
+    """Store a finished result, whose run `send` makes."""
+    lineage = Lineage(kind="study", dataset=dataset, table_version=number, until=3)
+    address = layout.artifact("study", dataset, version=number, until=3, settings="0" * 12)
+    write_artifact(address, {"note.txt": str(number).encode()}, lineage)
+    moment = 1_000 + number
+    os.utime(Path(address, "manifest.json"), (moment, moment))
+    return address
+
+
+def send(tracker: Tracker, address: str) -> dict[str, Any]:
+    """Make every kind of call to MLflow for a result."""
+    found = lineage_of(address)
+    run = tracker.run(dataset=found.dataset, name=f"run {found.table_version}", key=f"key {found.table_version}")
+    with run as opened:
+        opened.params({"width": 8})
+        for epoch in range(3):
+            opened.metrics({"loss": epoch / 2}, step=epoch)
+        opened.metrics({"test/auc": 0.5}, replace=True)
+        for name in names(address):
+            opened.artifact(f"files/{name}", read_bytes(address, name))
+        version = opened.register_model(_model(tracker), name=f"dyformer-{found.dataset}", aliases=("champion",))
+    return {"run": opened.run_id, "model_version": version}
+
+
+def _model(tracker: Tracker) -> Path:
+    folder = Path(tracker.layout.state, "locks", "model")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "MLmodel").write_text("flavors: {}")
+    return folder
+
+
+def contents(layout: Layout, dataset: str = "log") -> dict[str, Any]:
+    """Give all that MLflow has of a dataset, by the keys of its runs."""
+    client = MlflowClient(layout.tracking_database, layout.tracking_database)
+    experiment = client.get_experiment_by_name(f"dyformer-{dataset}")
+    found: dict[str, Any] = {}
+    for run in client.search_runs([experiment.experiment_id]) if experiment is not None else []:
+        curves = {
+            name: [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
+            for name in run.data.metrics
+        }
+        versions = client.search_model_versions(f"run_id = '{run.info.run_id}'")
+        key = run.data.tags["dyformer.run_key"]
+        assert key not in found
+        found[key] = {
+            "status": run.info.status,
+            "params": run.data.params,
+            "curves": curves,
+            "files": [file.path for file in client.list_artifacts(run.info.run_id, "files")],
+            "num_versions": len(versions),
+        }
+    return found
+
+
+DROP = "import flows.cli; flows.cli.main(['drop', 'log', '--yes'])"
+WHOLE = {
+    "status": "FINISHED",
+    "params": {"width": "8"},
+    "curves": {"loss": [(0, 0.0), (1, 0.5), (2, 1.0)], "test/auc": [(0, 0.5)]},
+    "files": ["files/note.txt"],
+    "num_versions": 1,
+}
+
+
+def test_what_mlflow_lacks_is_sent_in_its_order_once_it_is_back_and_marked(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = [result(layout, number=number) for number in (2, 1)]
+    before = files.find(layout.root)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", AWAY)
+    assert project(layout).sent == []
+    assert "Connection refused" in str(tracking_of(addresses[0])["problem"])
+    assert [path for path in files.find(layout.root) if "/locks/" not in path] == before
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert project(layout) == ([layout.relative(address) for address in reversed(addresses)], [])
+    assert contents(layout) == {"key 1": WHOLE, "key 2": WHOLE}
+    where = tracking_of(addresses[0])
+    assert where == {**where, "tracker": layout.tracking_database, "problem": None, "model_version": "2"}
+    client = open_tracker(layout).client()
+    assert client.get_run(where["run"]).info.run_name == "run 2"
+    assert client.get_model_version_by_alias("dyformer-log", "champion").run_id == where["run"]
+    record = marked(addresses[0])
+    assert record is not None
+    assert layout.absolute(record["artifact"]) == addresses[0]
+
+
+def test_mlflow_is_not_opened_if_nothing_is_due(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    result(layout)
+    project(layout)
+    monkeypatch.setattr("flows.tasks.tracking.projection.open_tracker", None)
+    assert project(layout) == ([], [])
+
+
+class Failing:
+    """MLflow's client, whose n-th call fails, before it or after it had its effect."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, after: bool):
+        self.after, self.left = after, 0
+        for name in CALLS:
+            monkeypatch.setattr(MlflowClient, name, self.counted(getattr(MlflowClient, name)))
+
+    def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise ConnectionError("gone")
+            made = call(*arguments, **options)
+            if self.left == 0:
+                raise ConnectionError("gone")  # the response was lost
+            return made
+
+        return called
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_projection_that_fails_at_any_call_is_completed_by_the_next_one(
+    layout: Layout, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing, number, problems = Failing(monkeypatch, after=after), 0, ["gone"]
+    while problems:
+        number += 1
+        failing.left = number
+        result(layout, f"log{number}")
+        problems = project(layout).problems
+        assert problems in ([], ["gone"])
+        failing.left = 0
+        assert project(layout).problems == []
+        assert contents(layout, f"log{number}") == {"key 1": WHOLE}
+    assert number > len(CALLS)
+
+
+def test_a_killed_process_leaves_a_result_due_and_the_mark_comes_last(layout: Layout) -> None:
+    address = result(layout)
+    send(open_tracker(layout), address)  # and was killed
+    assert due(layout) == [address]
+    assert project(layout).sent == [layout.relative(address)]
+    assert contents(layout) == {"key 1": WHOLE}
+
+
+def test_a_silent_server_costs_one_call_however_much_is_due(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    for number in range(5):
+        result(layout, number=number)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # accepts and never responds
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        started = time.monotonic()
+        assert len(project(layout).problems) == 1
+        assert time.monotonic() - started < 6
+    assert len(due(layout)) == 5
+
+
+def test_a_locked_database_keeps_results_due(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.tracking.mlflow_client.LOCKED_SECONDS", 0.2)
+    result(layout)
+    holder = sqlite3.connect(Path(layout.state, "mlflow.db"), isolation_level=None)
+    holder.execute("begin immediate")
+    [problem] = project(layout).problems
+    holder.execute("rollback")
+    holder.close()
+    assert "locked" in problem
+    assert project(layout).problems == []
+    assert contents(layout) == {"key 1": WHOLE}
+
+
+def test_a_file_that_is_no_database_keeps_results_due(layout: Layout) -> None:
+    Path(layout.state, "mlflow.db").write_bytes(b"this is no database at all, only text" * 100)
+    address = result(layout)
+    monkeypatched = open_tracker(layout)
+    monkeypatched._client = None
+    assert "not a database" in project(layout).problems[0]
+    assert due(layout) == [address]
+
+
+def test_a_missing_driver_of_the_artifact_store_is_named(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = result(layout)
+    monkeypatch.setattr(open_tracker(layout), "artifact_root", "s3://nobody/mlflow")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    assert "pip install 'dyformer[server]'" in project(layout).problems[0]
+    assert due(layout) == [address]
+
+
+def test_results_whose_files_need_a_server_wait_alone_and_say_so(layout: Layout) -> None:
+    open_tracker(layout).client().create_experiment("dyformer-served", artifact_location="mlflow-artifacts:/served")
+    served, other = result(layout, "served", 1), result(layout, "log", 2)
+    done = project(layout)
+    assert done.sent == [layout.relative(other)]
+    assert "start `dyformer up`" in done.problems[0]
+    assert due(layout) == [served]
+
+
+def test_a_fault_of_one_result_keeps_no_other_one(layout: Layout) -> None:
+    damaged, other = result(layout, number=1), result(layout, number=2)
+    Path(damaged, "note.txt").write_text("x")
+    done = project(layout)
+    assert done.sent == [layout.relative(other)]
+    assert layout.relative(damaged) in done.problems[0]
+
+
+def test_a_result_whose_inputs_were_removed_is_said_once_and_not_tried_again(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pruned(tracker: Tracker, address: str) -> dict[str, Any]:
+        raise ArtifactMissing("its forecasts were removed")
+
+    monkeypatch.setitem(results.SEND, "study", pruned)
+    address = result(layout)
+    assert "its forecasts were removed" in project(layout).problems[0]
+    assert project(layout) == ([], [])
+    assert "cannot be sent any more" in tracking_of(address)["problem"]
+
+
+def test_a_damaged_mark_is_named_and_after_the_repair_the_result_is_sent_again(layout: Layout) -> None:
+    address = result(layout)
+    project(layout)
+    sound = Path(address, MARK).read_bytes()
+    for content in (b"", sound[:-9], sound.replace(b"run", b"nur", 1)):
+        Path(address, MARK).write_bytes(content)
+        assert "tracked.json" in tracking_of(address)["problem"]
+        [fault] = [each for each in faults(layout) if each.address == f"{address}/{MARK}"]
+        assert repaired(layout, "log", fault) is not None
+        assert due(layout) == [address]
+        project(layout)
+        assert list(faults(layout)) == []
+    assert contents(layout) == {"key 1": WHOLE}
+
+
+def test_a_result_that_is_made_anew_is_due_again(layout: Layout) -> None:
+    address = result(layout)
+    project(layout)
+    lineage = Lineage(kind="study", dataset="log", table_version=1, until=3, inputs={"other": "input"})
+    write_artifact(address, {"note.txt": b"1"}, lineage)
+    assert due(layout) == [address]
+
+
+def test_a_store_that_is_moved_is_sent_no_second_time(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    result(layout)
+    project(layout)
+    moved = shutil.move(layout.root, f"{layout.root}-moved")
+    assert due(Layout(moved)) == []
+
+
+def test_an_empty_mlflow_gets_the_whole_store_by_the_command(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, empty_database: Callable[[Path], Path], capsys: Any
+) -> None:
+    def command(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ending:
+            flows.cli.main(["track", *arguments])
+        return int(ending.value.code or 0)
+
+    address = result(layout)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", AWAY)
+    assert command() == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("not sent: ")
+    assert printed.endswith("0 results sent to MLflow, 1 wait\n")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{empty_database(Path(layout.root, 'other.db'))}")
+    assert command() == 0
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert command() == 0
+    assert capsys.readouterr().out.endswith("0 results sent to MLflow, 0 wait\n")
+    assert contents(layout) == {}
+    for _ in range(2):
+        assert command("--again") == 0
+        assert capsys.readouterr().out == "1 results sent to MLflow, 0 wait\n"
+    assert contents(layout) == {"key 1": WHOLE}
+    assert open_tracker(layout).client().get_run(tracking_of(address)["run"]).info.run_name == "run 1"
+
+
+def test_a_dataset_is_not_dropped_while_its_result_is_sent(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dropping(tracker: Tracker, address: str) -> dict[str, Any]:
+        run = subprocess.run([sys.executable, "-c", DROP], capture_output=True, text=True, check=False)
+        assert "is being ingested or trained on" in run.stderr
+        return send(tracker, address)
+
+    monkeypatch.setitem(results.SEND, "study", dropping)
+    commit = Path(layout.commit("log", 1))
+    commit.mkdir(parents=True)
+    (commit / "part").touch()
+    address = result(layout)
+    assert project(layout).problems == []
+    assert json.loads(Path(address, MARK).read_text())["record"]["model_version"] == "1"
+
+
+def test_a_mark_of_another_process_is_found_before_the_result_is_sent(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = result(layout)
+
+    def marked_meanwhile(*arguments: Any, **options: Any) -> list[str]:
+        mark(layout, address, {"run": "other"})
+        return [address]
+
+    monkeypatch.setattr("flows.tasks.tracking.projection.due", marked_meanwhile)
+    assert project(layout) == ([], [])
+    assert contents(layout) == {}
