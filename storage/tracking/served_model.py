@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from numpy.typing import NDArray
 
@@ -21,6 +23,13 @@ from dyformer.evaluation.forecasts.forecast import Links
 from dyformer.evaluation.forecasts.stored_forecast import HISTORY_TABLES, forecast_from, history_from
 from dyformer.scoring.retrieval import MAX_NODES
 from dyformer.scoring.vector_spaces import rotated
+
+
+class WrongRequest(MlflowException, ValueError):
+    """A request that is wrong: MLflow's server returns it with the status 400, without a stack trace."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, error_code=BAD_REQUEST)
 
 
 class ServedModel(PythonModel):
@@ -55,9 +64,15 @@ class ServedModel(PythonModel):
         """Predict every row of the frame, in its order.
 
         Raises:
-            ValueError: other columns than `node` or `source` and `target`, unknown ids, or vectors of a model that
+            WrongRequest: other columns than `node` or `source` and `target`, unknown ids, or vectors of a model that
                 has none.
         """
+        try:
+            return self._predicted(model_input, params)
+        except ValueError as error:
+            raise WrongRequest(str(error)) from error
+
+    def _predicted(self, model_input: pd.DataFrame, params: dict[str, Any] | None) -> pd.DataFrame:
         columns, given = set(model_input.columns), params or {}
         if {"source", "target"} <= columns and "node" not in columns:
             return self._probabilities(model_input)

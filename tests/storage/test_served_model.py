@@ -1,5 +1,6 @@
 """The registered model predicts by the user's own ids, wherever MLflow runs."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -7,12 +8,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from mlflow.pyfunc import scoring_server
 from mlflow.pyfunc.model import PythonModelContext
 from ranked_logs import growing_log
 
@@ -135,6 +139,40 @@ def test_best_partners_are_those_of_the_forecast(forecast: tuple[Forecast, bytes
             assert own["linked_before"].tolist() == expected["linked_before"].to_list()
     repeated = model.predict(None, pd.DataFrame({"node": ["n3", "n1", "n3"]}), {"k": 4})
     assert repeated["node"].tolist() == ["n3"] * 4 + ["n1"] * 4  # in the order of the rows, each node once
+
+
+class Loaded:
+    """What MLflow's server reads of a loaded model."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model, self.metadata = model, SimpleNamespace(get_input_schema=lambda: None)
+
+    def predict(self, data: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        return self.model.predict(None, data, params)
+
+
+async def responses(model: Loaded, *rows: dict[str, str]) -> list[httpx.Response]:
+    """What MLflow's own server sends for each row."""
+    app = httpx.ASGITransport(app=scoring_server.init(model))  # pyright: ignore[reportArgumentType]
+    async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
+        return [await client.post("/invocations", json={"dataframe_records": [row]}) for row in rows]
+
+
+def test_a_wrong_request_over_http_is_named_without_a_stack_trace(
+    forecast: tuple[Forecast, bytes], tmp_path: Path
+) -> None:
+    model = Loaded(opened(forecast, names(), tmp_path))
+    right, unknown, other = asyncio.run(
+        responses(model, {"source": "n1", "target": "n2"}, {"node": "nobody"}, {"user": "n1"})
+    )
+    assert (right.status_code, list(right.json())) == (200, ["predictions"])
+    assert f"unknown nodes: nobody; the model knows {NUM_NODES} nodes" in unknown.json()["message"]
+    assert (
+        "expected the column node (and side), or the columns source and target; found user" in other.json()["message"]
+    )
+    for wrong in (unknown, other):
+        assert wrong.status_code == 400
+        assert "Traceback" not in wrong.text
 
 
 def test_partners_among_too_many_nodes_are_refused(
