@@ -1,1 +1,1 @@
-"""Runs, metrics, plots and models -> MLflow, or a local spool while MLflow is unreachable."""
+"""Runs, metrics, plots and models of what the store has -> MLflow."""
