@@ -171,6 +171,8 @@ def _trained_baselines() -> dict[str, Embedder]:
     }
 
 
+_TRAINED = _trained_baselines()
+
 METHODS: dict[str, Method] = {
     "EdgeBank (ever)": EdgeBank(memory="ever"),
     "EdgeBank (last)": EdgeBank(memory="last"),
@@ -187,7 +189,14 @@ METHODS: dict[str, Method] = {
     "Shortest path": ShortestPath(),
     "Logistic regression on pair features": LogisticRegression(),
     "Boosted trees on pair features": BoostedTrees(),
-    **_trained_baselines(),
+    # with their keys, because the titles are read from this source
+    "node2vec": _TRAINED["node2vec"],
+    "GraphSAGE": _TRAINED["GraphSAGE"],
+    "DynGEM": _TRAINED["DynGEM"],
+    "DynAERNN": _TRAINED["DynAERNN"],
+    "DySAT": _TRAINED["DySAT"],
+    "EvolveGCN-O": _TRAINED["EvolveGCN-O"],
+    "EvolveGCN-H": _TRAINED["EvolveGCN-H"],
     "Forecaster without vectors": Forecaster(),
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),

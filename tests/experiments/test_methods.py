@@ -248,7 +248,7 @@ def test_a_cap_on_epochs_is_the_same_for_every_trained_method_and_changes_none_t
             changed = method.changed(capped).capped
             assert changed.finetune.epochs == 5
             assert changed.pretrain is None or changed.pretrain.epochs == 5
-            with patch("dyformer.experiments.methods.DyFormerEmbedder") as embedder:
+            with patch("dyformer.training.stages.DyFormerEmbedder") as embedder:
                 replace(method, experiment=capped).trained(Mock(until=3), seed=0)
             assert embedder.call_args.kwargs["pretrain"] == changed.pretrain
             assert embedder.call_args.kwargs["finetune"] == changed.finetune

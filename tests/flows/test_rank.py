@@ -12,11 +12,12 @@ from posed import evaluate_model, metrics_of, rank_methods, rank_model, write_qu
 
 from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.experiments.methods import METHODS, TrainedDyFormer
+from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.training.stages import embed
+from dyformer.training.stored_weights import TrainedDyFormer
 from flows.console import reliability_line
 from flows.tasks.evaluation.backtest import backtest_published
 from flows.tasks.evaluation.evaluate import read_queries, units_of

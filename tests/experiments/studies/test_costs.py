@@ -11,12 +11,12 @@ from toy_graphs import random_graph
 
 from dyformer.evaluation.protocols.cost import PROTOCOL, SCHEMA, seconds_of, train
 from dyformer.evaluation.protocols.protocol import Result
-from dyformer.experiments import methods
 from dyformer.experiments.methods import METHODS, STAGES, TrainingStage, Variation
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES
 from dyformer.experiments.studies.study_tables import Setup, study_tables
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
+from dyformer.training import stages
 from flows.tasks.methods import resolved
 
 GRAPH = prepare_graph(
@@ -59,10 +59,10 @@ def test_an_epoch_is_the_difference_of_two_fits_without_what_they_prepare(clock:
 def test_a_stage_of_dyformer_is_measured_alone_with_its_own_settings(stage: str, monkeypatch: pytest.MonkeyPatch):
     ran = []
     monkeypatch.setattr(
-        methods, "pretrain", lambda graph, model, config, seed: ran.append(("pretrain", model, config)) or []
+        stages, "pretrain", lambda graph, model, config, seed: ran.append(("pretrain", model, config)) or []
     )
     monkeypatch.setattr(
-        methods, "finetune", lambda graph, weights, model, config, seed: ran.append(("finetune", model, config)) or []
+        stages, "finetune", lambda graph, weights, model, config, seed: ran.append(("finetune", model, config)) or []
     )
     experiment = Experiment().changed({f"{stage}.patience": 2, f"{stage}.epochs": 1})
     [own] = [
