@@ -24,19 +24,19 @@ class LeaseBusy(OSError):
 
 
 @contextmanager
-def leased(address: str) -> Iterator[None]:
-    """Hold the lease of an address during a `with` block; raises LeaseBusy after MOST_SECONDS."""
-    stamp = _acquired(address)
+def leased(address: str, seconds: float = MOST_SECONDS) -> Iterator[None]:
+    """Hold the lease of an address during a `with` block; raises LeaseBusy after so many seconds."""
+    stamp = _acquired(address, seconds)
     try:
         yield
     finally:
         files.replace_bytes(address, FREE, stamp)  # no effect on a lease that another process has taken over
 
 
-def _acquired(address: str) -> Stamp:
+def _acquired(address: str, seconds: float) -> Stamp:
     own, started = uuid.uuid4().hex.encode(), time.monotonic()
     seen, since = None, started
-    while time.monotonic() - started < MOST_SECONDS:
+    while time.monotonic() - started < seconds:
         content, stamp = _current(address)
         if content == own and stamp is not None:
             return stamp
@@ -46,7 +46,7 @@ def _acquired(address: str) -> Stamp:
             files.replace_bytes(address, own, stamp)
         else:
             time.sleep(PAUSE_SECONDS * (0.5 + random.random()))  # noqa: S311, for processes that began together
-    raise LeaseBusy(f"{address} is held by other processes for more than {MOST_SECONDS:.0f} s")
+    raise LeaseBusy(f"{address} is held by other processes for more than {seconds:.0f} s")
 
 
 def _current(address: str) -> tuple[bytes, Stamp | None]:

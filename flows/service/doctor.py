@@ -93,9 +93,12 @@ def _storage(layout: Layout) -> Iterator[Finding]:
 
 
 def _tracking(layout: Layout) -> Finding:
-    found = due(layout)
+    try:
+        found = due(layout)
+        oldest = max((time.time() - files.modified(f"{address}/{MANIFEST}") for address in found[:1]), default=0.0)
+    except (OSError, ValueError) as error:
+        return Finding("tracking", "wrong", str(error), "check DYFORMER_STORAGE and that it may be read")
     detail = f"{len(found)} results are not in MLflow"
-    oldest = max((time.time() - files.modified(f"{address}/{MANIFEST}") for address in found[:1]), default=0.0)
     if oldest > OLDEST_DUE_SECONDS:
         detail += f", one for {oldest / 3600:.0f} h"
         return Finding("tracking", "wrong", detail, "`dyformer track` sends them, or says why it cannot")

@@ -25,6 +25,7 @@ from storage.copies import readable
 from storage.kinds import is_below, wrong_kind
 
 MANIFEST = "manifest.json"
+MARK = "tracked.json"  # beside a finished result that is in MLflow
 MOST_LETTERS = 100  # of a name in a message
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of a rename: an artifact has the name
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
@@ -279,6 +280,7 @@ def _has_manifest(address: str, content: bytes, lineage: Lineage) -> bool:
             stale = files.stamp(location)
             if is_current(address, lineage):
                 return False
+            files.remove(f"{address}/{MARK}")  # before, so that no crash leaves the mark of the replaced artifact
             if files.replace_bytes(location, content, stale):
                 return True
     return True

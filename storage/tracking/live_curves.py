@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from filelock import Timeout
+
+from storage.leases import LeaseBusy
 from storage.tracking.mlflow_client import failures
 from storage.tracking.runs import Status, TrackedRun, Tracker
 
 FLUSH_SECONDS = 2.0  # pause before metrics are sent again, at least FLUSH_PAUSE times as long as the last sending
 FLUSH_PAUSE = 20
 FLUSH_METRICS = 1000
+SECONDS_TO_WAIT = 1.0  # for another process that sends: a training is not held up, and what waits is sent later
 
 
 @dataclass(kw_only=True)
@@ -38,8 +42,10 @@ class LiveCurves:
         started = time.monotonic()
         if not self.tracker.is_paused:
             try:
-                with self.tracker.turn(self.dataset):
+                with self.tracker.turn(self.dataset, SECONDS_TO_WAIT):
                     self._send(status)
+            except (Timeout, LeaseBusy):
+                pass
             except failures() as error:
                 self.tracker.failed(error)
         now = time.monotonic()

@@ -8,11 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from storage import files
-from storage.artifacts.artifact import MANIFEST, digest
+from storage.artifacts.artifact import MANIFEST, MARK, digest
 from storage.checksums import Damaged, create_record, read_record, write_record
 from storage.layout import Layout
 
-MARK = "tracked.json"
 TRACKED_KINDS = ("training", "report", "benchmark", "study", "audit", "outcomes", "rollback")
 REMEDY = "`dyformer verify --repair` removes it, and the next run sends the result to MLflow again"
 
@@ -31,9 +30,14 @@ def due(layout: Layout, *, again: bool = False) -> list[str]:
     return sorted(moments, key=lambda address: moments[address])
 
 
-def is_due(layout: Layout, address: str) -> bool:
-    """Whether a result is there and has no mark, because another process may have sent or removed it meanwhile."""
-    return files.size(f"{address}/{MARK}") is None and files.size(f"{address}/{MANIFEST}") is not None
+def is_removed(address: str) -> bool:
+    """Whether a result is there no more."""
+    return files.size(f"{address}/{MANIFEST}") is None
+
+
+def has_mark(address: str) -> bool:
+    """Whether a result has a mark, sound or damaged."""
+    return files.size(f"{address}/{MARK}") is not None
 
 
 def mark(layout: Layout, address: str, where: Mapping[str, Any]) -> None:

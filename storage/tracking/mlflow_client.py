@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 RUN_KEY = "dyformer.run_key"
 MODEL_PATH = "model"  # of the registered model among a run's files
+SERVER_FAILED = 500  # the least status of a response by which a server says that it failed itself
 PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
 CONNECT_SECONDS = 2.0
 LOCKED_SECONDS = 3.0
@@ -167,9 +168,12 @@ def _probe_sqlite(path: Path) -> None:
 
 
 def is_of_one_run(error: Exception) -> bool:
-    """Whether MLflow refuses a run for good, or needs a server for it: others can be sent."""
+    """Whether MLflow refuses a run for good, or a file of it, or needs a server for it: others can be sent."""
     from mlflow.exceptions import MlflowException
+    from requests import HTTPError
 
+    if isinstance(error, HTTPError):  # such as a file that is too large for a proxy
+        return error.response is not None and error.response.status_code < SERVER_FAILED
     return isinstance(error, NeedsServer) or (isinstance(error, MlflowException) and error.error_code in PERMANENT)
 
 

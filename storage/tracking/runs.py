@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
+from storage.leases import MOST_SECONDS
 from storage.objects import is_remote
 from storage.tracking import mlflow_client
 from storage.tracking.addresses import without_password
@@ -77,9 +78,9 @@ class Tracker:
         """Forget the newest failure, because results are sent now."""
         self.problem, self._paused_until = None, 0.0
 
-    def turn(self, dataset: str) -> AbstractContextManager[None]:
-        """Wait until no other process changes the runs of a dataset; raises OSError after some time."""
-        return turn(self.layout, self.uri, experiment_name(dataset))
+    def turn(self, dataset: str, seconds: float = MOST_SECONDS) -> AbstractContextManager[None]:
+        """Wait until no other process changes the runs of a dataset; raises OSError after some seconds."""
+        return turn(self.layout, self.uri, experiment_name(dataset), seconds)
 
     def start_run(
         self, *, dataset: str, name: str, tags: Mapping[str, object] | None = None, key: str | None = None

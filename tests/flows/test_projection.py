@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from mlflow import MlflowClient
 
 import flows.cli
@@ -259,6 +260,96 @@ def test_a_result_whose_inputs_were_removed_is_said_once_and_not_tried_again(
     assert "its forecasts were removed" in project(layout).problems[0]
     assert project(layout) == ([], [])
     assert "cannot be sent any more" in tracking_of(address)["problem"]
+
+
+def test_a_result_that_is_removed_meanwhile_ends_nothing(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed, other = result(layout, number=1), result(layout, number=2)
+
+    def pruned(tracker: Tracker, address: str) -> dict[str, Any]:
+        if address == removed:
+            files.remove_folder(removed)
+        return send(tracker, address)
+
+    monkeypatch.setitem(results.SEND, "study", pruned)
+    assert project(layout, again=True) == ([layout.relative(other)], [])
+    assert due(layout) == []
+
+
+def test_a_result_that_cannot_be_sent_again_keeps_its_mark(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = result(layout)
+    project(layout)
+    before = marked(address)
+
+    def pruned(tracker: Tracker, address: str) -> dict[str, Any]:
+        raise ArtifactMissing("its forecasts were removed")
+
+    monkeypatch.setitem(results.SEND, "study", pruned)
+    assert "its forecasts were removed" in project(layout, again=True).problems[0]
+    assert marked(address) == before
+
+
+def test_a_result_that_is_made_anew_while_it_is_sent_stays_due(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = result(layout)
+    other = Lineage(kind="study", dataset="log", table_version=1, until=3, inputs={"other": "input"})
+
+    def replaced(tracker: Tracker, address: str) -> dict[str, Any]:
+        where = send(tracker, address)
+        write_artifact(address, {"note.txt": b"1"}, other)
+        return where
+
+    monkeypatch.setitem(results.SEND, "study", replaced)
+    assert project(layout).sent == []
+    assert due(layout) == [address]
+
+
+def test_a_file_that_is_refused_keeps_no_other_result_and_no_curve(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, other = result(layout, number=1), result(layout, number=2)
+
+    def too_large(tracker: Tracker, address: str) -> dict[str, Any]:
+        if address == refused:
+            response = requests.Response()
+            response.status_code = 413
+            raise requests.HTTPError("413: the file is too large", response=response)
+        return send(tracker, address)
+
+    monkeypatch.setitem(results.SEND, "study", too_large)
+    done = project(layout)
+    assert (done.sent, due(layout)) == ([layout.relative(other)], [refused])
+    assert done.problems == [f"{layout.relative(refused)}: 413: the file is too large"]
+    assert not open_tracker(layout).is_paused
+
+
+def test_a_dataset_in_use_waits_for_the_next_look(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.tasks.tracking.projection.MOST_SECONDS", 0.1)
+    address = result(layout)
+    holder = "import sys; from storage.layout import Layout; from storage.locks import not_in_use\n"
+    holder += "with not_in_use(Layout.from_environment(), 'log', 'drop'): print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        [problem] = project(layout).problems
+        process.communicate("")
+    assert "it is sent at the next look" in problem
+    assert project(layout).sent == [layout.relative(address)]
+
+
+def test_a_ledger_is_sent_once_for_all_of_its_outcomes(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setitem(results.SEND, "outcomes", lambda tracker, address: calls.append(address) or {"run": "a"})
+    addresses = []
+    for dataset, number in (("log", 1), ("log", 2), ("other", 3)):
+        lineage = Lineage(kind="outcomes", dataset=dataset, table_version=number, until=3)
+        addresses.append(layout.artifact("outcomes", dataset, version=number, until=3, settings="0" * 12))
+        write_artifact(addresses[-1], {"note.txt": str(number).encode()}, lineage)
+    assert len(project(layout).sent) == 3
+    assert sorted(calls) == sorted([addresses[0], addresses[2]]) or sorted(calls) == sorted(
+        [addresses[1], addresses[2]]
+    )
+    assert [(marked(address) or {})["run"] for address in addresses] == ["a"] * 3
 
 
 def test_a_damaged_mark_is_named_and_after_the_repair_the_result_is_sent_again(layout: Layout) -> None:

@@ -108,7 +108,9 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     assert forecast.max_event_time is not None
     opened = open_snapshots(make_snapshots(dataset, forecast.table_version, forecast.max_event_time + 1))
     present = champion_of(layout, dataset)
-    aliases = ("champion",) * (present is not None and tenure(present)["number"] == record["number"])
+    is_present = present is not None and tenure(present)["number"] == record["number"]
+    published = (present or {}).get("published") or {}  # it may have published something newer since
+    aliases = ("champion",) * (is_present and published.get("forecasts") == record["forecasts"])
     tags = {"stage": "rollback", "method": title, "champion": title, "reason": record["reason"]}
     key = sha256(f"rollback {dataset} {record['number']}".encode())[:32]
     with tracker.run(dataset=dataset, name=f"champion {record['number']}", tags=tags, key=key) as run:

@@ -3,12 +3,16 @@
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from filelock import Timeout
+
 from dyformer.extras import is_installed, missing
-from storage.artifacts.artifact import ArtifactMissing
+from storage.artifacts.artifact import ArtifactMissing, digest
 from storage.checksums import Damaged
 from storage.layout import Layout
+from storage.leases import MOST_SECONDS
 from storage.locks import in_use
-from storage.tracking.marks import due, is_due, marked
+from storage.published import OUTCOMES
+from storage.tracking.marks import due, has_mark, is_removed, marked
 from storage.tracking.marks import mark as write_mark
 from storage.tracking.mlflow_client import failures, is_of_one_run, reason
 from storage.tracking.runs import Tracker, open_tracker, where
@@ -35,20 +39,32 @@ def project(layout: Layout, *, again: bool = False) -> Projected:
         return Projected([], [str(missing("mlflow"))])
     tracker = open_tracker(layout)
     tracker.resume()
+    ledgers: dict[str, dict[str, Any]] = {}
     for address in addresses:
         name = layout.relative(address)
         try:
-            done.sent.extend([name] if _is_sent(tracker, address, again=again) else [])
-        except ArtifactMissing as error:  # of old results that were removed before MLflow was back
-            write_mark(layout, address, {"problem": f"it cannot be sent any more: {error}"})
-            done.problems.append(f"{name}: {error}")
+            done.sent.extend([name] if _is_sent(tracker, address, ledgers, again=again) else [])
+        except Timeout:
+            done.problems.append(
+                f"{name}: other processes work on its dataset or its runs: it is sent at the next look"
+            )
+        except ArtifactMissing as error:
+            done.problems.extend(_given_up(layout, address, error))
         except Exception as error:  # noqa: BLE001, because no fault of one result may keep the others
             is_away = isinstance(error, failures()) and not is_of_one_run(error)
-            tracker.failed(error)
-            done.problems.append(tracker.problem or "" if is_away else f"{name}: {reason(error)}")
+            done.problems.append(tracker.failed(error) if is_away else f"{name}: {reason(error)}")
             if is_away:
                 break
     return done
+
+
+def _given_up(layout: Layout, address: str, error: ArtifactMissing) -> list[str]:
+    """Mark an old result whose parts were removed before MLflow was back; nothing if it was removed itself."""
+    if is_removed(address):
+        return []
+    if not has_mark(address):
+        write_mark(layout, address, {"problem": f"it cannot be sent any more: {error}"})
+    return [f"{layout.relative(address)}: {error}"]
 
 
 def tracking_of(address: str) -> dict[str, Any]:
@@ -60,15 +76,26 @@ def tracking_of(address: str) -> dict[str, Any]:
     return where(open_tracker(Layout.from_environment()), mark)
 
 
-def _is_sent(tracker: Tracker, address: str, *, again: bool) -> bool:
-    """Send a result and mark it; False if another process has done so meanwhile, or removed it."""
+def _is_sent(tracker: Tracker, address: str, ledgers: dict[str, dict[str, Any]], *, again: bool) -> bool:
+    """Send a result and mark it; False if another process has done so meanwhile, or removed it.
+
+    The ledger of a dataset is sent as a whole with the first of its outcomes, and the others only get their mark.
+    """
     from flows.tasks.tracking.results import SEND
 
     layout, (kind, keys) = tracker.layout, tracker.layout.describe(address)
     with ExitStack() as alone:
-        alone.enter_context(in_use(layout, keys["dataset"]).read_lock())  # it is not dropped meanwhile
+        # It is not dropped meanwhile.
+        alone.enter_context(in_use(layout, keys["dataset"]).read_lock(timeout=MOST_SECONDS))
         alone.enter_context(tracker.turn(keys["dataset"]))
-        if not again and not is_due(layout, address):
+        if is_removed(address) or (has_mark(address) and not again):  # by another process, meanwhile
             return False
-        write_mark(layout, address, SEND[kind](tracker, address))
+        sent = digest(address)
+        where_it_is = ledgers.get(keys["dataset"]) if kind == OUTCOMES else None
+        where_it_is = where_it_is or SEND[kind](tracker, address)
+        if kind == OUTCOMES:
+            ledgers[keys["dataset"]] = where_it_is
+        if digest(address) != sent:  # made anew meanwhile: it is due again
+            return False
+        write_mark(layout, address, where_it_is)
     return True
