@@ -24,9 +24,9 @@ class LeaseBusy(OSError):
 
 
 @contextmanager
-def leased(address: str, seconds: float = MOST_SECONDS) -> Iterator[None]:
-    """Hold the lease of an address during a `with` block; raises LeaseBusy after so many seconds."""
-    stamp = _acquired(address, seconds)
+def leased(address: str, seconds: float | None = None) -> Iterator[None]:
+    """Hold the lease of an address during a `with` block; raises LeaseBusy after so many seconds, or MOST_SECONDS."""
+    stamp = _acquired(address, MOST_SECONDS if seconds is None else seconds)
     try:
         yield
     finally:

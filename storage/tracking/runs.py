@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.layout import Layout
-from storage.leases import MOST_SECONDS
 from storage.objects import is_remote
 from storage.tracking import mlflow_client
 from storage.tracking.addresses import without_password
@@ -78,7 +77,7 @@ class Tracker:
         """Forget the newest failure, because results are sent now."""
         self.problem, self._paused_until = None, 0.0
 
-    def turn(self, dataset: str, seconds: float = MOST_SECONDS) -> AbstractContextManager[None]:
+    def turn(self, dataset: str, seconds: float | None = None) -> AbstractContextManager[None]:
         """Wait until no other process changes the runs of a dataset; raises OSError after some seconds."""
         return turn(self.layout, self.uri, experiment_name(dataset), seconds)
 

@@ -19,8 +19,8 @@ from storage.tracking.addresses import database_of
 
 
 @contextmanager
-def turn(layout: Layout, uri: str, experiment: str, seconds: float = MOST_SECONDS) -> Iterator[None]:
-    """Wait until no other process has its turn, for at most so many seconds; raises OSError after that.
+def turn(layout: Layout, uri: str, experiment: str, seconds: float | None = None) -> Iterator[None]:
+    """Wait until no other process has its turn, for at most so many seconds, or MOST_SECONDS; raises OSError then.
 
     The lock of a SQLite database lies beside it, because processes with other state folders may use it, and its first
     writer makes its tables. The lease is used if the store is in an object store and MLflow is a server.
@@ -28,7 +28,10 @@ def turn(layout: Layout, uri: str, experiment: str, seconds: float = MOST_SECOND
     database, lease = database_of(uri), lease_of(layout, uri, experiment)
     path = Path(layout.lock(_name(uri, experiment)) if database is None else f"{database}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path, timeout=seconds), nullcontext() if lease is None else leased(lease, seconds):
+    with (
+        FileLock(path, timeout=MOST_SECONDS if seconds is None else seconds),
+        nullcontext() if lease is None else leased(lease, seconds),
+    ):
         yield
 
 
