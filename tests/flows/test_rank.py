@@ -149,7 +149,7 @@ def test_a_run_embeds_the_nodes_once_as_of_a_step(snapshots: str, monkeypatch: p
     models = tuple(train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
     newest = open_snapshots(snapshots).num_steps
     embedded: list[int] = []
-    for module in ("dyformer.training.stored_weights", "flows.tasks.predict"):
+    for module in ("dyformer.training.stored_weights", "dyformer.training.stages"):
         monkeypatch.setattr(
             f"{module}.embed",
             lambda graph, *given, **how: (embedded.append(graph.until), embed(graph, *given, **how))[1],
