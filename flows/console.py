@@ -119,7 +119,7 @@ def print_report(
 def tracking_line(tracking: dict[str, Any]) -> str:
     """Name the run in MLflow, and the version of its model, or say why MLflow has none yet."""
     if tracking["problem"]:
-        return f"tracked: not yet; sent at the next run, because MLflow failed: {tracking['problem']}"
+        return f"tracked: not in MLflow: {tracking['problem']}; `dyformer track` sends what it lacks"
     model = f", registered model version {tracking['model_version']}" if tracking["model_version"] else ""
     return f"tracked: run {tracking['run']}{model}"
 

@@ -1,7 +1,7 @@
 """METHODS: every method that a benchmark compares, with its hyper-parameters, under its title in the table."""
 
 import inspect
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -139,20 +139,18 @@ class TrainingStage:
 
 @dataclass(frozen=True, kw_only=True)
 class NeedsTorch:
-    """Stands for a method that trains by torch, where torch is not installed."""
-
-    title: str
+    """Stands for each method that trains by torch, where torch is not installed."""
 
     def fit(self, graph: PreparedGraph, *, seed: int) -> Embed:
         """Raise MissingExtra."""
         need("torch")
-        raise AssertionError(f"{self.title} stands in METHODS where torch is installed")
+        raise AssertionError("it stands in METHODS only where torch is not installed")
 
 
 def _trained_baselines() -> dict[str, Embedder]:
+    """Give the baselines that train by torch, by title."""
     if not is_installed("torch"):
-        titles = ("node2vec", "GraphSAGE", "DynGEM", "DynAERNN", "DySAT", "EvolveGCN-O", "EvolveGCN-H")
-        return {title: NeedsTorch(title=title) for title in titles}
+        return defaultdict(NeedsTorch)
     from dyformer.baselines.dynaernn import DynAERNN
     from dyformer.baselines.dyngem import DynGEM
     from dyformer.baselines.dysat import DySAT

@@ -27,7 +27,7 @@ from flows.tasks.evaluation.promote import champion_contender
 from flows.tasks.ingest import undo_ingest
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_forecasts, write_vectors
-from flows.tasks.publishing.champions import rollback
+from flows.tasks.publishing.champions import rollback, send_rollback
 from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page, verdict_of
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
@@ -41,6 +41,7 @@ from storage.published import ledger, publications
 from storage.queries import query
 from storage.retention import removable
 from storage.tracking.marks import due
+from storage.tracking.runs import open_tracker
 from storage.verification import faults
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -214,6 +215,8 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     version = tracking_of(address)["model_version"]
     client, _ = ledger_runs(layout)
     assert str(client.get_model_version_by_alias("dyformer-mylog", "champion").version) == version
+    check_newer_keeps_alias(layout, address)
+    client.set_registered_model_alias("dyformer-mylog", "champion", version)
     mlflow.set_tracking_uri(layout.tracking_uri)
     served = mlflow.pyfunc.load_model("models:/dyformer-mylog@champion")
     forecasts = read_table(summary["addresses"]["forecasts"], "forecasts").head(20)
@@ -222,6 +225,18 @@ def check_rollback(layout: Layout, summary: dict[str, Any]) -> None:
     table = read_table(placed, "vectors")
     given = served.predict(pd.DataFrame({"node": table["id"].to_list()}))["vector"]
     np.testing.assert_array_equal(np.stack(given.to_list()), np.array(table["vector"].to_list(), dtype=np.float32))
+
+
+def check_newer_keeps_alias(layout: Layout, rollback: str) -> None:
+    """A rollback that is sent after the restored champion published again leaves the alias alone."""
+    client, (record, stamp) = open_tracker(layout).client(), read_champion(layout, "mylog")
+    assert record is not None
+    newer = {**record, "published": {**record["published"], "forecasts": "7_forecasts/newer"}}
+    assert replace_champion(layout, "mylog", newer, stamp)
+    client.delete_registered_model_alias("dyformer-mylog", "champion")
+    send_rollback(open_tracker(layout), rollback)
+    assert "champion" not in client.get_registered_model("dyformer-mylog").aliases
+    assert replace_champion(layout, "mylog", record, read_champion(layout, "mylog")[1])
 
 
 def rotated_vectors(summary: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ from storage.events.versions import TableDamaged
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
 from storage.queries import query
+from storage.tracking.marks import due, mark
 from storage.verification import faults, repaired
 
 
@@ -256,6 +257,17 @@ def test_an_artifact_without_a_manifest_is_damage_once_its_writer_must_have_ende
         query(layout, "select * from snapshots_edges")
     repaired(layout, "uci", fault)
     assert not files.find(address)
+
+
+def test_a_replaced_artifact_leaves_no_mark_that_mlflow_has_it(layout: Layout):
+    address = layout.artifact("study", "log", version=1, until=3, settings="0" * 12)
+    lineage = Lineage(kind="study", dataset="log", table_version=1, until=3)
+    write_artifact(address, {"note.txt": b"1"}, lineage)
+    mark(layout, address, {"run": "a"})
+    write_artifact(address, {"note.txt": b"1"}, lineage)  # the same one stays, with its mark
+    assert due(layout) == []
+    write_artifact(address, {"note.txt": b"2"}, Lineage(**{**vars(lineage), "code_version": "99"}))
+    assert due(layout) == [address]
 
 
 def test_old_files_of_a_replaced_artifact_are_removed_after_a_day(layout: Layout, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 from storage.layout import Layout
 from storage.tracking import live_curves
 from storage.tracking.live_curves import LiveCurves
-from storage.tracking.mlflow_client import RUN_KEY, Point, connect, send_points
+from storage.tracking.mlflow_client import RUN_KEY, Point, connect, runs_of_key, send_points
 from storage.tracking.runs import TrackedRun, TrackedTwice, Tracker, open_tracker
 
 TAGS = {"seed": 0, "method": "DyFormer"}
@@ -213,6 +214,33 @@ def curves_of(tracker: Tracker, dataset: str) -> LiveCurves:
         return tracker.start_run(dataset=dataset, name="training", key=dataset)
 
     return LiveCurves(tracker=tracker, dataset=dataset, start=start, _next_flush=0.0)
+
+
+@pytest.mark.usefixtures("every_epoch")
+def test_a_training_waits_a_moment_for_a_process_that_sends_and_sends_its_curve_later(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_curves, "SECONDS_TO_WAIT", 0.2)
+    curves, held, ended = curves_of(tracker, "waiting"), threading.Event(), threading.Event()
+
+    def sending() -> None:
+        with tracker.turn("waiting"):
+            held.set()
+            ended.wait(60)
+
+    other = threading.Thread(target=sending)
+    other.start()
+    held.wait(60)
+    started = time.monotonic()
+    curves.add({"loss": 1.0}, 1)
+    assert time.monotonic() - started < 10  # far less than MOST_SECONDS
+    assert not tracker.is_paused
+    ended.set()
+    other.join()
+    curves.add({"loss": 0.5}, 2)
+    [run] = runs_of_key(tracker.client(), "dyformer-waiting", "waiting")
+    points = tracker.client().get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.value) for point in points] == [(1, 1.0), (2, 0.5)]
 
 
 @pytest.mark.usefixtures("every_epoch")

@@ -9,7 +9,7 @@ from dyformer.extras import is_installed, missing
 from storage.artifacts.artifact import ArtifactMissing, digest
 from storage.checksums import Damaged
 from storage.layout import Layout
-from storage.leases import MOST_SECONDS
+from storage.leases import MOST_SECONDS, LeaseBusy
 from storage.locks import in_use
 from storage.published import OUTCOMES
 from storage.tracking.marks import due, has_mark, is_removed, marked
@@ -44,7 +44,7 @@ def project(layout: Layout, *, again: bool = False) -> Projected:
         name = layout.relative(address)
         try:
             done.sent.extend([name] if _is_sent(tracker, address, ledgers, again=again) else [])
-        except Timeout:
+        except (Timeout, LeaseBusy):
             done.problems.append(
                 f"{name}: other processes work on its dataset or its runs: it is sent at the next look"
             )

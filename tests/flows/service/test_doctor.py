@@ -187,6 +187,17 @@ def test_a_storage_that_cannot_be_read_is_wrong(
     assert "may not be read" in found["storage"]["detail"]
 
 
+def test_results_that_cannot_be_listed_are_a_finding_and_end_no_other_check(
+    look: Callable[[], tuple[int, Found]], no_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.service.doctor.due", Mock(side_effect=PermissionError("may not be listed")))
+    code, found = look()
+    assert code == 1
+    assert "tracking" in wrong(found)
+    assert "may not be listed" in found["tracking"]["detail"]
+    assert {"GPU", "MLflow"} <= set(found)
+
+
 def test_a_run_that_is_late_is_wrong(client: SyncPrefectClient) -> None:
     deploy(read_deployments(file_of_deployments()))
     deployment = client.read_deployment_by_name("retrain/any")
