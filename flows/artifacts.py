@@ -10,7 +10,7 @@ from prefect.context import FlowRunContext
 
 from dyformer.experiments.printed import PrintedTable, markdown_rows
 from dyformer.experiments.tables import run_tables
-from flows.console import drift_line
+from flows.console import drift_line, print_frame
 from flows.tasks.drift import read_drift
 from flows.tasks.report import read_report, verdict_of
 from storage.tracking.pages import run_page
@@ -22,6 +22,12 @@ def show_tables(dataset: str, tables: Mapping[str, PrintedTable]) -> None:
         for kind, table in tables.items():
             text = "\n\n".join([table.title, *table.sentences])
             create_table_artifact(table=table.frame.to_dicts(), key=_key(kind, dataset), description=text)
+
+
+def show_first(dataset: str, title: str, rows: pl.DataFrame) -> None:
+    """Show the first forecasts of a dataset, on the terminal as well, before the long training."""
+    print_frame(rows, f"{dataset}: {title}")
+    show_page("first-forecasts", dataset, "\n".join([f"## {title}", "", *markdown_rows(rows.cast(pl.String))]))
 
 
 def show_report(report: str) -> None:

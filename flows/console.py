@@ -235,21 +235,26 @@ def tracked(
 
 
 @contextmanager
-def ongoing(title: str) -> Iterator[None]:
-    """Print that work without parts to count goes on: a spinner on a terminal, elsewhere an occasional line."""
+def ongoing(title: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """Print that work goes on, a spinner or a bar on a terminal, elsewhere an occasional line.
+
+    With the number of its parts, it has the time left, from the parts of which the caller said that they are done.
+    """
+    total = None if total == 1 else total  # its time left is not known before it has ended
     if QUIET in os.environ:
-        yield
+        yield lambda: None
         return
     if sys.stderr.isatty():
-        with _terminal().status(title):
-            yield
+        with _spinner_or_bar(title, total) as advance:
+            yield advance
         return
+    times = [time.monotonic()]
     ended = threading.Event()
     # In the caller's context, where Prefect takes what is printed for the log of the run.
-    thread = threading.Thread(target=copy_context().run, args=(_seconds_so_far, title, ended), daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(_print_lines, title, total, times, ended), daemon=True)
     thread.start()
     try:
-        yield
+        yield lambda: times.append(time.monotonic())
     finally:
         ended.set()
         thread.join()
@@ -313,7 +318,30 @@ def _with_lines(
             printed = now
 
 
-def _seconds_so_far(title: str, ended: threading.Event) -> None:
-    started = time.monotonic()
+@contextmanager
+def _spinner_or_bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
+    if total is None:
+        with _terminal().status(title):
+            yield lambda: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=_terminal(), transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _print_lines(title: str, total: int | None, times: list[float], ended: threading.Event) -> None:
+    """Print a line now and then until the end; `times` has the start, and the end of each part so far."""
     while not ended.wait(SECONDS_BETWEEN_LINES):
-        print(f"{title}: {time.monotonic() - started:.0f} s so far", flush=True)
+        print(f"{title}: {_so_far(total, list(times), time.monotonic())}", flush=True)
+
+
+def _so_far(total: int | None, times: list[float], now: float) -> str:
+    started, newest, num_done = times[0], times[-1], len(times) - 1
+    if total is None:
+        return f"{now - started:.0f} s so far"
+    if num_done == 0:
+        return f"0 of {total}, {now - started:.0f} s so far"
+    left = (newest - started) / num_done * (total - num_done) - (now - newest)
+    return f"{num_done} of {total}, {now - started:.0f} s, about {max(left, 0):.0f} s left"

@@ -16,7 +16,7 @@ from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
-from flows.artifacts import show_report, show_tables
+from flows.artifacts import show_first, show_report, show_tables
 from flows.service.managed import managed
 from flows.service.outages import stored_task
 from flows.stages import (
@@ -39,6 +39,7 @@ from flows.tasks.evaluation.backtest import backtest_published, check_forecast
 from flows.tasks.evaluation.evaluate import Group, Posed, units_of
 from flows.tasks.evaluation.promote import promote_if_better, unranked
 from flows.tasks.finished import finished_report
+from flows.tasks.first_forecasts import first_rows, write_first_forecasts
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.report import run_metrics, write_report
@@ -54,6 +55,7 @@ pause_task = stored_task(name="choose pause")(pause_of)
 complete_task = stored_task(name="make snapshots", task_run_name="snapshots of {dataset}")(complete_snapshots)
 drift_task = stored_task(name="measure drift")(write_drift)
 alarm_task = stored_task(name="send alarm")(send_alarm)
+first_task = stored_task(name="first forecasts")(write_first_forecasts)
 promote_task = stored_task(name="promote if better")(promote_if_better)
 published_task = stored_task(name="backtest published")(backtest_published)
 outcomes_task = stored_task(name="compare published")(write_outcomes)
@@ -142,8 +144,12 @@ def _challenged(
 
     In a pause the champion is compared with the baselines alone.
     """
+    check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
+    with _timed(seconds, "first forecasts"):
+        first = first_task(snapshots, seed)
+        if first is not None:
+            show_first(open_snapshots(snapshots).dataset, *first_rows(first))
     with _timed(seconds, "train"):
-        check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
         if pause is not None:
             contender, reason = pause.champion, pause.reason
         else:
@@ -226,7 +232,7 @@ def _published(
             else f"the vectors are those of the newest training, because {pause.reason}"
         )
     vectors = vectors_task(snapshots, model, seed=seed)
-    forecasts = forecasts_task(snapshots, published, vectors, seed=seed)
+    forecasts = forecasts_task(snapshots, published, vectors if published.models else None, seed=seed)
     publish_task(snapshots, published, forecasts, vectors)
     return {"model": model, "vectors": vectors, "forecasts": forecasts}, published_task(snapshots, published, seed)
 

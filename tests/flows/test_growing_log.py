@@ -77,7 +77,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     for name, task in vars(retraining).copy().items():
         if name.endswith("_task") and hasattr(task, "fn"):
             monkeypatch.setattr(retraining, name, task.fn)
-    for name in ("show_report", "show_tables"):
+    for name in ("show_first", "show_report", "show_tables"):
         monkeypatch.setattr(retraining, name, lambda *given: None)
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: _touch(file))
     every = dict(METHODS)
@@ -171,6 +171,35 @@ def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
     points = client.get_metric_history(run.info.run_id, "ledger/precision_at_10")
     assert [point.step for point in points] == [5, 6]
     check_rollback(layout, read_report(second)[1])
+
+
+def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_only_if_they_earn_it(
+    drop: Callable[..., Any], trainings: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    printed: list[pd.DataFrame] = []
+    layout = Layout.from_environment()
+
+    def show(dataset: str, title: str, rows: Any) -> None:
+        assert trainings == []
+        assert publications(layout, dataset).is_empty()
+        assert (dataset, "not published" in title) == ("mylog", True)
+        printed.append(rows)
+
+    monkeypatch.setattr(retraining, "show_first", show)
+    summary = read_report(drop(*[row for number in range(4) for row in day(number)], at(4, 0)))[1]
+    [rows] = printed
+    assert trainings == [2, 3]
+    without = Contender(title="Forecaster without vectors")
+    first = write_forecasts(summary["addresses"]["snapshots"], without)  # stored already
+    table = read_table(first, "forecasts")
+    assert lineage_of(first).until == 4
+    assert rows["probability"].to_list() == table["probability"].sort(descending=True)[:10].to_list()
+    champion = summary["promotion"]["champion"]["title"]
+    assert (summary["addresses"]["forecasts"] == first) == (champion == without.title)
+    published = query(layout, "select distinct method from latest_forecasts")
+    assert published["method"].to_list() == [champion]
+    drop(*day(4), at(5, 0))  # with a champion, whose forecasts are published already
+    assert len(printed) == 1
 
 
 def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(drop: Callable[..., Any], trainings: list[int]):

@@ -1,5 +1,6 @@
 """Work that takes minutes prints that it goes on."""
 
+import re
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ from own_log import own_log
 from posed import evaluate_methods, rank_methods, write_queries
 from rich.console import Console
 
+import flows.console
 from dyformer.experiments.settings import Experiment
 from flows.console import ongoing, tracked
 from flows.tasks.ingest import ingest_log
@@ -49,6 +51,26 @@ def _fails_after(seconds: float) -> float:
         return 1 / 0
 
 
+def test_a_stage_of_several_parts_prints_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("flows.console.SECONDS_BETWEEN_LINES", 0.02)
+    assert flows.console._so_far(18, [0.0], 7.0) == "0 of 18, 7 s so far"
+    # Two parts took 8 s, so 16 others take 64 s, of which the third part has taken 3 s already.
+    assert flows.console._so_far(18, [0.0, 2.0, 8.0], 11.0) == "2 of 18, 11 s, about 61 s left"
+    with ongoing("rank mylog step 5", 3) as done:
+        time.sleep(0.1)
+        done()
+        time.sleep(0.1)
+    printed = capsys.readouterr().out
+    assert "rank mylog step 5: 0 of 3, 0 s so far" in printed
+    assert re.search("rank mylog step 5: 1 of 3, 0 s, about 0 s left", printed)
+    with ongoing("rank mylog step 5", 1) as done:
+        time.sleep(0.1)
+        done()
+    assert "rank mylog step 5: 0 s so far" in capsys.readouterr().out
+
+
 def test_a_terminal_shows_the_title(monkeypatch: pytest.MonkeyPatch):
     written = StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -56,6 +78,12 @@ def test_a_terminal_shows_the_title(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flows.console._terminal", lambda: console)
     with ongoing("rank mylog step 5"):
         assert list(tracked(range(2), "finetune mylog")) == [0, 1]  # a method that trains has a bar of its own
+    with ongoing("evaluate mylog", 2) as done:
+        assert list(tracked(range(2), "finetune mylog")) == [0, 1]
+        done()
+        time.sleep(0.2)
+    assert "evaluate mylog" in written.getvalue()
+    assert "50%" in written.getvalue()
     assert "rank mylog step 5" in written.getvalue()
     assert "finetune mylog" in written.getvalue()
 

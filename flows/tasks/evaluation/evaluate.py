@@ -1,6 +1,7 @@
 """A protocol, methods and units of a log -> what is drawn, scored and measured, each stored once."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -108,8 +109,8 @@ def evaluate(posed: Posed, group: Group) -> str:
             settings=protocol.chosen,
             candidates_of=candidate_pairs,
         )
-        with ongoing(f"evaluate {opened.dataset} {posed} ({protocol.name})"):
-            return evaluated(protocol, job, methods, own_errors)
+        with ongoing(f"evaluate {opened.dataset} {posed} ({protocol.name})", len(methods)) as done:
+            return evaluated(protocol, job, methods, partial(_counted, done))
 
     return made(
         opened,
@@ -120,6 +121,14 @@ def evaluate(posed: Posed, group: Group) -> str:
         code=code_behind(protocol, methods.values()),
         inputs=(*inputs, *group.models),
     )
+
+
+@contextmanager
+def _counted(done: Callable[[], None], title: str, method: Any) -> Iterator[None]:
+    """Name the user's own method in its errors, and say when it has been evaluated."""
+    with own_errors(title, method):
+        yield
+    done()
 
 
 def code_behind(protocol: Protocol, methods: Iterable[object]) -> tuple[str, ...]:
