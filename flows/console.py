@@ -139,7 +139,7 @@ def promotion_line(outcome: dict[str, Any]) -> str:
         first, second = outcome["compared"]
         line += (
             f"; {METRIC_TITLES[outcome['metric']]} of {first} less that of {second}: {mean:+.4f}, "
-            f"{100 * outcome['level']:.6g} % interval {low:+.4f} to {high:+.4f}, {outcome['num_queries']:,} queries"
+            f"{100 * outcome['level']:.4g} % interval {low:+.4f} to {high:+.4f}, {outcome['num_queries']:,} queries"
         )
     return f"{line}; {outcome['note']}" if outcome.get("note") else line
 
@@ -203,10 +203,10 @@ def _mlflow_commands(tracking: dict[str, Any], program: str) -> list[str]:
 
 
 def _keys(address: str) -> str:
-    """Return the condition that selects one artifact's rows in a view, from the `key=value` parts of its address."""
+    """Return the condition that selects the rows of an artifact in a view, from its address, without its hash."""
     keys = "".join(address.rpartition("dataset=")[1:])  # a "=" in the folder of the store is no key
     pairs = [part.partition("=") for part in keys.split("/")]
-    return " and ".join(f"{key} = '{value}'" for key, _, value in pairs)
+    return " and ".join(f"{key} = '{value}'" for key, _, value in pairs if key != "settings")
 
 
 def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:

@@ -29,6 +29,9 @@ FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 3.0
 MOST_RETRIES = 1000  # the seconds are the limit
 PAGE_ENTRIES = 1000  # of a listing, in every response but the last
 NO_NAME = "no-object-has-this-name"
+METADATA_SERVER = "http://169.254."  # of cloud machines, which have a role instead of keys
+NO_KEYS = "no credentials found: none in the environment, in the profile, or as a role of this machine"
+KEYS_ADVICE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 ADVICE = "check AWS_ENDPOINT_URL, AWS_REGION and the access keys"
 Entry = TypeVar("Entry")
 Result = TypeVar("Result")
@@ -58,7 +61,11 @@ class StoreUnreachable(OSError):
     """An object store refuses a request, or sends no response that can be understood."""
 
     def __init__(self, address: str, reason: str):
-        super().__init__(f"{address} cannot be reached ({reason}); {ADVICE}")
+        if METADATA_SERVER in reason:  # the last place where the client looks for keys
+            reason, advice = NO_KEYS, KEYS_ADVICE
+        else:
+            advice = ADVICE
+        super().__init__(f"{address} cannot be reached ({reason}); {advice}")
 
 
 class ObjectStream(io.RawIOBase):

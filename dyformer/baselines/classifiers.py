@@ -5,18 +5,15 @@ P pairs
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
+from scipy.special import expit
 
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.decoder import fit_decoder, score, strength_scores
+from dyformer.scoring.heads import TreesHead, fit_trees
 from dyformer.scoring.labelled_tables import LabelledTable, labelled_tables, pair_features, stacked
 from dyformer.scoring.metrics import auc
-
-if TYPE_CHECKING:
-    from sklearn.ensemble import HistGradientBoostingClassifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +55,7 @@ class BoostedTrees:
         """
         train, validation, older = labelled_tables(labelled)
         choices = [
-            (auc(validation.positive_P, trees.predict_proba(validation.inputs_PF)[:, 1]), index, max_leaves)
+            (auc(validation.positive_P, trees.logits(validation.inputs_PF)), index, max_leaves)
             for index, table in enumerate(_with_and_without(train, older))
             for max_leaves in self.max_leaves
             for trees in [self._fitted(table, max_leaves)]
@@ -66,22 +63,13 @@ class BoostedTrees:
         _, index, max_leaves = max(choices, key=lambda choice: choice[0])
         trees = self._fitted(_with_and_without(stacked(train, validation), older)[index], max_leaves)
         features = pair_features(graph)
-        return lambda source_P, target_P: trees.predict_proba(features.table(source_P, target_P))[:, 1]
+        return lambda source_P, target_P: expit(trees.logits(features.table(source_P, target_P)))
 
-    def _fitted(self, table: LabelledTable, max_leaves: int) -> "HistGradientBoostingClassifier":
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
-        trees = HistGradientBoostingClassifier(
-            max_iter=self.num_rounds,
-            max_leaf_nodes=max_leaves,
-            # With 20 pairs in a leaf, scikit-learn's default, trees of 40 pairs cannot split and give a constant.
-            min_samples_leaf=min(20, max(1, len(table.positive_P) // 20)),
-            early_stopping=False,  # pyright: ignore[reportArgumentType]  # scikit-learn takes a bool too
-            random_state=0,
-        )
-        # Weights make scikit-learn's binning several times as slow; equal ones change no tree.
-        weight_P = table.weight_P if np.ptp(table.weight_P) else None
-        return trees.fit(table.inputs_PF, table.positive_P, sample_weight=weight_P)
+    def _fitted(self, table: LabelledTable, max_leaves: int) -> TreesHead:
+        # With 20 pairs in a leaf, the usual number, trees of 40 pairs cannot split and give a constant.
+        min_in_leaf = min(20, max(1, len(table.positive_P) // 20))
+        settings = {"learning_rate": 0.1, "num_leaves": max_leaves, "min_data_in_leaf": min_in_leaf}
+        return fit_trees(table, settings, self.num_rounds)
 
 
 def _with_and_without(own: LabelledTable, older: LabelledTable | None) -> list[LabelledTable]:

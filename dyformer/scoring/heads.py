@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HeadKind = Literal["linear", "trees", "ranking"]
 
 NUM_ROUNDS = 300
+ONE_THREAD = {"num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1}
 TREES = {
     "learning_rate": 0.03,
     "num_leaves": 16,
@@ -29,10 +30,7 @@ TREES = {
     "bagging_fraction": 0.7,
     "bagging_freq": 1,
     "lambda_l2": 1.0,
-    "num_threads": 1,
-    "deterministic": True,
-    "force_row_wise": True,
-    "verbosity": -1,
+    **ONE_THREAD,
 }
 """Settings of LightGBM: few inputs a tree and small steps, because many inputs are alike and the pairs are few."""
 
@@ -137,6 +135,15 @@ def _trees(kind: HeadKind, table: LabelledTable, rows: "lightgbm.Dataset", seed:
 
     booster = lightgbm.train({**TREES, **OBJECTIVES[kind], **_leaf(table, seed)}, rows, NUM_ROUNDS)
     return TreesHead(text=booster.model_to_string())
+
+
+def fit_trees(table: LabelledTable, settings: Mapping[str, Any], num_rounds: int) -> TreesHead:
+    """Fit boosted trees with the logistic loss and the given settings of LightGBM; repeated, the bytes are the same."""
+    import lightgbm
+
+    own = {**OBJECTIVES["trees"], **ONE_THREAD, **settings}
+    data = lightgbm.Dataset(table.inputs_PF, label=table.positive_P, weight=table.weight_P, params=own)
+    return TreesHead(text=lightgbm.train(own, data, num_rounds).model_to_string())
 
 
 def _leaf(table: LabelledTable, seed: int) -> dict[str, int]:

@@ -1,12 +1,11 @@
-"""The classifiers on pair features, against scikit-learn's own on the same rows."""
+"""The classifiers on pair features, against those of scikit-learn and of LightGBM's own interface on the same rows."""
 
 import itertools
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier
+from lightgbm import LGBMClassifier
 from sklearn.linear_model import LogisticRegression as SklearnRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
@@ -54,13 +53,15 @@ def regression_scores(rows: Rows, test_PF: np.ndarray, strength: float) -> np.nd
 
 
 def tree_scores(rows: Rows, test_PF: np.ndarray, max_leaves: float) -> np.ndarray:
-    settings: dict[str, Any] = {"max_iter": 80, "early_stopping": False, "random_state": 0}
-    settings |= {"max_leaf_nodes": max_leaves, "min_samples_leaf": min(20, len(rows[1]) // 20)}
-    return HistGradientBoostingClassifier(**settings).fit(*rows[:2], sample_weight=rows[2]).predict_proba(test_PF)[:, 1]
+    smallest = min(20, len(rows[1]) // 20)
+    trees = LGBMClassifier(
+        n_estimators=80, num_leaves=int(max_leaves), min_child_samples=smallest, n_jobs=1, verbosity=-1
+    )
+    return np.asarray(trees.fit(*rows[:2], sample_weight=rows[2]).predict_proba(test_PF))[:, 1]
 
 
 @pytest.mark.parametrize("sign", [1, -1])  # with -1 the older step's labels mislead, so that it must be left out
-def test_the_choice_on_half_of_the_newest_pairs_and_the_fit_on_all_of_them_are_those_of_scikit_learn(sign: int):
+def test_the_choice_on_half_of_the_newest_pairs_and_the_fit_on_all_of_them_are_those_of_the_libraries(sign: int):
     histories = [random_graph(np.random.default_rng(1), num_nodes=30, num_steps=n, num_edges=40) for n in (3, 2)]
     newest = learnable(histories[0], 1.0, seed=4, num_pairs=60)
     older = learnable(histories[1], 0.5, seed=14, num_pairs=400, sign=sign)

@@ -390,3 +390,11 @@ def test_objects_are_read_at_the_same_time_and_given_in_their_order() -> None:
     addresses = [f"s3://bucket/{name}" for name in "cab"]
     assert files.read_each(read, addresses) == addresses
     assert files.read_each(str.upper, ["/b", "/a"]) == ["/B", "/A"]
+
+
+def test_a_machine_without_keys_gets_advice_on_keys():
+    reason = "Error performing PUT http://169.254.169.254/latest/api/token in 2ms - Server returned 403"
+    with pytest.raises(
+        StoreUnreachable, match=r"x cannot be reached \(no credentials found: .*; set AWS_ACCESS_KEY_ID"
+    ):
+        raise StoreUnreachable("s3://bucket/x", reason)
