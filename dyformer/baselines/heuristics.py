@@ -70,6 +70,26 @@ class NeighbourPaths:
         return lambda source_P, target_P: path_scores(features, source_P, target_P)[index]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecentPaths:
+    """Score a pair by its paths times sqrt((1 + r_i)(1 + r_j)), r the degree of an end in the newest snapshot.
+
+    For one source this orders new partners by their paths to it times the square root of their recent degree.
+    """
+
+    kind: PathKind
+
+    def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
+        """Read the history; labels have no effect."""
+        features, index = pair_features(graph), get_args(PathKind).index(self.kind)
+        root_N = np.sqrt(1 + features.last_degree_N)
+
+        def score_pairs(source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
+            return path_scores(features, source_P, target_P)[index] * root_N[source_P] * root_N[target_P]
+
+        return score_pairs
+
+
 def _edge_value(edges: UnionEdges, memory: Memory) -> NDArray[np.generic]:
     if memory == "decayed":
         return edges.decayed_E

@@ -13,6 +13,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("Preferential attachment", "Preferential attachment (last)", "Popularity (decayed)"),
     # the neighbourhood of a pair
     ("Common neighbours", "Adamic-Adar", "Adamic-Adar x recent activity", "L3", "Shortest path"),
+    ("Adamic-Adar x root of recent degree", "L3 x root of recent degree"),
     # an iteration over the whole graph
     ("Personalized PageRank",),
     # a fit on fourteen features of pairs

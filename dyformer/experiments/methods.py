@@ -10,7 +10,7 @@ from dyformer.baselines.activity import Activity, ActivityRegression
 from dyformer.baselines.classifiers import BoostedTrees, LogisticRegression
 from dyformer.baselines.event_heuristics import LastPartner, PairMemory, PairRecency, Popularity
 from dyformer.baselines.event_mixture import EventMixture
-from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment
+from dyformer.baselines.heuristics import EdgeBank, NeighbourPaths, PreferentialAttachment, RecentPaths
 from dyformer.baselines.proximity import PersonalizedPageRank, ShortestPath
 from dyformer.baselines.recency import ActiveAdamicAdar, ContactRecency
 from dyformer.embedder import EPOCHS, Embed, Embedder, NodeScorer, Ranker, Scorer
@@ -183,6 +183,8 @@ METHODS: dict[str, Method] = {
     "L3": NeighbourPaths(kind="l3"),
     "Contact recency": ContactRecency(),
     "Adamic-Adar x recent activity": ActiveAdamicAdar(),
+    "Adamic-Adar x root of recent degree": RecentPaths(kind="adamic_adar"),
+    "L3 x root of recent degree": RecentPaths(kind="l3"),
     "Personalized PageRank": PersonalizedPageRank(),
     "Shortest path": ShortestPath(),
     "Logistic regression on pair features": LogisticRegression(),

@@ -12,6 +12,7 @@ from dyformer.baselines.heuristics import (
     NeighbourPaths,
     PathKind,
     PreferentialAttachment,
+    RecentPaths,
 )
 from dyformer.embedder import Scorer
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
@@ -25,6 +26,7 @@ FORMULAS: list[Scorer] = [
     *(EdgeBank(memory=memory) for memory in get_args(Memory)),
     *(PreferentialAttachment(memory=memory) for memory in get_args(Memory)),
     *(NeighbourPaths(kind=kind) for kind in get_args(PathKind)),
+    *(RecentPaths(kind=kind) for kind in get_args(PathKind)),
 ]
 
 
@@ -49,6 +51,8 @@ def scores(method: Scorer, history: DynamicGraph, source_P: np.ndarray, target_P
         (NeighbourPaths(kind="common_neighbors"), (1, 3), 1),
         (NeighbourPaths(kind="adamic_adar"), (1, 3), 1 / np.log(2)),
         (NeighbourPaths(kind="l3"), (0, 3), 1 / np.sqrt(1 * 2 * 2 * 2 * 2 * 2)),
+        (RecentPaths(kind="adamic_adar"), (1, 3), np.sqrt((1 + 1) * (1 + 1)) / np.log(2)),
+        (RecentPaths(kind="adamic_adar"), (2, 4), np.sqrt((1 + 1) * (1 + 0)) / np.log(2)),
     ],
 )
 def test_score_by_hand(method: Scorer, pair: tuple[int, int], expected: float):

@@ -5,13 +5,16 @@ import polars as pl
 import pytest
 from ranked_logs import growing_log
 
-from dyformer.evaluation.forecasts.best_partners import PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.evaluation.forecasts.forecast_rows import (
     BACKTEST_SCHEMA,
+    BEST_NEW,
     EDGES,
-    backtest,
+    NEW_PARTNERS_SCHEMA,
+    backtests,
     forecast_metrics,
+    new_partner_metrics,
     reliability,
 )
 from dyformer.evaluation.rows import METRICS_SCHEMA
@@ -37,10 +40,35 @@ def value(rows: pl.DataFrame, metric: str, *, part: str = "all", step: str = "ma
 
 
 @pytest.fixture(scope="module")
-def made() -> pl.DataFrame:
+def both() -> dict[str, pl.DataFrame]:
     past = prepare_graph(GRAPH, until=STEP - 1, config=GraphConfig())
     forecast = fit_forecast("Contact recency", METHODS["Contact recency"], past, seed=3)
-    return backtest("Contact recency", forecast, prefix(GRAPH, STEP), seed=3)
+    return backtests("Contact recency", forecast, prefix(GRAPH, STEP), seed=3)
+
+
+@pytest.fixture(scope="module")
+def made(both: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    return both["backtest"]
+
+
+def test_the_best_new_partners_are_those_of_the_published_table_of_new_links(both: dict[str, pl.DataFrame]):
+    past = prepare_graph(prefix(GRAPH, STEP - 1), until=STEP - 1, config=GraphConfig())
+    published = fit_forecast("Contact recency", METHODS["Contact recency"], past, seed=3).top(10, links="new")
+    new = both["new_partners"]
+    assert new.schema == NEW_PARTNERS_SCHEMA
+    columns = ["node", "partner", "probability", "linked_before"]
+    assert new.select(columns).equals(published.select(columns))
+    assert not new["linked_before"].any()
+    links = set(zip(*(end.tolist() for end in step_pairs(GRAPH, STEP)), strict=True))
+    assert new["came"].to_list() == [pair in links for pair in new.select("node", "partner").iter_rows()]
+    assert new["came"].any()
+
+
+def test_the_busiest_nodes_have_a_family_of_their_own():
+    new = table("A", [0.5, 0.4, 0.1, 0.1], [True, False, False, True])
+    rows = new_partner_metrics(new.with_columns(is_busiest=pl.Series([True, False, False, False])), "log")
+    precision = rows.filter(metric="precision_at_10", step="macro").select("family", "slice", "value", "num_pairs")
+    assert precision.rows() == [(PUBLISHED, BEST_NEW, 0.5, 4), (BUSIEST, BEST_NEW, 1.0, 1)]
 
 
 def test_a_backtest_has_the_published_pairs_and_whether_they_came(made: pl.DataFrame):

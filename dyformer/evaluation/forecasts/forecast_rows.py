@@ -3,7 +3,7 @@
 P pairs: each node's ten best partners; a pair that is linked in the forecast step came    B resamples    K bins
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resamples
 from dyformer.evaluation.first_stage import linked_in, ordered
-from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS, PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import BUSIEST, NUM_PARTNERS, PUBLISHED, evaluated_nodes
 from dyformer.evaluation.forecasts.forecast import Forecast
 from dyformer.evaluation.rows import Cell, Measured, Run, means, metric_rows, pair_weights
 from dyformer.graphs.snapshots import DynamicGraph
@@ -20,6 +20,11 @@ from dyformer.scoring.retrieval import Retrieved
 
 CONFIDENT = 0.8
 SLICES = ("all", "new", "repeat")
+Part = tuple[str, str]  # family and slice
+PartsOf = Callable[[pl.DataFrame], Mapping[Part, NDArray[np.bool_]]]
+
+BEST_NEW = "best_new"
+"""The slice of each node's best new partners; `new` has the new ones among its best partners of all kinds."""
 EDGES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
 """Ends of the bins of a reliability diagram: most probabilities are small."""
 
@@ -35,6 +40,7 @@ BACKTEST_SCHEMA = pl.Schema(
         "came": pl.Boolean(),
     }
 )
+NEW_PARTNERS_SCHEMA = pl.Schema({**BACKTEST_SCHEMA, "is_busiest": pl.Boolean()})
 RELIABILITY_SCHEMA = pl.Schema(
     {
         "method": pl.String(),
@@ -50,17 +56,25 @@ RELIABILITY_SCHEMA = pl.Schema(
 )
 
 
-def backtest(name: str, forecast: Forecast, graph: DynamicGraph, *, seed: int) -> pl.DataFrame:
-    """Give each node's best partners of a forecast and whether they were linked, with the columns of BACKTEST_SCHEMA.
+def backtests(name: str, forecast: Forecast, graph: DynamicGraph, *, seed: int) -> dict[str, pl.DataFrame]:
+    """Give each node's best partners of a forecast, the best new ones apart, and whether they were linked.
 
-    `graph` ends with the step that was forecast.
+    `backtest` has the columns of BACKTEST_SCHEMA, `new_partners` those of NEW_PARTNERS_SCHEMA. `graph` ends with the
+    step that was forecast.
     """
-    best = forecast.top(NUM_PARTNERS)
+    best = forecast.tables(NUM_PARTNERS, ("all", "new"))
+    busiest_A = evaluated_nodes(forecast.past.history, seed=seed).busiest_A
+    is_busiest = pl.Series(np.isin(best["new"]["node"].to_numpy(), busiest_A), dtype=pl.Boolean)
+    new = _with_outcomes(best["new"], name, forecast, graph, seed).with_columns(is_busiest=is_busiest)
+    return {"backtest": _with_outcomes(best["all"], name, forecast, graph, seed), "new_partners": new}
+
+
+def _with_outcomes(best: pl.DataFrame, name: str, forecast: Forecast, graph: DynamicGraph, seed: int) -> pl.DataFrame:
     pairs = Retrieved(*(best[column].to_numpy() for column in ("node", "partner", "linked_before")))
     came_P = linked_in(graph, graph.num_steps, *ordered(forecast.past.history, pairs))
     about = {"method": name, "seed": seed, "step": graph.num_steps}
     literals = [pl.lit(value, BACKTEST_SCHEMA[key]).alias(key) for key, value in about.items()]
-    return best.with_columns(*literals, came=pl.Series(came_P)).select(BACKTEST_SCHEMA.names())
+    return best.with_columns(*literals, came=pl.Series(came_P, dtype=pl.Boolean)).select(BACKTEST_SCHEMA.names())
 
 
 def forecast_metrics(backtests: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
@@ -72,14 +86,25 @@ def forecast_metrics(backtests: pl.DataFrame, dataset: str, *, baselines: Collec
     came of the pairs with a probability of CONFIDENT and more. Only the precision is compared with the best of
     `baselines`.
     """
+    return _metrics(backtests, dataset, baselines, _kinds_of_links)
+
+
+def new_partner_metrics(partners: pl.DataFrame, dataset: str, *, baselines: Collection[str] = ()) -> pl.DataFrame:
+    """Give the metrics of `forecast_metrics` of each node's best new partners, with the slice BEST_NEW.
+
+    The family BUSIEST has those of the nodes with the most past partners alone.
+    """
+    return _metrics(partners, dataset, baselines, _all_and_busiest)
+
+
+def _metrics(rows: pl.DataFrame, dataset: str, baselines: Collection[str], parts_of: PartsOf) -> pl.DataFrame:
     resamples = {
-        int(str(seed)): _resamples(rows, int(str(seed)))
-        for (seed,), rows in backtests.group_by("seed", maintain_order=True)
+        int(str(seed)): _resamples(own, int(str(seed))) for (seed,), own in rows.group_by("seed", maintain_order=True)
     }
     steps: dict[int, dict[Run, dict[Cell, Measured]]] = {}
-    for (step, method, seed), rows in backtests.group_by("step", "method", "seed", maintain_order=True):
+    for (step, method, seed), own in rows.group_by("step", "method", "seed", maintain_order=True):
         run = str(method), int(str(seed))
-        steps.setdefault(int(str(step)), {})[run] = dict(_cells(rows, resamples[run[1]]))
+        steps.setdefault(int(str(step)), {})[run] = dict(_cells(own, resamples[run[1]], parts_of(own)))
     parts = []
     for is_precision in (True, False):
         chosen = {
@@ -91,6 +116,17 @@ def forecast_metrics(backtests: pl.DataFrame, dataset: str, *, baselines: Collec
         }
         parts.append(metric_rows(chosen, dataset, protocol="forecasts", baselines=baselines if is_precision else ()))
     return pl.concat(parts).with_columns(is_baseline=pl.col("method").is_in(list(baselines)))
+
+
+def _kinds_of_links(rows: pl.DataFrame) -> dict[Part, NDArray[np.bool_]]:
+    linked_P = rows["linked_before"].to_numpy()
+    masks = (np.full(len(linked_P), fill_value=True), ~linked_P, linked_P)
+    return {(PUBLISHED, part): own_P for part, own_P in zip(SLICES, masks, strict=True)}
+
+
+def _all_and_busiest(rows: pl.DataFrame) -> dict[Part, NDArray[np.bool_]]:
+    busiest_P = rows["is_busiest"].to_numpy()
+    return {(PUBLISHED, BEST_NEW): np.full(len(busiest_P), fill_value=True), (BUSIEST, BEST_NEW): busiest_P}
 
 
 def reliability(backtests: pl.DataFrame, *, baselines: Collection[str] = ()) -> pl.DataFrame:
@@ -117,15 +153,16 @@ def reliability(backtests: pl.DataFrame, *, baselines: Collection[str] = ()) -> 
     return pl.DataFrame(rows, schema=RELIABILITY_SCHEMA, orient="row")
 
 
-def _cells(rows: pl.DataFrame, resamples: NodeResamples) -> Iterator[tuple[Cell, Measured]]:
+def _cells(
+    rows: pl.DataFrame, resamples: NodeResamples, parts: Mapping[Part, NDArray[np.bool_]]
+) -> Iterator[tuple[Cell, Measured]]:
     weight_BP, (probability_P, came_P) = _weights(rows, resamples), _values(rows)
-    linked_P = rows["linked_before"].to_numpy()
-    for part, inside_P in zip(SLICES, (np.full(len(linked_P), fill_value=True), ~linked_P, linked_P), strict=True):
+    for part, inside_P in parts.items():
         if not inside_P.any():
             continue
         own = probability_P[inside_P], came_P[inside_P], weight_BP[:, inside_P]
         for metric, measured in _measured(*own):
-            yield (metric, PUBLISHED, part), measured
+            yield (metric, *part), measured
 
 
 def _measured(

@@ -7,9 +7,15 @@ import polars as pl
 
 from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_OLDER_STEPS, model_steps
-from dyformer.evaluation.forecasts.best_partners import PUBLISHED
+from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.forecasts.forecast import fit_forecast
-from dyformer.evaluation.forecasts.forecast_rows import backtest, forecast_metrics, reliability
+from dyformer.evaluation.forecasts.forecast_rows import (
+    BEST_NEW,
+    backtests,
+    forecast_metrics,
+    new_partner_metrics,
+    reliability,
+)
 from dyformer.evaluation.protocols.prequential import rankable_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -41,20 +47,24 @@ def _evaluate(title: str, method: Embedder | Scorer, known: Known) -> Tables:
     job = known.job
     forecast = fit_forecast(title, method, known.past, seed=job.seed, candidates_of=job.candidates_of)
     row = title if isinstance(method, Scorer) else FORECASTER_WITH + title
-    return {"backtest": backtest(row, forecast, known.graph, seed=job.seed)}
+    return backtests(row, forecast, known.graph, seed=job.seed)
 
 
 def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:
     """Give the metrics of all forecasts, and how reliable their probabilities were."""
-    backtests = pl.concat(result.table("backtest") for result in results)
+    all_links, new = (pl.concat(result.table(name) for result in results) for name in ("backtest", "new_partners"))
+    metrics = [
+        forecast_metrics(all_links, log.dataset, baselines=baselines),
+        new_partner_metrics(new, log.dataset, baselines=baselines),
+    ]
     return {
-        "metrics": forecast_metrics(backtests, log.dataset, baselines=baselines),
-        "reliability": reliability(backtests, baselines=baselines),
+        "metrics": pl.concat(metrics),
+        "reliability": reliability(all_links, baselines=baselines),
     }
 
 
-def _column(title: str, metric: str, form: str, **more: str) -> Column:
-    return Column(title=title, metric=metric, family=PUBLISHED, form=form, **more)  # pyright: ignore[reportArgumentType]
+def _column(title: str, metric: str, form: str, family: str = PUBLISHED, **more: str) -> Column:
+    return Column(title=title, metric=metric, family=family, form=form, **more)  # pyright: ignore[reportArgumentType]
 
 
 PROTOCOL = Protocol(
@@ -92,6 +102,24 @@ PROTOCOL = Protocol(
             title="{dataset}, forecasts that would have been published, and the links that came: mean over {steps}"
             " [95 % interval]; {num} pairs, {seeds}{best}",
             contents="published pairs",
+            measure="precision [95 % interval]",
+            counted="pairs",
+        ),
+        TableOf(
+            name="new_partners",
+            key="forecasts-of-new-partners",
+            slice=BEST_NEW,
+            columns=(
+                _column("precision@10", "precision_at_10", "{:.4f}"),
+                _column("difference", "precision_at_10", "{:+.4f}", value="difference"),
+                _column("busiest hundred", "precision_at_10", "{:.4f}", family=BUSIEST),
+                _column("difference", "precision_at_10", "{:+.4f}", value="difference", family=BUSIEST),
+                _column("calibration error", "calibration_error", "{:.4f}"),
+                _column("sum of probabilities / links", "probability_sum", "{:.2f}", over="micro"),
+            ),
+            title="{dataset}, each node's ten best new partners, and the links that came: mean over {steps}"
+            " [95 % interval]; {num} pairs, {seeds}{best}",
+            contents="best new partners",
             measure="precision [95 % interval]",
             counted="pairs",
         ),
