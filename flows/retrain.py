@@ -44,6 +44,7 @@ from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.publishing.ledger import write_outcomes
 from flows.tasks.report import run_metrics, write_report
 from flows.tasks.snapshots import newest_until, open_snapshots
+from flows.tasks.stage_times import plan_line
 from flows.tasks.start import Pause, Start, pause_of, start_of, warm
 
 METHOD = "DyFormer"
@@ -144,11 +145,15 @@ def _challenged(
 
     In a pause the champion is compared with the baselines alone.
     """
+    dataset = open_snapshots(snapshots).dataset
     check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
     with _timed(seconds, "first forecasts"):
         first = first_task(snapshots, seed)
         if first is not None:
-            show_first(open_snapshots(snapshots).dataset, *first_rows(first))
+            show_first(dataset, *first_rows(first))
+    first_seconds = 0.0 if first is None else seconds["first forecasts"]
+    if plan := plan_line(dataset, first_seconds, experiment, trains=pause is None):
+        print(plan, flush=True)
     with _timed(seconds, "train"):
         if pause is not None:
             contender, reason = pause.champion, pause.reason
@@ -159,7 +164,7 @@ def _challenged(
         rankings, promotion = _promoted(snapshots, contender, experiment, seed)
     with _timed(seconds, "evaluate"):
         scores, earlier = _evaluated(snapshots, contender, seed)
-        rows, dataset = run_metrics(snapshots, rankings, scores), open_snapshots(snapshots).dataset
+        rows = run_metrics(snapshots, rankings, scores)
         names = ("rankings", "scores", "new-scores")
         show_tables(dataset, dict(zip(names[0 if rankings else 1 :], run_tables(rows, dataset), strict=False)))
     return _Evaluated(contender, rankings, promotion, scores, earlier, reason)

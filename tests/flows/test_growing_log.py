@@ -2,11 +2,13 @@
 
 import json
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import mlflow
 import numpy as np
@@ -20,7 +22,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from flows import published
 from flows.retention import prune_published, pruned
-from flows.tasks import train
+from flows.tasks import stage_times, train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
 from flows.tasks.evaluation.promote import champion_contender
@@ -34,7 +36,7 @@ from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
 from flows.tasks.tracking.projection import project, tracking_of
 from storage import files, retention
-from storage.artifacts.artifact import lineage_of, read_table
+from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table
 from storage.champions import read_champion, replace_champion, succession
 from storage.layout import Layout
 from storage.published import ledger, publications
@@ -174,7 +176,10 @@ def test_each_window_is_trained_evaluated_and_published_for_once_it_is_complete(
 
 
 def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_only_if_they_earn_it(
-    drop: Callable[..., Any], trainings: list[int], monkeypatch: pytest.MonkeyPatch
+    drop: Callable[..., Any],
+    trainings: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     printed: list[pd.DataFrame] = []
     layout = Layout.from_environment()
@@ -198,8 +203,22 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
     assert (summary["addresses"]["forecasts"] == first) == (champion == without.title)
     published = query(layout, "select distinct method from latest_forecasts")
     assert published["method"].to_list() == [champion]
+    # Two trainings of one batch each at .1 s, and the other stages by the time of the first forecasts.
+    assert re.search(
+        r"mylog: about \d+ s to go, estimated from the \d+ s of the first forecasts: training 0 s, ranking \d+ s,"
+        r" evaluation \d+ s, forecasts \d+ s\n",
+        capsys.readouterr().out,
+    )
+    seconds = dict.fromkeys(summary["seconds"], 7.0) | {"train": 200.0, "rank": 30.4}
+    monkeypatch.setattr(stage_times, "read_report", lambda report: (None, {"seconds": seconds}))
     drop(*day(4), at(5, 0))  # with a champion, whose forecasts are published already
     assert len(printed) == 1
+    plan = "mylog: about 4 min to go, as in the run before: training 3 min, ranking 30 s, evaluation 7 s, forecasts 7 s"
+    assert plan in capsys.readouterr().out.splitlines()
+    paused = stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=False)
+    assert paused == "mylog: about 44 s to go, as in the run before: ranking 30 s, evaluation 7 s, forecasts 7 s"
+    monkeypatch.setattr(stage_times, "read_report", Mock(side_effect=ArtifactMissing("of an earlier version")))
+    assert stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=True) is None
 
 
 def test_a_drop_that_is_taken_back_leaves_all_as_it_was_before_it(drop: Callable[..., Any], trainings: list[int]):
