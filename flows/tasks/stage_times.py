@@ -21,7 +21,7 @@ MINUTE = 60
 
 
 def plan_line(dataset: str, first_seconds: float, experiment: Experiment, *, trains: bool) -> str | None:
-    """Say about how long the stages to come take; None where neither an earlier run nor first forecasts tell."""
+    """Say about how long the stages to come take; None without an earlier run and first forecasts."""
     seconds = _earlier(dataset)
     origin = "as in the run before"
     if not seconds and first_seconds:

@@ -215,9 +215,15 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
     assert len(printed) == 1
     plan = "mylog: about 4 min to go, as in the run before: training 3 min, ranking 30 s, evaluation 7 s, forecasts 7 s"
     assert plan in capsys.readouterr().out.splitlines()
+
+
+def test_a_plan_has_the_stages_of_the_run_alone_and_needs_times(monkeypatch: pytest.MonkeyPatch):
+    before = Mock(return_value=(None, {"seconds": {"train": 200.0, "rank": 30.4, "evaluate": 7.0, "predict": 7.0}}))
+    monkeypatch.setattr(stage_times, "newest_report", lambda dataset: "report")
+    monkeypatch.setattr(stage_times, "read_report", before)
     paused = stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=False)
     assert paused == "mylog: about 44 s to go, as in the run before: ranking 30 s, evaluation 7 s, forecasts 7 s"
-    monkeypatch.setattr(stage_times, "read_report", Mock(side_effect=ArtifactMissing("of an earlier version")))
+    before.side_effect = ArtifactMissing("of an earlier version")
     assert stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=True) is None
 
 
