@@ -2,6 +2,7 @@
 # make test   all checks: format, lint, imports, types, tests
 # make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, 27 minutes on two cores
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
+# make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make screenshots  the pictures of docs/ui.md, made by the tests of the pages in Chromium
 # make docs   build the documentation site -> site/
@@ -29,7 +30,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
+.PHONY: run test test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -65,6 +66,9 @@ $(FAULTS:%=test-%): test-%:
 
 test-stack: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile tests/stack
+
+test-ray: install
+	$(BIN)/python -m pytest -m ray tests/cluster
 
 screenshots: install
 	DYFORMER_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m stack tests/stack/test_pages.py

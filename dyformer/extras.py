@@ -12,6 +12,7 @@ EXTRAS = {
     "uvicorn": "serve",
     "prometheus_client": "serve",
     "optuna": "tuning",
+    "ray": "ray",
 }
 """Extra of each package, by the name under which it is imported."""
 

@@ -29,6 +29,7 @@ from flows.options import (
     JsonFile,
     LinksName,
     Name,
+    On,
     Seed,
     WholeTables,
     check_alone,
@@ -182,6 +183,7 @@ def predict(
     changes: Changes = None,
     seed: Seed = 0,
     as_of: AsOf = None,
+    on: On = None,
 ) -> None:
     """Write the champion's vectors and link forecasts as of the newest complete step.
 
@@ -283,6 +285,7 @@ def run(  # noqa: PLR0913, because each option is an argument
     changes: Changes = None,
     seed: Seed = 0,
     as_of: AsOf = None,
+    on: On = None,
     table: WholeTables = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -306,6 +309,7 @@ def retrain(  # noqa: PLR0913, because each option is an argument
     changes: Changes = None,
     seed: Seed = 0,
     as_of: AsOf = None,
+    on: On = None,
     table: WholeTables = False,
     json_file: JsonFile = None,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -38,6 +39,30 @@ AsOf = Annotated[
 ]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="also write the results to this file", dir_okay=False, show_default=False)
+]
+
+
+def _use_cluster(address: str | None) -> str | None:
+    """Check a Ray cluster, and have the flows of this process use it."""
+    if address:
+        from flows.cluster import check_cluster
+        from storage.layout import Layout
+
+        os.environ["DYFORMER_RAY_ADDRESS"] = address
+        check_cluster(address, Layout.from_environment())
+    return address
+
+
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="HOST:PORT",
+        envvar="DYFORMER_RAY_ADDRESS",
+        help="head of a Ray cluster whose workers compute the vectors of all nodes",
+        callback=_use_cluster,
+        show_default=False,
+    ),
 ]
 LinksName = Literal["all", "new", "repeat"]
 WholeTables = Annotated[bool, typer.Option("--table", help="print all rows of the tables instead of the first five")]

@@ -52,6 +52,7 @@ KINDS = {
     "tuning": (FORECASTS, RUN),  # scores of a method's settings
     "costs": (FORECASTS, RUN),  # time and memory of a method's training
     "audit": (FORECASTS, RUN),  # the checks of a leak audit
+    "part": (CHECKPOINTS, STEP),  # rows of an artifact that is being made by ranges
     "report": (FORECASTS, RUN),  # metrics and summary of a finished run
 }
 """Folder of each kind of artifact, and the keys of its address beside the dataset."""

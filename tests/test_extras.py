@@ -95,7 +95,9 @@ def test_every_package_of_an_extra_is_named_and_none_of_them_is_in_the_core() ->
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client"}
     lines = [
-        line for extra in ("model", "service", "serve", "tuning") for line in project["optional-dependencies"][extra]
+        line
+        for extra in ("model", "service", "serve", "tuning", "ray")
+        for line in project["optional-dependencies"][extra]
     ]
     packages = {imported.get(name, name) for name in (Requirement(line).name for line in lines)} - {"dyformer"}
     assert packages == set(EXTRAS)

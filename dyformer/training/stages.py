@@ -5,8 +5,8 @@ P, M positive and negative pairs    A ends of all pairs    U distinct nodes amon
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,9 +29,9 @@ from dyformer.sampling.link_batches import (
     reconstruction_tasks,
 )
 from dyformer.sampling.pairs import node_batches
-from dyformer.sampling.prefetch import NUM_AHEAD, NUM_THREADS, loaded
+from dyformer.sampling.prefetch import NUM_THREADS, loaded
 from dyformer.sampling.seeded import seeded
-from dyformer.sampling.subgraphs import as_of_graph, make_batch, num_features, num_lags
+from dyformer.sampling.subgraphs import AsOfGraph, as_of_graph, make_batch, num_features, num_lags
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, run_epochs
@@ -232,6 +232,56 @@ def moved_weights(weights: Weights, fresh: Weights) -> Weights:
     return moved
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NodeVectors:
+    """A model ready to embed the nodes of a graph, batch by batch.
+
+    Batches are fixed, in the order of node numbers, so that a vector depends on no request.
+    """
+
+    model: DyFormer
+    graph: AsOfGraph  # of its last step
+    config: ModelConfig
+    batches: list[NDArray[np.int64]]  # nodes of each
+    device: torch.device
+
+    def of(self, batches: Sequence[NDArray[np.int64]], num_threads: int) -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors `[G, D]` of each of some batches, which background threads make, or with 0 this one."""
+        all_pairs = self.config.towers == "one"
+        make = partial(make_batch, self.graph, num_context=self.config.num_context, all_pairs=all_pairs)
+        jobs = [partial(make, target_G) for target_G in batches]
+        with closing(loaded(jobs, num_threads=num_threads, num_ahead=2 * num_threads)) as made:
+            for batch in made:
+                with torch.no_grad():
+                    vector_GD = self.model(batch.to(self.device))
+                yield vector_GD.cpu().numpy()
+
+
+def node_vectors(
+    graph: PreparedGraph, weights: Weights, model_config: ModelConfig, *, device: str | torch.device = "cpu"
+) -> NodeVectors:
+    """Prepare weights to embed all nodes known at `graph.until`. Raises WeightsDoNotFit."""
+    on_device = torch.device(device)
+    return NodeVectors(
+        model=started_model(graph, model_config, weights, seed=0).to(on_device).eval(),
+        graph=as_of_graph(graph, until=graph.until),
+        config=model_config,
+        batches=node_batches(len(graph.history.node_N), model_config.num_targets),
+        device=on_device,
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread of torch: sums of matrices differ in their last bit with the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def embed(
     graph: PreparedGraph,
     weights: Weights,
@@ -242,22 +292,18 @@ def embed(
 ) -> NDArray[np.float32]:
     """Give the vectors `[N, D]` of all nodes known at `graph.until`, or of requested ones and zeros for most others.
 
-    Batches are fixed, in the order of node numbers, so that a vector does not depend on the request. Background threads
-    make them, and beside the vectors memory holds a few batches at once. Raises WeightsDoNotFit.
+    Background threads make the batches, and beside the vectors memory holds a few batches at once. Raises
+    WeightsDoNotFit.
     """
-    model = started_model(graph, model_config, weights, seed=0).to(torch.device(device)).eval()
-    as_of = as_of_graph(graph, until=graph.until)
+    vectors = node_vectors(graph, weights, model_config, device=device)
     num_nodes = len(graph.history.node_N)
     is_requested_N = np.full(num_nodes, node_B is None)
     if node_B is not None:
         is_requested_N[node_B] = True
-    batches = [node_G for node_G in node_batches(num_nodes, model_config.num_targets) if is_requested_N[node_G].any()]
-    make = partial(make_batch, as_of, num_context=model_config.num_context, all_pairs=model_config.towers == "one")
-    jobs = [partial(make, target_G) for target_G in batches]
+    batches = [node_G for node_G in vectors.batches if is_requested_N[node_G].any()]
     vector_ND = np.zeros((num_nodes, model_config.width), dtype=np.float32)
-    with torch.no_grad(), closing(loaded(jobs, num_threads=NUM_THREADS, num_ahead=NUM_AHEAD)) as made:
-        for target_G, batch in zip(batches, made, strict=True):
-            vector_ND[target_G] = model(batch.to(torch.device(device))).cpu().numpy()
+    for target_G, vector_GD in zip(batches, vectors.of(batches, NUM_THREADS), strict=True):
+        vector_ND[target_G] = vector_GD
     return vector_ND
 
 

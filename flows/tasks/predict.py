@@ -1,8 +1,10 @@
 """Weights and the newest snapshots -> node vectors and link forecasts, under the user's own ids."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,20 +19,26 @@ from dyformer.graphs.horizon import Horizon, next_window
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.logs.time_windows import Window
+from dyformer.sampling.pairs import node_batches
 from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import ForecasterScore
 from dyformer.scoring.vector_spaces import align
-from dyformer.training.checkpoint import Weights
 from flows.console import ongoing
-from flows.made import made
+from flows.made import made, plan
+from flows.parallel import Shared, map_ranges, remove_parts
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors
-from storage.artifacts.artifact import lineage_of, read_bytes
+from storage.artifacts.artifact import digest, lineage_of, read_bytes
 from storage.artifacts.made import Contents
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
 from storage.layout import FORECAST
+
+if TYPE_CHECKING:
+    from dyformer.training.stages import NodeVectors
+
+RANGE_NODES = 4_096  # of a part of the vectors: some seconds of one thread, and graphs of fewer nodes have no parts
 
 
 class WrongVectors(ValueError):
@@ -60,26 +68,59 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     """
     opened = open_snapshots(snapshots)
     step = opened.num_steps if step is None else step
-    weights, experiment, _ = open_model(model)
     settings, inputs = {"model": space_of(model), "seed": seed}, (model,)
     if onto is not None:
         settings, inputs = {**settings, "onto": opened.layout.relative(onto)}, (model, onto)
 
+    code = (*TRAINING, align)
+    whole = plan(opened, "vectors", until=step, settings=settings, code=code, inputs=inputs)
+    if whole.is_current:
+        return whole.address
+    values = {"snapshots": snapshots, "model": model, "step": step}
+    shared = Shared(layout=opened.layout, whole=whole, values=values)
+    ranges = _ranges_of_batches(opened.num_nodes(step), open_model(model)[1])
+
     def embed_nodes() -> Contents:
-        graph = opened.graph(step)
-        nodes = user_ids(opened, graph)
-        with naming(model), ongoing(f"vectors of {opened.dataset} as of step {step}"):
-            vectors = _vectors(graph, weights, experiment)
+        with ongoing(f"vectors of {opened.dataset} as of step {step}"):
+            table = pl.concat(map_ranges(embed_range, ranges, shared))
+        nodes = user_ids(opened, opened.graph(step))
         table = nodes.with_columns(
-            step=pl.lit(step, pl.Int64),
-            space_id=pl.lit(space_of(model)),
-            vector=pl.Series(vectors, dtype=pl.List(pl.Float32)),
+            step=pl.lit(step, pl.Int64), space_id=pl.lit(space_of(model)), vector=table["vector"]
         )
         check_vectors(table["vector"], model)
         return {"vectors": table} if onto is None else aligned(table, space_of(model), onto)
 
-    code = (*TRAINING, align)
-    return made(opened, "vectors", until=step, settings=settings, make=embed_nodes, code=code, inputs=inputs)
+    address = whole.made(embed_nodes)
+    remove_parts(ranges, shared)
+    return address
+
+
+def embed_range(values: Mapping[str, Any], batches: range, num_threads: int) -> pl.DataFrame:
+    """Give the vectors of some batches of nodes: the column `vector`, in the order of the nodes."""
+    snapshots, model, step = values["snapshots"], values["model"], values["step"]
+    from dyformer.training.stages import one_thread
+
+    with naming(model), one_thread():
+        vectors = _node_vectors(snapshots, digest(snapshots), model, digest(model), step)
+        vector_BD = np.concatenate(list(vectors.of(vectors.batches[batches.start : batches.stop], num_threads)))
+    return pl.DataFrame({"vector": pl.Series(vector_BD, dtype=pl.List(pl.Float32))})
+
+
+@lru_cache(maxsize=1)  # the ranges of one artifact
+def _node_vectors(snapshots: str, digest: str, model: str, model_digest: str, step: int) -> "NodeVectors":
+    from dyformer.training.stages import node_vectors
+
+    weights, experiment, _ = open_model(model)
+    prepared = prepare_graph(open_snapshots(snapshots).graph(step), until=step, config=experiment.graph)
+    return node_vectors(prepared, weights, experiment.model, device=device())
+
+
+def _ranges_of_batches(num_nodes: int, experiment: Experiment) -> list[range]:
+    """Split the batches of all nodes into ranges of about RANGE_NODES nodes."""
+    batches = node_batches(num_nodes, experiment.model.num_targets)
+    num_together = max(1, RANGE_NODES // len(batches[0]))
+    starts = range(0, len(batches), num_together)
+    return [range(start, min(start + num_together, len(batches))) for start in starts]
 
 
 def write_forecasts(
@@ -224,13 +265,6 @@ def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
     # Only this graph's nodes decide, so that nodes which come later change no earlier export.
     kind = pl.Int64 if ids_are_integers(nodes) else pl.String
     return nodes.select("side", pl.col("id").cast(kind))
-
-
-def _vectors(graph: DynamicGraph, weights: Weights, experiment: Experiment) -> NDArray[np.float32]:
-    prepared = prepare_graph(graph, until=graph.num_steps, config=experiment.graph)
-    from dyformer.training.stages import embed
-
-    return embed(prepared, weights, experiment.model, device=device())
 
 
 def horizon_after(opened: Snapshots, step: int) -> Horizon:

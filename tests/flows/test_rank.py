@@ -16,7 +16,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.sampling.ranking_queries import ranking_queries
-from dyformer.training.stages import embed
+from dyformer.training.stages import node_vectors
 from dyformer.training.stored_weights import TrainedDyFormer
 from flows.console import reliability_line
 from flows.tasks.evaluation.backtest import backtest_published
@@ -149,11 +149,10 @@ def test_a_run_embeds_the_nodes_once_as_of_a_step(snapshots: str, monkeypatch: p
     models = tuple(train_model(snapshots, until, Experiment().changed(tiny)) for until in (4, 5))
     newest = open_snapshots(snapshots).num_steps
     embedded: list[int] = []
-    for module in ("dyformer.training.stored_weights", "dyformer.training.stages"):
-        monkeypatch.setattr(
-            f"{module}.embed",
-            lambda graph, *given, **how: (embedded.append(graph.until), embed(graph, *given, **how))[1],
-        )
+    monkeypatch.setattr(
+        "dyformer.training.stages.node_vectors",
+        lambda graph, *given, **how: (embedded.append(graph.until), node_vectors(graph, *given, **how))[1],
+    )
     rank_model(snapshots, write_queries(snapshots, newest), models[1], older=models[:1])
     evaluate_model(snapshots, models[1], newest, older=models[:1])
     write_forecasts(snapshots, Contender(title=DYFORMER, models=models), write_vectors(snapshots, models[1]), k=2)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ from dyformer.scoring.vector_scores import prepare_vectors
 from dyformer.scoring.vector_spaces import MIN_LIFT, agreement, blocks, rotated
 from flows.tasks import predict
 from flows.tasks.ingest import ingest_log
-from flows.tasks.models import PARTS, Contender, space_of
+from flows.tasks.models import PARTS, Contender, open_model, space_of
 from flows.tasks.predict import read_vectors, write_vectors
 from flows.tasks.publishing.export import export
 from flows.tasks.publishing.publications import publish, published_vectors
@@ -37,9 +38,12 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[float, 
     """Vectors of each model, by the number that is its weights, and each step; nothing is trained or embedded."""
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     made: dict[tuple[float, int], NDArray[np.float32]] = {}
-    monkeypatch.setattr(
-        predict, "_vectors", lambda graph, weights, experiment: made[float(weights["weight"]), graph.num_steps]
-    )
+
+    def embed_range(values: dict[str, Any], batches: range, num_threads: int) -> pl.DataFrame:
+        number = float(open_model(values["model"])[0]["weight"])
+        return pl.DataFrame({"vector": pl.Series(made[number, values["step"]], dtype=pl.List(pl.Float32))})
+
+    monkeypatch.setattr(predict, "embed_range", embed_range)
     return made
 
 

@@ -1,0 +1,222 @@
+"""The address of a Ray cluster and jobs -> the jobs done by its workers, once every node has been checked.
+
+A job is a function without result that any machine may repeat: what it makes lies in the store. Ray sends its name and
+arguments, and no graph.
+"""
+
+import logging
+import os
+import platform
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dyformer.extras import need
+from storage import files
+from storage.artifacts.code import PACKAGES, all_modules, code_digest
+from storage.layout import Layout
+
+LIBRARIES = ("ray", "numpy", "scipy", "numba", "torch", "polars")  # they compute, or carry what is sent
+NUM_RETRIES = 3  # of a job whose worker died
+SECONDS_TO_CONNECT = 5.0
+SECONDS_TO_CHECK = 120.0
+WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DYFORMER_NO_PROGRESS": "1"}
+TOKEN_MODE, TOKENS = "RAY_AUTH_MODE", ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+REMEDIES = {
+    "code": "install the same version of this project on every node, and start Ray again there",
+    "cpu": "start the command on a machine of the nodes' kind: another kind of CPU rounds differently",
+    "niceness": "start Ray on that node with RAY_worker_niceness=0",
+    "token": f"start Ray on every node with {TOKEN_MODE}=token, because others may use a cluster without one",
+    "store": "every node needs the same store: a folder that all of them mount, or s3:// with its credentials",
+}
+SAME_VERSION = "install the same version on every node"
+
+
+class ClusterUnreachable(ValueError):
+    """No Ray cluster can be reached under an address, or it has no worker."""
+
+
+class TokenRefused(ValueError):
+    """There is no token for a cluster, or the cluster has another one."""
+
+
+class NodeDiffers(ValueError):
+    """A node would compute something else, or write it elsewhere."""
+
+
+class WorkersFailed(ValueError):
+    """A job could not be finished, although it was tried again."""
+
+
+def check_cluster(address: str, layout: Layout) -> None:
+    """Connect to a cluster and check every node. Raises ClusterUnreachable, TokenRefused or NodeDiffers."""
+    with _connected(address), _expected_of(layout) as expected:
+        _check_nodes(address, expected)
+
+
+def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], None]]) -> Iterator[None]:
+    """Check every node, then do the jobs on their workers, each on one CPU; yield after each job.
+
+    The error of a job is raised. Raises ClusterUnreachable, TokenRefused, NodeDiffers and WorkersFailed, too.
+    """
+    with _connected(address), _expected_of(layout) as expected:
+        _check_nodes(address, expected)
+        import ray
+
+        remote = ray.remote(num_cpus=1, max_retries=NUM_RETRIES)(_checked_job)
+        running = [remote.remote(job, expected) for job in jobs]
+        while running:
+            ended, running = ray.wait(running, num_returns=1)
+            with _named_errors(f"the cluster at {address}"):
+                ray.get(ended)
+            yield None
+
+
+def facts(probe: str) -> dict[str, Any]:
+    """Give what must be equal on all nodes; `probe` is the address of a file in the store."""
+    try:
+        content = files.read_bytes(probe).decode()
+    except (OSError, ValueError) as error:
+        content = f"nothing that can be read ({type(error).__name__})"
+    return {"token": os.environ.get(TOKEN_MODE), "niceness": os.nice(0), "store": content, **_of_process()}
+
+
+@cache
+def _of_process() -> dict[str, str]:
+    from llvmlite.binding import get_host_cpu_name  # by this name numba chooses the instructions
+
+    modules = [module for package in PACKAGES for module in all_modules(package)]
+    return {
+        "code": code_digest(*modules),
+        "cpu": f"{platform.machine()} {get_host_cpu_name()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in LIBRARIES},
+    }
+
+
+def _checked_job(job: Callable[[], None], expected: dict[str, Any]) -> None:
+    _check_here(tuple(expected.items()))  # a node may have joined after the check of all
+    job()
+
+
+@cache
+def _check_here(expected: tuple[tuple[str, Any], ...]) -> None:
+    check_facts(socket.gethostname(), dict(expected), facts(dict(expected)["probe"]))
+
+
+def check_facts(node: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raise NodeDiffers, with all differences of a node and what to do about them."""
+    wrong = [
+        f"{name} is {found[name]!r}, expected {expected[name]!r}: {REMEDIES.get(name, SAME_VERSION)}"
+        for name in found
+        if found[name] != expected[name]
+    ]
+    if wrong:
+        raise NodeDiffers(f"the Ray node {node} cannot be used: {'; '.join(wrong)}")
+
+
+@contextmanager
+def _expected_of(layout: Layout) -> Iterator[dict[str, Any]]:
+    """Give the facts of this process, which the nodes must have, beside a file that only this store has."""
+    probe = f"{layout.root}/cluster-{uuid.uuid4().hex}.probe"
+    files.write_bytes(probe, uuid.uuid4().hex.encode())
+    try:
+        yield {**facts(probe), "niceness": 0, "probe": probe}
+    finally:
+        files.remove(probe)
+
+
+def _check_nodes(address: str, expected: dict[str, Any]) -> None:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    if not nodes:
+        raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU: start one there")
+    remote = ray.remote(num_cpus=0, max_retries=NUM_RETRIES)(facts)
+    for node in nodes:  # each in turn, so that the error names it
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
+        with _named_errors(f"the Ray node {name}"):
+            found = ray.get(
+                remote.options(scheduling_strategy=there).remote(expected["probe"]), timeout=SECONDS_TO_CHECK
+            )
+        check_facts(name, expected, found)
+
+
+@contextmanager
+def _named_errors(where: str) -> Iterator[None]:
+    """Raise the error of a job itself, and those of Ray as ours."""
+    from ray import exceptions
+
+    try:
+        yield
+    except exceptions.RayTaskError as error:
+        raise error.cause from None
+    except exceptions.GetTimeoutError as error:
+        raise ClusterUnreachable(f"{where} does not respond within {SECONDS_TO_CHECK:.0f} seconds") from error
+    except exceptions.RayError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise WorkersFailed(
+            f"{where} could not finish a part, after {NUM_RETRIES} retries ({first}); finished parts stay, so the"
+            " same command goes on from there"
+        ) from error
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """Connect this process as a driver, for as long as it needs the workers."""
+    need("ray")
+    _check_address(address)
+    _check_token()
+    import ray
+
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+        )
+    except ConnectionError as error:  # Ray gives no other reason; the port could be reached
+        raise TokenRefused(
+            f"the Ray cluster at {address} does not accept this process: its token is another one"
+            f" ({' and '.join(TOKENS)} name this one), or the port is not that of Ray's head"
+        ) from error
+    except RuntimeError as error:
+        raise NodeDiffers(f"the Ray cluster at {address} cannot be used: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or not port.isdecimal() or "/" in host:
+        raise ClusterUnreachable(
+            f"{address!r} is no address of a Ray cluster: write HOST:PORT of its head (not ray://)"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterUnreachable(
+            f"no Ray cluster can be reached at {address} ({error}): start its head first"
+        ) from error
+
+
+def _check_token() -> None:
+    """Have Ray use a token, before it is imported."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change to come
+    if os.environ.setdefault(TOKEN_MODE, "token") == "disabled":
+        raise TokenRefused(f"{TOKEN_MODE}=disabled: a cluster needs a token, because whoever reaches it runs code")
+    if not any(os.environ.get(name) for name in TOKENS) and not Path("~/.ray/auth_token").expanduser().exists():
+        raise TokenRefused(
+            f"there is no token for the Ray cluster: set {' or '.join(TOKENS)} to that of its head, or make one with"
+            " `ray get-auth-token --generate` and copy ~/.ray/auth_token to every node"
+        )

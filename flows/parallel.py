@@ -1,0 +1,84 @@
+"""A function and fixed ranges -> the parts of an artifact, made in this process or by the workers of a Ray cluster.
+
+A part is an artifact of its own: it is there whole or not at all, and a crash leaves those that are finished.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from dyformer.sampling.prefetch import NUM_THREADS
+from flows.console import tracked
+from storage import files
+from storage.artifacts.artifact import read_table
+from storage.artifacts.made import Planned, planned
+from storage.layout import Layout
+
+CLUSTER = "DYFORMER_RAY_ADDRESS"  # HOST:PORT of a cluster's head; unset: this process makes all parts
+PART = "part"
+
+MakeRange = Callable[[Mapping[str, Any], range, int], pl.DataFrame]
+"""Values that all ranges share, a range, and the number of background threads -> the rows of the range.
+
+It is a function of a module, which other machines import, and the values are addresses and settings. The rows depend on
+nothing else: neither on the other ranges nor on the number of threads.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What the ranges of one artifact have in common."""
+
+    layout: Layout
+    whole: Planned  # the artifact, on whose lineage its parts depend
+    values: dict[str, Any]
+
+    def part(self, rows: range) -> Planned:
+        """Plan the part of a range; it may exist."""
+        own = self.whole.lineage
+        settings = {"whole": own.kind, "settings": own.settings_hash, "first": rows.start, "end": rows.stop}
+        lineage = replace(own, kind=PART, settings=settings, settings_hash="")
+        return planned(self.layout, lineage)
+
+
+def map_ranges(function: MakeRange, ranges: Sequence[range], shared: Shared) -> list[pl.DataFrame]:
+    """Give the rows of each range, in the order of the ranges.
+
+    Ranges follow from settings and sizes, never from the number of workers, so that every way to make them writes the
+    same parts. Parts of an earlier try are read. A single range is made in this process and is no part. With
+    DYFORMER_RAY_ADDRESS the workers of that cluster make the parts, and what hinders them is an error: this process
+    never makes them instead. Raises the errors of `flows.cluster`.
+    """
+    if len(ranges) == 1:
+        return [function(shared.values, ranges[0], NUM_THREADS)]
+    missing = [rows for rows in ranges if not shared.part(rows).is_current]
+    title = f"parts of {shared.whole.lineage.kind}"
+    for _ in tracked(_made(function, missing, shared), title, len(missing)):
+        pass
+    return [read_table(shared.part(rows).address, PART) for rows in ranges]
+
+
+def make_part(function: MakeRange, rows: range, shared: Shared, num_threads: int) -> None:
+    """Write the part of a range, unless it is there."""
+    shared.part(rows).made(lambda: {PART: function(shared.values, rows, num_threads)})
+
+
+def remove_parts(ranges: Sequence[range], shared: Shared) -> None:
+    """Remove the parts of an artifact that is written."""
+    for rows in ranges if len(ranges) > 1 else ():
+        files.remove_folder(shared.part(rows).address)
+
+
+def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterable[None]:
+    """Make the missing parts; yield after each."""
+    address = os.environ.get(CLUSTER)
+    if not address or not missing:
+        return (make_part(function, rows, shared, NUM_THREADS) for rows in missing)
+    from flows.cluster import done_on
+
+    jobs = [partial(make_part, function, rows, shared, 0) for rows in missing]
+    return done_on(address, shared.layout, jobs)

@@ -1,0 +1,242 @@
+"""Ranges on a Ray cluster: the digests of one process, and a named error for each kind of node that cannot be used."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+from cluster_ranges import numbers
+from own_log import own_log
+
+from dyformer.experiments.settings import Experiment
+from flows.cluster import ClusterUnreachable, NodeDiffers, TokenRefused, check_cluster, done_on
+from flows.parallel import CLUSTER, Shared, map_ranges, remove_parts
+from flows.tasks.ingest import ingest_log
+from flows.tasks.predict import write_vectors
+from flows.tasks.snapshots import make_snapshots
+from flows.tasks.train import train_model
+from storage import files
+from storage.artifacts.artifact import Lineage, digest
+from storage.artifacts.made import planned
+from storage.layout import Layout
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "a" * 32
+RANGES = [range(start, start + 5) for start in range(0, 20, 5)]
+SECONDS = 60.0
+TINY = {"batches_per_epoch": 1, "epochs": 1}
+SETTINGS = {f"{stage}.{name}": value for stage in ("pretrain", "finetune") for name, value in TINY.items()}
+
+
+def settings_of_ray(**changes: str) -> dict[str, str]:
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_worker_niceness": "0", "PYTHONPATH": paths}
+    return {**os.environ, **own, "RAY_memory_monitor_refresh_ms": "0", **changes}
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {SECONDS} s"
+        time.sleep(0.05)
+
+
+@contextmanager
+def node(*options: str, **changes: str) -> Iterator[Path]:
+    """Start one node of a cluster, whose files lie in a folder of a short name; stop it."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    command += ["--disable-usage-stats", f"--temp-dir={folder}", "--object-store-memory=80000000", *options]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env=settings_of_ray(**changes), stdout=log, stderr=log, cwd=folder, start_new_session=True
+        )
+    try:
+        wait_for(lambda: "runtime started" in (folder / "log").read_text(), "a node starts")
+        yield folder
+    finally:
+        process.terminate()
+        try:
+            process.wait(SECONDS)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def cluster(num_workers: int, **changes: str) -> Iterator[str]:
+    """Start a head and further nodes, with a worker each; give the head's address."""
+    with ExitStack() as nodes:
+        folder = nodes.enter_context(node("--head", "--port=0", "--num-cpus=1", "--include-dashboard=false", **changes))
+        address = (folder / "ray_current_cluster").read_text().strip()
+        for _ in range(num_workers - 1):
+            nodes.enter_context(node(f"--address={address}", "--num-cpus=1", **changes))
+        yield address
+
+
+@pytest.fixture(scope="module")
+def one_worker() -> Iterator[str]:
+    with cluster(1) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+
+def shared_in(folder: Path, **values: object) -> Shared:
+    layout = Layout(str(folder / "store"))
+    lineage = Lineage(kind="pagerank", dataset="mylog", table_version=1, until=1, settings={"top_k": 3})
+    log = folder / "made"
+    log.touch()
+    gate = str(folder / "gate")
+    return Shared(layout=layout, whole=planned(layout, lineage), values={"log": str(log), "gate": gate, **values})
+
+
+def starts(shared: Shared) -> list[int]:
+    return [int(line.split()[0]) for line in Path(shared.values["log"]).read_text().splitlines()]
+
+
+def pids(shared: Shared, start: int) -> list[int]:
+    lines = [line.split() for line in Path(shared.values["log"]).read_text().splitlines()]
+    return [int(pid) for first, pid in lines if int(first) == start]
+
+
+def vectors_digest(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | None) -> str:
+    """Write vectors of a store, which is the same every time, with a cluster or without."""
+    monkeypatch.setattr("flows.tasks.predict.RANGE_NODES", 16)
+    monkeypatch.setenv("DYFORMER_STORAGE", str(folder / "store"))
+    monkeypatch.setenv(CLUSTER, "") if address is None else monkeypatch.setenv(CLUSTER, address)
+    if not (folder / "store").exists():
+        log = own_log(folder / "mylog.csv")
+        reading = {"log": [str(log)], "source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+        ingest_log("mylog", reading, show=lambda text: None)
+    snapshots = make_snapshots("mylog")
+    model = train_model(snapshots, 8, Experiment().changed({**SETTINGS, "model.width": 16, "model.num_context": 20}))
+    address = write_vectors(snapshots, model)
+    found = digest(address)
+    parts = files.find(Layout.from_environment().artifacts("part", "mylog"))
+    assert not parts
+    files.remove_folder(address)
+    return found
+
+
+def test_digests_of_vectors_are_equal_for_no_one_and_two_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str
+):
+    alone = vectors_digest(tmp_path, monkeypatch, None)
+    made = []
+    monkeypatch.setattr("flows.cluster.done_on", lambda *args: (made.append(len(args[2])), done_on(*args))[1])
+    assert vectors_digest(tmp_path, monkeypatch, one_worker) == alone
+    with cluster(2) as address:
+        assert vectors_digest(tmp_path, monkeypatch, address) == alone
+    assert made[0] == made[1] > 1
+
+
+def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
+    monkeypatch.setenv(CLUSTER, one_worker)
+    shared = shared_in(tmp_path)
+    assert pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list() == list(range(20))
+    assert os.getpid() not in {pid for rows in RANGES for pid in pids(shared, rows.start)}
+    assert all(shared.part(rows).is_current for rows in RANGES)
+    remove_parts(RANGES, shared)
+    assert not files.find(shared.layout.root)
+
+
+def test_a_killed_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
+    monkeypatch.setenv(CLUSTER, one_worker)
+    shared = shared_in(tmp_path, stay=10)
+    Path(shared.values["gate"]).touch()
+    driver = driver_of(tmp_path, one_worker)
+    wait_for(lambda: 10 in starts(shared), "the third range begins")
+    os.kill(pids(shared, 10)[0], signal.SIGKILL)
+    Path(shared.values["gate"]).unlink()
+    assert driver.wait(SECONDS) == 0, (tmp_path / "driver").read_text()
+    assert all(shared.part(rows).is_current for rows in RANGES)
+    assert starts(shared).count(10) >= 2
+    assert starts(shared).count(0) == 1
+
+
+def test_a_driver_that_was_killed_reuses_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
+    monkeypatch.setenv(CLUSTER, one_worker)
+    shared = shared_in(tmp_path, stay=10)
+    Path(shared.values["gate"]).touch()
+    driver = driver_of(tmp_path, one_worker)
+    wait_for(lambda: 10 in starts(shared), "the third range begins")
+    driver.kill()
+    driver.wait(SECONDS)
+    made = [rows.start for rows in RANGES if shared.part(rows).is_current]
+    assert made
+    Path(shared.values["gate"]).unlink()
+    assert pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list() == list(range(20))
+    assert all(starts(shared).count(start) == 1 for start in made)
+
+
+def driver_of(folder: Path, address: str) -> "subprocess.Popen[bytes]":
+    """Start a process that maps the ranges of `shared_in` and stays in the third one."""
+    text = f"""
+from pathlib import Path
+from cluster.test_cluster import RANGES, numbers, map_ranges, shared_in
+map_ranges(numbers, RANGES, shared_in(Path({str(folder)!r}), stay=10))
+"""
+    with (folder / "driver").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", text], env=settings_of_ray(**{CLUSTER: address}), stdout=log, stderr=log, cwd=folder
+        )
+
+
+@pytest.mark.parametrize("address", ["ray://host:10001", "auto", "localhost", "127.0.0.1:1"])
+def test_what_is_no_head_is_refused(address: str, tmp_path: Path):
+    with pytest.raises(ClusterUnreachable, match=r"HOST:PORT|can be reached"):
+        check_cluster(address, Layout(str(tmp_path)))
+
+
+def test_a_cluster_needs_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(TokenRefused, match="there is no token"):
+        check_cluster(one_worker, Layout(str(tmp_path)))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(TokenRefused, match="whoever reaches it runs code"):
+        check_cluster(one_worker, Layout(str(tmp_path)))
+
+
+def test_another_token_is_refused(tmp_path: Path, one_worker: str):
+    text = f"from flows.cluster import *\ncheck_cluster({one_worker!r}, Layout({str(tmp_path)!r}))"
+    settings = settings_of_ray(RAY_AUTH_TOKEN="b" * 32)
+    ended = subprocess.run(
+        [sys.executable, "-c", text], env=settings, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert "TokenRefused" in ended.stderr
+    assert "its token is another one" in ended.stderr
+
+
+def test_a_node_with_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
+    for package in ("dyformer", "storage", "flows"):
+        shutil.copytree(ROOT / package, tmp_path / "other" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "other" / "dyformer" / "extras.py").open("a") as stream:
+        stream.write("\nCHANGED = True\n")
+    monkeypatch.chdir(tmp_path)  # Ray's workers search the driver's working directory first
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "driver.py")])  # and that of its script
+    other = node(f"--address={one_worker}", "--num-cpus=1", PYTHONPATH=str(tmp_path / "other"))
+    message = r"code is '\w+', expected '\w+': install the same version"
+    with other, pytest.raises(NodeDiffers, match=message):
+        check_cluster(one_worker, Layout(str(tmp_path / "store")))
+
+
+def test_a_worker_that_yields_to_others_is_refused(tmp_path: Path):
+    message = "niceness is 15, expected 0: start Ray"
+    with cluster(1, RAY_worker_niceness="15") as address, pytest.raises(NodeDiffers, match=message):
+        check_cluster(address, Layout(str(tmp_path)))
