@@ -17,6 +17,7 @@ from dyformer.evaluation.forecasts.forecast_rows import (
     new_partner_metrics,
     reliability,
 )
+from dyformer.evaluation.protocols.forecasts import PROTOCOL
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
@@ -154,3 +155,9 @@ def test_reliability_counts_each_pair_once(made: pl.DataFrame):
     assert np.average(found["probability"], weights=found["num_pairs"]) == pytest.approx(made["probability"].mean())
     assert set(found["low_end"]) <= set(EDGES)
     assert found["is_baseline"].all()
+
+
+def test_no_two_columns_of_a_table_have_one_title():
+    for found in PROTOCOL.tables:
+        titles = [column.title for column in found.columns]
+        assert len(set(titles)) == len(titles)

@@ -113,7 +113,7 @@ PROTOCOL = Protocol(
                 _column("precision@10", "precision_at_10", "{:.4f}"),
                 _column("difference", "precision_at_10", "{:+.4f}", value="difference"),
                 _column("busiest hundred", "precision_at_10", "{:.4f}", family=BUSIEST),
-                _column("difference", "precision_at_10", "{:+.4f}", value="difference", family=BUSIEST),
+                _column("difference, busiest", "precision_at_10", "{:+.4f}", value="difference", family=BUSIEST),
                 _column("calibration error", "calibration_error", "{:.4f}"),
                 _column("sum of probabilities / links", "probability_sum", "{:.2f}", over="micro"),
             ),
