@@ -36,7 +36,7 @@ from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
 from flows.tasks.tracking.projection import project, tracking_of
 from storage import files, retention
-from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table
+from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_table
 from storage.champions import read_champion, replace_champion, succession
 from storage.layout import Layout
 from storage.published import ledger, publications
@@ -200,7 +200,12 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
     assert lineage_of(first).until == 4
     assert rows["probability"].to_list() == table["probability"].sort(descending=True)[:10].to_list()
     champion = summary["promotion"]["champion"]["title"]
-    assert (summary["addresses"]["forecasts"] == first) == (champion == without.title)
+    challenger = Contender(title=summary["challenger"]["title"], models=tuple(summary["challenger"]["models"]))
+    chosen = {"champion": {"title": without.title, "models": []}}
+    before = digest(first)
+    found, _ = retraining._published(summary["addresses"]["snapshots"], challenger, chosen, 0)
+    assert found["forecasts"] == first  # what this method publishes as champion
+    assert digest(first) == before  # and not made again
     published = query(layout, "select distinct method from latest_forecasts")
     assert published["method"].to_list() == [champion]
     # Two trainings of one batch each at .1 s, and the other stages by the time of the first forecasts.
