@@ -200,12 +200,7 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
     assert lineage_of(first).until == 4
     assert rows["probability"].to_list() == table["probability"].sort(descending=True)[:10].to_list()
     champion = summary["promotion"]["champion"]["title"]
-    challenger = Contender(title=summary["challenger"]["title"], models=tuple(summary["challenger"]["models"]))
-    chosen = {"champion": {"title": without.title, "models": []}}
-    before = digest(first)
-    found, _ = retraining._published(summary["addresses"]["snapshots"], challenger, chosen, 0)
-    assert found["forecasts"] == first  # what this method publishes as champion
-    assert digest(first) == before  # and not made again
+    check_published_without_vectors(summary, first)
     published = query(layout, "select distinct method from latest_forecasts")
     assert published["method"].to_list() == [champion]
     # Two trainings of one batch each at .1 s, and the other stages by the time of the first forecasts.
@@ -220,6 +215,15 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
     assert len(printed) == 1
     plan = "mylog: about 4 min to go, as in the run before: training 3 min, ranking 30 s, evaluation 7 s, forecasts 7 s"
     assert plan in capsys.readouterr().out.splitlines()
+
+
+def check_published_without_vectors(summary: dict[str, Any], first: str) -> None:
+    """As champion the forecaster without vectors publishes its first forecasts, which are not made again."""
+    challenger = Contender(title=summary["challenger"]["title"], models=tuple(summary["challenger"]["models"]))
+    champion, before = {"title": "Forecaster without vectors", "models": []}, digest(first)
+    found, _ = retraining._published(summary["addresses"]["snapshots"], challenger, {"champion": champion}, 0)
+    assert found["forecasts"] == first
+    assert digest(first) == before
 
 
 def test_a_plan_has_the_stages_of_the_run_alone_and_needs_times(monkeypatch: pytest.MonkeyPatch):
