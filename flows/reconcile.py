@@ -50,7 +50,7 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             "unbegun": lambda: (resubmit_unbegun(client), []),
             "late": lambda: (skip_late(client, own), []),
             "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
-            "sent": lambda: project(layout),
+            "sent": lambda: project(layout, whole=True),
             "started": lambda: start_missing(client, layout),
             "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
         }

@@ -1,20 +1,24 @@
 """An address in an object store -> the right to change what it stands for, held by one process of all machines.
 
 Locks of files reach the processes of one machine only. A lease is for actions of seconds: a process that is killed
-holds it until others have seen it unchanged for LEASE_SECONDS, so no clocks are compared.
+holds it until others have seen it unchanged for LEASE_SECONDS, so no clocks are compared. A thread of a live holder
+changes it more often.
 """
 
 import random
+import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 
 from storage import files
 from storage.files import Stamp
 
 LEASE_SECONDS = 20.0
 MOST_SECONDS = 45.0
+RENEWALS = 4  # while a lease would end
 PAUSE_SECONDS = 0.1
 FREE = b"free"
 
@@ -26,20 +30,41 @@ class LeaseBusy(OSError):
 @contextmanager
 def leased(address: str, seconds: float | None = None) -> Iterator[None]:
     """Hold the lease of an address during a `with` block; raises LeaseBusy after so many seconds, or MOST_SECONDS."""
-    stamp = _acquired(address, MOST_SECONDS if seconds is None else seconds)
+    own, ended = uuid.uuid4().hex.encode(), threading.Event()
+    _acquire(address, own, MOST_SECONDS if seconds is None else seconds)
+    renewal = threading.Thread(target=_renew, args=(address, own, ended), daemon=True)
+    renewal.start()
     try:
         yield
     finally:
-        files.replace_bytes(address, FREE, stamp)  # no effect on a lease that another process has taken over
+        ended.set()
+        renewal.join()
+        _is_changed(address, own, FREE)
 
 
-def _acquired(address: str, seconds: float) -> Stamp:
-    own, started = uuid.uuid4().hex.encode(), time.monotonic()
+def _renew(address: str, own: bytes, ended: threading.Event) -> None:
+    """Change a lease until its end, so that no other process takes it over; an error is tried again."""
+    for number in count(1):
+        if ended.wait(LEASE_SECONDS / RENEWALS):
+            return
+        with suppress(OSError):
+            if not _is_changed(address, own, own + f" {number}".encode()):
+                return
+
+
+def _is_changed(address: str, own: bytes, content: bytes) -> bool:
+    """Write the content of a lease unless another process has taken it over; returns whether it was written."""
+    current, stamp = _current(address)
+    return current.startswith(own) and files.replace_bytes(address, content, stamp)
+
+
+def _acquire(address: str, own: bytes, seconds: float) -> None:
+    started = time.monotonic()
     seen, since = None, started
     while time.monotonic() - started < seconds:
         content, stamp = _current(address)
-        if content == own and stamp is not None:
-            return stamp
+        if content == own:
+            return
         if stamp != seen:
             seen, since = stamp, time.monotonic()
         if content == FREE or time.monotonic() - since > LEASE_SECONDS:

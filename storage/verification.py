@@ -18,7 +18,7 @@ from storage.events.versions import TableDamaged, Version
 from storage.layout import CHECKPOINTS, Layout
 from storage.leftovers import DROPPED, dropped_rests
 from storage.locks import DatasetInUse, not_in_use
-from storage.tracking.marks import MARK, mark_problem
+from storage.tracking.marks import MARK, mark_problem, unmark
 
 MOST_FILES = 5  # that a message names
 MOVE = "move it elsewhere, and a linked folder back into the store"
@@ -200,7 +200,7 @@ def _of_mark(location: str) -> Iterator[Fault]:
         repair = Repair(
             before=f"`--repair` removes it, and {then}",
             after=f"removed; {then}",
-            action=lambda: files.remove(location) if mark_problem(location) is not None else None,
+            action=lambda: unmark(location.rpartition("/")[0]) if mark_problem(location) is not None else None,
         )
         yield _repairable(location, problem, repair)
 

@@ -137,7 +137,7 @@ def track(
     from storage.tracking.marks import due
 
     layout = Layout.from_environment()
-    done = project(layout, again=again)
+    done = project(layout, again=again, whole=True)
     for problem in done.problems:
         _print(f"not sent: {problem}")
     _print(f"{len(done.sent)} results sent to MLflow, {len(due(layout))} wait")

@@ -26,6 +26,8 @@ from storage.kinds import is_below, wrong_kind
 
 MANIFEST = "manifest.json"
 MARK = "tracked.json"  # beside a finished result that is in MLflow
+TRACKED_KINDS = ("training", "report", "benchmark", "study", "audit", "outcomes", "rollback")  # of these results
+PENDING = "pending"  # folder of the store with a file for each result that is not yet known to be in MLflow
 MOST_LETTERS = 100  # of a name in a message
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of a rename: an artifact has the name
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
@@ -77,9 +79,27 @@ def write_artifact(address: str, contents: Mapping[str, pl.DataFrame | bytes], l
     if is_current(address, lineage):
         return address
     encoded = {_file_name(name, content): _encoded(content) for name, content in contents.items()}
+    note_pending(address)
     publish = _publish_remote if files.is_remote(address) else _publish_local
     publish(address, encoded, lineage)
     return address
+
+
+def note_pending(address: str) -> None:
+    """Note a result for MLflow before it is finished, so that no kill leaves one that the next look misses."""
+    if (noted := pending_note(address)) is not None:
+        files.write_bytes(*noted)
+
+
+def pending_note(address: str) -> tuple[str, bytes] | None:
+    """Give the address and the content of the note that a result waits for MLflow; None for another artifact."""
+    head, _, keys = address.rpartition("/dataset=")
+    root, _, kind = head.rpartition("/")
+    if kind not in TRACKED_KINDS:
+        return None
+    root, _, folder = root.rpartition("/")
+    relative = f"{folder}/{kind}/dataset={keys}".encode()
+    return f"{root}/{PENDING}/{sha256(relative)[:32]}", relative
 
 
 def manifest(address: str) -> Lineage | None:

@@ -67,6 +67,11 @@ def history(layout: Layout, dataset: str, version: int | None = None) -> pl.Data
     return sources.select(columns)
 
 
+def first_arrival(layout: Layout, dataset: str) -> int:
+    """Return the time of the first commit, by which a dataset differs from a dropped one of the same name."""
+    return int(history(layout, dataset)["arrival"][0])
+
+
 def ingested_datasets(layout: Layout) -> list[str]:
     """Names of the logs that have events, damaged ones among them."""
     return [name for name in layout.dataset_names(files.children(layout.datasets)) if _has_events(layout, name)]

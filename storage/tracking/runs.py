@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from storage.artifacts.artifact import ArtifactMissing
 from storage.layout import Layout
 from storage.objects import is_remote
 from storage.tracking import mlflow_client
@@ -98,10 +99,15 @@ class Tracker:
     ) -> "Iterator[TrackedRun]":
         """Begin a run that is FINISHED at the end of the `with` block; after an error it goes on at the next try.
 
-        Raises TrackedTwice if another machine has begun the same run.
+        A result whose parts are removed has no next try: its run ends as KILLED. Raises TrackedTwice if another machine
+        has begun the same run.
         """
         run = self.start_run(dataset=dataset, name=name, tags=tags, key=key)
-        yield run
+        try:
+            yield run
+        except ArtifactMissing:
+            run.finish("KILLED")
+            raise
         run.finish()
         if len(runs_of_key(self.client(), experiment_name(dataset), run.start_tags[mlflow_client.RUN_KEY])) > 1:
             raise TrackedTwice(f"another machine tracks the run {name} at the same time: it is sent again")

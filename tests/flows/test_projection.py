@@ -20,9 +20,17 @@ import flows.cli
 from flows.tasks.tracking import results
 from flows.tasks.tracking.projection import project, tracking_of
 from storage import files
-from storage.artifacts.artifact import ArtifactMissing, Lineage, lineage_of, names, read_bytes, write_artifact
+from storage.artifacts.artifact import (
+    ArtifactMissing,
+    Lineage,
+    lineage_of,
+    names,
+    note_pending,
+    read_bytes,
+    write_artifact,
+)
 from storage.layout import Layout
-from storage.tracking.marks import MARK, due, mark, marked
+from storage.tracking.marks import MARK, due, mark, marked, noted
 from storage.tracking.runs import Tracker, open_tracker
 from storage.verification import faults, repaired
 
@@ -352,6 +360,53 @@ def test_a_ledger_is_sent_once_for_all_of_its_outcomes(layout: Layout, monkeypat
     assert [(marked(address) or {})["run"] for address in addresses] == ["a"] * 3
 
 
+def test_a_result_is_noted_before_it_is_finished_and_one_listing_finds_what_is_due(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.artifacts.artifact._publish_local", killed)
+        with pytest.raises(KeyboardInterrupt):
+            result(layout)
+    assert len(files.children(layout.absolute("pending"))) == 1
+    assert noted(layout) == []
+    address = result(layout)  # the same command again
+    listings: list[str] = []
+    find, children = files.find, files.children
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "find", lambda folder, *rest: listings.append(folder) or find(folder, *rest))
+        patch.setattr(files, "children", lambda folder: listings.append(folder) or children(folder))
+        assert noted(layout) == [address]
+    assert listings == [layout.absolute("pending")]
+    mark(layout, address, {"run": "a"})
+    assert files.children(layout.absolute("pending")) == []
+    note_pending(address)  # as if killed between the mark and the removal of the note
+    assert noted(layout) == []
+    assert files.children(layout.absolute("pending")) == []
+
+
+def test_a_result_whose_note_was_lost_is_found_by_a_look_at_the_whole_store(layout: Layout) -> None:
+    address = result(layout)
+    files.remove_folder(layout.absolute("pending"))
+    Path(layout.absolute("pending")).mkdir()
+    Path(layout.absolute("pending"), "damaged").write_bytes(b"../\0")
+    assert project(layout) == ([], [])
+    assert project(layout, whole=True) == ([layout.relative(address)], [])
+
+
+def test_a_run_whose_result_lost_its_parts_is_ended(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pruned(tracker: Tracker, address: str) -> dict[str, Any]:
+        with tracker.run(dataset="log", name="run 1", key="key 1"):
+            raise ArtifactMissing("its forecasts were removed")
+
+    monkeypatch.setitem(results.SEND, "study", pruned)
+    result(layout)
+    project(layout)
+    assert contents(layout)["key 1"]["status"] == "KILLED"
+
+
 def test_a_damaged_mark_is_named_and_after_the_repair_the_result_is_sent_again(layout: Layout) -> None:
     address = result(layout)
     project(layout)
@@ -433,6 +488,6 @@ def test_a_mark_of_another_process_is_found_before_the_result_is_sent(
         mark(layout, address, {"run": "other"})
         return [address]
 
-    monkeypatch.setattr("flows.tasks.tracking.projection.due", marked_meanwhile)
+    monkeypatch.setattr("flows.tasks.tracking.projection.noted", marked_meanwhile)
     assert project(layout) == ([], [])
     assert contents(layout) == {}

@@ -16,6 +16,7 @@ from storage.events.commits import TableBusy, append, append_all
 from storage.events.rows import EVENT_COLUMNS, QUARANTINE_COLUMNS
 from storage.events.table import (
     DatasetNotIngested,
+    first_arrival,
     history,
     ingested_datasets,
     newest_version,
@@ -126,6 +127,16 @@ def test_the_same_bytes_again_change_nothing(layout: Layout):
     assert (again.version, again.changed, again.num_read) == (1, False, 6)
     assert {path: path.read_bytes() for path in Path(layout.root).rglob("*") if path.is_file()} == before
     assert newest_version(layout, "chat") == 2
+
+
+def test_a_dropped_log_that_is_ingested_again_is_another_one(layout: Layout):
+    append(layout, "chat", FIRST, "sha-1")
+    before = first_arrival(layout, "chat")
+    append(layout, "chat", SECOND, "sha-2")
+    assert first_arrival(layout, "chat") == before
+    shutil.rmtree(layout.root)
+    append(layout, "chat", FIRST, "sha-1")
+    assert first_arrival(layout, "chat") > before
 
 
 def test_nodes_are_numbered_by_first_appearance_in_time(layout: Layout):

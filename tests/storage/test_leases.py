@@ -63,12 +63,21 @@ def test_a_killed_process_loses_its_lease(folder: str, monkeypatch: pytest.Monke
 def test_a_process_that_lost_its_lease_does_not_end_that_of_another(folder: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(leases, "LEASE_SECONDS", 0.2)
     with leased(folder):
-        other = leased(folder)
-        other.__enter__()
-        held = files.read_bytes(folder)
-    assert files.read_bytes(folder) == held != leases.FREE
-    other.__exit__(None, None, None)
+        files.write_bytes(folder, b"other")
+        time.sleep(0.5)  # in which a lease of its own would be renewed
+    assert files.read_bytes(folder) == b"other"
+
+
+def test_a_lease_is_renewed_while_it_is_held(folder: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.4)
+    with leased(folder):
+        started = time.monotonic()
+        with pytest.raises(LeaseBusy), leased(folder, 2.0):
+            pass
+        assert time.monotonic() - started > 5 * leases.LEASE_SECONDS
     assert files.read_bytes(folder) == leases.FREE
+    with leased(folder):
+        pass
 
 
 def test_a_lease_ends_with_an_error_in_its_block(folder: str):

@@ -22,6 +22,7 @@ from storage.artifacts.made import HISTORY
 from storage.champions import champion_lock, next_publication, replace_champion, succession, tenure, update_copy
 from storage.checksums import sha256
 from storage.drop import check_dataset
+from storage.events.table import first_arrival
 from storage.layout import Layout
 from storage.published import PUBLISHED_KINDS, publications
 from storage.tracking.runs import Tracker
@@ -112,7 +113,7 @@ def send_rollback(tracker: Tracker, address: str) -> dict[str, Any]:
     published = (present or {}).get("published") or {}  # it may have published something newer since
     aliases = ("champion",) * (is_present and published.get("forecasts") == record["forecasts"])
     tags = {"stage": "rollback", "method": title, "champion": title, "reason": record["reason"]}
-    key = sha256(f"rollback {dataset} {record['number']}".encode())[:32]
+    key = sha256(f"rollback {dataset} {first_arrival(layout, dataset)} {record['number']}".encode())[:32]
     with tracker.run(dataset=dataset, name=f"champion {record['number']}", tags=tags, key=key) as run:
         version = register(run, opened, layout.absolute(model), made, aliases, record["reason"])
     return {"run": run.run_id, "model_version": version}

@@ -16,6 +16,7 @@ from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table
 from storage.artifacts.made import Contents
 from storage.checksums import sha256
+from storage.events.table import first_arrival
 from storage.published import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
 from storage.tracking.runs import Tracker
 
@@ -60,7 +61,7 @@ def send_ledger(tracker: Tracker, address: str) -> dict[str, Any]:
     rows = complete_rows(ledger(tracker.layout, dataset))
     tags = {"stage": "ledger", "method": "all", "table_version": outcome.table_version}
     tags |= {"window": outcome.settings["window"]}
-    key = sha256(f"ledger {dataset}".encode())[:32]
+    key = sha256(f"ledger {dataset} {first_arrival(tracker.layout, dataset)}".encode())[:32]
     with tracker.run(dataset=dataset, name="ledger", tags=tags, key=key) as run:
         for row in rows.iter_rows(named=True):
             values = {f"ledger/{name}": row[name] for name in TRACKED if row[name] is not None}

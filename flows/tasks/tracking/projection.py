@@ -12,7 +12,7 @@ from storage.layout import Layout
 from storage.leases import MOST_SECONDS, LeaseBusy
 from storage.locks import in_use
 from storage.published import OUTCOMES
-from storage.tracking.marks import due, has_mark, is_removed, marked
+from storage.tracking.marks import due, has_mark, is_removed, marked, noted
 from storage.tracking.marks import mark as write_mark
 from storage.tracking.mlflow_client import failures, is_of_one_run, reason
 from storage.tracking.runs import Tracker, open_tracker, where
@@ -25,13 +25,14 @@ class Projected(NamedTuple):
     problems: list[str]
 
 
-def project(layout: Layout, *, again: bool = False) -> Projected:
+def project(layout: Layout, *, again: bool = False, whole: bool = False) -> Projected:
     """Send each result of the store that has no mark to MLflow, and mark it; with `again` also those with a mark.
 
+    It looks at the notes of unfinished and unsent results, and with `whole` at all results, of which notes may be lost.
     It raises nothing because of MLflow, and a fault of one result keeps no other one. What was not sent is due at the
     next call, and a run that was sent in part is completed, because it is found by its key.
     """
-    addresses = due(layout, again=again)
+    addresses = due(layout, again=again) if again or whole else noted(layout)
     done = Projected([], [])
     if not addresses:
         return done
