@@ -18,6 +18,7 @@ from typing import Any
 
 from dyformer.extras import need
 from storage import files
+from storage.artifacts.artifact import PENDING
 from storage.artifacts.code import PACKAGES, all_modules, code_digest
 from storage.layout import Layout
 
@@ -123,7 +124,7 @@ def check_facts(node: str, expected: dict[str, Any], found: dict[str, Any]) -> N
 @contextmanager
 def _expected_of(layout: Layout) -> Iterator[dict[str, Any]]:
     """Give the facts of this process, which the nodes must have, beside a file that only this store has."""
-    probe = f"{layout.root}/cluster-{uuid.uuid4().hex}.probe"
+    probe = layout.absolute(f"{PENDING}/{uuid.uuid4().hex}")  # where an old file that is no note is removed
     files.write_bytes(probe, uuid.uuid4().hex.encode())
     try:
         yield {**facts(probe), "niceness": 0, "probe": probe}
@@ -143,9 +144,13 @@ def _check_nodes(address: str, expected: dict[str, Any]) -> None:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
         with _named_errors(f"the Ray node {name}"):
-            found = ray.get(
-                remote.options(scheduling_strategy=there).remote(expected["probe"]), timeout=SECONDS_TO_CHECK
-            )
+            try:
+                found = ray.get(
+                    remote.options(scheduling_strategy=there).remote(expected["probe"]), timeout=SECONDS_TO_CHECK
+                )
+            except (ImportError, RuntimeError) as error:
+                first = str(error).strip().partition("\n")[0]
+                raise NodeDiffers(f"the Ray node {name} cannot be used ({first}): {SAME_VERSION}") from error
         check_facts(name, expected, found)
 
 

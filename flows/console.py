@@ -203,10 +203,10 @@ def _mlflow_commands(tracking: dict[str, Any], program: str) -> list[str]:
 
 
 def _keys(address: str) -> str:
-    """Return the condition that selects the rows of an artifact in a view, from its address, without its hash."""
+    """Return the condition that selects one artifact's rows in a view, from the `key=value` parts of its address."""
     keys = "".join(address.rpartition("dataset=")[1:])  # a "=" in the folder of the store is no key
     pairs = [part.partition("=") for part in keys.split("/")]
-    return " and ".join(f"{key} = '{value}'" for key, _, value in pairs if key != "settings")
+    return " and ".join(f"{key} = '{value}'" for key, _, value in pairs)
 
 
 def plain_steps(metrics: "pl.DataFrame") -> list[dict[str, Any]]:

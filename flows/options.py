@@ -42,13 +42,15 @@ JsonFile = Annotated[
 ]
 
 
-def _use_cluster(address: str | None) -> str | None:
-    """Check a Ray cluster, and have the flows of this process use it."""
+def _use_cluster(context: typer.Context, address: str | None) -> str | None:
+    """Check a Ray cluster, and have the flows of this process use it; an empty address switches it off."""
+    if address is None or context.resilient_parsing:  # a shell completes the line
+        return address
+    os.environ["DYFORMER_RAY_ADDRESS"] = address
     if address:
         from flows.cluster import check_cluster
         from storage.layout import Layout
 
-        os.environ["DYFORMER_RAY_ADDRESS"] = address
         check_cluster(address, Layout.from_environment())
     return address
 

@@ -5,6 +5,7 @@ A part is an artifact of its own: it is there whole or not at all, and a crash l
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,10 +17,9 @@ from flows.console import tracked
 from storage import files
 from storage.artifacts.artifact import read_table
 from storage.artifacts.made import Planned, planned
-from storage.layout import Layout
+from storage.layout import PART, Layout
 
 CLUSTER = "DYFORMER_RAY_ADDRESS"  # HOST:PORT of a cluster's head; unset: this process makes all parts
-PART = "part"
 
 MakeRange = Callable[[Mapping[str, Any], range, int], pl.DataFrame]
 """Values that all ranges share, a range, and the number of background threads -> the rows of the range.
@@ -68,9 +68,10 @@ def make_part(function: MakeRange, rows: range, shared: Shared, num_threads: int
 
 
 def remove_parts(ranges: Sequence[range], shared: Shared) -> None:
-    """Remove the parts of an artifact that is written."""
+    """Remove the parts of an artifact that is written; those of a killed process go with the leftovers of a dataset."""
     for rows in ranges if len(ranges) > 1 else ():
-        files.remove_folder(shared.part(rows).address)
+        with suppress(FileNotFoundError):  # another process is just removing it
+            files.remove_folder(shared.part(rows).address)
 
 
 def _made(function: MakeRange, missing: Sequence[range], shared: Shared) -> Iterable[None]:

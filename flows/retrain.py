@@ -147,11 +147,11 @@ def _challenged(
     """
     dataset = open_snapshots(snapshots).dataset
     check_forecast(snapshots)  # before the training, if its forecasts could not be calibrated
-    with _timed(seconds, "first forecasts"):
+    with _timed(seconds, "first_forecasts"):
         first = first_task(snapshots, seed)
         if first is not None:
             show_first(dataset, *first_rows(first))
-    first_seconds = 0.0 if first is None else seconds["first forecasts"]
+    first_seconds = 0.0 if first is None else seconds["first_forecasts"]
     if plan := plan_line(dataset, first_seconds, experiment, trains=pause is None):
         print(plan, flush=True)
     with _timed(seconds, "train"):

@@ -21,6 +21,7 @@ CHECKPOINTS, VECTORS, FORECASTS = "5_checkpoints", "6_vectors", "7_forecasts"
 ARTIFACT_FOLDERS = (SNAPSHOTS, GRAPHS, CHECKPOINTS, VECTORS, FORECASTS)
 KEYS = ("dataset", "version", "until", "settings", "seed")
 STEP = ("version", "until", "settings")
+PART = "part"  # kind of the rows of an artifact that is being made by ranges
 RUN = (*STEP, "seed")
 KINDS = {
     "snapshots": (SNAPSHOTS, ("version", "settings")),  # the tables `edges`, `steps` and `nodes`
@@ -52,7 +53,7 @@ KINDS = {
     "tuning": (FORECASTS, RUN),  # scores of a method's settings
     "costs": (FORECASTS, RUN),  # time and memory of a method's training
     "audit": (FORECASTS, RUN),  # the checks of a leak audit
-    "part": (CHECKPOINTS, STEP),  # rows of an artifact that is being made by ranges
+    PART: (CHECKPOINTS, STEP),
     "report": (FORECASTS, RUN),  # metrics and summary of a finished run
 }
 """Folder of each kind of artifact, and the keys of its address beside the dataset."""

@@ -39,7 +39,8 @@ def leased(address: str, seconds: float | None = None) -> Iterator[None]:
     finally:
         ended.set()
         renewal.join()
-        _is_changed(address, own, FREE)
+        with suppress(OSError):  # it ends by itself
+            _is_changed(address, own, FREE)
 
 
 def _renew(address: str, own: bytes, ended: threading.Event) -> None:

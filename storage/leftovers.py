@@ -1,13 +1,15 @@
 """Name of a dataset -> its folders without the files of killed writers; a store -> without what a killed drop left."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from storage import files
+from storage.artifacts.artifact import MANIFEST
 from storage.disk import TEMPORARY
-from storage.layout import Layout
+from storage.layout import PART, Layout
 from storage.locks import DatasetInUse, not_in_use
 
 DROPPED = re.compile(r"\.+dataset=(.+?)(?:\.[0-9a-f]{32})+")  # renamed once, or again by a removal that was killed too
@@ -16,8 +18,10 @@ DROPPED = re.compile(r"\.+dataset=(.+?)(?:\.[0-9a-f]{32})+")  # renamed once, or
 def remove_leftovers(layout: Layout, dataset: str) -> None:
     """Remove the hidden files and folders of a dataset that nothing was written to for a day.
 
-    The event table has leftovers of its own, which its next commit removes. An object store has no hidden files.
+    Parts of artifacts go too, if none was made for a day. The event table has leftovers of its own, which its
+    next commit removes. An object store has no hidden files.
     """
+    _remove_old_parts(layout, dataset)
     if not layout.is_local:
         return
     folders = [layout.of_dataset(layout.datasets, dataset)]
@@ -29,6 +33,14 @@ def remove_leftovers(layout: Layout, dataset: str) -> None:
     for folder in folders:
         for left in [path for path in Path(folder).rglob(".*") if TEMPORARY.fullmatch(path.name)]:
             files.remove_old(str(left))
+
+
+def _remove_old_parts(layout: Layout, dataset: str) -> None:
+    manifests = files.find(layout.artifacts(PART, dataset), MANIFEST)
+    with suppress(FileNotFoundError):  # another process has just removed one, so it is at work
+        if manifests and time.time() - max(map(files.modified, manifests)) > files.LEFTOVER_SECONDS:
+            for manifest in manifests:
+                files.remove_folder(manifest.rpartition("/")[0])
 
 
 def dropped_rests(layout: Layout) -> Iterator[tuple[str, str]]:

@@ -66,6 +66,11 @@ class StoreUnreachable(OSError):
         else:
             advice = ADVICE
         super().__init__(f"{address} cannot be reached ({reason}); {advice}")
+        self.address, self.reason = address, reason
+
+    def __reduce__(self) -> tuple[type["StoreUnreachable"], tuple[str, str]]:
+        """Say how a copy is made, in another process too."""
+        return type(self), (self.address, self.reason)
 
 
 class ObjectStream(io.RawIOBase):

@@ -29,7 +29,7 @@ from flows.parallel import Shared, map_ranges, remove_parts
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors
-from storage.artifacts.artifact import digest, lineage_of, read_bytes
+from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_bytes
 from storage.artifacts.made import Contents
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
@@ -90,9 +90,14 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
         check_vectors(table["vector"], model)
         return {"vectors": table} if onto is None else aligned(table, space_of(model), onto)
 
-    address = whole.made(embed_nodes)
+    try:
+        whole.made(embed_nodes)
+    except ArtifactMissing:
+        if not whole.is_current:  # else another process has finished it, and removed the parts that this one read
+            raise
+    _node_vectors.cache_clear()
     remove_parts(ranges, shared)
-    return address
+    return whole.address
 
 
 def embed_range(values: Mapping[str, Any], batches: range, num_threads: int) -> pl.DataFrame:

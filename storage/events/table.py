@@ -68,8 +68,9 @@ def history(layout: Layout, dataset: str, version: int | None = None) -> pl.Data
 
 
 def first_arrival(layout: Layout, dataset: str) -> int:
-    """Return the time of the first commit, by which a dataset differs from a dropped one of the same name."""
-    return int(history(layout, dataset)["arrival"][0])
+    """Return the time of the first commit, by which a dataset differs from a dropped one; 0 if all are taken back."""
+    arrivals = history(layout, dataset)["arrival"]
+    return int(arrivals[0]) if len(arrivals) else 0
 
 
 def ingested_datasets(layout: Layout) -> list[str]:

@@ -2,7 +2,7 @@
 
 MLflow is a view of the store: what has no mark is due, whatever happened to the process that made it or sent it. A
 result is noted in one folder before it is finished, and the note goes once the mark is there, so that one listing finds
-what is due. A note can only be lost with a damaged store: a look at everything finds its result.
+what is due. A note may be lost where two processes make and send a result at once: a look at everything finds it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -195,7 +195,7 @@ def wrong_readings(layout: Layout, expected: dict[str, Any]) -> list[str]:
     for name, value in found.items():
         if isinstance(value, NAMED):
             wrong += [f"{name}: {value!r} names no file"] * (layout.root not in str(value) and name != "weights")
-        elif value != expected[name]:
+        elif value != expected[name] and not (name == "mark" and value is None):  # without one a result is sent again
             wrong.append(f"{name}: another result without a word")
     if any(isinstance(value, Damaged) for value in found.values()) and not named:
         wrong.append("verify does not name it")

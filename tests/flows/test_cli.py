@@ -456,19 +456,6 @@ def test_outcome_of_a_promotion_is_one_sentence(changes: dict[str, Any], line: s
     assert flows.console.promotion_line(outcome) == line
 
 
-def test_commands_after_a_run_without_a_champion_have_no_hash():
-    addresses = {
-        "forecasts": "s3://a=b/7_forecasts/forecasts/dataset=mylog/version=3/until=12/settings=4a929af352e6/seed=0",
-        "vectors": "/data/6_vectors/vectors/dataset=mylog/version=3/until=12/settings=db64e3b04b70/seed=0",
-    }
-    tracking = {"problem": "away", "tracker": "", "run": ""}
-    summary = {"dataset": "mylog", "addresses": addresses, "promotion": {"champion": None}, "tracking": tracking}
-    first, second = flows.console.next_commands(summary, [], None)
-    where = "where dataset = 'mylog' and version = '3' and until = '12' and seed = '0'"
-    assert f"from forecasts {where} order by score" in first
-    assert f"from vectors {where} limit" in second
-
-
 def test_rule_of_the_promotion_is_set_on_the_command_line(dyformer: Callable[..., Outcome]):
     rows = {row["setting"]: row for row in json.loads(dyformer("settings", "--json")[1])}
     assert {name: rows[f"promotion.{name}"]["value"] for name in ("metric", "level", "slices")} == {

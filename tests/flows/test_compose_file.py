@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dyformer.logs.limits import ReadLimits
+from flows.parallel import CLUSTER
 from flows.service.deployments import GPU_POOL, POOL, read_deployments
 from flows.tasks.drift import WEBHOOK
 from storage.events.scratch_database import DEFAULT_MEMORY, MEMORY_VARIABLE, memory_bytes
@@ -138,6 +139,7 @@ def test_an_optional_setting_is_empty_by_default_which_is_as_if_it_were_not_set(
     assert [environment[name] for name in optional] == [f"${{{name}:-}}" for name in optional]
     assert set(optional) == {
         WEBHOOK,
+        CLUSTER,
         MEMORY_VARIABLE,
         *(f"DYFORMER_{field.upper()}" for field in ReadLimits.__dataclass_fields__),
     }

@@ -85,7 +85,7 @@ def test_counts_scores_addresses_and_seconds_are_reported(run: Run):
         "num_alike": 0,
         "num_comments": 0,
     }
-    assert set(run["seconds"]) == {"ingest", "drift", "train", "rank", "evaluate", "predict"}
+    assert set(run["seconds"]) == {"ingest", "drift", "first_forecasts", "train", "rank", "evaluate", "predict"}
     assert all(seconds >= 0 for seconds in run["seconds"].values())
     for protocol in ("prequential", "paper"):
         rows = [row for row in run["scores"] if (row["method"], row["protocol"]) == ("DyFormer", protocol)]
@@ -479,9 +479,9 @@ def test_live_update_benchmark_ranks_the_links_of_each_week(run: Run, store: Pat
 
 @pytest.fixture
 def few_methods() -> Iterator[None]:
-    """Leave three methods, and restore all in their order."""
+    """Leave four methods, and restore all in their order."""
     every = dict(METHODS)
-    for title in METHODS.keys() - {"DyFormer", "L3", "Contact recency"}:
+    for title in METHODS.keys() - {"DyFormer", "L3", "Contact recency", "Forecaster without vectors"}:
         del METHODS[title]
     yield
     METHODS.clear()

@@ -191,6 +191,7 @@ def test_the_first_run_shows_forecasts_before_its_training_and_publishes_them_on
         printed.append(rows)
 
     monkeypatch.setattr(retraining, "show_first", show)
+    monkeypatch.setattr(stage_times, "SHORTEST", 0.0)  # as if the log were large
     summary = read_report(drop(*[row for number in range(4) for row in day(number)], at(4, 0)))[1]
     [rows] = printed
     assert trainings == [2, 3]
@@ -232,6 +233,8 @@ def test_a_plan_has_the_stages_of_the_run_alone_and_needs_times(monkeypatch: pyt
     monkeypatch.setattr(stage_times, "read_report", before)
     paused = stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=False)
     assert paused == "mylog: about 44 s to go, as in the run before: ranking 30 s, evaluation 7 s, forecasts 7 s"
+    before.return_value[1]["seconds"]["train"] = 0.0  # it was paused
+    assert stage_times.plan_line("mylog", 0.05, EXPERIMENT, trains=True) is None  # nor were the first forecasts made
     before.side_effect = ArtifactMissing("of an earlier version")
     assert stage_times.plan_line("mylog", 0.0, EXPERIMENT, trains=True) is None
 

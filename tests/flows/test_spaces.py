@@ -22,7 +22,7 @@ from flows.tasks.publishing.export import export
 from flows.tasks.publishing.publications import publish, published_vectors
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.spaces import read_rotation, space_record
-from storage.artifacts.artifact import names, read_table, write_artifact
+from storage.artifacts.artifact import ArtifactMissing, names, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
 from storage.champions import read_champion, replace_champion, succession
 from storage.layout import Layout
@@ -203,6 +203,28 @@ def test_vectors_of_a_later_step_are_no_reference(
     earlier = make_snapshots("mylog", end_time=40_000_000)
     assert open_snapshots(earlier).num_steps == 4
     assert published_vectors(earlier, second) == write_vectors(earlier, second)
+
+
+def test_parts_that_another_process_has_removed_are_no_error_where_it_has_finished_the_vectors(
+    given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    snapshots = grown(tmp_path, 0, 3)
+    given[1.0, 3] = np.ones((NUM_NODES, WIDTH), dtype=np.float32)
+    own, honest = model(snapshots, 1.0), predict.map_ranges
+
+    def removed(*given: Any) -> list[pl.DataFrame]:
+        if finishes:
+            monkeypatch.setattr(predict, "map_ranges", honest)
+            write_vectors(snapshots, own)
+        raise ArtifactMissing("a part")
+
+    for finishes in (False, True):
+        monkeypatch.setattr(predict, "map_ranges", removed)
+        if finishes:
+            assert len(read_vectors(write_vectors(snapshots, own))) == NUM_NODES
+        else:
+            with pytest.raises(ArtifactMissing):
+                write_vectors(snapshots, own)
 
 
 def test_mixed_spaces_are_refused_by_name(given: dict[tuple[float, int], NDArray[np.float32]], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Files, events, artifacts and queries keep their guarantees on an object store."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -378,6 +379,8 @@ def test_a_store_that_cannot_be_reached_says_nothing_about_its_files(monkeypatch
         checksums.fault_of("s3://bucket/steps.parquet", 10, "0")
     with pytest.raises(StoreUnreachable), disk.named_read("s3://bucket/steps.parquet"):
         raise StoreUnreachable("s3://bucket/steps.parquet", "no response")
+    error = StoreUnreachable("s3://bucket/steps.parquet", "no response")
+    assert (type(copy.copy(error)), str(copy.copy(error))) == (StoreUnreachable, str(error))  # as between processes
 
 
 def test_objects_are_read_at_the_same_time_and_given_in_their_order() -> None:

@@ -233,6 +233,22 @@ def test_leftovers_of_killed_writers_are_removed_after_a_day(layout: Layout):
     assert found(layout) == []
 
 
+def test_parts_that_nobody_has_made_for_a_day_are_removed(layout: Layout):
+    lineage = Lineage(kind="part", dataset="chat", table_version=1, until=1, settings={})
+    rows = {"part": pl.DataFrame({"vector": [1.0]})}
+    keys = {"version": 1, "until": 1}
+    addresses = [
+        write_artifact(layout.artifact("part", "chat", **keys, settings=12 * name), rows, lineage) for name in "ab"
+    ]
+    manifests = [Path(address) / "manifest.json" for address in addresses]
+    os.utime(manifests[0], (0, 0))
+    remove_leftovers(layout, "chat")
+    assert all(manifest.exists() for manifest in manifests)  # the other one is new: a process is at work
+    os.utime(manifests[1], (0, 0))
+    remove_leftovers(layout, "chat")
+    assert not any(Path(address).exists() for address in addresses)
+
+
 def test_a_disk_that_cannot_read_a_file_is_one_named_error(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     (broken, *_) = data_paths(layout)
     real = hashlib.file_digest
