@@ -112,8 +112,9 @@ def newest_report(dataset: str) -> str:
     found = files.find(layout.artifacts("report", dataset), MANIFEST)
     if not found:
         raise ArtifactMissing(f"{dataset} has no report in {layout.root}: run `dyformer run {dataset}` first")
-    addresses = {address.removesuffix(f"/{MANIFEST}"): files.modified(address) for address in found}
-    return max(addresses, key=lambda address: (int(layout.describe(address)[1]["version"]), addresses[address]))
+    versions = {name: int(layout.describe(name.removesuffix(f"/{MANIFEST}"))[1]["version"]) for name in found}
+    newest = [name for name, version in versions.items() if version == max(versions.values())]
+    return max(newest, key=files.modified).removesuffix(f"/{MANIFEST}")  # in S3 a request for each
 
 
 def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:

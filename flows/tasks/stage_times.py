@@ -11,7 +11,7 @@ STAGES = {"train": "training", "rank": "ranking", "evaluate": "evaluation", "pre
 """The long stages of a run after its first forecasts, in their order."""
 
 TO_FIRST = {"rank": 1.2, "evaluate": 1.0, "predict": 1.0}
-"""Seconds of a stage by those of the first forecasts, which fit the same heads: rounded from runs of three logs."""
+"""Seconds of a stage by those of the first forecasts: rough, as in runs of three logs they were .4 to 2.4."""
 
 SECONDS_A_BATCH = 0.1
 """Of a training on two cores; `pretrain` and `finetune` say how many batches there are at most."""

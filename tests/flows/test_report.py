@@ -14,6 +14,7 @@ from dyformer.experiments.settings import Experiment
 from flows.tasks import report
 from flows.tasks.report import NUM_LINKS, most_probable, newest_report
 from flows.tasks.snapshots import Snapshots
+from storage import files
 from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
 from storage.events.table import DatasetNotIngested
 from storage.files import write_bytes
@@ -71,6 +72,12 @@ def test_newest_report_is_the_last_one_on_the_newest_rows(tmp_path: Path, monkey
     last = written_report(10, "b", 300)
     written_report(10, "c", 200)
     assert newest_report("mylog") == last
+    looked_at: list[str] = []
+    modified = files.modified
+    monkeypatch.setattr(files, "modified", lambda address: looked_at.append(address) or modified(address))
+    assert newest_report("mylog") == last
+    assert all("/version=10/" in address for address in looked_at)  # those of earlier versions cost nothing
+    assert len(looked_at) == 3
 
 
 @pytest.mark.parametrize("is_old", [False, True])

@@ -125,7 +125,7 @@ def evaluate(posed: Posed, group: Group) -> str:
 
 @contextmanager
 def _counted(done: Callable[[], None], title: str, method: Any) -> Iterator[None]:
-    """Name the user's own method in its errors, and say when it has been evaluated."""
+    """Name the user's own method in its errors, and count it once it has been evaluated."""
     with own_errors(title, method):
         yield
     done()
