@@ -77,7 +77,9 @@ def cluster(num_workers: int, **changes: str) -> Iterator[str]:
     """Start a head and further nodes, with a worker each; give the head's address."""
     with ExitStack() as nodes:
         folder = nodes.enter_context(node("--head", "--port=0", "--num-cpus=1", "--include-dashboard=false", **changes))
-        address = (folder / "ray_current_cluster").read_text().strip()
+        named = folder / "ray_current_cluster"
+        wait_for(lambda: named.exists() and bool(named.read_text().strip()), "the head names its address")
+        address = named.read_text().strip()
         for _ in range(num_workers - 1):
             nodes.enter_context(node(f"--address={address}", "--num-cpus=1", **changes))
         yield address
