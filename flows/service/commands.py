@@ -62,6 +62,7 @@ def deploy(
             "--file", help="deployments (by default those of the package)", dir_okay=False, show_default=False
         ),
     ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="those for workers with a GPU as well")] = False,
 ) -> None:
     """Send work pools, queues and deployments to the configured Prefect server; a second time changes nothing."""
     from flows.service.deployments import file_of_deployments, read_deployments
@@ -70,7 +71,7 @@ def deploy(
     _print(f"deploying to {configured_server()}")
     from flows.service.deployments import deploy as send
 
-    for line in send(deployments):
+    for line in send(deployments, gpu=gpu):
         _print(line)
 
 

@@ -163,24 +163,27 @@ def _first_fault(error: ValidationError, content: Any) -> str:
     return f"{', '.join(where)}: {fault['msg']}"
 
 
-def deploy(deployments: Iterable[Deployment]) -> list[str]:
+def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]:
     """Make pools, queues, the automations and the deployments that are missing, and update the others.
 
-    A second call changes nothing. A limit or a pause that a user set on the server stays.
+    A second call changes nothing. A limit or a pause that a user set on the server stays. The deployments of the GPU
+    pool are left out without `gpu`: Prefect shows those of a pool that has no worker as not ready.
 
     Returns:
         One line for each thing, with what was done.
     """
     from prefect.client.orchestration import get_client
 
-    wanted = list(deployments)
+    given = list(deployments)
+    wanted = [each for each in given if gpu or each.work_pool.name != GPU_POOL]
     with get_client(sync_client=True) as client:
-        done = [_ensure_pool(client, name) for name in sorted({each.work_pool.name for each in wanted})]
-        queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in wanted}
+        done = [_ensure_pool(client, name) for name in sorted({each.work_pool.name for each in given})]
+        queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in given}
         done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
         done += ensure_automations(client)
         done += [_deployed(client, each) for each in wanted]
-    return done
+    left = len(given) - len(wanted)
+    return [*done, f"{left} deployments for a GPU: --gpu sends them"] if left else done
 
 
 def _deployed(client: "SyncPrefectClient", deployment: Deployment) -> str:

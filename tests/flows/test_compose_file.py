@@ -93,7 +93,7 @@ def test_prefect_and_mlflow_want_a_password_and_the_workers_have_it(compose: dic
     services = compose["services"]
     prefect, mlflow = (services[name]["environment"] for name in ("prefect-server", "mlflow"))
     assert "--app-name=basic-auth" in services["mlflow"]["command"]
-    for name in ("deploy", "worker-cpu", "worker-gpu"):
+    for name in ("deploy", "deploy-gpu", "worker-cpu", "worker-gpu"):
         own = services[name]["environment"]
         assert own["PREFECT_API_AUTH_STRING"] == prefect["PREFECT_SERVER_API_AUTH_STRING"]
         assert own["MLFLOW_TRACKING_USERNAME"] == mlflow["MLFLOW_AUTH_ADMIN_USERNAME"] == "admin"
@@ -151,7 +151,7 @@ def test_an_optional_setting_is_empty_by_default_which_is_as_if_it_were_not_set(
 def test_every_command_of_our_image_is_installed(compose: dict[str, Any]) -> None:
     installed = {script.name for script in entry_points(group="console_scripts")} | {"sh", "python"}
     ours = [service for service in compose["services"].values() if service["image"].startswith("dyformer:")]
-    assert len(ours) == 6
+    assert len(ours) == 7
     for service in ours:
         assert service["command"][0] in installed
         check = service.get("healthcheck", {}).get("test", ["CMD", "python"])
@@ -171,6 +171,7 @@ def test_every_service_that_stays_has_a_health_check(compose: dict[str, Any]) ->
     assert [name for name, service in compose["services"].items() if "healthcheck" not in service] == [
         "buckets",
         "deploy",
+        "deploy-gpu",
     ]
     for name in ("worker-cpu", "worker-gpu"):
         command = compose["services"][name]["command"]
@@ -181,6 +182,9 @@ def test_every_service_that_stays_has_a_health_check(compose: dict[str, Any]) ->
 def test_schedules_and_logs_change_without_a_new_image(compose: dict[str, Any]) -> None:
     [target] = [each["target"] for each in compose["services"]["deploy"]["configs"] if each["source"] == "deployments"]
     assert compose["services"]["deploy"]["command"] == ["dyformer", "deploy", "--file", target]
+    on_gpu = compose["services"]["deploy-gpu"]
+    assert on_gpu["command"] == ["dyformer", "deploy", "--gpu", "--file", target]
+    assert on_gpu["profiles"] == ["gpu"]
     assert compose["configs"]["deployments"] == {"file": "${DYFORMER_DEPLOYMENTS:-./prefect.yaml}"}
     assert "${DYFORMER_LOGS:-./logs}:/logs:ro" in compose["services"]["worker-cpu"]["volumes"]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dyformer.logs.datasets import DATASETS
 from flows.service.deployments import GPU_POOL, Deployment, read_deployments
 from flows.service.managed import managed
 
@@ -18,22 +17,14 @@ def deployments() -> list[Deployment]:
     return read_deployments(ROOT / "prefect.yaml")
 
 
-def test_every_deployment_is_of_a_known_dataset(deployments: list[Deployment]) -> None:
-    for deployment in deployments:
-        assert deployment.parameters.get("dataset", "generated") in DATASETS
-
-
-def test_every_flow_and_every_benchmark_dataset_is_deployed(deployments: list[Deployment]) -> None:
-    named = [f"{deployment.entrypoint.rpartition('.')[2]}/{deployment.name}" for deployment in deployments]
-    assert len(named) == len(set(named))
-    flows = ("ingest", "prepare", "train", "evaluate", "predict", "retrain", "benchmark")
-    assert {f"{flow}/any" for flow in flows} <= set(named)
-    assert {"retrain/uci", "retrain/generated", "benchmark/uci"} <= set(named)
-
-
-def test_deployment_is_named_after_its_dataset(deployments: list[Deployment]) -> None:
-    for deployment in deployments:
-        assert deployment.parameters.get("dataset", "any") == deployment.name.removesuffix("-gpu")
+def test_every_flow_has_one_deployment_for_any_dataset_and_one_for_a_gpu_where_it_trains(
+    deployments: list[Deployment],
+) -> None:
+    named = sorted(f"{deployment.entrypoint.rpartition('.')[2]}/{deployment.name}" for deployment in deployments)
+    flows = ("ingest", "prepare", "train", "evaluate", "predict", "retrain", "benchmark", "reconcile")
+    on_gpu = ("train", "retrain", "benchmark")
+    assert named == sorted([*(f"{flow}/any" for flow in flows), *(f"{flow}/any-gpu" for flow in on_gpu)])
+    assert not any(deployment.parameters for deployment in deployments)
 
 
 def test_every_flow_is_managed_and_each_that_may_train_waits_in_the_queue_of_trainings(

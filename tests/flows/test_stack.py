@@ -72,7 +72,7 @@ def test_deployments_are_taken_as_they_are_written(server: str) -> None:
             for pool in ("dyformer-cpu", "dyformer-gpu")
         ),
         ["deploy", "--all"],
-        ["deployment", "run", "retrain/uci"],
+        ["deployment", "run", "retrain/any", "-p", "dataset=uci"],
     ]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS.format(commands=commands)],
@@ -84,7 +84,7 @@ def test_deployments_are_taken_as_they_are_written(server: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("retrain/uci")
+        deployment = client.read_deployment_by_name("retrain/any")
         runs = [run for run in client.read_flow_runs() if run.deployment_id == deployment.id]
     assert (deployment.entrypoint, deployment.path, deployment.pull_steps) == ("flows.retrain.retrain", None, [])
     assert deployment.global_concurrency_limit is not None

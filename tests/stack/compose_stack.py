@@ -264,11 +264,20 @@ def compose_stack(folder: Path) -> Iterator[Stack]:
         )
         ending.callback(stack.end)
         stack.wait("postgres")
-        for service in ("s3", "prefect-server", "buckets", "mlflow", "deploy", "worker-cpu", "worker-gpu"):
+        for service in (
+            "s3",
+            "prefect-server",
+            "buckets",
+            "mlflow",
+            "deploy",
+            "deploy-gpu",
+            "worker-cpu",
+            "worker-gpu",
+        ):
             for dependency in stack.services[service].get("depends_on", {}):
                 stack.wait(dependency)
             stack.start(service)
-        for service in ("deploy", "worker-cpu", "worker-gpu"):
+        for service in ("deploy", "deploy-gpu", "worker-cpu", "worker-gpu"):
             stack.wait(service)
         yield stack
 

@@ -51,11 +51,11 @@ def first(content: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda content: first(content).update(concurency_limit=1), "deployment 'generated', concurency_limit: Extra"),
+        (lambda content: first(content).update(concurency_limit=1), "deployment 'any', concurency_limit: Extra"),
         (lambda content: first(content)["concurrency_limit"].update(limits=1), "concurrency_limit, limits: Extra"),
         (lambda content: content.update(deployment=[]), "deployment: Extra"),
-        (lambda content: first(content).pop("pull"), "deployment 'generated', pull: Field required"),
-        (lambda content: first(content).update(pull=None), "deployment 'generated', pull"),
+        (lambda content: first(content).pop("pull"), "deployment 'any', pull: Field required"),
+        (lambda content: first(content).update(pull=None), "deployment 'any', pull"),
         (
             lambda content: first(content).update(entrypoint="flows/retrain.py:retrain"),
             "entrypoint: String should match",
@@ -68,7 +68,7 @@ def first(content: dict[str, Any]) -> dict[str, Any]:
         (lambda content: first(content).update(entrypoint="flows.retrain.retrian"), "flows.retrain.retrian is no flow"),
         (lambda content: first(content).update(entrypoint="flows.retrian.retrain"), "no module flows.retrian"),
         (lambda content: first(content).update(parameters={"datset": "uci"}), "has no parameter datset"),
-        (lambda content: content["deployments"].append(first(content)), "names retrain/generated twice"),
+        (lambda content: content["deployments"].append(first(content)), "names retrain/any twice"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(
@@ -124,9 +124,12 @@ def remove_deployed() -> None:
 
 
 def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str) -> None:
-    wanted = read_deployments(file_of_deployments())
+    given = read_deployments(file_of_deployments())
+    wanted = [each for each in given if each.work_pool.name == POOLS[0]]
     remove_deployed()
-    assert all(line.endswith(("made", "at a time")) for line in deploy(wanted))
+    *lines, last = deploy(given)
+    assert all(line.endswith(("made", "at a time")) for line in lines)
+    assert last == "3 deployments for a GPU: --gpu sends them"
     before = deployed()
     assert [limit for _, limit, _ in before["queues"]] == [1, 1]
     expected = [(90, NOT_RUNNING, "CRASHED"), (110, (*BEGUN, *NOT_RUNNING), "SCHEDULED")]
@@ -135,14 +138,17 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
         assert {f"prefect.flow-run.{name}" for name in follows} <= automation["trigger"]["expect"]
         assert [action["state"].name for action in automation["actions"]] == [state]
     assert before["automations"][1]["trigger"]["after"] == {f"prefect.flow-run.{name}" for name in TAKEN}
-    again = deploy(wanted)
+    *again, last = deploy(given)
     assert all(line.endswith(("as it was", "up to date")) for line in again)
     assert deployed() == before
     sent = {deployment.full_name for deployment in wanted}
     assert len(sent) == len(before) - 3 == len(wanted)
     with get_client(sync_client=True) as client:
         client.update_work_queue(before["queues"][1][0], concurrency_limit=2)
-    deploy(wanted)
+    lines = deploy(given, gpu=True)
+    assert [line for line in lines if line.endswith(" made")] == [
+        f"deployment {flow}/any-gpu: made" for flow in ("retrain", "train", "benchmark")
+    ]
     assert [limit for _, limit, _ in deployed()["queues"]] == [1, 2]
 
 

@@ -103,8 +103,10 @@ def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(
     look: Callable[[], tuple[int, Found]], layout: Layout, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(read_deployments(file_of_deployments()))
-    deployment = client.read_deployment_by_name("retrain/generated")
-    ended = client.create_flow_run_from_deployment(deployment.id, state=Cancelled())
+    deployment = client.read_deployment_by_name("retrain/any")
+    ended = client.create_flow_run_from_deployment(
+        deployment.id, parameters={"dataset": "generated"}, state=Cancelled()
+    )
     with open_tracker(layout).run(dataset="uci", name="dead", tags={FLOW_RUN: str(ended.id)}, key="k") as run:
         monkeypatch.setattr(doctor, "silent_runs", lambda client: [SimpleNamespace(name="a-zombie")])
         [automation] = client.read_automations_by_name(ENDING)
@@ -116,7 +118,7 @@ def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(
         assert code == 1
         assert wrong(found) == {"workers", "automations", "zombies", "MLflow's runs", "slots"}
         assert "a-zombie" in found["zombies"]["detail"]
-        assert "generated" in found["slots"]["detail"]
+        assert "any" in found["slots"]["detail"]
         client.release_concurrency_slots([limit.name], 1, 0.1)
         run.metrics({"loss": 1.0})
     client.resume_automation(automation.id)
