@@ -159,6 +159,7 @@ def prepare(
         int | None, typer.Option(help="last step to use (by default the last but one)", show_default=False)
     ] = None,
     changes: Changes = None,
+    on: On = None,
 ) -> None:
     """Write the PageRank and distance tables of the steps up to `--until`, for queries.
 

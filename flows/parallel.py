@@ -1,4 +1,4 @@
-"""A function and fixed ranges -> the parts of an artifact, made in this process or by the workers of a Ray cluster.
+"""A function and fixed ranges -> an artifact, whose parts this process or the workers of a Ray cluster make.
 
 A part is an artifact of its own: it is there whole or not at all, and a crash leaves those that are finished.
 """
@@ -15,11 +15,12 @@ import polars as pl
 from dyformer.sampling.prefetch import NUM_THREADS
 from flows.console import tracked
 from storage import files
-from storage.artifacts.artifact import read_table
-from storage.artifacts.made import Planned, planned
+from storage.artifacts.artifact import ArtifactMissing, read_table
+from storage.artifacts.made import Contents, Planned, planned
 from storage.layout import PART, Layout
 
 CLUSTER = "DYFORMER_RAY_ADDRESS"  # HOST:PORT of a cluster's head; unset: this process makes all parts
+RANGE_NODES = 4_096  # of a part: some seconds of one thread, and tables of fewer nodes have no parts
 
 MakeRange = Callable[[Mapping[str, Any], range, int], pl.DataFrame]
 """Values that all ranges share, a range, and the number of background threads -> the rows of the range.
@@ -43,6 +44,32 @@ class Shared:
         settings = {"whole": own.kind, "settings": own.settings_hash, "first": rows.start, "end": rows.stop}
         lineage = replace(own, kind=PART, settings=settings, settings_hash="")
         return planned(self.layout, lineage)
+
+
+def made_of_ranges(
+    function: MakeRange, ranges: Sequence[range], shared: Shared, contents: Callable[[pl.DataFrame], Contents]
+) -> str:
+    """Return the address of an artifact; `contents` gives its tables from the rows of all ranges, unless it is current.
+
+    Its manifest is written last, and its parts are removed after that. Raises the errors of `map_ranges`.
+    """
+    whole = shared.whole
+    if whole.is_current:
+        return whole.address
+    try:
+        whole.made(lambda: contents(pl.concat(map_ranges(function, ranges, shared))))
+    except ArtifactMissing:
+        if not whole.is_current:  # else another process has finished it, and removed the parts that this one read
+            raise
+    remove_parts(ranges, shared)
+    return whole.address
+
+
+def fixed_ranges(num_items: int, nodes_of_item: int = 1) -> list[range]:
+    """Split nodes, or batches of some nodes each, into ranges of about RANGE_NODES nodes; none gives an empty range."""
+    num_together = max(1, RANGE_NODES // nodes_of_item)
+    starts = range(0, max(num_items, 1), num_together)
+    return [range(start, min(start + num_together, num_items)) for start in starts]
 
 
 def map_ranges(function: MakeRange, ranges: Sequence[range], shared: Shared) -> list[pl.DataFrame]:

@@ -25,11 +25,11 @@ from dyformer.scoring.forecaster import ForecasterScore
 from dyformer.scoring.vector_spaces import align
 from flows.console import ongoing
 from flows.made import made, plan
-from flows.parallel import Shared, map_ranges, remove_parts
+from flows.parallel import Shared, fixed_ranges, made_of_ranges
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors
-from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_bytes
+from storage.artifacts.artifact import digest, lineage_of, read_bytes
 from storage.artifacts.made import Contents
 from storage.events.rows import ids_are_integers
 from storage.events.table import node_dictionary
@@ -37,8 +37,6 @@ from storage.layout import FORECAST
 
 if TYPE_CHECKING:
     from dyformer.training.stages import NodeVectors
-
-RANGE_NODES = 4_096  # of a part of the vectors: some seconds of one thread, and graphs of fewer nodes have no parts
 
 
 class WrongVectors(ValueError):
@@ -78,25 +76,20 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
         return whole.address
     values = {"snapshots": snapshots, "model": model, "step": step}
     shared = Shared(layout=opened.layout, whole=whole, values=values)
-    ranges = _ranges_of_batches(opened.num_nodes(step), open_model(model)[1])
+    batches = node_batches(opened.num_nodes(step), open_model(model)[1].model.num_targets)
+    ranges = fixed_ranges(len(batches), len(batches[0]))
 
-    def embed_nodes() -> Contents:
-        with ongoing(f"vectors of {opened.dataset} as of step {step}"):
-            table = pl.concat(map_ranges(embed_range, ranges, shared))
+    def named(vectors: pl.DataFrame) -> Contents:
         nodes = user_ids(opened, opened.graph(step))
         table = nodes.with_columns(
-            step=pl.lit(step, pl.Int64), space_id=pl.lit(space_of(model)), vector=table["vector"]
+            step=pl.lit(step, pl.Int64), space_id=pl.lit(space_of(model)), vector=vectors["vector"]
         )
         check_vectors(table["vector"], model)
         return {"vectors": table} if onto is None else aligned(table, space_of(model), onto)
 
-    try:
-        whole.made(embed_nodes)
-    except ArtifactMissing:
-        if not whole.is_current:  # else another process has finished it, and removed the parts that this one read
-            raise
+    with ongoing(f"vectors of {opened.dataset} as of step {step}"):
+        made_of_ranges(embed_range, ranges, shared, named)
     _node_vectors.cache_clear()
-    remove_parts(ranges, shared)
     return whole.address
 
 
@@ -118,14 +111,6 @@ def _node_vectors(snapshots: str, digest: str, model: str, model_digest: str, st
     weights, experiment, _ = open_model(model)
     prepared = prepare_graph(open_snapshots(snapshots).graph(step), until=step, config=experiment.graph)
     return node_vectors(prepared, weights, experiment.model, device=device())
-
-
-def _ranges_of_batches(num_nodes: int, experiment: Experiment) -> list[range]:
-    """Split the batches of all nodes into ranges of about RANGE_NODES nodes."""
-    batches = node_batches(num_nodes, experiment.model.num_targets)
-    num_together = max(1, RANGE_NODES // len(batches[0]))
-    starts = range(0, len(batches), num_together)
-    return [range(start, min(start + num_together, len(batches))) for start in starts]
 
 
 def write_forecasts(

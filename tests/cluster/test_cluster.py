@@ -21,6 +21,7 @@ from flows.cluster import ClusterUnreachable, NodeDiffers, TokenRefused, check_c
 from flows.parallel import CLUSTER, Shared, map_ranges, remove_parts
 from flows.tasks.ingest import ingest_log
 from flows.tasks.predict import write_vectors
+from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import train_model
 from storage import files
@@ -116,9 +117,9 @@ def pids(shared: Shared, start: int) -> list[int]:
     return [int(pid) for first, pid in lines if int(first) == start]
 
 
-def vectors_digest(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | None) -> str:
-    """Write vectors of a store, which is the same every time, with a cluster or without."""
-    monkeypatch.setattr("flows.tasks.predict.RANGE_NODES", 16)
+def digests_of(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | None) -> dict[str, str]:
+    """Make what is made of ranges in a store, which is the same every time, with a cluster or without."""
+    monkeypatch.setattr("flows.parallel.RANGE_NODES", 16)
     monkeypatch.setenv("DYFORMER_STORAGE", str(folder / "store"))
     monkeypatch.setenv(CLUSTER, "") if address is None else monkeypatch.setenv(CLUSTER, address)
     if not (folder / "store").exists():
@@ -127,24 +128,28 @@ def vectors_digest(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str |
         ingest_log("mylog", reading, show=lambda text: None)
     snapshots = make_snapshots("mylog")
     model = train_model(snapshots, 8, Experiment().changed({**SETTINGS, "model.width": 16, "model.num_context": 20}))
-    address = write_vectors(snapshots, model)
-    found = digest(address)
-    parts = files.find(Layout.from_environment().artifacts("part", "mylog"))
-    assert not parts
-    files.remove_folder(address)
-    return found
+    made = {
+        "pagerank": prepare_tables(snapshots, 8, Experiment())["pagerank"],
+        "vectors": write_vectors(snapshots, model),
+    }
+    digests = {kind: digest(address) for kind, address in made.items()}
+    assert not files.find(Layout.from_environment().artifacts("part", "mylog"))
+    for address in made.values():
+        files.remove_folder(address)
+    return digests
 
 
-def test_digests_of_vectors_are_equal_for_no_one_and_two_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str
-):
-    alone = vectors_digest(tmp_path, monkeypatch, None)
+def test_digests_are_equal_for_no_one_and_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
+    alone = digests_of(tmp_path, monkeypatch, None)
     made = []
     monkeypatch.setattr("flows.cluster.done_on", lambda *args: (made.append(len(args[2])), done_on(*args))[1])
-    assert vectors_digest(tmp_path, monkeypatch, one_worker) == alone
+    assert digests_of(tmp_path, monkeypatch, one_worker) == alone
     with cluster(2) as address:
-        assert vectors_digest(tmp_path, monkeypatch, address) == alone
-    assert made[0] == made[1] > 1
+        assert digests_of(tmp_path, monkeypatch, address) == alone
+    half = len(made) // 2
+    assert half == len(alone)
+    assert made[:half] == made[half:]
+    assert min(made) > 1
 
 
 def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):

@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.scoring.vector_scores import prepare_vectors
 from dyformer.scoring.vector_spaces import MIN_LIFT, agreement, blocks, rotated
+from flows import parallel
 from flows.tasks import predict
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import PARTS, Contender, open_model, space_of
@@ -210,16 +211,16 @@ def test_parts_that_another_process_has_removed_are_no_error_where_it_has_finish
 ):
     snapshots = grown(tmp_path, 0, 3)
     given[1.0, 3] = np.ones((NUM_NODES, WIDTH), dtype=np.float32)
-    own, honest = model(snapshots, 1.0), predict.map_ranges
+    own, honest = model(snapshots, 1.0), parallel.map_ranges
 
     def removed(*given: Any) -> list[pl.DataFrame]:
         if finishes:
-            monkeypatch.setattr(predict, "map_ranges", honest)
+            monkeypatch.setattr(parallel, "map_ranges", honest)
             write_vectors(snapshots, own)
         raise ArtifactMissing("a part")
 
     for finishes in (False, True):
-        monkeypatch.setattr(predict, "map_ranges", removed)
+        monkeypatch.setattr(parallel, "map_ranges", removed)
         if finishes:
             assert len(read_vectors(write_vectors(snapshots, own))) == NUM_NODES
         else:
