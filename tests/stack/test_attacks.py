@@ -1,75 +1,24 @@
 """Another page in the browser, another user of the machine and a forged name reach nothing of `dyformer up`."""
 
-import json
 import os
 import shutil
 import stat
 import subprocess
-import threading
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, browser
+from other_page import opened
 from stack_processes import Up, running, wait_until
 
 from flows.service.login import MLFLOW, PREFECT
 from flows.service.running import LOGIN
 
 pytestmark = pytest.mark.stack
-
-# Each attempt of the page, by every way in which a page may call a server. A Blob without a type is sent without a
-# question to the server whether the page may, and Prefect reads it as JSON. A response that a page may not read is
-# "opaque"; whether the request had an effect is seen at the server.
-PAGE = """<!doctype html><title>a page</title><body>working<script>
-const PREFECT = %(prefect)s, MLFLOW = %(mlflow)s, DEPLOYMENT = %(deployment)s, FILE = %(file)s;
-const hostile = {name: "hostile", parameters: {dataset: "hostile"}, job_variables: {command: "touch " + FILE}};
-const silent = (url, body) => fetch(url, {method: "POST", mode: "no-cors", credentials: "include",
-                                          body: new Blob([JSON.stringify(body)])});
-// Prefect's login is in no cookie, and where all origins are allowed, only requests without credentials are.
-const open = (url, body) => fetch(url, {method: body ? "POST" : "GET",
-    credentials: url.startsWith(PREFECT) ? "omit" : "include",
-    headers: body ? {"content-type": "application/json"} : {}, body: body && JSON.stringify(body)});
-const socket = (url) => new Promise((done, failed) => {
-    const opened = new WebSocket(url, "prefect");
-    opened.onopen = () => done({type: "socket", status: 101});
-    opened.onerror = () => failed(new Error("refused"));
-});
-const form = (url) => new Promise(done => {
-    const frame = document.createElement("iframe"); frame.name = "frame" + Math.random();
-    document.body.append(frame);
-    const sent = document.createElement("form");
-    sent.action = url; sent.method = "post"; sent.target = frame.name; sent.enctype = "text/plain";
-    const field = document.createElement("input"); field.name = '{"name":"hostile-form","x":"'; field.value = '"}';
-    sent.append(field); document.body.append(sent);
-    frame.onload = () => done({type: "opaque", status: 0}); sent.submit();
-});
-const attempts = {
-    "create a run": () => open(`${PREFECT}/deployments/${DEPLOYMENT}/create_flow_run`, hostile),
-    "create a run silently": () => silent(`${PREFECT}/deployments/${DEPLOYMENT}/create_flow_run`, hostile),
-    "read runs": () => open(`${PREFECT}/flow_runs/filter`, {}),
-    "read the version": () => open(`${PREFECT}/admin/version`),
-    "listen to events": () => socket(PREFECT.replace("http", "ws") + "/events/out"),
-    "send events": () => socket(PREFECT.replace("http", "ws") + "/events/in"),
-    "create an experiment": () => open(`${MLFLOW}/api/2.0/mlflow/experiments/create`, {name: "hostile"}),
-    "create an experiment silently": () => silent(`${MLFLOW}/api/2.0/mlflow/experiments/create`, {name: "hostile"}),
-    "create an experiment by a form": () => form(`${MLFLOW}/api/2.0/mlflow/experiments/create`),
-    "read experiments": () => open(`${MLFLOW}/api/2.0/mlflow/experiments/search?max_results=9`),
-};
-(async () => {
-    const outcomes = {};
-    for (const [name, attempt] of Object.entries(attempts))
-        try { const found = await attempt(); outcomes[name] = `${found.type} ${found.status}`; }
-        catch (error) { outcomes[name] = "refused"; }
-    document.title = JSON.stringify(outcomes); document.body.innerText = "finished";
-})();
-</script>"""
-SILENT = {"create a run silently", "create an experiment silently", "create an experiment by a form"}
 
 
 @dataclass(kw_only=True)
@@ -87,6 +36,9 @@ class Target:
     def runs(self) -> list[str]:
         return [run["name"] for run in self.up.request("/flow_runs/filter", {}) if not run["auto_scheduled"]]
 
+    def flows(self) -> list[str]:
+        return sorted(flow["name"] for flow in self.up.request("/flows/filter", {}))
+
     def experiments(self) -> list[str]:
         return [each["name"] for each in self.up.tracked("experiments/search?max_results=99")["experiments"]]
 
@@ -103,33 +55,42 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         yield Target(up=up, tab=tab, folder=folder)
 
 
-@contextmanager
-def other_page(folder: Path, text: str) -> Iterator[str]:
-    """Serve a page on another port of this machine."""
-    folder.mkdir()
-    (folder / "index.html").write_text(text)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
 def test_a_page_on_another_port_reads_and_does_nothing(target: Target) -> None:
-    before = (target.runs(), target.experiments())
+    before = (target.flows(), target.runs(), target.experiments())
     deployment = target.up.request("/deployments/name/retrain/any")["id"]
-    values = {"deployment": deployment, "file": str(target.file)}
-    addresses = {name: target.up.record[name] for name in ("prefect", "mlflow")}
-    text = PAGE % {name: json.dumps(value) for name, value in {**values, **addresses}.items()}
-    with other_page(target.folder / "page", text) as address:
-        target.tab.open(address, "finished")
-        outcomes = json.loads(target.tab.run("document.title"))
-    assert outcomes.keys() > SILENT
-    assert {name: outcome for name, outcome in outcomes.items() if name not in SILENT} == dict.fromkeys(
-        outcomes.keys() - SILENT, "refused"
-    )
-    assert {outcomes[name] for name in SILENT} <= {"opaque 0", "refused"}  # what was sent had no effect:
-    assert (target.runs(), target.experiments()) == before
+    servers = {name: target.up.record[name] for name in ("prefect", "mlflow")}
+    attempts = opened(target.tab, target.folder / "page", servers, deployment=deployment, file=str(target.file))
+    assert {"read runs", "create a run silently", "create an experiment by a form"} < attempts
+    assert (target.flows(), target.runs(), target.experiments()) == before
     assert not target.file.exists()
+
+
+TEMPORARY = """
+import sys
+from flows.temporary_server import guard_temporary_server
+guard_temporary_server()
+from prefect.client.orchestration import get_client
+from prefect.server.api.server import SubprocessASGIServer
+server = SubprocessASGIServer()
+server.start()
+print(server.api_url, flush=True)
+sys.stdin.readline()
+with get_client(sync_client=True, httpx_settings={"base_url": server.api_url}) as client:
+    print([flow.name for flow in client.read_flows()], [run.name for run in client.read_flow_runs()], flush=True)
+server.stop()
+"""
+
+
+def test_a_page_on_another_port_reaches_no_temporary_server(tmp_path: Path, target: Target) -> None:
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(Path.cwd())}
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", TEMPORARY], env=environment, text=True, **pipes) as process:
+        assert process.stdin
+        assert process.stdout
+        address = process.stdout.readline().strip()
+        assert "create a flow" in opened(target.tab, tmp_path / "page", {"prefect": address})
+        print(file=process.stdin, flush=True)
+        assert process.stdout.readline() == "[] []\n"
 
 
 def curl(*arguments: str) -> list[str]:

@@ -12,7 +12,9 @@ from urllib.request import Request, urlopen
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from browser import browser
 from compose_stack import Stack
+from other_page import opened
 from postgres_server import programs
 
 from flows.service.deployments import JOB_TEMPLATE
@@ -67,6 +69,28 @@ def test_a_call_of_another_page_or_under_another_name_is_refused_with_the_passwo
     for host in ("evil.example", "127.0.0.1:1", "localhost"):
         assert status(page, login, host=host) == 403
     assert status(page, login, None, **{"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}) == 403
+
+
+def test_a_page_in_a_browser_that_is_logged_in_reads_and_changes_nothing(stack: Stack, tmp_path: Path) -> None:
+    own = stack.environment("worker-cpu")
+    mlflow = own["MLFLOW_TRACKING_URI"]
+    servers = {"prefect": own["PREFECT_API_URL"], "mlflow": mlflow}
+
+    def held() -> list[str]:
+        found = [*stack.request("/flows/filter", {}), *stack.request("/flow_runs/filter", {})]
+        experiments = stack.tracked("experiments/search?max_results=99")["experiments"]
+        return [each["name"] for each in (*found, *experiments) if "hostile" in each["name"]]
+
+    with browser(tmp_path / "profile") as tab:
+        tab.logins[mlflow] = (own["MLFLOW_TRACKING_USERNAME"], own["MLFLOW_TRACKING_PASSWORD"])
+        tab.open(own["PREFECT_API_URL"].removesuffix("/api"), "Login")
+        tab.write(own["PREFECT_API_AUTH_STRING"])
+        tab.wait("Dashboard")
+        tab.open(f"{mlflow}/#/experiments", "Experiments")
+        deployment = stack.request("/deployments/name/retrain/any")["id"]
+        attempts = opened(tab, tmp_path / "page", servers, deployment=deployment)
+    assert {"read runs", "create a run silently", "create an experiment by a form"} < attempts
+    assert not held()
 
 
 def test_prefect_takes_no_change_without_a_token(stack: Stack) -> None:

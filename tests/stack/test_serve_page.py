@@ -7,10 +7,12 @@ import os
 from functools import partial
 from pathlib import Path
 
+import httpx
 import polars as pl
 import pytest
 from browser import browser
 from live_logs import NAME, ingest, rows_of
+from other_page import opened
 from served import served
 
 from dyformer.scoring.event_forecaster import EventForecaster
@@ -123,3 +125,18 @@ def test_a_user_finds_a_node_by_a_part_of_its_id(page):
     tab.wait("Those that contain it")
     tab.run("document.querySelector('a[href^=\"/?source\"]').click()")
     tab.wait(f"Next partners of {LONG[:40]}", "Past partners")
+
+
+def test_a_page_on_another_port_reads_no_ranking_and_adds_no_event(page, tmp_path):
+    tab, address = page
+    tab.open(f"{address}/", "best partners as of now")  # with the login, which the browser keeps
+
+    def held() -> tuple[bool, str]:
+        with httpx.Client(base_url=address, auth=("dyformer", "secret")) as client:
+            [line] = [each for each in client.get("/metrics").text.splitlines() if each.startswith("dyformer_events ")]
+            return client.get("/rank/hostile").json()["known"], line
+
+    before = held()
+    assert {"add an event silently", "read a ranking"} < opened(tab, tmp_path / "page", {"serve": address})
+    assert held() == before
+    assert not before[0]
