@@ -91,6 +91,12 @@ def test_reading_querying_and_ranking_need_no_extra(tmp_path: Path) -> None:
         assert done.returncode == 0, (arguments, done.stderr)
 
 
+def test_the_report_needs_no_extra(tmp_path: Path) -> None:
+    done = without_extras(COMMAND, "report", "mylog", store=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("dyformer: no dataset 'mylog' in ")
+
+
 def test_every_package_of_an_extra_is_named_and_none_of_them_is_in_the_core() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client"}

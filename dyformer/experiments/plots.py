@@ -27,6 +27,7 @@ METRIC_TITLES = {
 SLICE_TITLES = {"all": "all links", KNOWN: "known nodes", BUSIEST: "the busiest nodes"}
 QUIET = 2  # the layer of a plot on which baselines are
 GREY = "#9A9A9A"
+ROOM_FOR_NUMBERS = 0.06  # of the width of a comparison, right of the longest interval
 DARK = 80  # percent; above it the heat map is dark, so that its numbers are white
 # These colours remain distinguishable for colour-blind readers too (Okabe and Ito, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
@@ -99,6 +100,8 @@ def comparison_chart(
     if paper:
         axes.plot([], [], linestyle="none", marker="x", color="black", label="the paper's")
     axes.set_yticks(range(len(ranked)), ranked)
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right + ROOM_FOR_NUMBERS * (right - left))
     axes.set_xlabel(f"{METRIC_TITLES.get(metric, metric)} (%), with 95 % interval")
     _finish(axes, rows, metric, slice_name)
     axes.set_ylabel("")

@@ -1,10 +1,12 @@
 """The page of a run holds its tables, sentences, links and plots, requests nothing, and escapes every text."""
 
 import base64
+import re
 from html.parser import HTMLParser
 
 import polars as pl
 
+from dyformer.evaluation.drift import DRIFT_SCHEMA
 from dyformer.evaluation.forecasts.forecast_rows import RELIABILITY_SCHEMA
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
@@ -93,11 +95,7 @@ def test_curves_are_drawn_where_several_steps_were_evaluated():
 
 
 def test_the_first_screen_is_the_verdict_then_its_numbers_the_calibration_and_the_contents():
-    reliability = pl.DataFrame(
-        [("Ours", False, 0.0, 0.5, 40, 0.25, 0.2, 0.1, 0.3), ("Ours", False, 0.5, 1.0, 40, 0.75, 0.8, 0.7, 0.9)],
-        schema=RELIABILITY_SCHEMA,
-        orient="row",
-    )
+    reliability = service_rows()["reliability"]
     page = html_report(ranking("5"), "mylog", counts={}, verdict=VERDICT, details=["why"], reliability=reliability)
     marks = (
         *VERDICT.sentences[:1],
@@ -115,6 +113,47 @@ def test_the_first_screen_is_the_verdict_then_its_numbers_the_calibration_and_th
     assert links == [f"#{each['id']}" for tag, each in parsed.elements if tag == "h2"]
     assert len(links) == 3
     assert page.count("<table>") == page.count("</table></div></details>") == 2  # each one folded
+
+
+def service_rows() -> dict[str, pl.DataFrame]:
+    """Give calibration, outcomes of published forecasts and drift, as a service has them after some steps."""
+    reliability = [
+        ("Ours", False, 0.0, 0.5, 40, 0.25, 0.2, 0.1, 0.3),
+        ("Ours", False, 0.5, 1.0, 40, 0.7, 0.8, 0.7, 0.9),
+    ]
+    outcome = {"method": "Ours", "num_pairs": 40, "num_came": 8, "precision_at_10": 0.2, "precision_at_10_low": 0.1}
+    outcome |= {"precision_at_10_high": 0.3, "probability": 0.25, "calibration_error": 0.05}
+    drift = [(step, "repeats", 0.5, 0.45, deviation) for step, deviation in ((4, 0.5), (5, 3.25))]
+    return {
+        "reliability": pl.DataFrame(reliability, schema=RELIABILITY_SCHEMA, orient="row"),
+        "ledger": pl.DataFrame([{"step": step, **outcome} for step in (4, 5)]),
+        "drift": pl.DataFrame(drift, schema=DRIFT_SCHEMA, orient="row"),
+    }
+
+
+def test_what_a_service_knows_comes_before_the_comparison_and_each_part_has_its_heading():
+    links = {"Forecasts for step 6": pl.DataFrame({"source": ["a"], "target": ["b"], "probability": [0.5]})}
+    inputs = pl.DataFrame({"inputs": ["contacts"], "gain": [1.0]})
+    page = html_report(
+        ranking("5"), "mylog", counts={"nodes": "3"}, verdict=VERDICT, links=links, inputs=inputs, **service_rows()
+    )
+    assert re.findall("<h2 [^>]*>(.*)</h2>", page) == [
+        "How far the probabilities can be trusted",
+        "What came of the published forecasts",
+        "Drift of the log",
+        "Ranking of the next links",
+        "Most probable links",
+        "What the inputs give",
+        "The data",
+    ]
+    assert list(Page(page).plots())[:3] == [
+        "Probabilities against the links that came",
+        "Precision and calibration of the published forecasts",
+        "Drift of each step",
+    ]
+    newest = page[page.index("The newest step against the median") :].partition("</table>")[0]
+    assert "3.2" in newest
+    assert "<td>4</td>" not in newest  # the earlier step is in the plot alone
 
 
 def test_page_without_a_protocol_has_no_heading_for_it():

@@ -107,6 +107,15 @@ def test_comparison_has_two_points_a_method_sorted_by_macro() -> None:
     assert whisker[:, 0].tolist() == pytest.approx([79, 82])  # DyFormer's macro value is 81
 
 
+def test_numbers_of_a_comparison_lie_inside_its_frame() -> None:
+    figure = comparison_chart(metric_rows())
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert axes.texts
+    for text in axes.texts:
+        assert text.get_window_extent().x1 < axes.get_window_extent().x1, text.get_text()
+
+
 def test_one_step_has_one_point_a_method() -> None:
     rows = metric_rows(num_seeds=1).filter(pl.col("step").is_in(["4", "micro", "macro"]))
     figure = comparison_chart(rows)

@@ -1,11 +1,14 @@
 """The report in Chromium, wide and narrow: nothing leaves the page, is cut, or lies over something else."""
 
+import os
 from pathlib import Path
 
 import polars as pl
 import pytest
 from browser import browser
 
+from dyformer.evaluation.drift import DRIFT_SCHEMA
+from dyformer.evaluation.forecasts.forecast_rows import RELIABILITY_SCHEMA
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.experiments.html_report import html_report
 from dyformer.experiments.verdict import Verdict
@@ -48,6 +51,11 @@ def page() -> str:
     log = {"dataset": "mylog", "protocol": "prequential", "method": "-", "step": "micro", "value": 0.5}
     rows += [{**log, "metric": name} for name in ("coverage", "repeat_rate")]
     link = {"source": ["a" * 90], "target": ["b"], "probability": [0.5], "reasons": [["many contacts"] * 3]}
+    reliability = [("L3", False, low, low + 0.5, 40, low + 0.2, low + 0.1, low, low + 0.3) for low in (0.0, 0.5)]
+    outcome = {"method": METHODS[0], "num_pairs": 123_456, "num_came": 8, "precision_at_10": 0.2}
+    outcome |= {"precision_at_10_low": 0.1, "precision_at_10_high": 0.3, "probability": 0.2, "calibration_error": 0.0}
+    metrics = ("interactions", "active_nodes", "new_nodes", "repeats", "busiest_nodes")
+    drift = [(step, metric, 0.5, 0.4, float(step)) for metric in metrics for step in range(4, 14)]
     return html_report(
         pl.DataFrame(rows, schema=METRICS_SCHEMA),
         "mylog",
@@ -56,6 +64,9 @@ def page() -> str:
         verdict=VERDICT,
         details=["Decided."],
         links={"Forecasts for step 13": pl.DataFrame(link)},
+        reliability=pl.DataFrame(reliability, schema=RELIABILITY_SCHEMA, orient="row"),
+        ledger=pl.DataFrame([{"step": step, **outcome} for step in range(4, 14)]),
+        drift=pl.DataFrame(drift, schema=DRIFT_SCHEMA, orient="row"),
     )
 
 
@@ -66,10 +77,13 @@ def test_nothing_is_cut_or_lies_over_something_else(tmp_path: Path, width: int, 
     file.write_text(page())
     with browser(tmp_path / "profile") as tab:
         tab.size(width, 900)
-        tab.open(file.as_uri(), "publishes", "Ranking of the next links")
+        tab.open(file.as_uri(), "publishes", "Drift of the log", "Ranking of the next links")
         if is_open:
             tab.run("document.querySelectorAll('details').forEach(each => each.open = true)")
         assert tab.run("document.documentElement.scrollWidth") <= width
         assert tab.run(OUTSIDE) == []
         assert tab.run(OVERLAPS) == []
+        pictured = Path(os.environ["DYFORMER_SCREENSHOTS"]) if "DYFORMER_SCREENSHOTS" in os.environ else None
+        if pictured is not None:
+            tab.picture(pictured / f"report-{width}.png", width=width, height=3_000)
         assert tab.run("[...document.images].every(each => each.naturalWidth > 0)")
