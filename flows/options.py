@@ -61,7 +61,7 @@ On = Annotated[
         "--on",
         metavar="HOST:PORT",
         envvar="DYFORMER_RAY_ADDRESS",
-        help="head of a Ray cluster whose workers compute the PageRank table and the vectors",
+        help="head of a Ray cluster whose workers compute vectors, forecasts and the PageRank table",
         callback=_use_cluster,
         show_default=False,
     ),

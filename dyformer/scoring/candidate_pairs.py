@@ -1,5 +1,7 @@
 """Union graph and history -> the pairs that a forecast compares on a graph too large to compare all pairs."""
 
+from weakref import WeakKeyDictionary
+
 import duckdb
 import numpy as np
 import polars as pl
@@ -79,37 +81,56 @@ def candidates(
         bipartite: find partners three edges away, which are on the other side.
         nodes: nodes whose partners are wanted; all by default.
     """
-    with duckdb.connect() as connection:
-        connection.register("edges", edges)
-        connection.register("pagerank", pagerank)
-        connection.execute(CANDIDATE_PARTS.format(num_bridges=int(num_bridges), num_popular=int(num_popular)))
-        if bipartite:
-            connection.execute(LONGER_BRIDGES.format(num_bridges=int(num_bridges)))
-        everyone = "select node from bridges union select node from pagerank"
-        wanted = (connection.sql(everyone).pl()["node"] if nodes is None else nodes.unique()).sort().to_frame("node")
-        blocks = []
-        for first in range(0, max(wanted.height, 1), BLOCK_NODES):
-            connection.register("queries", wanted.slice(first, BLOCK_NODES))
-            blocks.append(connection.sql(CANDIDATES, params={"num_candidates": num_candidates}).pl())
+    with _parts(edges, num_bridges, num_popular, bipartite=bipartite) as parts:
+        return _candidates(parts, pagerank, num_candidates, nodes)
+
+
+def _parts(
+    edges: pl.DataFrame, num_bridges: int = 10, num_popular: int = 20, *, bipartite: bool
+) -> duckdb.DuckDBPyConnection:
+    """Make the tables that the candidates of all nodes are found in."""
+    connection = duckdb.connect()
+    connection.register("edges", edges)
+    connection.execute(CANDIDATE_PARTS.format(num_bridges=int(num_bridges), num_popular=int(num_popular)))
+    if bipartite:
+        connection.execute(LONGER_BRIDGES.format(num_bridges=int(num_bridges)))
+    connection.unregister("edges")
+    return connection
+
+
+def _candidates(
+    parts: duckdb.DuckDBPyConnection, pagerank: pl.DataFrame, num_candidates: int = 100, nodes: pl.Series | None = None
+) -> pl.DataFrame:
+    parts.register("pagerank", pagerank)
+    everyone = "select node from bridges union select node from pagerank"
+    wanted = (parts.sql(everyone).pl()["node"] if nodes is None else nodes.unique()).sort().to_frame("node")
+    blocks = []
+    for first in range(0, max(wanted.height, 1), BLOCK_NODES):
+        parts.register("queries", wanted.slice(first, BLOCK_NODES))
+        blocks.append(parts.sql(CANDIDATES, params={"num_candidates": num_candidates}).pl())
     return pl.concat(blocks)
 
 
-def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:
-    """Return the pairs to compare on a graph too large for all pairs.
+# The tables of a graph, for all of its queries; an entry goes when its graph goes.
+_PARTS: WeakKeyDictionary[PreparedGraph, duckdb.DuckDBPyConnection] = WeakKeyDictionary()
 
-    They are near by PageRank, popular two hops away, or were linked before.
+
+def candidate_pairs(prepared: PreparedGraph, query_A: NDArray[np.int64] | None = None) -> Pairs:
+    """Return nodes and their possible partners, for a graph too large to compare all pairs.
+
+    The partners of a node are near by PageRank, popular two hops away, or were linked with it before. They depend on
+    no other query node.
     """
     graph, union = prepared.history, prepared.union
+    if prepared not in _PARTS:
+        _PARTS[prepared] = _parts(to_tables(graph)["edges"], bipartite=len(np.unique(graph.side_N)) > 1)
     table = pagerank_table(union, top_k=TABLE_TOP_K, teleport=prepared.config.teleport, nodes=query_A)
-    found = candidates(
-        to_tables(graph)["edges"],
-        table,
-        bipartite=len(np.unique(graph.side_N)) > 1,
-        nodes=None if query_A is None else pl.Series(query_A),
-    )
-    source_E, target_E = pair_features(prepared).edges.source_E, pair_features(prepared).edges.target_E
-    if query_A is not None:
-        wanted_E = np.isin(source_E, query_A) | np.isin(target_E, query_A)
-        source_E, target_E = source_E[wanted_E], target_E[wanted_E]
+    found = _candidates(_PARTS[prepared], table, nodes=None if query_A is None else pl.Series(query_A))
+    linked = pair_features(prepared)
+    node_A = np.arange(len(linked.degree_N)) if query_A is None else query_A
+    rows = linked.union[node_A]
     node_P, partner_P = found["node"].to_numpy(), found["partner"].to_numpy()
-    return np.concatenate([node_P, source_E]), np.concatenate([partner_P, target_E])
+    return (
+        np.concatenate([node_P, np.repeat(node_A, np.diff(rows.indptr))]),
+        np.concatenate([partner_P, rows.indices.astype(np.int64)]),
+    )

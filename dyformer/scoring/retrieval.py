@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from dyformer.sampling.pairs import Pairs, distinct, pair_keys
+from dyformer.sampling.pairs import Pairs, distinct, ordered_keys
 from dyformer.scoring.decoder import LinkDecoder, logit, slopes
 from dyformer.scoring.pair_features import (
     PairFeatures,
@@ -52,13 +52,13 @@ def retrieve(
     """Give the best partners of every node, or of `query_A`: at most `k` new ones and `k` that it was linked with.
 
     The best have the highest log-odds of a decoder of pair features; equal ones are taken by node number. A pair is
-    admissible if its nodes differ and lie on opposite sides where the log has two. With `candidates` (either direction,
-    duplicates allowed) only these pairs are compared. Memory is bounded by BLOCK_PAIRS. Raises ValueError for more than
-    MAX_NODES nodes without candidates, and for unknown query nodes.
+    admissible if its nodes differ and lie on opposite sides where the log has two. With `candidates`, nodes and
+    possible partners of each (duplicates allowed), only these are compared. Memory is bounded by BLOCK_PAIRS. Raises
+    ValueError for more than MAX_NODES nodes without candidates, and for unknown query nodes.
     """
     is_query_N = _query_mask(len(side_N), query_A)
     if candidates is not None:
-        return _best_of_pairs(features, decoder, _admissible(candidates, side_N), k, is_query_N)
+        return _best_of_pairs(features, decoder, _admissible(candidates, side_N, is_query_N), k)
     if len(side_N) > MAX_NODES:
         raise ValueError(f"{len(side_N)} nodes are too many to compare all pairs (up to {MAX_NODES}): give candidates")
     block_logits = _BlockLogits(features, decoder, has_paths_of_two=len(np.unique(side_N)) == 1)
@@ -162,29 +162,27 @@ def _best_of_rows(logit_SC: NDArray[np.float64], k: int) -> Pairs:
     return row_X[best_X], column_X[best_X]
 
 
-def _admissible(candidates: Pairs, side_N: NDArray[np.int8]) -> Pairs:
-    same_side_P = side_N[candidates[0]] == side_N[candidates[1]]
-    refused_P = (candidates[0] == candidates[1]) | (same_side_P & (len(np.unique(side_N)) > 1))
-    key_P = distinct(pair_keys(len(side_N), candidates[0], candidates[1])[~refused_P])
+def _admissible(candidates: Pairs, side_N: NDArray[np.int8], is_query_N: NDArray[np.bool_]) -> Pairs:
+    node_P, partner_P = candidates
+    same_side_P = side_N[node_P] == side_N[partner_P]
+    refused_P = (node_P == partner_P) | (same_side_P & (len(np.unique(side_N)) > 1)) | ~is_query_N[node_P]
+    key_P = distinct(ordered_keys(len(side_N), node_P, partner_P)[~refused_P])
     return key_P // len(side_N), key_P % len(side_N)
 
 
-def _best_of_pairs(
-    features: PairFeatures, decoder: LinkDecoder, pairs: Pairs, k: int, is_query_N: NDArray[np.bool_]
-) -> Retrieved:
+def _best_of_pairs(features: PairFeatures, decoder: LinkDecoder, pairs: Pairs, k: int) -> Retrieved:
     # Pairs of one busy end go together, because its walks are expensive.
     order_P = np.argsort(busier_end_first(features.degree_N, *pairs)[0], kind="stable")
     logit_P = np.empty(len(order_P))
     for block_P in np.array_split(order_P, -(-len(order_P) // (BLOCK_PAIRS // 10)) or 1):
         logit_P[block_P] = logit(decoder, features.table(pairs[0][block_P], pairs[1][block_P]))
     linked_P = find_edges(features.edges, *pairs) >= 0
+    every = Retrieved(*pairs, linked_P)
     parts = []
     for is_linked in (False, True):
-        wanted = [(linked_P == is_linked) & is_query_N[end_P] for end_P in pairs]
-        node_X, partner_X = (np.concatenate([pairs[end][wanted[0]], pairs[1 - end][wanted[1]]]) for end in (0, 1))
-        logit_X = np.concatenate([logit_P[wanted[0]], logit_P[wanted[1]]])
-        best_X, _ = best_of_nodes(node_X, partner_X, logit_X, k)
-        parts.append(Retrieved(node_X[best_X], partner_X[best_X], np.full(len(best_X), is_linked)))
+        own_P = np.flatnonzero(linked_P == is_linked)
+        best_P, _ = best_of_nodes(every.node_R[own_P], every.partner_R[own_P], logit_P[own_P], k)
+        parts.append(every.rows(own_P[best_P]))
     return _grouped(parts)
 
 

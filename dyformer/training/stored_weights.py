@@ -7,7 +7,7 @@ from dyformer.embedder import Embed, NoVectors
 from dyformer.graphs.prepared_graph import PreparedGraph, with_window
 from dyformer.model.config import ModelConfig
 from dyformer.training.checkpoint import Weights
-from dyformer.training.stages import embed
+from dyformer.training.stages import embed, one_thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,5 +29,6 @@ class TrainedDyFormer:
         if until is None:
             raise NoVectors(f"weights trained until step {min(self.weights)}: expected some of step {graph.until}")
         graph = with_window(graph, self.windows[until]) if until in self.windows else graph
-        vector_ND = embed(graph, self.weights[until], self.model, device=self.device)
+        with one_thread():  # as stored vectors are made
+            vector_ND = embed(graph, self.weights[until], self.model, device=self.device)
         return lambda node_N: vector_ND[node_N]

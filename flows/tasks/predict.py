@@ -21,7 +21,7 @@ from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.logs.time_windows import Window
 from dyformer.sampling.pairs import node_batches
 from dyformer.scoring.candidate_pairs import candidate_pairs
-from dyformer.scoring.forecaster import ForecasterScore
+from dyformer.scoring.forecaster import FittedForecaster
 from dyformer.scoring.vector_spaces import align
 from flows.console import ongoing
 from flows.made import made, plan
@@ -137,30 +137,49 @@ def write_forecasts(
         links: "all", "new" (pairs never linked before) or "repeat".
     """
     opened = open_snapshots(snapshots)
-    method, experiment = method_of(opened, contender)
-    fitted = _FittedMethod(opened, contender, method, experiment, vectors, seed)
-    step = fitted.until
+    fitted = _FittedMethod.of(opened, contender, vectors, seed)
+    step, address = fitted.until, fitted.address()
+    settings = {**fitted.settings, "k": k, "links": links}
+    code = (forecast_of, candidate_pairs, next_window, *method_code(fitted.method))
+    inputs = (*fitted.inputs, address)
+    whole = plan(opened, "forecasts", until=step, settings=settings, code=code, inputs=inputs)
     kinds: tuple[Links, ...] = ("all", "new") if links == "all" else (links,)
-    address = fitted.address()
+    own = {"snapshots": snapshots, "contender": contender, "vectors": vectors, "seed": seed, "fitted": address}
+    shared = Shared(layout=opened.layout, whole=whole, values={**own, "k": k, "kinds": kinds})
 
-    def forecast_links() -> Contents:
-        with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
-            forecast = fitted.forecast(address)
-            tables = forecast.tables(k, kinds)
-        nodes, validity = user_ids(opened, forecast.past.history), _validity(opened, contender.title, step)
+    def named(ranked: pl.DataFrame) -> Contents:
+        nodes, validity = user_ids(opened, opened.graph(step)), _validity(opened, contender.title, step)
+        tables = {kind: ranked.filter(links=kind).drop("links") for kind in kinds}
         contents: dict[str, pl.DataFrame | bytes] = {
             "forecasts" if kind == links else kind: _named(table, nodes).with_columns(**validity)
             for kind, table in tables.items()
         }
-        if isinstance(forecast.score, ForecasterScore):
-            gains = forecast.score.fitted.gains()
+        record = read_bytes(address, FORECAST)
+        if (heads := json.loads(record)["fitted"]) is not None:
+            gains = FittedForecaster.from_record(heads).gains()
             contents["inputs"] = pl.DataFrame({"inputs": list(gains), "gain": list(gains.values())})
-        return {**contents, FORECAST: read_bytes(address, FORECAST)}
+        return {**contents, FORECAST: record}
 
-    settings = {**fitted.settings, "k": k, "links": links}
-    code = (forecast_of, candidate_pairs, next_window, *method_code(method))
-    inputs = (*fitted.inputs, address)
-    return made(opened, "forecasts", until=step, settings=settings, make=forecast_links, code=code, inputs=inputs)
+    with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
+        made_of_ranges(rank_range, fixed_ranges(opened.num_nodes(step)), shared, named)
+    _stored_forecast.cache_clear()
+    return whole.address
+
+
+def rank_range(values: Mapping[str, Any], nodes: range, num_threads: int) -> pl.DataFrame:
+    """Rank the best partners of some nodes: the columns of FORECAST_SCHEMA, and `links`, the kind of the pairs."""
+    inputs = (values["snapshots"], values["fitted"], *([] if values["vectors"] is None else [values["vectors"]]))
+    own = (values[name] for name in ("snapshots", "contender", "vectors", "seed", "fitted"))
+    forecast = _stored_forecast(*own, tuple(map(digest, inputs)))
+    tables = forecast.tables(values["k"], values["kinds"], query_A=np.arange(nodes.start, nodes.stop))
+    return pl.concat([table.with_columns(links=pl.lit(kind)) for kind, table in tables.items()])
+
+
+@lru_cache(maxsize=1)  # the ranges of one artifact
+def _stored_forecast(
+    snapshots: str, contender: Contender, vectors: str | None, seed: int, fitted: str, digests: tuple[str, ...]
+) -> Forecast:
+    return _FittedMethod.of(open_snapshots(snapshots), contender, vectors, seed).forecast(fitted)
 
 
 class _FittedMethod(NamedTuple):
@@ -172,6 +191,11 @@ class _FittedMethod(NamedTuple):
     experiment: Experiment
     vectors: str | None
     seed: int
+
+    @classmethod
+    def of(cls, opened: Snapshots, contender: Contender, vectors: str | None, seed: int) -> "_FittedMethod":
+        """Open the method of a contender."""
+        return cls(opened, contender, *method_of(opened, contender), vectors, seed)
 
     @property
     def until(self) -> int:

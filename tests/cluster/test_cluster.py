@@ -20,7 +20,8 @@ from dyformer.experiments.settings import Experiment
 from flows.cluster import ClusterUnreachable, NodeDiffers, TokenRefused, check_cluster, done_on
 from flows.parallel import CLUSTER, Shared, map_ranges, remove_parts
 from flows.tasks.ingest import ingest_log
-from flows.tasks.predict import write_vectors
+from flows.tasks.models import DYFORMER, Contender
+from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import train_model
@@ -128,9 +129,11 @@ def digests_of(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | Non
         ingest_log("mylog", reading, show=lambda text: None)
     snapshots = make_snapshots("mylog")
     model = train_model(snapshots, 8, Experiment().changed({**SETTINGS, "model.width": 16, "model.num_context": 20}))
+    vectors = write_vectors(snapshots, model)
     made = {
         "pagerank": prepare_tables(snapshots, 8, Experiment())["pagerank"],
-        "vectors": write_vectors(snapshots, model),
+        "vectors": vectors,
+        "forecasts": write_forecasts(snapshots, Contender(title=DYFORMER, models=(model,)), vectors, k=3),
     }
     digests = {kind: digest(address) for kind, address in made.items()}
     assert not files.find(Layout.from_environment().artifacts("part", "mylog"))

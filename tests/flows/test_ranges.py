@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from own_log import own_log
 
+from dyformer.evaluation import first_stage
+from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.experiments.settings import Experiment
 from flows import parallel
-from flows.tasks import prepare
+from flows.tasks import predict, prepare
 from flows.tasks.ingest import ingest_log
+from flows.tasks.models import Contender
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots
 from storage import files
@@ -32,6 +35,19 @@ def test_a_pagerank_table_of_ranges_is_that_of_all_nodes(snapshots: str, monkeyp
         return prepare_tables(snapshots, UNTIL, Experiment())["pagerank"]
 
     same_rows_and_resumed(monkeypatch, table, "pagerank", prepare, "pagerank_rows")
+
+
+@pytest.mark.parametrize("compared", [50_000, 10], ids=["all pairs", "candidates"])
+@pytest.mark.parametrize("method", ["L3", FORECASTER_WITHOUT])
+def test_forecasts_of_ranges_are_those_of_all_nodes(
+    snapshots: str, monkeypatch: pytest.MonkeyPatch, method: str, compared: int
+):
+    monkeypatch.setattr(first_stage, "MAX_NODES", compared)  # of a graph whose pairs are all compared
+
+    def table() -> str:
+        return predict.write_forecasts(snapshots, Contender(title=method), k=3)
+
+    same_rows_and_resumed(monkeypatch, table, "forecasts", predict, "rank_range")
 
 
 def same_rows_and_resumed(

@@ -35,7 +35,7 @@ def slow_retrieval(history: DynamicGraph, k: int, allowed=None) -> set[tuple[int
         for j in range(len(history.side_N)):
             pair = (min(i, j), max(i, j))
             same_side = two_sides and history.side_N[i] == history.side_N[j]
-            if i != j and not same_side and (allowed is None or pair in allowed):
+            if i != j and not same_side and (allowed is None or (i, j) in allowed):
                 value = logit(decoder, pair_feature_table(history, np.array([i]), np.array([j])))[0]
                 scored[pair in linked].append((-round(value, 9), j))
         found |= {(i, j, is_linked) for is_linked in scored for _, j in sorted(scored[is_linked])[:k]}
@@ -61,19 +61,19 @@ def test_the_best_new_and_past_partners_equal_those_of_a_double_loop(
 
 def test_named_candidates_are_compared_alone():
     history, ends = random_history(), np.random.default_rng(0).integers(12, size=(2, 60))
-    allowed = {(min(pair), max(pair)) for pair in ends.T.tolist()}
+    allowed = set(map(tuple, ends.T.tolist()))
     for k in (2, 12):
         assert as_set(retrieved(history, k, candidates=(ends[0], ends[1]))) == slow_retrieval(history, k, allowed)
 
 
 def test_named_candidates_of_one_side_are_dropped_where_a_log_has_two():
     candidates = (np.array([0, 2, 1]), np.array([2, 1, 3]))
-    assert as_set(retrieved(TWO_SIDES, 3, candidates=candidates)) == {(1, 2, False), (2, 1, False)}
+    assert as_set(retrieved(TWO_SIDES, 3, candidates=candidates)) == {(2, 1, False)}
 
 
 def test_query_nodes_get_the_partners_that_they_get_among_all():
     history, query_A = random_history(), np.array([7, 0, 3])
-    for candidates in (None, np.triu_indices(12, k=1)):
+    for candidates in (None, np.nonzero(~np.eye(12, dtype=np.bool_))):
         whole = as_set(retrieved(history, 3, candidates=candidates))
         part = as_set(retrieved(history, 3, candidates=candidates, query_A=query_A))
         assert part == {row for row in whole if row[0] in query_A}
@@ -111,7 +111,7 @@ def test_equal_scores_go_to_the_first_nodes():
     found = as_set(retrieved(history, 1))
     assert (0, 2, False) in found  # 2, 3, 4 and 5 are alike for node 0
     assert found == slow_retrieval(history, 1)
-    everyone = np.triu_indices(6, 1)
+    everyone = np.nonzero(~np.eye(6, dtype=np.bool_))
     assert as_set(retrieved(history, 1, candidates=everyone)) == found
 
 
@@ -120,4 +120,4 @@ def test_more_nodes_than_can_be_compared_need_candidates(monkeypatch: pytest.Mon
     history = toy_graph([(0, 1), (1, 2), (2, 3)])
     with pytest.raises(ValueError, match=r"4 nodes are too many to compare all pairs \(up to 3\): give candidates"):
         retrieved(history, 1)
-    assert as_set(retrieved(history, 1, candidates=(np.array([0]), np.array([3])))) == {(0, 3, False), (3, 0, False)}
+    assert as_set(retrieved(history, 1, candidates=(np.array([0]), np.array([3])))) == {(0, 3, False)}
