@@ -5,8 +5,7 @@ from typing import Any
 from prefect import flow
 
 from flows.artifacts import show_page
-from flows.service.managed import managed
-from flows.service.outages import stored_task
+from flows.service.managed import managed, stored_task
 from flows.stages import Changes, experiment_of, ingest, track_task
 from flows.tasks.evaluation.audit import audit_log, read_audit
 from flows.tasks.tracking.projection import tracking_of

@@ -16,8 +16,7 @@ from dyformer.experiments.studies.studies import STUDIES
 from dyformer.experiments.tables import printed_tables
 from flows.artifacts import show_tables
 from flows.console import tracked
-from flows.service.managed import managed
-from flows.service.outages import stored_task
+from flows.service.managed import managed, stored_task
 from flows.stages import Changes, draw_task, evaluate_task, experiment_of, ingest, metrics_task, track_task, trained
 from flows.tasks.evaluation.evaluate import Group, Posed, read_metrics, units_of
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group

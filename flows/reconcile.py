@@ -1,13 +1,12 @@
 """Flow: the store and the servers -> nothing that is dead runs, nothing that is due is missing."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.runtime import flow_run
+from prefect.context import FlowRunContext
 
-from flows.artifacts import show_page
 from flows.retention import KEEP, prune_published
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun, skip_late
 from flows.service.missing_runs import start_missing
@@ -17,10 +16,13 @@ from storage.tracking.dead_runs import end_dead_runs as end_tracked
 from storage.tracking.mlflow_client import reason
 from storage.tracking.runs import open_tracker
 
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
 Duty = Callable[[], tuple[list[str], list[str]]]
 TITLES = {
     "dead": "runs without a heartbeat, ended",
-    "orphans": "tasks and subflows of ended runs, ended",
+    "orphans": "tasks of ended runs, ended",
     "unbegun": "runs that a worker had taken and not begun, due again",
     "late": "late runs of this flow, skipped",
     "tracked": "runs of MLflow whose flow is dead, ended",
@@ -29,11 +31,15 @@ TITLES = {
     "pruned": "old versions, removed",
     "problems": "to be looked at",
 }
+HOURLY = ("tracked", "pruned")  # and MLflow's runs at once, if something has died
 
 
 @flow(flow_run_name="reconcile")
 def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     """End what is dead, start what is missing, send what MLflow lacks, and remove old versions.
+
+    The look of each minute is cheap. The first one of an hour, and one that a person starts, also looks at all results,
+    at MLflow's runs and for old versions.
 
     Args:
         keep: number of versions that stay of each dataset that publishes forecasts; None: all.
@@ -41,31 +47,47 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     Returns:
         A list of lines for each key of TITLES.
     """
-    layout = Layout.from_environment()
+    layout, context = Layout.from_environment(), FlowRunContext.get()
+    run = None if context is None else context.flow_run
+    is_whole = is_whole_look(run)
     with get_client(sync_client=True) as client:
-        own = flow_run.get_id()
         duties = {
-            "dead": lambda: (end_dead_runs(client, own), []),
+            "dead": lambda: (end_dead_runs(client, run), []),
             "orphans": lambda: (end_orphans(client), []),
             "unbegun": lambda: (resubmit_unbegun(client), []),
-            "late": lambda: (skip_late(client, own), []),
+            "late": lambda: (skip_late(client, run), []),
             "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
-            "sent": lambda: project(layout, whole=True),
+            "sent": lambda: project(layout, whole=is_whole),
             "started": lambda: start_missing(client, layout),
             "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
         }
         done: dict[str, list[str]] = {}
         problems: list[str] = []
         for name, duty in duties.items():
-            done[name], found = _tried(TITLES[name], duty)
+            has_died = name == "tracked" and bool(done["dead"] or done["orphans"])
+            is_due = is_whole or has_died or name not in HOURLY
+            done[name], found = _tried(TITLES[name], duty) if is_due else ([], [])
             problems += found
-        done["problems"] = problems
-    page = [
-        f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in lines) for name, lines in done.items() if lines
-    ]
-    if page:
-        show_page("reconcile", "all", "\n\n".join(page))
-    return done
+    if is_whole or any(done.values()):  # a fault that stays has one page an hour
+        show_lines({**done, "problems": problems})
+    for problem in problems:
+        print(problem, flush=True)
+    return {**done, "problems": problems}
+
+
+def show_lines(done: dict[str, list[str]]) -> None:
+    """Show what was done on a page of Prefect, if anything was."""
+    sections = [f"## {TITLES[name]}\n\n" + "\n".join(f"- {line}" for line in done[name]) for name in done if done[name]]
+    if sections:
+        from flows.artifacts import show_page  # with all that trains and evaluates, and most looks have no page
+
+        show_page("reconcile", "all", "\n\n".join(sections))
+
+
+def is_whole_look(run: "FlowRun | None") -> bool:
+    """Whether a run is not one of the schedule's, or is the first of an hour."""
+    due = run.expected_start_time if run is not None and run.auto_scheduled else None
+    return due is None or due.minute == 0
 
 
 def _tried(title: str, duty: Duty) -> tuple[list[str], list[str]]:

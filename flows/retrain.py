@@ -17,8 +17,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
 from flows.artifacts import show_first, show_report, show_tables
-from flows.service.managed import managed
-from flows.service.outages import stored_task
+from flows.service.managed import managed, stored_task
 from flows.stages import (
     Changes,
     baselines_task,

@@ -10,8 +10,7 @@ from dyformer.experiments.settings import Experiment, experiment_for
 from dyformer.experiments.tables import printed_tables
 from flows.artifacts import show_tables
 from flows.service.commit_events import announce
-from flows.service.managed import managed
-from flows.service.outages import stored_task
+from flows.service.managed import managed, stored_task
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines, measure, read_metrics
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group

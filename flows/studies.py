@@ -25,7 +25,7 @@ from dyformer.logs.datasets import DATASETS
 from flows.benchmark import benchmark, searched_steps
 from flows.console import tracked
 from flows.options import changed_names
-from flows.service.outages import stored_task
+from flows.service.managed import stored_task
 from flows.stages import ingest, track_task
 from flows.tasks.evaluation.evaluate import read_metrics, units_of
 from flows.tasks.methods import resolved

@@ -1,4 +1,3 @@
 """Servers, workers, deployments and schedules: what runs the flows when nobody starts them."""
 
 TAG = "dyformer"  # of every run; the runs of other projects on the same server are left alone
-SKIPPED = "Skipped"  # the state of a run that another one made needless

@@ -1,12 +1,11 @@
-"""A commit that completes a snapshot -> an event on the Prefect server, which starts the dataset's retraining.
+"""A commit that completes a snapshot -> an event on the Prefect server, to which a user's automation may react.
 
-An event is lost while the server is away, or if the run that it starts is cancelled because another one goes on.
-`flows.service.missing_runs` then starts the retraining.
+Nothing of this project does, because an event is lost while the server is away: `flows.service.missing_runs` looks.
 """
 
 import uuid
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from datetime import UTC, datetime
 
 import httpx
 from prefect.client.orchestration import get_client
@@ -14,16 +13,10 @@ from prefect.settings import PREFECT_API_URL
 
 from dyformer.logs.time_windows import WindowError
 from flows.environment import ServerUnreachable, server_in_use
-from flows.service.automations import delete_automations
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import digest
 from storage.events.table import history
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from prefect.client.orchestration import SyncPrefectClient
 
 COMMITTED = "dyformer.snapshot.committed"
 
@@ -35,7 +28,9 @@ def announce(dataset: str) -> str | None:
     again soon for the same one. A snapshot that a run has reported on has no event. Without a server, or while it is
     away, nothing is sent.
     """
-    snapshots = _complete(dataset) if PREFECT_API_URL.value() else None
+    snapshots = None
+    with suppress(WindowError):  # a retraining would refuse these windows
+        snapshots = complete_snapshots(dataset) if PREFECT_API_URL.value() else None
     if snapshots is None or has_report(snapshots):
         return None
     opened = open_snapshots(snapshots)
@@ -44,7 +39,7 @@ def announce(dataset: str) -> str | None:
         "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{COMMITTED} {dataset} {arrival} {digest(snapshots)}")),
         "event": COMMITTED,
         "occurred": datetime.now(UTC).isoformat(),
-        "resource": {"prefect.resource.id": _resource(dataset), "prefect.resource.name": dataset},
+        "resource": {"prefect.resource.id": f"dyformer.dataset.{dataset}", "prefect.resource.name": dataset},
         "payload": {"snapshots": opened.layout.relative(snapshots), "step": opened.num_steps},
     }
     try:
@@ -54,45 +49,3 @@ def announce(dataset: str) -> str | None:
     except (ServerUnreachable, httpx.HTTPError):
         return None
     return event["id"]
-
-
-def ensure_start(client: "SyncPrefectClient", dataset: str, deployment: "UUID", *, is_active: bool = True) -> None:
-    """Make or replace the automation that runs a deployment at every event of a dataset."""
-    from prefect.events.actions import RunDeployment
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-
-    wanted = AutomationCore(
-        name=_name(dataset),
-        description=f"Starts the retraining of {dataset} when a commit has completed a snapshot.",
-        enabled=is_active,
-        trigger=EventTrigger(
-            expect={COMMITTED},
-            match={"prefect.resource.id": _resource(dataset)},  # pyright: ignore[reportArgumentType], coerced
-            posture=Posture.Reactive,
-            threshold=1,
-            within=timedelta(0),
-        ),
-        actions=[RunDeployment(source="selected", deployment_id=deployment, parameters=None, job_variables=None)],
-    )
-    remove_start(client, dataset)
-    client.create_automation(wanted)
-
-
-def remove_start(client: "SyncPrefectClient", dataset: str) -> None:
-    """Remove the automation of a dataset, if there is one."""
-    delete_automations(client, client.read_automations_by_name(_name(dataset)))
-
-
-def _complete(dataset: str) -> str | None:
-    try:
-        return complete_snapshots(dataset)
-    except WindowError:  # a retraining would refuse these windows
-        return None
-
-
-def _name(dataset: str) -> str:
-    return f"dyformer: retrain {dataset} at every complete snapshot"
-
-
-def _resource(dataset: str) -> str:
-    return f"dyformer.dataset.{dataset}"

@@ -11,15 +11,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from flows.service import SKIPPED, TAG
-from flows.service.automations import HEARTBEAT, SILENT_SECONDS
+from flows.service import TAG
+from flows.service.deployments import HEARTBEAT, SILENT_SECONDS
+from flows.service.processes import marked
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 SECOND_LOOK_SECONDS = 45.0
-PENDING_SECONDS = 180.0  # a run begins seconds after a worker has taken it
+PENDING_SECONDS = 45.0  # with a look each minute its slot is free within two
 RECENT = timedelta(days=7)  # older runs were ended by an earlier look
 LONGEST_UNKNOWN = timedelta(days=1)
 TAGGED = {"all_": [TAG]}
@@ -27,55 +28,41 @@ ACTIVE = ("RUNNING", "PENDING")
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 DEAD = "its process is gone: no heartbeat"
 PARENT_ENDED = "the run that it belongs to has ended"
+SKIPPED = "Skipped"  # the state of a run that another one made needless
 OVERTAKEN = "it was due while another run of its deployment, which did its work, began"
 NEVER_BEGAN = "a worker took it and ended before it began: it is due again"
 
 
 def end_dead_runs(
     client: "SyncPrefectClient",
-    own: str | None = None,
+    own: "FlowRun | None" = None,
     silent: float = SILENT_SECONDS,
     second_look: float = SECOND_LOOK_SECONDS,
 ) -> list[str]:
     """Mark silent runs as Crashed, which frees their slots; returns their names. `own` is the run that looks."""
-    suspects = [run for run in silent_runs(client, silent) if str(run.id) != own]
+    suspects = [run for run in silent_runs(client, silent) if own is None or run.id != own.id]
     if not suspects:
         return []
     time.sleep(second_look)
     still = {run.id for run in silent_runs(client, second_look)}
     dead = [run for run in suspects if run.id in still]
     for run in dead:
-        _crash(client, run, DEAD)
+        client.set_flow_run_state(run.id, _crashed(DEAD), force=True)
     return [run.name for run in dead]
 
 
 def end_orphans(client: "SyncPrefectClient") -> list[str]:
-    """Mark the task runs and the subflows of ended runs as Crashed; returns their names."""
-    return _end_below(client, state=_states(*FINAL), end_time={"after_": datetime.now(UTC) - RECENT}, tags=TAGGED)
-
-
-def _end_below(client: "SyncPrefectClient", **parents: Any) -> list[str]:
-    """End the task runs of these runs, and their subflows, which have no tag of their own.
-
-    The deepest end first, so that the next look finds the others if this one is cut off.
-    """
+    """Mark the task runs of ended runs as Crashed; returns their names."""
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
-    from prefect.states import Crashed
 
-    tasks = client.read_task_runs(
+    ended = {"state": _states(*FINAL), "end_time": {"after_": datetime.now(UTC) - RECENT}, "tags": TAGGED}
+    found = client.read_task_runs(
         task_run_filter=TaskRunFilter.model_validate({"state": _states(*ACTIVE)}),
-        flow_run_filter=FlowRunFilter.model_validate(parents),
+        flow_run_filter=FlowRunFilter.model_validate(ended),
     )
-    if not tasks:
-        return []
-    subflows = runs_where(client, parent_task_run_id={"any_": [task.id for task in tasks]})
-    below = _end_below(client, id={"any_": [run.id for run in subflows]}) if subflows else []
-    active = [run for run in subflows if run.state is not None and run.state.type.value in ACTIVE]
-    for run in active:
-        _crash(client, run, PARENT_ENDED)
-    for task in tasks:
-        client.set_task_run_state(task.id, Crashed(message=PARENT_ENDED), force=True)
-    return [*below, *(each.name for each in (*active, *tasks))]
+    for task in found:
+        client.set_task_run_state(task.id, _crashed(PARENT_ENDED), force=True)
+    return [task.name for task in found]
 
 
 def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECONDS) -> list[str]:
@@ -86,29 +73,32 @@ def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECON
     found = [
         run
         for run in runs_where(client, state=_states("PENDING"), tags=TAGGED)
-        if run.deployment_id is not None and run.state is not None and run.state.timestamp < before
+        if run.deployment_id is not None
+        and run.state is not None
+        and run.state.timestamp < before
+        # A process of this machine may be about to begin it: under load that took 60 s.
+        and not marked(str(run.id), "PREFECT__FLOW_RUN_ID")
     ]
     for run in found:
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry", message=NEVER_BEGAN), force=True)
     return [run.name for run in found]
 
 
-def skip_late(client: "SyncPrefectClient", own: str | None) -> list[str]:
+def skip_late(client: "SyncPrefectClient", own: "FlowRun | None") -> list[str]:
     """Skip the other scheduled runs of a run's deployment that are due, whose work it does; returns their names.
 
     A run that a person started stays, because it may have other parameters.
     """
     from prefect.states import Cancelled
 
-    run = None if own is None else client.read_flow_run(UUID(own))
-    if run is None or run.deployment_id is None:
+    if own is None or own.deployment_id is None:
         return []
-    of_this, due = {"any_": [run.deployment_id]}, {"before_": datetime.now(UTC)}
+    of_this, due = {"any_": [own.deployment_id]}, {"before_": datetime.now(UTC)}
     found = runs_where(client, deployment_id=of_this, state=_states("SCHEDULED"), expected_start_time=due)
-    late = [each for each in found if each.auto_scheduled and each.id != run.id]
-    for each in late:
-        client.set_flow_run_state(each.id, Cancelled(name=SKIPPED, message=OVERTAKEN))
-    return [each.name for each in late]
+    late = [run for run in found if run.auto_scheduled and run.id != own.id]
+    for run in late:
+        client.set_flow_run_state(run.id, Cancelled(name=SKIPPED, message=OVERTAKEN))
+    return [run.name for run in late]
 
 
 def ended_among(client: "SyncPrefectClient", since: Mapping[str, datetime]) -> set[str]:
@@ -169,10 +159,10 @@ def _reporting(client: "SyncPrefectClient", since: datetime) -> set[str]:
     return found
 
 
-def _crash(client: "SyncPrefectClient", run: "FlowRun", message: str) -> None:
+def _crashed(message: str) -> "State":
     from prefect.states import Crashed
 
-    client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+    return Crashed(message=message)
 
 
 def _states(*types: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""prefect.yaml -> work pools, queues, automations and deployments on the configured Prefect server.
+"""prefect.yaml -> work pools, queues, an automation and deployments on the configured Prefect server.
 
 Prefect ignores unknown keys of the file silently and stops half-way at a wrong deployment. The whole file is therefore
 validated before anything is sent.
@@ -8,6 +8,7 @@ import importlib
 import inspect
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,16 +16,25 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import flows
-from flows.service.automations import ensure_automations
+from flows.service import TAG
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from prefect import Flow
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.events.schemas.automations import AutomationCore
 
 POOL, GPU_POOL = "dyformer-cpu", "dyformer-gpu"
 ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)  # of intervals; without one each deployment would move its runs
 CONCURRENT_TRAININGS = 1  # of all datasets, in each pool
+HEARTBEAT = "prefect.flow-run.heartbeat"
+SILENT_SECONDS = 90  # a live run reports every 30 s
+ENDING = "dyformer: end runs without a heartbeat"
+SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed or its machine is gone"
+# The events by which a run stops reporting without being dead.
+NOT_RUNNING = ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Paused", "Suspended", "Scheduled")
 # Prefect's own lets each run choose the command, the environment and the folder of its process. Here they have no
 # place for a value: a part that is missing is the worker's own, and one that stood here could still be changed by
 # `env`, which Prefect merges. A run that brings a value is refused by the server.
@@ -164,7 +174,7 @@ def _first_fault(error: ValidationError, content: Any) -> str:
 
 
 def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]:
-    """Make pools, queues, the automations and the deployments that are missing, and update the others.
+    """Make pools, queues, the automation and the deployments that are missing, and update the others.
 
     A second call changes nothing. A limit or a pause that a user set on the server stays. The deployments of the GPU
     pool are left out without `gpu`: Prefect shows those of a pool that has no worker as not ready.
@@ -180,7 +190,7 @@ def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]
         done = [_ensure_pool(client, name) for name in sorted({each.work_pool.name for each in given})]
         queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in given}
         done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
-        done += ensure_automations(client)
+        done.append(_ensure_automation(client))
         done += [_deployed(client, each) for each in wanted]
     left = len(given) - len(wanted)
     return [*done, f"{left} deployments for a GPU: --gpu sends them"] if left else done
@@ -226,6 +236,60 @@ def _ensure_queue(client: "SyncPrefectClient", pool: str, name: str) -> str:
     except ObjectAlreadyExists:
         return f"queue {pool}/{name}: as it was"
     return f"queue {pool}/{name}: made, {CONCURRENT_TRAININGS} run at a time"
+
+
+def _ensure_automation(client: "SyncPrefectClient") -> str:
+    """Make the automation if it is missing, and update it if not; one that a user switched off stays off."""
+    wanted = _ending()
+    known = client.read_automations_by_name(ENDING)
+    if not known:
+        client.create_automation(wanted)
+    # Two deployments at once make it twice: both leave the same one.
+    [first, *others] = sorted(client.read_automations_by_name(ENDING), key=lambda automation: automation.id)
+    for other in others:
+        _delete(client, other.id)
+    if not known:
+        return f"automation {ENDING!r}: made"
+    client.update_automation(first.id, wanted.model_copy(update={"enabled": first.enabled}))
+    return f"automation {ENDING!r}: as it was"
+
+
+def _ending() -> "AutomationCore":
+    """Change the state of a run after a heartbeat, unless another one or its end follows in time."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+    trigger = EventTrigger(
+        after={HEARTBEAT},
+        expect={HEARTBEAT, *(f"prefect.flow-run.{state}" for state in NOT_RUNNING)},
+        match={"prefect.resource.id": "prefect.flow-run.*"},  # pyright: ignore[reportArgumentType], coerced
+        match_related={  # pyright: ignore[reportArgumentType]
+            "prefect.resource.role": "tag",
+            "prefect.resource.id": f"prefect.tag.{TAG}",
+        },
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=SILENT_SECONDS),
+    )
+    return AutomationCore(
+        name=ENDING,
+        description="Ends runs whose process was killed, so that their slots are free within two minutes.",
+        trigger=trigger,
+        actions=[ChangeFlowRunState(name=None, state=StateType.CRASHED, message=SILENT_MESSAGE, force=False)],
+    )
+
+
+def _delete(client: "SyncPrefectClient", automation: "UUID") -> None:
+    """Delete an automation; one that is gone already, because another program deleted it, is no error."""
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    try:
+        client.delete_automation(automation)
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code != HTTPStatus.NOT_FOUND:
+            raise
 
 
 def send_deployment(client: "SyncPrefectClient", deployment: Deployment) -> None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from packaging.requirements import Requirement
 
 from flows.environment import ServerUnreachable, server_in_use
-from flows.service.automations import ENDING, RETURNING
 from flows.service.dead_runs import ended_among, silent_runs
-from flows.service.deployments import GPU_POOL, JOB_TEMPLATE, POOL
+from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.schedules import scheduled
 from storage import files
 from storage.artifacts.artifact import MANIFEST
@@ -142,7 +141,7 @@ def _prefect() -> Iterator[Finding]:
         yield Finding("Prefect", "wrong", detail, remedy)
         return
     with get_client(sync_client=True) as client:
-        for look in (_workers, _pools, _automations, _dead, _tracked, _slots, _late):
+        for look in (_workers, _pools, _automation, _dead, _tracked, _slots, _late):
             yield look(client)
 
 
@@ -173,14 +172,11 @@ def _pools(client: "SyncPrefectClient") -> Finding:
     return _ok("work pools", "no run chooses what its process executes")
 
 
-def _automations(client: "SyncPrefectClient") -> Finding:
-    missing = [
-        name for name in (ENDING, RETURNING) if not any(each.enabled for each in client.read_automations_by_name(name))
-    ]
-    if missing:
-        detail = f"missing or off: {', '.join(missing)}"
-        return Finding("automations", "wrong", detail, "`dyformer deploy` makes them; switch them on on Prefect's page")
-    return _ok("automations", "runs without a heartbeat are ended, and those that never began are due again")
+def _automation(client: "SyncPrefectClient") -> Finding:
+    if not any(automation.enabled for automation in client.read_automations_by_name(ENDING)):
+        remedy = "`dyformer deploy` makes it; switch it on on Prefect's page"
+        return Finding("automation", "wrong", f"missing or off: {ENDING}", remedy)
+    return _ok("automation", "runs without a heartbeat are ended")
 
 
 def _dead(client: "SyncPrefectClient") -> Finding:

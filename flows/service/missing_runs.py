@@ -1,12 +1,14 @@
-"""Committed rows of a scheduled dataset that no retraining has seen -> a retraining.
+"""The store and the runs of each schedule -> the retrainings that are due, started.
 
-An event that starts one is lost while the server is away, and a run that was to start one may have died. The newest
-commit to the event table is compared with the runs that ended after it or go on.
+A retraining is due if rows were committed that no run has seen and that no report counts, or if the last run died.
+Every stage resumes, so that it goes on where the one before it stopped.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from flows.service import TAG
 from flows.service.dead_runs import FINAL, runs_where
 from flows.service.schedules import scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
@@ -20,20 +22,27 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
 NAME = "reconcile-"  # at the beginning of the names of these runs
-MOST_TRIES = 3  # of one commit, before a person has to look
+FEW_TRIES = 3  # of one commit; after more a person has to look
 ACTIVE = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
 
 
-def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
-    """Start the retrainings of commits that have none; returns a line for each, and one for each that goes wrong.
+def pause_after(num_tries: int) -> timedelta:
+    """Return how long nothing is started after failures: 0, 5, 20, 80, ... minutes."""
+    return timedelta(minutes=5 * 4 ** (num_tries - 1)) if num_tries else timedelta()
 
-    A paused schedule starts nothing. The same commit is never started twice at once, because the run has its name.
+
+def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
+    """Start the retrainings that are due; returns a line for each, and one for each that goes wrong.
+
+    A paused schedule starts nothing, and neither does one of a dataset that a run works on or waits to work on.
     """
     started, problems = [], []
-    stored = set(ingested_datasets(layout))
+    due = {"before_": datetime.now(UTC)}  # the server makes the runs of the next days long before
+    active = runs_where(client, state={"type": {"any_": ACTIVE}}, tags={"all_": [TAG]}, expected_start_time=due)
+    free = set(ingested_datasets(layout)) - {run.parameters.get("dataset") for run in active}
     for deployment in scheduled(client):
         dataset = str(deployment.parameters["dataset"])
-        if dataset in stored and any(each.active for each in deployment.schedules):
+        if dataset in free and any(schedule.active for schedule in deployment.schedules):
             try:
                 line = _started(client, layout, deployment, dataset)
             except StoreUnreachable:  # of all datasets
@@ -45,53 +54,46 @@ def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str
     return started, problems
 
 
-class TooManyTries(ValueError):
+class ManyTries(ValueError):
     """The retrainings of a commit failed again and again."""
 
 
 def _started(client: "SyncPrefectClient", layout: Layout, deployment: "DeploymentResponse", dataset: str) -> str | None:
     version, arrival = history(layout, dataset).select("version", "arrival").row(-1)
-    of_this = {"deployment_id": {"any_": [deployment.id]}}
-    due = {"before_": datetime.now(UTC)}  # the server makes the runs of the next days long before
-    if runs_where(client, **of_this, state={"type": {"any_": ACTIVE}}, expected_start_time=due):
-        return None
     committed = datetime.fromtimestamp(arrival / 1e6, UTC)
-    ended = runs_where(client, **of_this, state={"type": {"any_": FINAL}}, end_time={"after_": committed})
-    completed = [run for run in ended if run.state_type == "COMPLETED"]
+    ended = runs_where(
+        client,
+        deployment_id={"any_": [deployment.id]},
+        state={"type": {"any_": FINAL}},
+        end_time={"after_": committed},
+    )
+    ended = sorted(filter(_is_try, ended), key=lambda run: (run.end_time or run.created, run.id), reverse=True)
+    failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
+    is_dead = bool(failed) and failed[0].state_type == "CRASHED"
+    if not is_dead and _is_seen(dataset, deployment, ended, committed):
+        return None
+    if failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
+        if len(failed) < FEW_TRIES:
+            return None
+        raise ManyTries(
+            f"{len(failed)} retrainings after version {version} of the event table failed or were cancelled: see their"
+            f" logs; the next one is tried {pause_after(len(failed))} after the last"
+        )
+    # Prefect returns the run of a used name, so that two looks at once start one run.
+    name = f"{NAME}{deployment.id}-{arrival}-{ended[0].id if ended else 'first'}"
+    run = client.create_flow_run_from_deployment(deployment.id, idempotency_key=name)
+    return None if run.state_type in FINAL else f"{dataset}, version {version} of the event table"
+
+
+def _is_try(run: "FlowRun") -> bool:
+    """Whether a run did something, or was to: the server cancels one that comes while another one goes on."""
+    return run.state_type != "CANCELLED" or (run.idempotency_key or "").startswith(NAME)
+
+
+def _is_seen(dataset: str, deployment: "DeploymentResponse", ended: "list[FlowRun]", committed: datetime) -> bool:
+    """Whether a run that began after a commit has completed, or the newest complete windows have a report."""
+    completed = (run for run in ended if run.state_type == "COMPLETED")
     if any(run.start_time is not None and run.start_time >= committed for run in completed):
-        return None
-    # A run makes its commit after it began. If another run made this one meanwhile, it has not seen it.
-    if completed and _is_reported(dataset, deployment.parameters.get("as_of")):
-        return None
-    # A run that the schedule or an event starts while another one goes on is cancelled: that is no try.
-    tries = sum(run.state_type in ("FAILED", "CRASHED") or _is_own(run) for run in ended if run not in completed)
-    if tries >= MOST_TRIES:
-        failed = "failed or were cancelled: see their logs"
-        raise TooManyTries(f"{tries} retrainings after version {version} of the event table {failed}")
-    return f"{dataset}, version {version} of the event table" if _is_new(client, deployment, arrival, ended) else None
-
-
-def _is_reported(dataset: str, as_of: str | None) -> bool:
-    """Whether the newest complete windows have a report, or are too few for one."""
-    snapshots = complete_snapshots(dataset, as_of)
+        return True
+    snapshots = complete_snapshots(dataset, deployment.parameters.get("as_of"))
     return snapshots is None or has_report(snapshots)
-
-
-def _is_own(run: "FlowRun") -> bool:
-    """Whether this module started a run, which then was cancelled by a person."""
-    return (run.idempotency_key or "").startswith(NAME)
-
-
-def _is_new(
-    client: "SyncPrefectClient", deployment: "DeploymentResponse", arrival: int, ended: "list[FlowRun]"
-) -> bool:
-    """Start a run, and return whether there was none of its name.
-
-    A name counts for all deployments of a flow, also after a removal; Prefect returns the old run of a used name.
-    """
-    last = max(ended, key=lambda run: (run.end_time or run.created, run.id)).id if ended else "first"
-    name = f"{NAME}{deployment.id}-{arrival}-{last}"
-    if runs_where(client, idempotency_key={"any_": [name]}):
-        return False
-    client.create_flow_run_from_deployment(deployment.id, idempotency_key=name)
-    return True

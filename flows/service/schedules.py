@@ -11,7 +11,6 @@ from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW
 from dyformer.logs.time_windows import Window
 from flows.options import DEFAULTS
 from flows.service import TAG
-from flows.service.commit_events import ensure_start, remove_start
 from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
 from storage.events.declarations import declaration
 from storage.layout import SAFE_NAME, Layout
@@ -68,7 +67,7 @@ def make_schedule(
     as_of: str | None = None,
     gpu: bool = False,
 ) -> str:
-    """Make or replace the schedule of a dataset, which every complete snapshot starts too; returns its deployment.
+    """Make or replace the schedule of a dataset; returns its deployment.
 
     Of a run that is due while the one before it still runs, nothing is done but its end as Cancelled, with the reason.
     With `as_of` "now", its only other value, a window is also complete when its time has passed, though no later row
@@ -103,7 +102,6 @@ def make_schedule(
     )
     with get_client(sync_client=True) as client:
         send_deployment(client, deployment)
-        ensure_start(client, dataset, client.read_deployment_by_name(deployment.full_name).id)
     return deployment.full_name
 
 
@@ -153,9 +151,7 @@ def remove_schedule(dataset: str) -> None:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        deployment = _of_dataset(client, dataset)
-        remove_start(client, dataset)
-        client.delete_deployment(deployment.id)
+        client.delete_deployment(_of_dataset(client, dataset).id)
 
 
 def set_active(dataset: str, *, is_active: bool) -> None:
@@ -166,7 +162,6 @@ def set_active(dataset: str, *, is_active: bool) -> None:
         deployment = _of_dataset(client, dataset)
         for each in deployment.schedules:
             client.update_deployment_schedule(deployment.id, each.id, active=is_active)
-        ensure_start(client, dataset, deployment.id, is_active=is_active)
 
 
 def _of_dataset(client: "SyncPrefectClient", dataset: str) -> "DeploymentResponse":

@@ -10,8 +10,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tuning.grids import grid_of, num_points, usual_point
 from dyformer.experiments.tuning.search import Tried, best, points_of, search
 from flows.console import tracked
-from flows.service.managed import managed
-from flows.service.outages import stored_task
+from flows.service.managed import managed, stored_task
 from flows.stages import Changes, experiment_of, ingest
 from flows.tasks.evaluation.tune import steps_to_tune_on, tune_trial, tuning_score
 

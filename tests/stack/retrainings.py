@@ -96,7 +96,7 @@ def assert_tracked_once(stack: Stack, dataset: str) -> None:
 
 
 def reconciled(stack: Stack, store: Layout) -> None:
-    """Run the flow that is scheduled every five minutes, and wait until all results are in MLflow.
+    """Run the flow that is scheduled every minute, as a person does, and wait until all results are in MLflow.
 
     The run of the schedule may be sending some, which this one then leaves to it.
     """

@@ -1,4 +1,4 @@
-"""What starts a retraining: a commit, reconcile after a lost event, two commands at once; each is done once."""
+"""What starts a retraining: a commit, also one while the server is away, two commands at once; each is done once."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +9,7 @@ from compose_stack import Stack, ends
 from retrainings import SETTINGS, assert_sound, reconciled
 from stack_processes import wait_until
 
+from flows.service.missing_runs import NAME
 from storage.events.table import ingested_datasets
 from storage.layout import Layout
 
@@ -32,17 +33,17 @@ def committed(stack: Stack, store: Layout, log: Path, dataset: str) -> None:
     assert dataset in ingested_datasets(store)
 
 
-def test_a_commit_starts_the_retraining_by_its_event(
+def test_a_commit_is_retrained_on_by_the_next_look(
     stack: Stack, store: Layout, log: Path, undisturbed: dict[str, Any]
 ) -> None:
-    of_this = scheduled_once_a_year(stack, log, "by-event")
-    committed(stack, store, log, "by-event")
-    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 60, "no retraining was started")
-    assert run["created_by"]["type"] == "AUTOMATION"
+    of_this = scheduled_once_a_year(stack, log, "by-look")
+    committed(stack, store, log, "by-look")
+    [run] = wait_until(lambda: stack.request("/flow_runs/filter", of_this), 120, "no retraining was started")
+    assert run["idempotency_key"].startswith(NAME)
     ends(stack, run["id"])
     reconciled(stack, store)
     assert len(stack.request("/flow_runs/filter", of_this)) == 1
-    assert_sound(stack, store, "by-event", undisturbed)
+    assert_sound(stack, store, "by-look", undisturbed)
 
 
 def test_rows_that_came_while_the_server_was_away_are_retrained_on(

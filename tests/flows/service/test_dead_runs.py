@@ -1,5 +1,7 @@
 """Runs whose process is gone are ended, with all that belongs to them; live ones and those of others are left alone."""
 
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,8 +15,8 @@ from prefect.events import emit_event
 from prefect.states import Completed, Pending, Running
 
 from flows.service import TAG, dead_runs
-from flows.service.automations import HEARTBEAT
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
+from flows.service.deployments import HEARTBEAT
 
 
 @flow
@@ -76,7 +78,7 @@ def test_a_silent_run_is_ended_and_a_reporting_a_young_and_a_foreign_one_are_not
     time.sleep(1.0)
     young = begun(client, "young", TAG)
     report(monkeypatch, alive)
-    assert end_dead_runs(client, str(own.id), silent=1.0, second_look=0.0) == ["dead"]
+    assert end_dead_runs(client, own, silent=1.0, second_look=0.0) == ["dead"]
     assert state_of(client, dead).is_crashed()
     assert "heartbeat" in str(state_of(client, dead).message)
     for run in (foreign, alive, young, own):
@@ -101,21 +103,17 @@ def test_a_run_that_reports_at_the_second_look_is_alive(
     client.set_flow_run_state(late.id, Completed(), force=True)
 
 
-def test_tasks_and_subflows_of_an_ended_run_end_with_it(client: SyncPrefectClient) -> None:
+def test_tasks_of_an_ended_run_end_with_it(client: SyncPrefectClient) -> None:
     outer, live, foreign = begun(client, "outer", TAG), begun(client, "live", TAG), begun(client, "foreign", "others")
     tasks = [
         client.create_task_run(part, flow_run_id=run.id, dynamic_key="0", state=Running())
         for run in (outer, live, foreign)
     ]
-    inner = begun(client, "inner", parent_task_run_id=tasks[0].id)
-    deepest = client.create_task_run(part, flow_run_id=inner.id, dynamic_key="0", state=Running())
     for run in (outer, foreign):
         client.set_flow_run_state(run.id, Completed(), force=True)
-    assert len(end_orphans(client)) == 3
-    states = [client.read_task_run(each.id).state for each in (*tasks, deepest)]
-    assert [state is not None and state.is_crashed() for state in states] == [True, False, False, True]
-    assert state_of(client, inner).is_crashed()
-    assert state_of(client, live).is_running()
+    assert len(end_orphans(client)) == 1
+    states = [client.read_task_run(task.id).state for task in tasks]
+    assert [state is not None and state.is_crashed() for state in states] == [True, False, False]
     assert end_orphans(client) == []
     client.set_flow_run_state(live.id, Completed(), force=True)
     end_orphans(client)
@@ -125,14 +123,17 @@ def test_a_run_that_was_taken_and_never_begun_is_due_again(client: SyncPrefectCl
     deployment = client.create_deployment(flow_id=client.create_flow(waiting), name="dead-runs", tags=[TAG])
     lost = client.create_flow_run(waiting, name="nobody starts it again", tags=[TAG], state=Pending())
     runs = []
-    for name in ("old", "new"):
+    for name in ("slow", "old", "new"):
         runs.append(client.create_flow_run_from_deployment(deployment, name=name))
         client.set_flow_run_state(runs[-1].id, Pending(name="Submitting"), force=True)
         time.sleep(2.0 if name == "old" else 0.0)
+    beginning = subprocess.Popen(["sleep", "60"], env={**os.environ, "PREFECT__FLOW_RUN_ID": str(runs[0].id)})
     assert resubmit_unbegun(client, seconds=1.5) == ["old"]
-    assert state_of(client, runs[0]).is_scheduled()
-    assert state_of(client, runs[1]).is_pending()
+    assert [state_of(client, run).is_scheduled() for run in runs] == [False, True, False]
     assert state_of(client, lost).is_pending()
+    beginning.kill()
+    beginning.wait()
+    assert resubmit_unbegun(client, seconds=1.5) == ["slow"]
     client.delete_deployment(deployment)  # and its runs
     client.set_flow_run_state(lost.id, Completed(), force=True)
 

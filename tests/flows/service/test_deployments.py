@@ -13,8 +13,15 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
-from flows.service.automations import BEGUN, ENDING, NOT_RUNNING, RETURNING, TAKEN
-from flows.service.deployments import JOB_TEMPLATE, BadDeployment, deploy, file_of_deployments, read_deployments
+from flows.service.deployments import (
+    ENDING,
+    JOB_TEMPLATE,
+    NOT_RUNNING,
+    BadDeployment,
+    deploy,
+    file_of_deployments,
+    read_deployments,
+)
 
 HOSTILE = {
     "command": "touch /tmp/hostile",
@@ -89,7 +96,7 @@ def deployed() -> dict[str, Any]:
     with get_client(sync_client=True) as client:
         pools = [client.read_work_pool(name) for name in POOLS]
         queues = [client.read_work_queue_by_name("train", name) for name in POOLS]
-        automations = [one for name in (ENDING, RETURNING) for one in client.read_automations_by_name(name)]
+        automations = client.read_automations_by_name(ENDING)
         found = {
             f"{deployment.entrypoint}/{deployment.name}": (
                 {name: getattr(deployment, name) for name in SENT},
@@ -115,9 +122,8 @@ def remove_deployed() -> None:
         for deployment in client.read_deployments(limit=200):
             if deployment.work_pool_name in POOLS:
                 client.delete_deployment(deployment.id)
-        for name in (ENDING, RETURNING):
-            for automation in client.read_automations_by_name(name):
-                client.delete_automation(automation.id)
+        for automation in client.read_automations_by_name(ENDING):
+            client.delete_automation(automation.id)
         for name in POOLS:
             with suppress(ObjectNotFound):
                 client.delete_work_pool(name)
@@ -132,12 +138,10 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
     assert last == "3 deployments for a GPU: --gpu sends them"
     before = deployed()
     assert [limit for _, limit, _ in before["queues"]] == [1, 1]
-    expected = [(90, NOT_RUNNING, "CRASHED"), (110, (*BEGUN, *NOT_RUNNING), "SCHEDULED")]
-    for automation, (seconds, follows, state) in zip(before["automations"], expected, strict=True):
-        assert automation["trigger"]["within"].total_seconds() == seconds
-        assert {f"prefect.flow-run.{name}" for name in follows} <= automation["trigger"]["expect"]
-        assert [action["state"].name for action in automation["actions"]] == [state]
-    assert before["automations"][1]["trigger"]["after"] == {f"prefect.flow-run.{name}" for name in TAKEN}
+    [automation] = before["automations"]
+    assert automation["trigger"]["within"].total_seconds() == 90
+    assert {f"prefect.flow-run.{name}" for name in NOT_RUNNING} <= automation["trigger"]["expect"]
+    assert [action["state"].name for action in automation["actions"]] == ["CRASHED"]
     *again, last = deploy(given)
     assert all(line.endswith(("as it was", "up to date")) for line in again)
     assert deployed() == before
@@ -164,7 +168,7 @@ def test_an_automation_that_two_deployments_make_at_once_is_one(server: str, mon
             # The other deployment deletes the second one just before this one does.
             patch.setattr(type(client), "delete_automation", lambda *given: [delete(*given), delete(*given)][0])
             deploy(read_deployments(file_of_deployments()))
-        assert [len(client.read_automations_by_name(name)) for name in (ENDING, RETURNING)] == [1, 1]
+        assert len(client.read_automations_by_name(ENDING)) == 1
         own(client, wanted[0][1])  # as a deployment that was killed has left it
         deploy(read_deployments(file_of_deployments()))
         assert len(client.read_automations_by_name(ENDING)) == 1

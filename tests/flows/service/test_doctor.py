@@ -19,8 +19,7 @@ from prefect.states import Cancelled, Scheduled
 
 import flows.cli
 from flows.service import doctor
-from flows.service.automations import ENDING
-from flows.service.deployments import GPU_POOL, POOL, deploy, file_of_deployments, read_deployments
+from flows.service.deployments import ENDING, GPU_POOL, POOL, deploy, file_of_deployments, read_deployments
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.layout import Layout
@@ -116,7 +115,7 @@ def test_a_server_without_a_worker_or_with_zombies_and_leaks_is_wrong(
         client.increment_concurrency_slots([limit.name], 1, "concurrency")
         code, found = look()
         assert code == 1
-        assert wrong(found) == {"workers", "automations", "zombies", "MLflow's runs", "slots"}
+        assert wrong(found) == {"workers", "automation", "zombies", "MLflow's runs", "slots"}
         assert "a-zombie" in found["zombies"]["detail"]
         assert "any" in found["slots"]["detail"]
         client.release_concurrency_slots([limit.name], 1, 0.1)

@@ -1,14 +1,12 @@
-"""A managed flow skips a run that comes too late, sends first what MLflow lacks, and hands itself back at SIGTERM."""
+"""A managed flow outlasts an outage of the store, and hands itself back at SIGTERM."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from prefect import flow
@@ -16,13 +14,14 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.flow_engine import run_flow
-from prefect.states import Cancelling, Completed, Running
+from prefect.states import Cancelling
 
 from flows.service import managed as module
-from flows.service.managed import SKIPPED, managed, overtaken
+from flows.service.managed import DELAYS, managed
 from storage.objects import StoreUnreachable
 
 calls: list[str] = []
+store_is_away = True
 
 
 @flow(name="managed")
@@ -31,8 +30,10 @@ def body(end: str = "") -> str:
     calls.append(end)
     if end == "sigterm":
         os.kill(os.getpid(), signal.SIGTERM)
-    if end == "away":
+    if end == "away" and store_is_away:
         raise StoreUnreachable("s3://bucket/key", "connection refused")
+    if end == "full":
+        raise OSError(28, "No space left on device")
     if end == "cancelled":
         with get_client(sync_client=True) as client:
             [run] = [run for run in client.read_flow_runs() if run.name == end]
@@ -42,8 +43,7 @@ def body(end: str = "") -> str:
 
 
 @pytest.fixture
-def client(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncPrefectClient]:
-    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+def client(server: str) -> Iterator[SyncPrefectClient]:
     calls.clear()
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # Prefect sends it again to the one before it
     with get_client(sync_client=True) as client:
@@ -89,26 +89,24 @@ def test_a_run_that_a_user_cancels_is_not_handed_back(
     assert not state.is_scheduled()
 
 
-def test_a_run_whose_store_is_away_is_due_again_later_and_fails_at_last(
-    client: SyncPrefectClient, new_run: Callable[..., FlowRun], monkeypatch: pytest.MonkeyPatch
+def test_a_run_whose_store_is_away_begins_again_and_fails_at_last(
+    new_run: Callable[..., FlowRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = new_run("away")
-    with pytest.raises(Pause):
-        run_flow(body, flow_run=run, parameters={"end": "away"})
-    state = client.read_flow_run(run.id).state
-    assert state is not None
-    assert (state.is_scheduled(), state.name) == (True, "AwaitingRetry")
-    assert "s3://bucket/key" in str(state.message)
-    due = state.state_details.scheduled_time
-    assert due is not None
-    assert 20 < due.timestamp() - time.time() < 46
-    monkeypatch.setattr(module, "MOST_TRIES", 1)
-    last = new_run("away")
+    delays: list[float] = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=delays.append))
     with pytest.raises(StoreUnreachable):
-        run_flow(body, flow_run=last, parameters={"end": "away"})
-    state = client.read_flow_run(last.id).state
-    assert state is not None
-    assert state.is_failed()
+        run_flow(body, flow_run=new_run("away"), parameters={"end": "away"})
+    assert calls == ["away"] * (len(DELAYS) + 1)
+    assert all(least <= delay <= 1.5 * least for least, delay in zip(DELAYS, delays, strict=True))
+    back = SimpleNamespace(sleep=lambda _: monkeypatch.setitem(globals(), "store_is_away", False))
+    monkeypatch.setattr(module, "time", back)
+    assert run_flow(body, flow_run=new_run("away"), parameters={"end": "away"}) == "done"
+
+
+def test_an_error_that_stays_ends_a_run_at_once(new_run: Callable[..., FlowRun]) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        run_flow(body, flow_run=new_run("full"), parameters={"end": "full"})
+    assert calls == ["full"]
 
 
 def test_a_run_without_a_deployment_ends_as_it_always_did(client: SyncPrefectClient) -> None:
@@ -120,54 +118,7 @@ def test_a_run_without_a_deployment_ends_as_it_always_did(client: SyncPrefectCli
     assert run.state.is_crashed()
 
 
-def overlapping(client: SyncPrefectClient, deployment: object) -> datetime:
-    """Make a run that began now and ended a moment later; returns a time in between."""
-    run = client.create_flow_run_from_deployment(deployment)  # pyright: ignore[reportArgumentType]
-    client.set_flow_run_state(run.id, Running(), force=True)
-    between = datetime.now(UTC) + timedelta(milliseconds=1)
-    client.set_flow_run_state(run.id, Completed(), force=True)
-    return between
-
-
-def test_a_scheduled_run_that_was_due_during_another_one_is_skipped_and_says_so(
-    client: SyncPrefectClient, new_run: Callable[..., FlowRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    due = overlapping(client, new_run("late").deployment_id)
-    late = new_run("late").model_copy(update={"auto_scheduled": True, "expected_start_time": due})
-    reason = overtaken(late)
-    assert reason is not None
-    assert "was still running when this run was due" in reason
-    assert overtaken(late.model_copy(update={"expected_start_time": due + timedelta(seconds=5)})) is None
-    assert overtaken(late.model_copy(update={"auto_scheduled": False})) is None  # a person wanted it
-    monkeypatch.setattr(module, "overtaken", lambda run: reason)
-    state: Any = run_flow(body, flow_run=new_run("late"), parameters={"end": "late"}, return_type="state")
-    assert calls == []
-    assert (state.is_cancelled(), state.name, state.message) == (True, SKIPPED, reason)
-
-
-def test_what_mlflow_lacks_is_sent_before_the_run_does_anything(
-    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "project", lambda layout: calls.append(f"project {layout.root}"))
-    assert body() == "done"
-    assert calls == [f"project {tmp_path}", ""]
-
-
-@flow(name="managed caller")
-@managed
-def caller() -> str:
-    return body("inner")
-
-
-@pytest.mark.usefixtures("client")
-def test_a_flow_that_another_one_calls_looks_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "project", lambda layout: calls.append("project"))
-    assert caller() == "done"
-    assert calls == ["project", "inner"]
-
-
-def test_called_without_prefect_it_is_a_plain_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "project", lambda layout: calls.append("project"))
+def test_called_without_prefect_it_is_a_plain_function() -> None:
     calls.clear()
     assert body.fn("plain") == "done"
     assert calls == ["plain"]

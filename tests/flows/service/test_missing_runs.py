@@ -1,7 +1,4 @@
-"""A commit that no retraining has seen starts one, once; a paused schedule starts none.
-
-Tests elsewhere commit to logs of other names: the event of a commit would start a run of a schedule made here.
-"""
+"""A commit that no retraining has seen starts one, once; a paused schedule starts none."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,19 +10,17 @@ import pytest
 from own_log import own_log
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Cancelled, Completed, Failed, Running
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
-from flows.service.dead_runs import runs_where, skip_late
+from flows.service.dead_runs import SKIPPED, runs_where, skip_late
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
-from flows.service.managed import SKIPPED
-from flows.service.missing_runs import MOST_TRIES, start_missing
+from flows.service.missing_runs import FEW_TRIES, pause_after, start_missing
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, set_active
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import write_artifact
 from storage.drop import drop_dataset
-from storage.events.table import history
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
 
@@ -51,8 +46,8 @@ def schedule(dataset: str) -> None:
     make_schedule(dataset, schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0)
 
 
-def commit(path: Path, num_rows: int, dataset: str = "missedlog") -> None:
-    reading = {"log": [str(own_log(path, num_rows))], "max_bad": "20%"}
+def commit(path: Path, num_rows: int, dataset: str = "missedlog", window: str = "1d") -> None:
+    reading = {"log": [str(own_log(path, num_rows))], "max_bad": "20%", "window": window}
     columns = {"source": "user", "target": "item", "time": "created_at"}
     ingest_log(dataset, reading | columns, show=lambda text: None)
 
@@ -72,6 +67,61 @@ def due_runs(client: SyncPrefectClient, dataset: str = "missedlog") -> list[Flow
     return [run for run in runs if not run.auto_scheduled]
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
+
+
+def test_failures_are_followed_by_longer_and_longer_pauses() -> None:
+    assert pause_after(0) == timedelta()
+    assert [pause_after(number) for number in (1, 2, 3)] == [timedelta(minutes=5 * 4**power) for power in range(3)]
+
+
+def test_a_failed_run_is_followed_by_another_after_a_pause_and_its_third_failure_is_named(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    problems: list[str] = []
+    for number in range(1, FEW_TRIES + 1):
+        with monkeypatch.context() as patch:
+            patch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
+            assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+        client.set_flow_run_state(run.id, Failed(), force=True)
+        started, problems = start_missing(client, layout)
+        assert (started, len(problems)) == ([], int(number == FEW_TRIES))
+    assert problems[0].startswith(f"missedlog: {FEW_TRIES} retrainings after version 1 of the event table failed")
+    commit(tmp_path / "second.csv", 600)  # a new commit waits for no pause
+    assert start_missing(client, layout) == (["missedlog, version 2 of the event table"], [])
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_run_that_died_is_followed_by_another_though_all_rows_have_a_report(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    write_report("missedlog")
+    assert start_missing(client, layout) == ([], [])
+    [deployment] = scheduled(client)
+    for end, expected in ((Failed(), []), (Crashed(), ["missedlog, version 1 of the event table"])):
+        run = client.create_flow_run_from_deployment(deployment.id)
+        client.set_flow_run_state(run.id, Running(), force=True)
+        client.set_flow_run_state(run.id, end, force=True)
+        assert start_missing(client, layout) == (expected, [])
+
+
+def test_a_dataset_on_which_another_deployment_runs_waits(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    by_hand = client.read_deployment_by_name("retrain/any").id
+    run = client.create_flow_run_from_deployment(by_hand, parameters={"dataset": "missedlog"})
+    assert start_missing(client, layout) == ([], [])
+    client.set_flow_run_state(run.id, Completed(), force=True)
+    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+
+
+@pytest.mark.usefixtures("no_pause")
 def test_a_commit_is_followed_by_one_run_until_one_completes(
     client: SyncPrefectClient, layout: Layout, tmp_path: Path
 ) -> None:
@@ -82,7 +132,7 @@ def test_a_commit_is_followed_by_one_run_until_one_completes(
     set_active("missedlog", is_active=True)
     assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
     assert start_missing(client, layout) == ([], [])  # it waits for a worker
-    for number in range(1, MOST_TRIES):
+    for number in range(1, 3):
         [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
         client.set_flow_run_state(run.id, Running(), force=True)
         assert start_missing(client, layout) == ([], [])
@@ -90,10 +140,7 @@ def test_a_commit_is_followed_by_one_run_until_one_completes(
         assert start_missing(client, layout)[0] == ["missedlog, version 1 of the event table"]
         assert len(due_runs(client)) == number + 1
     [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
-    client.set_flow_run_state(run.id, Failed(), force=True)
-    started, [problem] = start_missing(client, layout)
-    assert started == []
-    assert problem.startswith(f"missedlog: {MOST_TRIES} retrainings after version 1 of the event table failed")
+    client.set_flow_run_state(run.id, Running(), force=True)
     client.set_flow_run_state(run.id, Completed(), force=True)
     assert start_missing(client, layout) == ([], [])
     commit(tmp_path / "second.csv", 600)  # a new commit needs a new run
@@ -121,23 +168,10 @@ def test_each_dataset_and_each_history_of_one_has_a_run_of_its_own(
     assert len(due_runs(client, "missedlog")) == 1
 
 
-def test_a_fault_of_one_dataset_stops_no_other(
-    client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_one_dataset_stops_no_other(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
     schedule("secondlog")
-    for number, dataset in enumerate(
-        ("missedlog", "missedlog", "secondlog"), start=1
-    ):  # the windows of missedlog have moved
-        commit(tmp_path / f"{number}.csv", 300 * number, dataset)
-    [of_mylog, _] = scheduled(client)
-    run = client.create_flow_run_from_deployment(of_mylog.id)
-    client.set_flow_run_state(run.id, Running(), force=True)
-    during = datetime.now(UTC)
-    client.set_flow_run_state(run.id, Completed(), force=True)
-    monkeypatch.setattr(
-        "flows.service.missing_runs.history",
-        lambda *given: history(*given).with_columns(arrival=pl.lit(int(during.timestamp() * 1e6))),
-    )
+    for number, dataset in enumerate(("missedlog", "missedlog", "secondlog"), start=1):
+        commit(tmp_path / f"{number}.csv", 300 * number, dataset, "12 equal")  # the windows of missedlog have moved
     started, [problem] = start_missing(client, layout)
     assert started == ["secondlog, version 1 of the event table"]
     assert problem.startswith("missedlog: the window ")
@@ -160,11 +194,11 @@ def test_late_runs_of_a_schedule_are_skipped_by_the_first_that_runs(client: Sync
     late = {run.name for run in made if run.expected_start_time is not None and run.expected_start_time < today}
     assert 0 < len(late) < len(made)
     assert skip_late(client, None) == []
-    assert set(skip_late(client, str(own.id))) == late
+    assert set(skip_late(client, own)) == late
     states = {run.name: client.read_flow_run(run.id).state_name for run in (own, wanted, *made)}
     assert {name for name, state in states.items() if state == SKIPPED} == late
     assert states[wanted.name] == "Scheduled"
-    assert skip_late(client, str(own.id)) == []
+    assert skip_late(client, own) == []
 
 
 def test_a_store_that_is_away_is_no_fault_of_a_dataset(
@@ -184,14 +218,6 @@ def test_a_report_by_the_clock_counts_where_the_schedule_has_one(
     seen: list[tuple[str, str | None]] = []
     monkeypatch.setattr("flows.service.missing_runs.complete_snapshots", lambda *given: seen.append(given))
     make_schedule("missedlog", schedule_of("0 3 1 1 *", None), {"window": "7d"}, {}, 0, as_of="now")
-    [deployment] = scheduled(client)
-    run = client.create_flow_run_from_deployment(deployment.id)
-    client.set_flow_run_state(run.id, Running(), force=True)
-    during = int(datetime.now(UTC).timestamp() * 1e6)
-    client.set_flow_run_state(run.id, Completed(), force=True)
-    monkeypatch.setattr(
-        "flows.service.missing_runs.history", lambda *given: history(*given).with_columns(arrival=pl.lit(during))
-    )
     assert start_missing(client, layout) == ([], [])
     assert seen == [("missedlog", "now")]
 
@@ -211,28 +237,21 @@ def test_the_run_that_made_the_commit_is_not_followed_by_another(
     assert start_missing(client, layout)[0] == ["missedlog, version 2 of the event table"]
 
 
-def test_a_cancelled_run_is_followed_by_a_new_one_and_not_without_end(
-    client: SyncPrefectClient, layout: Layout, tmp_path: Path
-) -> None:
+def test_a_run_that_a_person_cancels_is_a_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
     commit(tmp_path / "log.csv", 300)
-    for number in range(1, MOST_TRIES + 1):
-        assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
-        assert len(due_runs(client)) == number
-        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
-        client.set_flow_run_state(run.id, Cancelled(), force=True)
-    started, [problem] = start_missing(client, layout)
-    assert (started, problem.startswith(f"missedlog: {MOST_TRIES} retrainings")) == ([], True)
+    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+    [run] = due_runs(client)
+    client.set_flow_run_state(run.id, Cancelled(), force=True)
+    assert start_missing(client, layout) == ([], [])
 
 
 def test_a_scheduled_run_that_was_skipped_is_no_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
     make_schedule("missedlog", schedule_of("0 3 1 * *", None), {}, {}, 0)
     commit(tmp_path / "log.csv", 300)
     [deployment] = scheduled(client)
-    client.request(
-        "POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json={"min_runs": MOST_TRIES}
-    )
+    client.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json={"min_runs": 3})
     skipped = runs_where(client, deployment_id={"any_": [deployment.id]})
-    assert len(skipped) >= MOST_TRIES
+    assert len(skipped) >= 3
     for run in skipped:
         client.set_flow_run_state(run.id, Cancelled(name=SKIPPED), force=True)
     assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
