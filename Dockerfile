@@ -14,14 +14,14 @@ RUN pip install --index-url "${TORCH_INDEX}" "${TORCH}"
 
 # What the project needs is a layer of its own, so that an edit of the code installs none of it again.
 COPY pyproject.toml README.md LICENSE prefect.yaml ./
-RUN mkdir dyformer storage flows && pip install ".[server]" && pip uninstall --yes dyformer && rmdir dyformer storage flows
+RUN mkdir dyformer storage flows && pip install ".[server,ray]" && pip uninstall --yes dyformer && rmdir dyformer storage flows
 
 RUN useradd --create-home --uid 1000 dyformer && mkdir -p /data /prefect && chown dyformer /data /prefect
 
 COPY dyformer dyformer
 COPY storage storage
 COPY flows flows
-RUN pip install --no-deps ".[server]" && pip check
+RUN pip install --no-deps ".[server,ray]" && pip check
 
 USER dyformer
 # Compiled loops are kept where any user may write: numba stops at the import of a module that it can keep nowhere.

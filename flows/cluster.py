@@ -11,7 +11,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,14 @@ class WorkersFailed(ValueError):
 
 def check_cluster(address: str, layout: Layout) -> None:
     """Connect to a cluster and check every node. Raises ClusterUnreachable, TokenRefused or NodeDiffers."""
+    for _, check in node_checks(address, layout):
+        check()
+
+
+def node_checks(address: str, layout: Layout) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Connect to a cluster; yield the name of each node, and its check. Both raise as `check_cluster` does."""
     with _connected(address), _expected_of(layout) as expected:
-        _check_nodes(address, expected)
+        yield from _checks(address, expected)
 
 
 def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], None]]) -> Iterator[None]:
@@ -66,7 +72,8 @@ def done_on(address: str, layout: Layout, jobs: Sequence[Callable[[], None]]) ->
     The error of a job is raised. Raises ClusterUnreachable, TokenRefused, NodeDiffers and WorkersFailed, too.
     """
     with _connected(address), _expected_of(layout) as expected:
-        _check_nodes(address, expected)
+        for _, check in _checks(address, expected):
+            check()
         import ray
 
         remote = ray.remote(num_cpus=1, max_retries=NUM_RETRIES)(_checked_job)
@@ -132,26 +139,30 @@ def _expected_of(layout: Layout) -> Iterator[dict[str, Any]]:
         files.remove(probe)
 
 
-def _check_nodes(address: str, expected: dict[str, Any]) -> None:
+def _checks(address: str, expected: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     if not nodes:
         raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU: start one there")
-    remote = ray.remote(num_cpus=0, max_retries=NUM_RETRIES)(facts)
     for node in nodes:  # each in turn, so that the error names it
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
-        with _named_errors(f"the Ray node {name}"):
-            try:
-                found = ray.get(
-                    remote.options(scheduling_strategy=there).remote(expected["probe"]), timeout=SECONDS_TO_CHECK
-                )
-            except (ImportError, RuntimeError) as error:
-                first = str(error).strip().partition("\n")[0]
-                raise NodeDiffers(f"the Ray node {name} cannot be used ({first}): {SAME_VERSION}") from error
-        check_facts(name, expected, found)
+        yield name, partial(_check_node, node["NodeID"], name, expected)
+
+
+def _check_node(number: str, name: str, expected: dict[str, Any]) -> None:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = NodeAffinitySchedulingStrategy(number, soft=False)
+    remote = ray.remote(num_cpus=0, max_retries=NUM_RETRIES)(facts).options(scheduling_strategy=there)
+    with _named_errors(f"the Ray node {name}"):
+        try:
+            found = ray.get(remote.remote(expected["probe"]), timeout=SECONDS_TO_CHECK)
+        except (ImportError, RuntimeError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise NodeDiffers(f"the Ray node {name} cannot be used ({first}): {SAME_VERSION}") from error
+    check_facts(name, expected, found)
 
 
 @contextmanager

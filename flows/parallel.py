@@ -42,6 +42,7 @@ class Shared:
         """Plan the part of a range; it may exist."""
         own = self.whole.lineage
         settings = {"whole": own.kind, "settings": own.settings_hash, "first": rows.start, "end": rows.stop}
+        settings["device"] = self.values.get("device", "cpu")  # a GPU rounds differently
         lineage = replace(own, kind=PART, settings=settings, settings_hash="")
         return planned(self.layout, lineage)
 
@@ -65,9 +66,12 @@ def made_of_ranges(
     return whole.address
 
 
-def fixed_ranges(num_items: int, nodes_of_item: int = 1) -> list[range]:
-    """Split nodes, or batches of some nodes each, into ranges of about RANGE_NODES nodes; none gives an empty range."""
-    num_together = max(1, RANGE_NODES // nodes_of_item)
+def fixed_ranges(num_items: int, nodes_of_item: int = 1, *, times: int = 1) -> list[range]:
+    """Split nodes, or batches of some nodes each, into ranges of about `times` RANGE_NODES nodes.
+
+    Without nodes there is one empty range.
+    """
+    num_together = max(1, times * RANGE_NODES // nodes_of_item)
     starts = range(0, max(num_items, 1), num_together)
     return [range(start, min(start + num_together, num_items)) for start in starts]
 
@@ -87,6 +91,11 @@ def map_ranges(function: MakeRange, ranges: Sequence[range], shared: Shared) -> 
     for _ in tracked(_made(function, missing, shared), title, len(missing)):
         pass
     return [read_table(shared.part(rows).address, PART) for rows in ranges]
+
+
+def uses_cluster() -> bool:
+    """Whether workers of a cluster make the parts; they compute on CPUs."""
+    return bool(os.environ.get(CLUSTER))
 
 
 def make_part(function: MakeRange, rows: range, shared: Shared, num_threads: int) -> None:

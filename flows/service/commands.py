@@ -146,13 +146,25 @@ def track(
         raise typer.Exit(FAILED)
 
 
-def doctor(as_json: AsJson = False) -> None:
-    """Look at versions, store, disk, MLflow, GPU and servers; the exit code is 1 if something is wrong."""
+def doctor(
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="HOST:PORT",
+            envvar="DYFORMER_RAY_ADDRESS",
+            help="head of a Ray cluster whose nodes are checked, too",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at versions, store, disk, MLflow, GPU, servers and Ray; the exit code is 1 if something is wrong."""
     import polars as pl
 
     from flows.service.doctor import findings
 
-    found = [finding._asdict() for finding in findings()]
+    found = [finding._asdict() for finding in findings(on)]
     print_json(found) if as_json else print_frame(pl.DataFrame(found))
     if any(finding["outcome"] == "wrong" for finding in found):
         raise typer.Exit(FAILED)

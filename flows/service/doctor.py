@@ -4,7 +4,7 @@ import importlib.metadata
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -40,9 +40,11 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def findings() -> Iterator[Finding]:
-    """Look at everything; what cannot be looked at is a finding, too."""
+def findings(cluster: str | None = None) -> Iterator[Finding]:
+    """Look at everything, and at the nodes of a Ray cluster; what cannot be looked at is a finding, too."""
     layout = Layout.from_environment()
+    if cluster:
+        yield from _cluster(cluster, layout)
     yield _versions()
     yield from _storage(layout)
     yield _tracking(layout)
@@ -72,6 +74,27 @@ def _versions() -> Finding:
         return Finding("versions", "wrong", f"{python}; {'; '.join(wrong)}", "pip install --upgrade dyformer")
     own = (f"{name} {importlib.metadata.version(name)}" for name in ("dyformer", "prefect", "mlflow", "torch"))
     return _ok("versions", f"{python}, {', '.join(own)}")
+
+
+def _cluster(address: str, layout: Layout) -> Iterator[Finding]:
+    """Check each node of a cluster as before its work; the errors have their remedies."""
+    from flows.cluster import node_checks
+
+    try:
+        for name, check in node_checks(address, layout):
+            yield _node(name, check)
+    except ValueError as error:
+        detail, _, remedy = str(error).rpartition(": ")
+        yield Finding("Ray", "wrong", detail, remedy)
+
+
+def _node(name: str, check: Callable[[], None]) -> Finding:
+    try:
+        check()
+    except ValueError as error:
+        detail, _, remedy = str(error).rpartition(": ")
+        return Finding("Ray", "wrong", detail, remedy)
+    return _ok("Ray", f"{name}: the same code, libraries, kind of CPU and store as here")
 
 
 def _storage(layout: Layout) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from dyformer.scoring.forecaster import FittedForecaster
 from dyformer.scoring.vector_spaces import align
 from flows.console import ongoing
 from flows.made import made, plan
-from flows.parallel import Shared, fixed_ranges, made_of_ranges
+from flows.parallel import Shared, fixed_ranges, made_of_ranges, uses_cluster
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors
@@ -37,6 +37,8 @@ from storage.layout import FORECAST
 
 if TYPE_CHECKING:
     from dyformer.training.stages import NodeVectors
+
+LARGER = 4  # times as many nodes in a range of forecasts: those that share a busy partner share the walks from it
 
 
 class WrongVectors(ValueError):
@@ -74,7 +76,8 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
     whole = plan(opened, "vectors", until=step, settings=settings, code=code, inputs=inputs)
     if whole.is_current:
         return whole.address
-    values = {"snapshots": snapshots, "model": model, "step": step}
+    on = "cpu" if uses_cluster() else device()
+    values = {"snapshots": snapshots, "model": model, "step": step, "device": on}
     shared = Shared(layout=opened.layout, whole=whole, values=values)
     batches = node_batches(opened.num_nodes(step), open_model(model)[1].model.num_targets)
     ranges = fixed_ranges(len(batches), len(batches[0]))
@@ -99,18 +102,18 @@ def embed_range(values: Mapping[str, Any], batches: range, num_threads: int) -> 
     from dyformer.training.stages import one_thread
 
     with naming(model), one_thread():
-        vectors = _node_vectors(snapshots, digest(snapshots), model, digest(model), step)
+        vectors = _node_vectors(snapshots, digest(snapshots), model, digest(model), step, values["device"])
         vector_BD = np.concatenate(list(vectors.of(vectors.batches[batches.start : batches.stop], num_threads)))
     return pl.DataFrame({"vector": pl.Series(vector_BD, dtype=pl.List(pl.Float32))})
 
 
 @lru_cache(maxsize=1)  # the ranges of one artifact
-def _node_vectors(snapshots: str, digest: str, model: str, model_digest: str, step: int) -> "NodeVectors":
+def _node_vectors(snapshots: str, digest: str, model: str, model_digest: str, step: int, device: str) -> "NodeVectors":
     from dyformer.training.stages import node_vectors
 
     weights, experiment, _ = open_model(model)
     prepared = prepare_graph(open_snapshots(snapshots).graph(step), until=step, config=experiment.graph)
-    return node_vectors(prepared, weights, experiment.model, device=device())
+    return node_vectors(prepared, weights, experiment.model, device=device)
 
 
 def write_forecasts(
@@ -161,7 +164,7 @@ def write_forecasts(
         return {**contents, FORECAST: record}
 
     with ongoing(f"forecasts of {opened.dataset} as of step {step}"):
-        made_of_ranges(rank_range, fixed_ranges(opened.num_nodes(step)), shared, named)
+        made_of_ranges(rank_range, fixed_ranges(opened.num_nodes(step), times=LARGER), shared, named)
     _stored_forecast.cache_clear()
     return whole.address
 

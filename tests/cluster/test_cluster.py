@@ -19,6 +19,7 @@ from own_log import own_log
 from dyformer.experiments.settings import Experiment
 from flows.cluster import ClusterUnreachable, NodeDiffers, TokenRefused, check_cluster, done_on
 from flows.parallel import CLUSTER, Shared, map_ranges, remove_parts
+from flows.service import doctor
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import DYFORMER, Contender
 from flows.tasks.predict import write_forecasts, write_vectors
@@ -75,10 +76,11 @@ def node(*options: str, **changes: str) -> Iterator[Path]:
 
 
 @contextmanager
-def cluster(num_workers: int, **changes: str) -> Iterator[str]:
+def cluster(num_workers: int, num_cpus: int = 1, **changes: str) -> Iterator[str]:
     """Start a head and further nodes, with a worker each; give the head's address."""
+    head = ("--head", "--port=0", f"--num-cpus={num_cpus}", "--include-dashboard=false")
     with ExitStack() as nodes:
-        folder = nodes.enter_context(node("--head", "--port=0", "--num-cpus=1", "--include-dashboard=false", **changes))
+        folder = nodes.enter_context(node(*head, **changes))
         named = folder / "ray_current_cluster"
         wait_for(lambda: named.exists() and bool(named.read_text().strip()), "the head names its address")
         address = named.read_text().strip()
@@ -120,7 +122,7 @@ def pids(shared: Shared, start: int) -> list[int]:
 
 def digests_of(folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | None) -> dict[str, str]:
     """Make what is made of ranges in a store, which is the same every time, with a cluster or without."""
-    monkeypatch.setattr("flows.parallel.RANGE_NODES", 16)
+    monkeypatch.setattr("flows.parallel.RANGE_NODES", 8)
     monkeypatch.setenv("DYFORMER_STORAGE", str(folder / "store"))
     monkeypatch.setenv(CLUSTER, "") if address is None else monkeypatch.setenv(CLUSTER, address)
     if not (folder / "store").exists():
@@ -153,6 +155,29 @@ def test_digests_are_equal_for_no_one_and_two_workers(tmp_path: Path, monkeypatc
     assert half == len(alone)
     assert made[:half] == made[half:]
     assert min(made) > 1
+
+
+def test_a_run_of_the_program_uses_the_cluster(tmp_path: Path, one_worker: str):
+    log = own_log(tmp_path / "mylog.csv")
+    text = f"""
+from flows import cluster, parallel
+from flows.cli import main
+parallel.RANGE_NODES, done_on = 8, cluster.done_on
+def noted(address, layout, jobs):
+    with open({str(tmp_path / "done")!r}, "a") as file:
+        file.write("".join(f"{{job.args[2].whole.lineage.kind}}\\n" for job in jobs))
+    return done_on(address, layout, jobs)
+cluster.done_on = noted
+columns = ["--source", "user", "--target", "item", "--time", "created_at", "--max-bad", "5%"]
+changes = ["--set", "max_epochs=1", "--set", "model.width=16"]
+main(["run", "mylog", "--log", {str(log)!r}, *columns, *changes, "--on", {one_worker!r}])
+"""
+    settings = settings_of_ray(DYFORMER_STORAGE=str(tmp_path / "store"), PREFECT_HOME=str(tmp_path / "prefect"))
+    with (tmp_path / "output").open("w") as output:
+        command = [sys.executable, "-c", text]
+        done = subprocess.run(command, env=settings, stdout=output, stderr=output, cwd=tmp_path, check=False)
+    assert done.returncode == 0, (tmp_path / "output").read_text()
+    assert "forecasts" in (tmp_path / "done").read_text().split()
 
 
 def test_rows_are_in_order_and_parts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
@@ -194,6 +219,44 @@ def test_a_driver_that_was_killed_reuses_its_parts(tmp_path: Path, monkeypatch: 
     assert all(starts(shared).count(start) == 1 for start in made)
 
 
+def test_the_part_of_a_node_that_is_removed_is_made_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shared = shared_in(tmp_path, stay=10)
+    Path(shared.values["gate"]).touch()
+    with cluster(1, num_cpus=0) as address, ExitStack() as others:
+        monkeypatch.setenv(CLUSTER, address)
+        with node(f"--address={address}", "--num-cpus=1"):
+            driver = driver_of(tmp_path, address)
+            wait_for(lambda: 10 in starts(shared), "the third range begins")
+            others.enter_context(node(f"--address={address}", "--num-cpus=1"))
+        Path(shared.values["gate"]).unlink()
+        assert driver.wait(SECONDS) == 0, (tmp_path / "driver").read_text()
+    assert all(shared.part(rows).is_current for rows in RANGES)
+    assert (starts(shared).count(0), starts(shared).count(10)) == (1, 2)
+    assert len(set(pids(shared, 10))) == 2
+
+
+def test_parts_are_made_while_the_objects_of_another_program_are_spilled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str
+):
+    monkeypatch.setenv(CLUSTER, one_worker)
+    text = f"""
+import numpy, ray
+ray.init(address={one_worker!r}, log_to_driver=False)
+held = [ray.put(numpy.zeros(30_000_000, dtype="u1")) for _ in range(4)]  # the store has 80 million bytes
+print("full", flush=True)
+input()
+"""
+    other = subprocess.Popen(
+        [sys.executable, "-c", text], env=settings_of_ray(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "full\n"
+    shared = shared_in(tmp_path)
+    assert pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list() == list(range(20))
+    other.communicate("\n", timeout=SECONDS)
+    assert other.returncode == 0
+
+
 def driver_of(folder: Path, address: str) -> "subprocess.Popen[bytes]":
     """Start a process that maps the ranges of `shared_in` and stays in the third one."""
     text = f"""
@@ -211,6 +274,8 @@ map_ranges(numbers, RANGES, shared_in(Path({str(folder)!r}), stay=10))
 def test_what_is_no_head_is_refused(address: str, tmp_path: Path):
     with pytest.raises(ClusterUnreachable, match=r"HOST:PORT|can be reached"):
         check_cluster(address, Layout(str(tmp_path)))
+    [finding] = doctor._cluster(address, Layout(str(tmp_path)))
+    assert finding.outcome == "wrong"
 
 
 def test_a_cluster_needs_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: str):
@@ -242,8 +307,14 @@ def test_a_node_with_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "driver.py")])  # and that of its script
     other = node(f"--address={one_worker}", "--num-cpus=1", PYTHONPATH=str(tmp_path / "other"))
     message = r"code is '\w+', expected '\w+': install the same version"
-    with other, pytest.raises(NodeDiffers, match=message):
-        check_cluster(one_worker, Layout(str(tmp_path / "store")))
+    layout = Layout(str(tmp_path / "store"))
+    with other:
+        with pytest.raises(NodeDiffers, match=message):
+            check_cluster(one_worker, layout)
+        found = list(doctor._cluster(one_worker, layout))
+    assert sorted(finding.outcome for finding in found) == ["ok", "wrong"]
+    [wrong] = [finding for finding in found if finding.outcome == "wrong"]
+    assert wrong.remedy.startswith("install the same version")
 
 
 def test_a_worker_that_yields_to_others_is_refused(tmp_path: Path):

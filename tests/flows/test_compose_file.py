@@ -49,7 +49,19 @@ def test_docker_reads_the_compose_file_and_opens_its_ports_to_this_machine_only(
 ) -> None:
     given = tmp_path / "env"
     given.write_text(re.sub(r"=$", "='p@:/%$#\" word'", (ROOT / ".env.example").read_text(), flags=re.MULTILINE))
-    command = [docker, "compose", "--env-file", str(given), "--profile", "gpu", "config", "--format", "json"]
+    command = [
+        docker,
+        "compose",
+        "--env-file",
+        str(given),
+        "--profile",
+        "gpu",
+        "--profile",
+        "ray",
+        "config",
+        "--format",
+        "json",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     services = json.loads(done.stdout)["services"]
@@ -151,7 +163,7 @@ def test_an_optional_setting_is_empty_by_default_which_is_as_if_it_were_not_set(
 def test_every_command_of_our_image_is_installed(compose: dict[str, Any]) -> None:
     installed = {script.name for script in entry_points(group="console_scripts")} | {"sh", "python"}
     ours = [service for service in compose["services"].values() if service["image"].startswith("dyformer:")]
-    assert len(ours) == 7
+    assert len(ours) == 9
     for service in ours:
         assert service["command"][0] in installed
         check = service.get("healthcheck", {}).get("test", ["CMD", "python"])
@@ -232,6 +244,17 @@ def test_every_worker_polls_a_pool_that_is_created_and_used(compose: dict[str, A
     assert all(command[:3] == ["python", "-m", "flows.service.worker"] for command in workers)
     polled = {command[command.index("--pool") + 1] if "--pool" in command else POOL for command in workers}
     assert {each.work_pool.name for each in read_deployments(ROOT / "prefect.yaml")} == polled == {POOL, GPU_POOL}
+
+
+def test_ray_wants_a_token_and_opens_no_port(compose: dict[str, Any]) -> None:
+    for name in ("ray-head", "ray-node"):
+        service = compose["services"][name]
+        assert service["profiles"] == ["ray"]
+        assert "ports" not in service
+        environment = service["environment"]
+        assert (environment["RAY_AUTH_MODE"], environment["RAY_AUTH_TOKEN"]) == ("token", "${RAY_AUTH_TOKEN:-}")
+        assert environment["RAY_worker_niceness"] == "0"
+        assert "DYFORMER_STORAGE" in environment
 
 
 def test_a_gpu_is_reserved_for_the_worker_of_its_pool_alone(compose: dict[str, Any]) -> None:

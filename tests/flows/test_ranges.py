@@ -10,13 +10,15 @@ from dyformer.evaluation import first_stage
 from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.experiments.settings import Experiment
 from flows import parallel
+from flows.parallel import Shared
 from flows.tasks import predict, prepare
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.prepare import prepare_tables
-from flows.tasks.snapshots import make_snapshots
+from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage import files
 from storage.artifacts.artifact import read_table
+from storage.artifacts.made import planned
 from storage.layout import PART, Layout
 
 UNTIL = 8
@@ -50,13 +52,23 @@ def test_forecasts_of_ranges_are_those_of_all_nodes(
     same_rows_and_resumed(monkeypatch, table, "forecasts", predict, "rank_range")
 
 
+def test_parts_of_a_gpu_are_never_taken_for_those_of_a_cpu(snapshots: str):
+    opened = open_snapshots(snapshots)
+    whole = planned(opened.layout, opened.lineage("vectors", until=UNTIL, settings={}))
+    parts = {
+        device: Shared(layout=opened.layout, whole=whole, values={"device": device}).part(range(4))
+        for device in ("cpu", "cuda")
+    }
+    assert parts["cpu"].address != parts["cuda"].address
+
+
 def same_rows_and_resumed(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], str], name: str, module: object, function: str
 ) -> None:
     """Make an artifact at once, and in ranges with an error in the second one; then in ranges after that error."""
     whole = read_table(make(), name)
     files.remove_folder(make())
-    monkeypatch.setattr(parallel, "RANGE_NODES", 16)
+    monkeypatch.setattr(parallel, "RANGE_NODES", 4)
     honest, made = getattr(module, function), []
 
     def failing(values: dict[str, object], rows: range, num_threads: int) -> object:
