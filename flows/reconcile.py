@@ -8,7 +8,7 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
 from flows.retention import KEEP, prune_published
-from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun, skip_late
+from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, skip_late
 from flows.service.missing_runs import start_missing
 from flows.tasks.tracking.projection import project
 from storage.layout import Layout
@@ -28,10 +28,11 @@ TITLES = {
     "tracked": "runs of MLflow whose flow is dead, ended",
     "sent": "results that MLflow lacked, sent",
     "started": "retrainings that were missing, started",
+    "forgotten": "runs of this flow that ended a day ago, deleted",
     "pruned": "old versions, removed",
     "problems": "to be looked at",
 }
-HOURLY = ("tracked", "pruned")  # and MLflow's runs at once, if something has died
+HOURLY = ("tracked", "forgotten", "pruned")  # and MLflow's runs at once, if something has died
 
 
 @flow(flow_run_name="reconcile")
@@ -39,7 +40,7 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     """End what is dead, start what is missing, send what MLflow lacks, and remove old versions.
 
     The look of each minute is cheap. The first one of an hour, and one that a person starts, also looks at all results,
-    at MLflow's runs and for old versions.
+    at MLflow's runs and for old runs and versions.
 
     Args:
         keep: number of versions that stay of each dataset that publishes forecasts; None: all.
@@ -59,6 +60,7 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
             "sent": lambda: project(layout, whole=is_whole),
             "started": lambda: start_missing(client, layout),
+            "forgotten": lambda: (forget_old(client, run), []),
             "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
         }
         done: dict[str, list[str]] = {}

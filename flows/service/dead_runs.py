@@ -23,6 +23,7 @@ SECOND_LOOK_SECONDS = 45.0
 PENDING_SECONDS = 45.0  # with a look each minute its slot is free within two
 RECENT = timedelta(days=7)  # older runs were ended by an earlier look
 LONGEST_UNKNOWN = timedelta(days=1)
+LONGEST_KEPT = timedelta(days=1)
 TAGGED = {"all_": [TAG]}
 ACTIVE = ("RUNNING", "PENDING")
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -99,6 +100,17 @@ def skip_late(client: "SyncPrefectClient", own: "FlowRun | None") -> list[str]:
     for run in late:
         client.set_flow_run_state(run.id, Cancelled(name=SKIPPED, message=OVERTAKEN))
     return [run.name for run in late]
+
+
+def forget_old(client: "SyncPrefectClient", own: "FlowRun | None", longest: timedelta = LONGEST_KEPT) -> list[str]:
+    """Delete the runs of a run's deployment that ended a day ago, because one comes every minute; returns a line."""
+    if own is None or own.deployment_id is None:
+        return []
+    of_this, before = {"any_": [own.deployment_id]}, {"before_": datetime.now(UTC) - longest}
+    old = runs_where(client, deployment_id=of_this, state=_states(*FINAL), end_time=before)
+    for run in old:
+        client.delete_flow_run(run.id)
+    return [f"{len(old)} runs"] if old else []
 
 
 def ended_among(client: "SyncPrefectClient", since: Mapping[str, datetime]) -> set[str]:

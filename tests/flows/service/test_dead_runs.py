@@ -15,7 +15,7 @@ from prefect.events import emit_event
 from prefect.states import Completed, Pending, Running
 
 from flows.service import TAG, dead_runs
-from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, resubmit_unbegun
+from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, runs_where
 from flows.service.deployments import HEARTBEAT
 
 
@@ -136,6 +136,25 @@ def test_a_run_that_was_taken_and_never_begun_is_due_again(client: SyncPrefectCl
     assert resubmit_unbegun(client, seconds=1.5) == ["slow"]
     client.delete_deployment(deployment)  # and its runs
     client.set_flow_run_state(lost.id, Completed(), force=True)
+
+
+def test_old_runs_of_a_deployment_that_runs_every_minute_are_deleted(client: SyncPrefectClient) -> None:
+    deployment, other = (
+        client.create_deployment(flow_id=client.create_flow(waiting), name=name) for name in ("each-minute", "other")
+    )
+    runs = [client.create_flow_run_from_deployment(number) for number in (deployment, other, deployment)]
+    for run in runs[:2]:
+        client.set_flow_run_state(run.id, Completed(), force=True)
+    between = datetime.now(UTC)
+    time.sleep(1.0)
+    client.set_flow_run_state(runs[2].id, Completed(), force=True)
+    assert forget_old(client, None, datetime.now(UTC) - between) == []
+    assert forget_old(client, runs[2], datetime.now(UTC) - between) == ["1 runs"]
+    left = {run.id for number in (deployment, other) for run in runs_where(client, deployment_id={"any_": [number]})}
+    assert left == {runs[1].id, runs[2].id}
+    assert forget_old(client, runs[2]) == []
+    for number in (deployment, other):
+        client.delete_deployment(number)
 
 
 def test_a_run_that_the_server_does_not_know_has_ended_after_a_day(client: SyncPrefectClient) -> None:
