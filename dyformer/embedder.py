@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.sampling.pairs import LinkExamples
+from dyformer.sampling.pairs import NO_NEW_PARTNERS, LinkExamples, NewPartners
 from dyformer.streams.event_log import EventLog, EventQueries
 
 Embed = Callable[[NDArray[np.int64]], NDArray[np.floating]]
@@ -41,6 +41,7 @@ class LabelledStep:
     weight: float  # of each pair in a fit: 1 for the forecast step, less for older ones
     directed: bool = False  # whether a pair means source -> target; otherwise both orders are the same pair
     ranked: bool = False  # whether the negative pairs are candidates of the positive pairs' sources
+    new_partners: NewPartners = NO_NEW_PARTNERS  # further pairs, on which a ranker of new partners is fitted
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

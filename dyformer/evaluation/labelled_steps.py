@@ -23,6 +23,7 @@ from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.pairs import (
     LinkExamples,
+    NewPartners,
     TooFewLinks,
     first_half,
     is_among,
@@ -32,14 +33,17 @@ from dyformer.sampling.pairs import (
     pair_keys,
     past_pair_keys,
 )
-from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries
+from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, RankingQueries, ranking_queries, step_pairs
 from dyformer.scoring.decoder import LinkDecoder, fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
-from dyformer.scoring.retrieval import MAX_NODES, best_of_nodes
+from dyformer.scoring.labelled_tables import pair_features
+from dyformer.scoring.pair_features import find_edges
+from dyformer.scoring.retrieval import MAX_NODES, Retrieved, best_of_nodes
 
 TRAINING_SEED = 1_000_003  # added to the seed, so that no query of an evaluation is trained on
 TRAINING_PER_FAMILY = 5
 NUM_RETRIEVING, RETRIEVED_PER_NODE = 600, 6  # nodes of a labelled step, and pairs of its first stage for each
+NUM_FINDING, NEW_PER_NODE = 600, 20  # nodes of a labelled step that got a new partner, and possible ones for each
 MIN_LABELLED = 2  # positive pairs of a labelled step, and negative ones
 
 ExamplesOf = Callable[..., LinkExamples]
@@ -79,23 +83,64 @@ def with_retrieved(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed
 
     The first stage is that of a forecast after `past.until`, fitted on all the labelled steps, and retrieves pairs by
     the graph before each of them: RETRIEVED_PER_NODE pairs for each of NUM_RETRIEVING nodes known before, all equally
-    likely, and all further links of the step among the pairs of these nodes. Nothing is added on a graph with more
-    than MAX_NODES nodes, where the first stage has no product of matrices.
+    likely, and all further links of the step among the pairs of these nodes. Beside them, NEW_PER_NODE possible new
+    partners for each of NUM_FINDING nodes that got one in the step, those that they got first. Nothing is added on a
+    graph with more than MAX_NODES nodes, where the first stage has no product of matrices.
     """
     if len(past.history.side_N) > MAX_NODES:
         return tuple(sampled)
     retrieval = fit_retrieval(sampled)
-    return tuple(replace(step, examples=_retrieved_examples(past.history, step, retrieval, seed)) for step in sampled)
+    return tuple(_with_retrieved(past.history, step, retrieval, seed) for step in sampled)
+
+
+def _with_retrieved(history: DynamicGraph, labelled: LabelledStep, retrieval: LinkDecoder, seed: int) -> LabelledStep:
+    before, step = labelled.before, labelled.before.until + 1
+    generator = np.random.default_rng([seed + TRAINING_SEED, step])
+    drawn_A = generator.permutation(before.history.snapshots[-1].num_nodes)[:NUM_RETRIEVING]
+    other_generator = np.random.default_rng([seed + TRAINING_SEED, step, NUM_FINDING])
+    finding_A = other_generator.permutation(_finding_nodes(history, before))[:NUM_FINDING]
+    retrieved = retrieved_pairs(before, retrieval, np.union1d(drawn_A, finding_A))
+    of_drawn, of_finding = (retrieved.rows(np.isin(retrieved.node_R, node_A)) for node_A in (drawn_A, finding_A))
+    return replace(
+        labelled,
+        examples=_retrieved_examples(history, labelled, of_drawn, generator),
+        new_partners=_new_partners(history, before, of_finding, other_generator),
+    )
+
+
+def _finding_nodes(history: DynamicGraph, before: PreparedGraph) -> NDArray[np.int64]:
+    """Give the nodes that got a new partner in the step after `before`, both known by then."""
+    source_R, target_R = step_pairs(history, before.until + 1)
+    known_R = np.maximum(source_R, target_R) < before.history.snapshots[-1].num_nodes
+    source_R, target_R = source_R[known_R], target_R[known_R]
+    is_new_R = find_edges(pair_features(before).edges, source_R, target_R) < 0
+    ends = [source_R[is_new_R]]
+    if history.side_N.any() or not history.directed:  # both ends have the other one as a partner
+        ends.append(target_R[is_new_R])
+    return np.unique(np.concatenate(ends))
+
+
+def _new_partners(
+    history: DynamicGraph, before: PreparedGraph, retrieved: Retrieved, generator: np.random.Generator
+) -> NewPartners:
+    new = retrieved.rows(~retrieved.linked_R)
+    source_R, target_R = ordered(before.history, new)
+    positive_R = linked_in(history, before.until + 1, source_R, target_R)
+    order_R = positive_R - generator.random(len(positive_R))  # the positive pairs come first
+    best_R, _ = best_of_nodes(new.node_R, new.partner_R, order_R, NEW_PER_NODE)
+    is_positive_N = np.zeros(before.history.snapshots[-1].num_nodes, dtype=np.bool_)
+    is_positive_N[new.node_R[positive_R]] = True
+    own_R = best_R[is_positive_N[new.node_R[best_R]]]  # a ranking learns nothing of a node without a positive pair
+    return NewPartners(
+        node_P=new.node_R[own_R], source_P=source_R[own_R], target_P=target_R[own_R], positive_P=positive_R[own_R]
+    )
 
 
 def _retrieved_examples(
-    history: DynamicGraph, labelled: LabelledStep, retrieval: LinkDecoder, seed: int
+    history: DynamicGraph, labelled: LabelledStep, retrieved: Retrieved, generator: np.random.Generator
 ) -> LinkExamples:
     before, examples = labelled.before, labelled.examples
     num_nodes, step = before.history.snapshots[-1].num_nodes, before.until + 1
-    generator = np.random.default_rng([seed + TRAINING_SEED, step])
-    node_A = np.sort(generator.permutation(num_nodes)[:NUM_RETRIEVING])
-    retrieved = retrieved_pairs(before, retrieval, node_A)
     source_R, target_R = ordered(before.history, retrieved)
     positive_R = linked_in(history, step, source_R, target_R)
     number_R = generator.random(len(source_R))

@@ -35,6 +35,22 @@ class LinkExamples:
     new_P: NDArray[np.bool_]  # in no earlier snapshot
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NewPartners:
+    """Possible new partners of nodes that got one in the predicted step: pairs of a group are those of one node."""
+
+    node_P: NDArray[np.int64]  # the end whose partners they are
+    source_P: NDArray[np.int64]
+    target_P: NDArray[np.int64]
+    positive_P: NDArray[np.bool_]
+
+
+NO_NODES = np.empty(0, dtype=np.int64)
+NO_NEW_PARTNERS = NewPartners(
+    node_P=NO_NODES, source_P=NO_NODES, target_P=NO_NODES, positive_P=np.empty(0, dtype=np.bool_)
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinkSplit:
     """The examples of one step.

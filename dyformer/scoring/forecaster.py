@@ -4,7 +4,7 @@ P pairs    F inputs    N nodes    D width of a vector
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,10 +14,12 @@ from scipy.special import expit
 
 from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
+from dyformer.sampling.pairs import LinkExamples, NewPartners
 from dyformer.scoring import vector_scores
 from dyformer.scoring.heads import Head, HeadKind, LinearHead, TreesHead, fit_heads, head_from_record, plain_values
-from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, stacked
+from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, new_partner_table, stacked
 from dyformer.scoring.link_features import LinkFeatures, groups, names, prepare_link_features
+from dyformer.scoring.new_partners import NewPartnerRanker, fit_new_partners, recent_activity, with_products
 from dyformer.scoring.reasons import reason
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prepare_vectors
 
@@ -27,6 +29,7 @@ VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
 """The heads; the last one only where labelled pairs come as a source with its candidates."""
 
+SEEN = names(directed=True).index("seen")  # in tables of pairs without direction, too
 NUM_REASONS = 3
 BLOCK_PAIRS = 1 << 18
 
@@ -34,24 +37,36 @@ NUM_FITTED = 8  # forecasters that a process keeps, each of some hundred kilobyt
 
 _FEATURES: WeakKeyDictionary[PreparedGraph, LinkFeatures] = WeakKeyDictionary()
 _VECTORS: WeakKeyDictionary[PreparedGraph, tuple[NDArray[np.floating], VectorScores]] = WeakKeyDictionary()
-_TABLES: WeakKeyDictionary[LabelledStep, NDArray[np.floating]] = WeakKeyDictionary()
+_TABLES: WeakKeyDictionary[LabelledStep, dict[type, NDArray[np.floating]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FittedForecaster:
-    """Heads and the factor of each, which brings its output to the spread of log-odds."""
+    """Heads and the factor of each, which brings its output to the spread of log-odds; a ranker of new partners."""
 
     heads: tuple[Head, ...]
     scales: tuple[float, ...]
     directed: bool
+    new_partners: NewPartnerRanker | None = None  # none where no labelled step has possible new partners
 
-    def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Give the log-odds [P] of pairs from their inputs."""
+    def logits(self, inputs_PF: NDArray[np.floating], recent_P2: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Give the log-odds [P] of pairs: of new ones the mean of the heads' and of the ranker's output.
+
+        `recent_P2` is the `recent_activity` of the pairs.
+        """
+        logit_P = self.head_logits(inputs_PF)
+        if self.new_partners is not None:
+            new_P = np.flatnonzero(inputs_PF[:, SEEN] == 0)
+            logit_P[new_P] = (logit_P[new_P] + self.new_partners.logits(inputs_PF[new_P], recent_P2[new_P])) / 2
+        return logit_P
+
+    def head_logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Give the mean of the heads' log-odds [P]."""
         logits = [scale * head.logits(inputs_PF) for head, scale in zip(self.heads, self.scales, strict=True)]
         return np.mean(logits, axis=0)
 
     def gains(self) -> dict[str, float]:
-        """Give the fraction of the gain of all splits of the trees by group of inputs."""
+        """Give the fraction of the gain of all splits of the heads' trees by group of inputs."""
         gains = [head.gain_F for head in self.heads if isinstance(head, TreesHead)]
         gain_F = np.sum([gain_F / max(gain_F.sum(), np.finfo(np.float64).tiny) for gain_F in gains], axis=0)
         columns = groups(self.directed)
@@ -62,23 +77,31 @@ class FittedForecaster:
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON, of which `from_record` makes an equal object."""
-        return {"heads": list(map(plain_values, self.heads)), "scales": self.scales, "directed": self.directed}
+        return {
+            "heads": list(map(plain_values, self.heads)),
+            "scales": self.scales,
+            "directed": self.directed,
+            "new_partners": None if self.new_partners is None else self.new_partners.record(),
+        }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "FittedForecaster":
         """Read the values of `record`."""
         heads, scales = tuple(map(head_from_record, record["heads"])), tuple(record["scales"])
-        return cls(heads=heads, scales=scales, directed=record["directed"])
+        ranker = record.get("new_partners")  # a forecaster that was registered earlier has no word of it
+        new_partners = None if ranker is None else NewPartnerRanker.from_record(ranker)
+        return cls(heads=heads, scales=scales, directed=record["directed"], new_partners=new_partners)
 
 
 # The ranking of a step, the calibration of the next one and a backtest fit on the same pairs of the same past.
-_FITTED: dict[tuple[str, int, bool, bool], FittedForecaster] = {}
+_FITTED: dict[tuple[str, str, int, bool, bool], FittedForecaster] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecaster:
     """Score pairs by the mean log-odds of several heads on link features and, if given, scores of vectors.
 
+    Half of the log-odds of a pair that was never linked come from a ranker of new partners (see `new_partners`).
     The mean of all heads was as good as the best choice among them (docs/experiments.md), so no choice is made.
     """
 
@@ -95,10 +118,11 @@ class Forecaster:
     def fitted(self, labelled: Sequence[LabelledStep]) -> FittedForecaster:
         """Fit the heads on all labelled pairs, or return what was fitted on equal ones. Raises like `fit_pairs`."""
         directed, ranked = labelled[0].directed, labelled[0].ranked
-        table = stacked(*(labelled_table(step, self._labelled_inputs(step)) for step in labelled))
-        key = digest_of(table), self.seed, directed, ranked
+        table = stacked(*(labelled_table(step, self._labelled_inputs(step, step.examples)) for step in labelled))
+        new = stacked(*(new_partner_table(step, self._new_partner_inputs(step)) for step in labelled))
+        key = digest_of(table), digest_of(new), self.seed, directed, ranked
         fitted = _FITTED.pop(key, None)  # another thread may take it at the same time, and then fits an equal one
-        fitted = fitted or _fitted(table, self.seed, directed=directed, ranked=ranked)
+        fitted = fitted or _fitted(table, new, self.seed, directed=directed, ranked=ranked)
         _FITTED[key] = fitted
         for oldest in list(_FITTED)[:-NUM_FITTED]:
             _FITTED.pop(oldest, None)
@@ -112,12 +136,18 @@ class Forecaster:
         table_PF = (features.directed if directed else features.undirected)(source_P, target_P)
         return self._with_vectors(table_PF, graph, source_P, target_P, directed=directed)
 
-    def _labelled_inputs(self, step: LabelledStep) -> NDArray[np.floating]:
-        source_P, target_P = step.examples.source_P, step.examples.target_P
-        if step not in _TABLES:
+    def _labelled_inputs(self, step: LabelledStep, pairs: LinkExamples | NewPartners) -> NDArray[np.floating]:
+        source_P, target_P, tables = pairs.source_P, pairs.target_P, _TABLES.setdefault(step, {})
+        if type(pairs) not in tables:
             features = _link_features(step.before)
-            _TABLES[step] = (features.directed if step.directed else features.undirected)(source_P, target_P)
-        return self._with_vectors(_TABLES[step], step.before, source_P, target_P, directed=step.directed)
+            tables[type(pairs)] = (features.directed if step.directed else features.undirected)(source_P, target_P)
+        return self._with_vectors(tables[type(pairs)], step.before, source_P, target_P, directed=step.directed)
+
+    def _new_partner_inputs(self, step: LabelledStep) -> NDArray[np.floating]:
+        pairs, directed = step.new_partners, step.directed
+        ends = pairs.source_P, pairs.target_P
+        recent_P2 = recent_activity(_link_features(step.before), *ends, directed=directed)
+        return with_products(self._labelled_inputs(step, pairs), recent_P2, directed=directed)
 
     def _with_vectors(
         self,
@@ -150,7 +180,10 @@ class ForecasterScore:
         logit_P = np.empty(len(source_P))
         for first in range(0, len(source_P), BLOCK_PAIRS):  # so that the inputs of many pairs take bounded memory
             block = slice(first, first + BLOCK_PAIRS)
-            logit_P[block] = self.fitted.logits(self._inputs(source_P[block], target_P[block]))
+            recent_P2 = recent_activity(
+                _link_features(self.graph), source_P[block], target_P[block], directed=self.fitted.directed
+            )
+            logit_P[block] = self.fitted.logits(self._inputs(source_P[block], target_P[block]), recent_P2)
         return expit(logit_P)
 
     def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
@@ -177,13 +210,16 @@ class ForecasterScore:
         return self.forecaster.inputs(self.graph, source_P, target_P, directed=self.fitted.directed)
 
 
-def _fitted(table: LabelledTable, seed: int, *, directed: bool, ranked: bool) -> FittedForecaster:
+def _fitted(table: LabelledTable, new: LabelledTable, seed: int, *, directed: bool, ranked: bool) -> FittedForecaster:
     heads = fit_heads(KINDS if ranked else KINDS[:-1], table, seed=seed)
     scales = [1.0] * len(heads)
     if ranked:  # the output of LambdaRank has no scale of its own
         trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads[1:])
         scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
-    return FittedForecaster(heads=heads, scales=tuple(scales), directed=directed)
+    fitted = FittedForecaster(heads=heads, scales=tuple(scales), directed=directed)
+    logit_P = fitted.head_logits(new.inputs_PF[:, : table.inputs_PF.shape[1]])
+    ranker = fit_new_partners(new, logit_P, directed=directed, seed=seed)
+    return replace(fitted, new_partners=ranker)
 
 
 def _prepared_vectors(graph: PreparedGraph, vectors_ND: NDArray[np.floating]) -> VectorScores:

@@ -103,7 +103,12 @@ def fit_heads(kinds: Sequence[HeadKind], table: LabelledTable, *, seed: int) -> 
     Raises ValueError unless there are pairs of both kinds.
     """
     rows = _rows(table, seed)  # both kinds of trees read the same bins, into which LightGBM puts them at the first use
-    return tuple(_linear(table) if kind == "linear" else _trees(kind, table, rows, seed) for kind in kinds)
+    return tuple(_linear(table) if kind == "linear" else _trees(kind, table, rows, seed, NUM_ROUNDS) for kind in kinds)
+
+
+def fit_ranking(table: LabelledTable, *, seed: int, num_rounds: int) -> TreesHead:
+    """Fit the head "ranking" alone, with so many trees."""
+    return _trees("ranking", table, _rows(table, seed), seed, num_rounds)
 
 
 def _linear(table: LabelledTable) -> LinearHead:
@@ -130,10 +135,10 @@ def _rows(table: LabelledTable, seed: int) -> "lightgbm.Dataset":
     )
 
 
-def _trees(kind: HeadKind, table: LabelledTable, rows: "lightgbm.Dataset", seed: int) -> TreesHead:
+def _trees(kind: HeadKind, table: LabelledTable, rows: "lightgbm.Dataset", seed: int, num_rounds: int) -> TreesHead:
     import lightgbm
 
-    booster = lightgbm.train({**TREES, **OBJECTIVES[kind], **_leaf(table, seed)}, rows, NUM_ROUNDS)
+    booster = lightgbm.train({**TREES, **OBJECTIVES[kind], **_leaf(table, seed)}, rows, num_rounds)
     return TreesHead(text=booster.model_to_string())
 
 

@@ -28,7 +28,7 @@ class LabelledTable:
     inputs_PF: NDArray[np.floating]
     positive_P: NDArray[np.bool_]
     weight_P: NDArray[np.float64]
-    group_P: NDArray[np.int64]  # equal for the pairs of one source in one step
+    group_P: NDArray[np.int64]  # equal for the pairs of one source in one step, or for the new partners of one node
 
 
 def pair_features(graph: PreparedGraph) -> PairFeatures:
@@ -72,6 +72,17 @@ def labelled_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> Label
         positive_P=examples.positive_P,
         weight_P=np.full(len(examples.positive_P), step.weight),
         group_P=examples.source_P + graph.until * len(graph.history.node_N),
+    )
+
+
+def new_partner_table(step: LabelledStep, inputs_PF: NDArray[np.floating]) -> LabelledTable:
+    """Put the possible new partners of a step in a table with these inputs."""
+    pairs, graph = step.new_partners, step.before
+    return LabelledTable(
+        inputs_PF=inputs_PF,
+        positive_P=pairs.positive_P,
+        weight_P=np.full(len(pairs.positive_P), step.weight),
+        group_P=pairs.node_P + graph.until * len(graph.history.node_N),
     )
 
 

@@ -170,6 +170,18 @@ def weights_in_the_wrong_order(patch: pytest.MonkeyPatch):
         patch.setattr(module, "with_retrieved", labelled)
 
 
+def new_partners_that_did_not_come(patch: pytest.MonkeyPatch):
+    honest = labelled_steps.with_retrieved
+
+    def labelled(past: PreparedGraph, sampled: Sequence[LabelledStep], *, seed: int):
+        steps = honest(past, sampled, seed=seed)
+        wrong = [replace(step.new_partners, positive_P=~step.new_partners.positive_P) for step in steps]
+        return tuple(replace(step, new_partners=pairs) for step, pairs in zip(steps, wrong, strict=True))
+
+    for module in (labelled_steps, scored_queries):
+        patch.setattr(module, "with_retrieved", labelled)
+
+
 def features_of_the_labelled_step(patch: pytest.MonkeyPatch):
     """Labelled pairs are described by the graph that holds their links, not by the one before."""
     honest = labelled_steps.with_retrieved
@@ -317,6 +329,7 @@ LEAKS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     nodes_of_the_whole_log: "future poison: new nodes",
     labels_of_the_forecast_step: "label memory",
     weights_in_the_wrong_order: "labelled steps",
+    new_partners_that_did_not_come: "labelled steps",
     features_of_the_labelled_step: "own links",
     validation_for_the_test: "label memory",
     labels_of_the_test_pairs: "label permutation",
@@ -335,6 +348,7 @@ LEAKS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
 
 
 DETAILS = {
+    new_partners_that_did_not_come: "labels differ from the log's",
     candidates_that_are_links: "a candidate is a link",
     historical_candidates_of_all_nodes: "a historical candidate is no past partner",
     interactions_of_the_labelled_step: "features with the labelled step",

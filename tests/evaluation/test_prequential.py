@@ -9,6 +9,7 @@ from toy_graphs import toy_graph
 
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, Embedder, LabelledStep, Score, Scorer
+from dyformer.evaluation import first_stage
 from dyformer.evaluation import labelled_steps as module
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import FORECASTER_WITH
@@ -24,7 +25,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, prefix
-from dyformer.sampling.pairs import LinkExamples, TooFewLinks
+from dyformer.sampling.pairs import LinkExamples, NewPartners, TooFewLinks
 from dyformer.sampling.ranking_queries import TRAINING_FAMILIES, ranking_queries
 from dyformer.scoring.forecaster import Forecaster
 
@@ -150,6 +151,10 @@ def test_pairs_of_the_first_stage_are_drawn_by_the_seed_and_on_graphs_of_few_nod
     )
     assert again == first
     assert other != first
+    first_new, again_new, other_new = (
+        [zip_pairs(step.new_partners) for step in with_retrieved(past, sampled, seed=seed)] for seed in (0, 0, 1)
+    )
+    assert again_new == first_new != other_new
     num_nodes = len(past.history.side_N)
     monkeypatch.setattr(module, "MAX_NODES", num_nodes)
     assert [zip_pairs(step.examples) for step in with_retrieved(past, sampled, seed=0)] == first
@@ -157,7 +162,46 @@ def test_pairs_of_the_first_stage_are_drawn_by_the_seed_and_on_graphs_of_few_nod
     assert with_retrieved(past, sampled, seed=0) == sampled
 
 
-def zip_pairs(examples: LinkExamples) -> list[tuple[int, int]]:
+@pytest.mark.parametrize("num_finding", [3, 1000])
+@pytest.mark.parametrize("kind", [{}, {"directed": False}, {"bipartite": True}], ids=str)
+def test_nodes_that_got_a_new_partner_have_possible_ones_of_the_first_stage(
+    kind: dict, num_finding: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "NUM_FINDING", num_finding)
+    monkeypatch.setattr(module, "NEW_PER_NODE", 4)
+    if num_finding == 1000:  # some new partners are not retrieved
+        monkeypatch.setattr(first_stage, "NUM_RETRIEVED", (8, 8))
+    graph = growing_log(num_nodes=80, num_steps=7, num_rows=60, **kind)
+    past = prepare_graph(graph, until=STEP - 1, config=GraphConfig())
+    sampled = sampled_steps(past, seed=0)
+    retrieval, found = fit_retrieval(sampled), False
+    for step in with_retrieved(past, sampled, seed=0):
+        retrieved = retrieved_pairs(step.before, retrieval)
+        new = retrieved.rows(~retrieved.linked_R)
+        source_R, target_R = ordered(step.before.history, new)
+        came_R = linked_in(graph, step.before.until + 1, source_R, target_R)
+        came_of = {
+            (node, *pair): bool(came)
+            for node, *pair, came in zip(new.node_R.tolist(), source_R.tolist(), target_R.tolist(), came_R, strict=True)
+        }
+        pairs = step.new_partners
+        rows = list(zip(pairs.node_P.tolist(), zip_pairs(pairs), pairs.positive_P.tolist(), strict=True))
+        assert len({(node, pair) for node, pair, _ in rows}) == len(rows)
+        assert all(came_of[node, *pair] == came for node, pair, came in rows)
+        nodes = set(pairs.node_P.tolist())
+        finding = set(new.node_R[came_R].tolist())
+        assert nodes <= finding
+        assert len(nodes) == min(num_finding, len(finding))
+        for node in nodes:
+            num_came, num_possible = (int(rows_R[new.node_R == node].sum()) for rows_R in (came_R, came_R | True))
+            own = [came for of, _, came in rows if of == node]
+            assert len(own) == min(4, num_possible)
+            assert sum(own) == min(4, num_came)
+        found = found or bool(nodes)
+    assert found
+
+
+def zip_pairs(examples: LinkExamples | NewPartners) -> list[tuple[int, int]]:
     return list(zip(examples.source_P.tolist(), examples.target_P.tolist(), strict=True))
 
 

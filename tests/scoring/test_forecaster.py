@@ -8,7 +8,7 @@ from toy_graphs import random_graph
 
 from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.sampling.pairs import joined, paper_examples
+from dyformer.sampling.pairs import NewPartners, joined, paper_examples
 from dyformer.scoring import forecaster
 from dyformer.scoring.forecaster import Forecaster, ForecasterScore
 from dyformer.scoring.heads import TreesHead, fit_heads
@@ -123,6 +123,11 @@ def test_other_vectors_of_the_same_graph_have_scores_of_their_own():
     assert (found[0][:, -NUM_VECTOR_SCORES:] != found[1][:, -NUM_VECTOR_SCORES:]).any()
 
 
+def new_partners() -> NewPartners:
+    positive_P = np.array([True, False, False])
+    return NewPartners(node_P=SOURCE_P, source_P=SOURCE_P, target_P=TARGET_P, positive_P=positive_P)
+
+
 def counted_fits(monkeypatch):
     fits = []
 
@@ -147,6 +152,7 @@ def test_whatever_differs_is_fitted_anew(monkeypatch):
     steps = labelled(directed=True, ranked=True)
     vectors_ND = np.random.default_rng(0).normal(size=(40, 4))
     others = [
+        (Forecaster(), steps),
         (Forecaster(seed=1), steps),
         (Forecaster(vectors_of=lambda graph: vectors_ND), steps),
         (Forecaster(), labelled(directed=False, ranked=True)),
@@ -154,6 +160,7 @@ def test_whatever_differs_is_fitted_anew(monkeypatch):
         (Forecaster(), steps[1:]),
         (Forecaster(), [replace(steps[0], weight=0.9), *steps[1:]]),
         (Forecaster(), [replace(steps[0], before=as_of(2)), *steps[1:]]),
+        (Forecaster(), [replace(steps[0], new_partners=new_partners()), *steps[1:]]),
     ]
     for number, (other, own) in enumerate(others, start=1):
         other.fitted(own)

@@ -18,10 +18,11 @@ from dyformer.evaluation.scored_queries import RankingTrial, ScoredQueries, scor
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.sampling.pairs import LinkExamples, Pairs, evaluated_steps, joined, paper_examples
+from dyformer.sampling.pairs import LinkExamples, NewPartners, Pairs, evaluated_steps, joined, paper_examples
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries, ranking_queries
 from dyformer.sampling.subgraphs import as_of_graph, make_batch
 from dyformer.scoring.link_features import prepare_link_features
+from dyformer.scoring.new_partners import recent_activity
 
 PAST_FAMILIES = tuple(name for name in FAMILIES if name != "inductive")  # `inductive` reads later steps by definition
 MAX_QUERIES = 300
@@ -91,10 +92,11 @@ class FittedOnce:
 
 def _first_pairs(step: LabelledStep) -> LabelledStep:
     """Leave out labelled pairs of a large step, whose order is random: a leak does not need a well fitted method."""
-    if len(step.examples.source_P) <= MAX_LABELLED:
-        return step
-    few = {name: value_P[:MAX_LABELLED] for name, value_P in vars(step.examples).items()}
-    return replace(step, examples=LinkExamples(**few))
+    examples, new = (
+        {name: value_P[:MAX_LABELLED] for name, value_P in vars(pairs).items()}
+        for pairs in (step.examples, step.new_partners)
+    )
+    return replace(step, examples=LinkExamples(**examples), new_partners=NewPartners(**new))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,15 +162,21 @@ def inputs_of(case: AuditCase, trial: RankingTrial, probes: Pairs) -> Results:
     """Give all that a method may read as of `until`, and the pairs of that step on which methods are evaluated."""
     past, until = trial.past, case.until
     batch = make_batch(as_of_graph(past, until=until), np.unique(probes[0])[:NUM_TARGETS], num_context=NUM_TARGETS)
+    features = prepare_link_features(past.history)
     found = {
         **history_of(past),
-        "link features": [prepare_link_features(past.history).directed(*probes)],
+        "link features": [features.directed(*probes), recent_activity(features, *probes, directed=True)],
         "subgraphs": [tensor.numpy() for tensor in vars(batch).values()],
         "ranking queries": _values(case.queries(trial.graph, until)),
     }
     for age, step in enumerate(trial.labelled):
         about = np.array([step.before.until, step.weight, step.directed, step.ranked])
-        found[f"labelled step {age + 1}"] = [about, *_values(step.examples), step.before.history.node_N]
+        found[f"labelled step {age + 1}"] = [
+            about,
+            *_values(step.examples),
+            *_values(step.new_partners),
+            step.before.history.node_N,
+        ]
     if until in evaluated_steps(trial.graph, first_step=until):
         examples = joined(*vars(paper_examples(trial.graph, until, seed=case.seed)).values())
         found["pairs of the paper's protocol"] = _values(examples)

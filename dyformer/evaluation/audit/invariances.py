@@ -269,9 +269,11 @@ def _permutation(graph: DynamicGraph, generator: np.random.Generator) -> NDArray
 
 
 def _renumbered_step(step: LabelledStep, graph: DynamicGraph, number_N: NDArray[np.int64]) -> LabelledStep:
-    ends = {name: number_N[getattr(step.examples, name)] for name in ("source_P", "target_P")}
+    examples, new = step.examples, step.new_partners
+    ends = {name: number_N[getattr(examples, name)] for name in ("source_P", "target_P")}
+    new_ends = {name: number_N[getattr(new, name)] for name in ("node_P", "source_P", "target_P")}
     before = prepare_graph(graph, until=step.before.until, config=step.before.config)
-    return replace(step, before=before, examples=replace(step.examples, **ends))
+    return replace(step, before=before, examples=replace(examples, **ends), new_partners=replace(new, **new_ends))
 
 
 def _edges(snapshot: Snapshot, node_N: NDArray[np.int64]) -> pl.DataFrame:

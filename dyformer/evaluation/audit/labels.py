@@ -19,7 +19,7 @@ from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots
 from dyformer.logs.time_windows import Window
-from dyformer.sampling.pairs import LinkExamples, evaluated_steps, is_among, pair_keys
+from dyformer.sampling.pairs import LinkExamples, NewPartners, evaluated_steps, is_among, pair_keys
 from dyformer.sampling.ranking_queries import ranking_queries
 from dyformer.scoring.metrics import auc
 
@@ -46,22 +46,28 @@ def labelled_check(case: AuditCase, trial: RankingTrial) -> Check:
 
 
 def _label_faults(case: AuditCase, step: LabelledStep, *, age_weight: float) -> list[str]:
-    labelled, before, examples = step.before.until + 1, step.before, step.examples
+    labelled, before = step.before.until + 1, step.before
     if labelled > case.until:
         return [f"labels of step {labelled}, which is forecast"]
     linked = links_of(case.graph, labelled)
-    pairs = zip(examples.source_P.tolist(), examples.target_P.tolist(), strict=True)
-    is_linked_P = np.array([pair in linked for pair in pairs])
-    known = max(int(examples.source_P.max(initial=-1)), int(examples.target_P.max(initial=-1)))
+    ends_2P, positive_P = (
+        np.concatenate([parts, others], axis=-1)
+        for parts, others in zip(_pairs(step.examples), _pairs(step.new_partners), strict=True)
+    )
+    is_linked_P = np.array([pair in linked for pair in zip(*ends_2P.tolist(), strict=True)])
     assert before.history.interactions is not None
     faults = {
-        "labels differ from the log's": not np.array_equal(is_linked_P, examples.positive_P),
+        "labels differ from the log's": not np.array_equal(is_linked_P, positive_P),
         f"weight {step.weight}, expected {age_weight}": step.weight != age_weight,
-        "nodes not known before": known >= case.graph.snapshots[labelled - 2].num_nodes,
+        "nodes not known before": ends_2P.max(initial=-1) >= case.graph.snapshots[labelled - 2].num_nodes,
         "features with the labelled step": before.history.num_steps >= labelled
         or before.history.interactions.position_R.max(initial=0) >= labelled - 1,
     }
     return [fault for fault, is_found in faults.items() if is_found]
+
+
+def _pairs(pairs: LinkExamples | NewPartners) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    return np.stack([pairs.source_P, pairs.target_P]), pairs.positive_P
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +77,12 @@ class LabelMemory:
     def fit_pairs(self, graph: PreparedGraph, labelled: Sequence[LabelledStep]) -> Score:
         """Remember the labels of the step after `graph.until`."""
         num_nodes = len(graph.history.node_N)
-        known = [step.examples for step in labelled if step.before.until >= graph.until]
+        known = [
+            pairs
+            for step in labelled
+            if step.before.until >= graph.until
+            for pairs in (step.examples, step.new_partners)
+        ]
         keys = {
             is_positive: np.sort(
                 np.concatenate([np.empty(0, np.int64)] + [_keys(num_nodes, each, is_positive) for each in known])
@@ -86,7 +97,7 @@ class LabelMemory:
         return score_pairs
 
 
-def _keys(num_nodes: int, examples: LinkExamples, is_positive: bool) -> NDArray[np.int64]:
+def _keys(num_nodes: int, examples: LinkExamples | NewPartners, is_positive: bool) -> NDArray[np.int64]:
     wanted_P = examples.positive_P == is_positive
     return pair_keys(num_nodes, examples.source_P[wanted_P], examples.target_P[wanted_P])
 
@@ -146,7 +157,14 @@ def own_links_check(case: AuditCase) -> Check:
     small = replace(case, graph=_world(case.seed), until=WORLD_STEPS - 1, methods=scorers)
     queries = ranking_queries(small.graph, WORLD_STEPS, seed=case.seed, families=("historical",))
     trial = small.trial(small.graph, queries)
-    flipped = [replace(s, examples=replace(s.examples, positive_P=~s.examples.positive_P)) for s in trial.labelled]
+    flipped = [
+        replace(
+            step,
+            examples=replace(step.examples, positive_P=~step.examples.positive_P),
+            new_partners=replace(step.new_partners, positive_P=~step.new_partners.positive_P),
+        )
+        for step in trial.labelled
+    ]
     scored, opposite = (
         Fitted(case=small, trial=trial, other_labels=labelled).on(queries) for labelled in (trial.labelled, flipped)
     )
