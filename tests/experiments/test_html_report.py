@@ -3,6 +3,7 @@
 import base64
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import polars as pl
 
@@ -115,7 +116,7 @@ def test_the_first_screen_is_the_verdict_then_its_numbers_the_calibration_and_th
     assert page.count("<table>") == page.count("</table></div></details>") == 2  # each one folded
 
 
-def service_rows() -> dict[str, pl.DataFrame]:
+def service_rows() -> dict[str, Any]:
     """Give calibration, outcomes of published forecasts and drift, as a service has them after some steps."""
     reliability = [
         ("Ours", False, 0.0, 0.5, 40, 0.25, 0.2, 0.1, 0.3),
