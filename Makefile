@@ -52,7 +52,7 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The longest first, because two of them run at a time.
-FAULTS := kills s3 errors experiments damage s3_damage resume forgeries machines concurrency
+FAULTS := kills s3 errors experiments damaged_runs damage s3_damage resume moved_stores forgeries machines changing_files concurrency
 .PHONY: $(FAULTS:%=test-%) test-readers
 
 test-faults: install

@@ -18,6 +18,8 @@ from storage.artifacts.artifact import digest, is_complete, read_bytes, read_tab
 from storage.artifacts.made import Planned
 
 TABLES = "tables.json"
+SUMMARY = "summary.json"  # of a report
+PUBLISHED = ("vectors", "forecasts")
 CODE = (
     "dyformer.experiments.methods",  # all that a run trains and scores by
     "dyformer.evaluation.drift",
@@ -33,9 +35,18 @@ CODE = (
 
 
 def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> str | None:
-    """Return the address of the report that a run on these snapshots would write, if it exists."""
+    """Return the address of the report that a run on these snapshots would write, if it exists.
+
+    None, too, if what the run published is not there any more: `dyformer verify --repair` may have removed a damaged
+    part of it, and the next run makes it again.
+    """
     report = planned_report(snapshots, experiment, seed)
-    return report.address if report.is_current else None
+    if not report.is_current:
+        return None
+    published = json.loads(read_bytes(report.address, SUMMARY))["addresses"]
+    layout = open_snapshots(snapshots).layout
+    is_there = all(is_complete(layout.absolute(published[name])) for name in PUBLISHED)
+    return report.address if is_there else None
 
 
 def planned_report(snapshots: str, experiment: Experiment, seed: int) -> Planned:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import polars as pl
@@ -17,13 +17,14 @@ from dyformer.experiments.verdict import Verdict, verdict
 from flows.console import drift_line, promotion_line, reliability_line
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import measure, read_beside, read_metrics
-from flows.tasks.finished import planned_report
+from flows.tasks.finished import SUMMARY, planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.tracking.projection import tracking_of
 from storage import files
 from storage.artifacts.artifact import (
     MANIFEST,
     ArtifactMissing,
+    is_complete,
     manifest,
     names,
     read_bytes,
@@ -33,8 +34,8 @@ from storage.artifacts.code import code_version
 from storage.drop import check_dataset
 from storage.layout import Layout
 from storage.published import complete_rows, ledger
+from storage.tracking.marks import has_mark, unmark
 
-SUMMARY = "summary.json"
 OF_PUBLISHED = ("precision_at_10", "calibration_error", "probability_sum", "brier", "confident")
 LINK_COLUMNS = ("probability", "score", "linked_before", "reasons")
 NUM_LINKS = 15  # most probable links of each kind on the page
@@ -48,12 +49,16 @@ def write_report(
 ) -> str:
     """Write the metrics and the summary of a run and return the report's address.
 
-    Addresses of the summary are stored relative to the root, so that the report of a store that was moved is right.
+    Addresses of the summary are stored relative to the root, so that the report of a store that was moved is right. A
+    report that MLflow could not get, because a part of it was missing, is due again.
     """
     root = f"{Layout.from_environment().root}/"
     stored = _replaced(summary, lambda text: text.removeprefix(root) if ARTIFACT.fullmatch(text) else text)
     contents = {"metrics": rows, SUMMARY: json.dumps(stored, indent=1).encode()}
-    return planned_report(snapshots, experiment, seed).made(lambda: contents)
+    address = planned_report(snapshots, experiment, seed).made(lambda: contents)
+    if has_mark(address) and tracking_of(address)["problem"]:
+        unmark(address)
+    return address
 
 
 def run_metrics(snapshots: str, rankings: list[str], scores: list[str], published: str | None = None) -> pl.DataFrame:
@@ -117,6 +122,11 @@ def newest_report(dataset: str) -> str:
     return max(newest, key=files.modified).removesuffix(f"/{MANIFEST}")  # in S3 a request for each
 
 
+def earlier_metrics(opened: Snapshots, addresses: Iterable[str]) -> list[pl.DataFrame]:
+    """Measure the results of earlier steps, for curves; those that were removed since are left out."""
+    return [read_metrics(measure(opened.address, PAPER, [each])) for each in addresses if is_complete(each)]
+
+
 def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
     """Make the HTML page of a run from its metrics and its summary: counts, addresses and promotion."""
     counts, addresses = summary["counts"], summary["addresses"]
@@ -129,7 +139,7 @@ def report_page(rows: pl.DataFrame, summary: dict[str, Any]) -> str:
         "nodes": f"{opened.steps['num_nodes'].max():,}",
         "interactions": f"{opened.steps['num_interactions'].sum():,}",
     }
-    earlier = [read_metrics(measure(opened.address, PAPER, [address])) for address in addresses.get("earlier", [])]
+    earlier = earlier_metrics(opened, addresses.get("earlier", []))
     step, forecasts = opened.num_steps + 1, addresses["forecasts"]
     return html_report(
         rows,

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
 from storage.tracking.mlflow_client import connect
+from storage.tracking.moved_store import follow_store
 from storage.tracking.turns import turn
 from storage.tracking.view import VIEW, view_tags
 
@@ -17,6 +18,7 @@ def make_database(layout: Layout) -> None:
     """Make the database of the store's runs if there is none; a server that is killed would leave a part of it."""
     with turn(layout, layout.tracking_database, "all"):
         connect(layout.tracking_database)
+        follow_store(layout)
 
 
 def runs_page(uri: str) -> str:

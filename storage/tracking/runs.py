@@ -21,6 +21,7 @@ from storage.objects import is_remote
 from storage.tracking import mlflow_client
 from storage.tracking.addresses import without_password
 from storage.tracking.mlflow_client import connect, ensure_run, limit_s3_requests, probe, reason, runs_of_key
+from storage.tracking.moved_store import follow_store
 from storage.tracking.turns import turn
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Tracker:
         """Open MLflow's own client for this address."""
         if self._client is None:
             self._client = connect(self.uri)
+            if self.uri == self.layout.tracking_database:
+                follow_store(self.layout)
             if self.artifact_root is None or is_remote(self.artifact_root):  # a server may give the address of S3
                 limit_s3_requests()
         else:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def error_line(code: int, output: str) -> tuple[str | None, list[str]]:
     return line, [f"an error without a name: {line}"] if "unexpected error" in line else []
 
 
-def main(
+def main(  # noqa: PLR0913, because each sweep is made of these parts
     file: str,
     about: str | None,
     draw: Draw,
@@ -55,21 +55,23 @@ def main(
     num_tries: int,
     title: str,
     mount: Callable[[Path], bool] = lambda disk: False,
+    stages: Mapping[str, Callable[[], object]] | None = None,
 ) -> None:
-    """Run a sweep over all commands from the command line; `mount` may put a disk where the store will be."""
+    """Run a sweep from the command line, by default over all commands; `mount` may put a disk where the store is."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--tries", type=int, default=num_tries)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="number of the one trial to repeat")
     options = parser.parse_args()
-    from pipeline import STAGES  # late, because it imports all that a training needs
+    if stages is None:
+        from pipeline import STAGES as stages  # noqa: N811, late, because it imports all that a training needs
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         repeat = f"python {file} --tries {options.tries} --seed {options.seed} --only {{number}}"
         is_mounted = mount(folder / "disk")
         try:
-            num_failed = swept(prepared(folder, STAGES), draw, failures, options, repeat, title)
+            num_failed = swept(prepared(folder, stages), draw, failures, options, repeat, title)
         finally:
             if is_mounted:
                 subprocess.run(["umount", str(folder / "disk")], check=True)

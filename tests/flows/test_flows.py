@@ -27,10 +27,12 @@ from dyformer.experiments.methods import METHODS
 from flows.console import promotion_line
 from flows.service import TAG
 from flows.tasks.report import newest_report, read_report, verdict_of
+from flows.tasks.tracking.projection import project, tracking_of
 from flows.tasks.tracking.retraining import track_run
 from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
 from storage.layout import Layout
+from storage.tracking.marks import unmark
 from storage.tracking.runs import open_tracker
 from storage.tracking.view import COLUMNS
 
@@ -475,6 +477,27 @@ def test_live_update_benchmark_ranks_the_links_of_each_week(run: Run, store: Pat
     assert "leave --steps out" in capsys.readouterr().err
     assert command("benchmark", "mylog", "--protocol", "live-update", "--methods", "dyformer") == 1
     assert "methods that score pairs" in capsys.readouterr().err
+
+
+def test_forecasts_that_a_repair_removed_are_made_again_by_the_next_run(
+    run: Run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    monkeypatch.setenv("DYFORMER_STORAGE", str(copy))
+    removed = copy / Path(run["addresses"]["forecasts"]).relative_to(store)
+    before = (removed / "forecasts.parquet").read_bytes()
+    shutil.rmtree(removed)
+    layout = Layout(str(copy))
+    report = newest_report("mylog")
+    unmark(report)
+    assert "there is no finished artifact" in project(layout).problems[0]
+    assert tracking_of(report)["problem"]  # it is not tried again and again
+    log = str(store.parent / "mylog.csv")
+    assert command("retrain", "mylog", "--log", log, *READING, *SETTINGS) == 0
+    assert (removed / "forecasts.parquet").read_bytes() == before
+    assert tracking_of(report)["problem"] is None
+    assert command("retrain", "mylog", "--log", log, *READING, *SETTINGS) == 3  # nothing is left to do
 
 
 @pytest.fixture

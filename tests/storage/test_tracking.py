@@ -1,6 +1,7 @@
 """A run that is tracked again doubles nothing, and the curves of a training that runs never stop it."""
 
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from storage.layout import Layout
-from storage.tracking import live_curves
+from storage.tracking import live_curves, mlflow_client
 from storage.tracking.live_curves import LiveCurves
 from storage.tracking.mlflow_client import RUN_KEY, Point, connect, runs_of_key, send_points
 from storage.tracking.runs import TrackedRun, TrackedTwice, Tracker, open_tracker
@@ -308,3 +309,32 @@ def test_a_server_names_the_folder_of_files_and_a_database_does_not(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     layout = Layout(str(tmp_path))
     assert open_tracker(layout).artifact_root == (layout.tracking_artifacts if is_own else None)
+
+
+@pytest.mark.parametrize("is_copy", [False, True], ids=["moved", "copied"])
+def test_the_runs_of_a_moved_or_copied_store_have_their_files_in_it(
+    database: Path, tmp_path: Path, is_copy: bool
+) -> None:
+    old, new = tmp_path / "old" / "store", tmp_path / "new" / "store"
+    old.mkdir(parents=True)
+    shutil.copy(database, old / "mlflow.db")
+    with open_tracker(Layout(str(old))).run(dataset="mylog", name="first", key="first") as run:
+        run.artifact("model/weights.safetensors", b"weights")
+        client = run.tracker.client()
+        foreign = client.create_experiment("of a user", artifact_location=f"{tmp_path}/mlflow/elsewhere")
+        mlflow_client.register(client, run.run_id, "dyformer-mylog", {}, [], "")
+    shutil.copytree(old, new) if is_copy else shutil.move(old, new)
+    before = sorted(old.rglob("*"))
+    tracker = open_tracker(Layout(str(new)))
+    with tracker.run(dataset="mylog", name="second", key="second") as again:
+        again.artifact("model/weights.safetensors", b"weights")
+    client = tracker.client()
+    for run_id in (run.run_id, again.run_id):
+        address = str(client.get_run(run_id).info.artifact_uri)
+        assert (Path(address) / "model" / "weights.safetensors").read_bytes() == b"weights"
+        assert address.startswith(f"{new}/mlflow/dyformer-mylog/")
+    [version] = client.search_model_versions("name = 'dyformer-mylog'")
+    assert str(version.source) == f"{new}/mlflow/dyformer-mylog/{run.run_id}/artifacts/model"
+    assert client.get_model_version_download_uri("dyformer-mylog", version.version) == version.source
+    assert client.get_experiment(foreign).artifact_location == f"{tmp_path}/mlflow/elsewhere"
+    assert sorted(old.rglob("*")) == before

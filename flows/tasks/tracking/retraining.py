@@ -21,10 +21,9 @@ from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
 from flows.made import made
 from flows.tasks.drift import read_drift
-from flows.tasks.evaluation.evaluate import measure, read_metrics
 from flows.tasks.evaluation.promote import champion_of
 from flows.tasks.models import Contender, model_losses, model_times
-from flows.tasks.report import forecast_facts, read_report, report_page
+from flows.tasks.report import earlier_metrics, forecast_facts, read_report, report_page
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots
 from flows.tasks.spaces import OWN, read_rotation, space_record, unrotated_vectors
 from flows.tasks.tracking.content import (
@@ -229,8 +228,7 @@ def _draw_metrics(run: TrackedRun, opened: Snapshots, table: pl.DataFrame, earli
     """Plot the metrics of both protocols, and attach the tables of the paper's."""
     pairs = table.filter(protocol=PAPER.name)
     if not pairs.is_empty():
-        course = [read_metrics(measure(opened.address, PAPER, [address])) for address in earlier]
-        draw(run, pairs, {"course": pl.concat([pairs, *course])})
+        draw(run, pairs, {"course": pl.concat([pairs, *earlier_metrics(opened, earlier)])})
         track_tables(run, PAPER, pairs, opened.dataset)
     draw(run, table.filter(protocol=PREQUENTIAL.name))
 
