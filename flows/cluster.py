@@ -6,7 +6,6 @@ arguments, and no graph.
 
 import logging
 import os
-import platform
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dyformer.extras import need
+from flows.machine import machine_facts
 from storage import files
 from storage.artifacts.artifact import PENDING
 from storage.artifacts.code import PACKAGES, all_modules, code_digest
 from storage.layout import Layout
 
-LIBRARIES = ("ray", "numpy", "scipy", "numba", "torch", "polars")  # they compute, or carry what is sent
 NUM_RETRIES = 3  # of a job whose worker died
 SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_CHECK = 120.0
@@ -38,19 +37,30 @@ REMEDIES = {
 SAME_VERSION = "install the same version on every node"
 
 
-class ClusterUnreachable(ValueError):
+class ClusterUnusable(ValueError):
+    """What is wrong with a cluster, and what to do about it."""
+
+    def __init__(self, problem: str, remedy: str):
+        super().__init__(problem, remedy)  # both, so that a copy of the error can be made
+        self.problem, self.remedy = problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}: {self.remedy}"
+
+
+class ClusterUnreachable(ClusterUnusable):
     """No Ray cluster can be reached under an address, or it has no worker."""
 
 
-class TokenRefused(ValueError):
+class TokenRefused(ClusterUnusable):
     """There is no token for a cluster, or the cluster has another one."""
 
 
-class NodeDiffers(ValueError):
+class NodeDiffers(ClusterUnusable):
     """A node would compute something else, or write it elsewhere."""
 
 
-class WorkersFailed(ValueError):
+class WorkersFailed(ClusterUnusable):
     """A job could not be finished, although it was tried again."""
 
 
@@ -96,15 +106,8 @@ def facts(probe: str) -> dict[str, Any]:
 
 @cache
 def _of_process() -> dict[str, str]:
-    from llvmlite.binding import get_host_cpu_name  # by this name numba chooses the instructions
-
     modules = [module for package in PACKAGES for module in all_modules(package)]
-    return {
-        "code": code_digest(*modules),
-        "cpu": f"{platform.machine()} {get_host_cpu_name()}",
-        "python": platform.python_version(),
-        **{name: version(name) for name in LIBRARIES},
-    }
+    return {"code": code_digest(*modules), "ray": version("ray"), **machine_facts()}
 
 
 def _checked_job(job: Callable[[], None], expected: dict[str, Any]) -> None:
@@ -119,13 +122,11 @@ def _check_here(expected: tuple[tuple[str, Any], ...]) -> None:
 
 def check_facts(node: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
     """Raise NodeDiffers, with all differences of a node and what to do about them."""
-    wrong = [
-        f"{name} is {found[name]!r}, expected {expected[name]!r}: {REMEDIES.get(name, SAME_VERSION)}"
-        for name in found
-        if found[name] != expected[name]
-    ]
+    wrong = [name for name in found if found[name] != expected[name]]
     if wrong:
-        raise NodeDiffers(f"the Ray node {node} cannot be used: {'; '.join(wrong)}")
+        differences = "; ".join(f"{name} is {found[name]!r}, expected {expected[name]!r}" for name in wrong)
+        remedies = dict.fromkeys(REMEDIES.get(name, SAME_VERSION) for name in wrong)  # each once
+        raise NodeDiffers(f"the Ray node {node} cannot be used, because {differences}", "; ".join(remedies))
 
 
 @contextmanager
@@ -144,7 +145,7 @@ def _checks(address: str, expected: dict[str, Any]) -> Iterator[tuple[str, Calla
 
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     if not nodes:
-        raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU: start one there")
+        raise ClusterUnreachable(f"the Ray cluster at {address} has no node with a CPU", "start one there")
     for node in nodes:  # each in turn, so that the error names it
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
         yield name, partial(_check_node, node["NodeID"], name, expected)
@@ -160,8 +161,7 @@ def _check_node(number: str, name: str, expected: dict[str, Any]) -> None:
         try:
             found = ray.get(remote.remote(expected["probe"]), timeout=SECONDS_TO_CHECK)
         except (ImportError, RuntimeError) as error:
-            first = str(error).strip().partition("\n")[0]
-            raise NodeDiffers(f"the Ray node {name} cannot be used ({first}): {SAME_VERSION}") from error
+            raise NodeDiffers(f"the Ray node {name} cannot be used ({_first_line(error)})", SAME_VERSION) from error
     check_facts(name, expected, found)
 
 
@@ -175,13 +175,19 @@ def _named_errors(where: str) -> Iterator[None]:
     except exceptions.RayTaskError as error:
         raise error.cause from None
     except exceptions.GetTimeoutError as error:
-        raise ClusterUnreachable(f"{where} does not respond within {SECONDS_TO_CHECK:.0f} seconds") from error
-    except exceptions.RayError as error:
-        first = str(error).strip().partition("\n")[0]
-        raise WorkersFailed(
-            f"{where} could not finish a part, after {NUM_RETRIES} retries ({first}); finished parts stay, so the"
-            " same command goes on from there"
+        raise ClusterUnreachable(
+            f"{where} does not respond within {SECONDS_TO_CHECK:.0f} seconds",
+            "wait until its processes have started, or look whether its CPUs and its memory are in use",
         ) from error
+    except exceptions.RayError as error:
+        raise WorkersFailed(
+            f"{where} could not finish a part, after {NUM_RETRIES} retries ({_first_line(error)})",
+            "give the same command again, which goes on from the finished parts",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 @contextmanager
@@ -201,11 +207,13 @@ def _connected(address: str) -> Iterator[None]:
         )
     except ConnectionError as error:  # Ray gives no other reason; the port could be reached
         raise TokenRefused(
-            f"the Ray cluster at {address} does not accept this process: its token is another one"
-            f" ({' and '.join(TOKENS)} name this one), or the port is not that of Ray's head"
+            f"the Ray cluster at {address} does not accept this process, because its token is another one, or the"
+            " port is not that of Ray's head",
+            f"set {' or '.join(TOKENS)} to the token of that head, and look at the port",
         ) from error
-    except RuntimeError as error:
-        raise NodeDiffers(f"the Ray cluster at {address} cannot be used: {error}") from error
+    except RuntimeError as error:  # of several lines: two versions of Ray or of Python
+        found = " ".join(str(error).split())
+        raise NodeDiffers(f"the Ray cluster at {address} cannot be used ({found})", SAME_VERSION) from error
     try:
         yield
     finally:
@@ -216,13 +224,13 @@ def _check_address(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if not host or not colon or not port.isdecimal() or "/" in host:
         raise ClusterUnreachable(
-            f"{address!r} is no address of a Ray cluster: write HOST:PORT of its head (not ray://)"
+            f"{address!r} is no address of a Ray cluster", "write HOST:PORT of its head (not ray://)"
         )
     try:
         socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
     except (OSError, OverflowError) as error:
         raise ClusterUnreachable(
-            f"no Ray cluster can be reached at {address} ({error}): start its head first"
+            f"no Ray cluster can be reached at {address} ({error})", "start its head first"
         ) from error
 
 
@@ -230,9 +238,13 @@ def _check_token() -> None:
     """Have Ray use a token, before it is imported."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change to come
     if os.environ.setdefault(TOKEN_MODE, "token") == "disabled":
-        raise TokenRefused(f"{TOKEN_MODE}=disabled: a cluster needs a token, because whoever reaches it runs code")
+        raise TokenRefused(
+            f"{TOKEN_MODE}=disabled: whoever reaches a cluster without a token runs code there",
+            "set it to token, here and on every node",
+        )
     if not any(os.environ.get(name) for name in TOKENS) and not Path("~/.ray/auth_token").expanduser().exists():
         raise TokenRefused(
-            f"there is no token for the Ray cluster: set {' or '.join(TOKENS)} to that of its head, or make one with"
-            " `ray get-auth-token --generate` and copy ~/.ray/auth_token to every node"
+            "there is no token for the Ray cluster",
+            f"set {' or '.join(TOKENS)} to that of its head, or make one with `ray get-auth-token --generate` and copy"
+            " ~/.ray/auth_token to every node",
         )

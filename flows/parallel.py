@@ -14,8 +14,9 @@ import polars as pl
 
 from dyformer.sampling.prefetch import NUM_THREADS
 from flows.console import tracked
+from flows.machine import machine_facts
 from storage import files
-from storage.artifacts.artifact import ArtifactMissing, read_table
+from storage.artifacts.artifact import ArtifactDamaged, ArtifactMissing, read_table
 from storage.artifacts.made import Contents, Planned, planned
 from storage.layout import PART, Layout
 
@@ -43,6 +44,7 @@ class Shared:
         own = self.whole.lineage
         settings = {"whole": own.kind, "settings": own.settings_hash, "first": rows.start, "end": rows.stop}
         settings["device"] = self.values.get("device", "cpu")  # a GPU rounds differently
+        settings["machine"] = machine_facts()  # so that a killed run that goes on elsewhere mixes no parts
         lineage = replace(own, kind=PART, settings=settings, settings_hash="")
         return planned(self.layout, lineage)
 
@@ -59,7 +61,7 @@ def made_of_ranges(
         return whole.address
     try:
         whole.made(lambda: contents(pl.concat(map_ranges(function, ranges, shared))))
-    except ArtifactMissing:
+    except (ArtifactMissing, ArtifactDamaged, FileNotFoundError):
         if not whole.is_current:  # else another process has finished it, and removed the parts that this one read
             raise
     remove_parts(ranges, shared)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from packaging.requirements import Requirement
 
+from flows.cluster import ClusterUnusable, node_checks
 from flows.environment import ServerUnreachable, server_in_use
 from flows.service.dead_runs import ended_among, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
@@ -77,24 +78,27 @@ def _versions() -> Finding:
 
 
 def _cluster(address: str, layout: Layout) -> Iterator[Finding]:
-    """Check each node of a cluster as before its work; the errors have their remedies."""
-    from flows.cluster import node_checks
-
+    """Check each node of a cluster as before its work."""
     try:
         for name, check in node_checks(address, layout):
             yield _node(name, check)
-    except ValueError as error:
-        detail, _, remedy = str(error).rpartition(": ")
-        yield Finding("Ray", "wrong", detail, remedy)
+    except (OSError, ValueError) as error:
+        yield _unusable(error)
 
 
 def _node(name: str, check: Callable[[], None]) -> Finding:
     try:
         check()
-    except ValueError as error:
-        detail, _, remedy = str(error).rpartition(": ")
-        return Finding("Ray", "wrong", detail, remedy)
+    except (OSError, ValueError) as error:
+        return _unusable(error)
     return _ok("Ray", f"{name}: the same code, libraries, kind of CPU and store as here")
+
+
+def _unusable(error: Exception) -> Finding:
+    """Name an error of a cluster, which has its remedy, or of the store."""
+    if isinstance(error, ClusterUnusable):
+        return Finding("Ray", "wrong", error.problem, error.remedy)
+    return Finding("Ray", "wrong", str(error), "check DYFORMER_STORAGE and that it may be written")
 
 
 def _storage(layout: Layout) -> Iterator[Finding]:

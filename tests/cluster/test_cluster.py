@@ -284,7 +284,7 @@ def test_a_cluster_needs_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TokenRefused, match="there is no token"):
         check_cluster(one_worker, Layout(str(tmp_path)))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(TokenRefused, match="whoever reaches it runs code"):
+    with pytest.raises(TokenRefused, match="whoever reaches a cluster without a token runs code"):
         check_cluster(one_worker, Layout(str(tmp_path)))
 
 

@@ -1,8 +1,11 @@
 """What is made of ranges has the rows of what is made at once, and the parts of an earlier try are read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import polars as pl
 import pytest
 from own_log import own_log
 
@@ -10,14 +13,16 @@ from dyformer.evaluation import first_stage
 from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.experiments.settings import Experiment
 from flows import parallel
-from flows.parallel import Shared
+from flows.machine import machine_facts
+from flows.parallel import Shared, made_of_ranges, remove_parts
 from flows.tasks import predict, prepare
 from flows.tasks.ingest import ingest_log
 from flows.tasks.models import Contender
 from flows.tasks.prepare import prepare_tables
 from flows.tasks.snapshots import make_snapshots, open_snapshots
 from storage import files
-from storage.artifacts.artifact import read_table
+from storage.artifacts import artifact
+from storage.artifacts.artifact import ArtifactDamaged, Lineage, read_table
 from storage.artifacts.made import planned
 from storage.layout import PART, Layout
 
@@ -60,6 +65,62 @@ def test_parts_of_a_gpu_are_never_taken_for_those_of_a_cpu(snapshots: str):
         for device in ("cpu", "cuda")
     }
     assert parts["cpu"].address != parts["cuda"].address
+
+
+def test_parts_of_another_kind_of_machine_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shared = shared_in(tmp_path)
+    addresses = {shared.part(range(4)).address}
+    own = machine_facts()
+    assert "lightgbm" in own
+    for name in own:
+        monkeypatch.setattr(parallel, "machine_facts", lambda name=name: {**own, name: "another"})
+        addresses.add(shared.part(range(4)).address)
+    assert len(addresses) == 1 + len(own)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(artifact, "_required"), (artifact, "_verified"), (files, "read_bytes")],
+    ids=["before the manifest is read", "before the table is found", "before the table is read"],
+)
+def test_parts_that_another_process_removes_once_it_has_made_the_whole_are_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+):
+    shared, ranges = shared_in(tmp_path), [range(2), range(2, 4)]
+    honest = getattr(module, name)
+
+    def late(address: str, *values: object) -> object:
+        if f"/{PART}/" in address and not address.endswith("manifest.json"):
+            shared.whole.made(lambda: {"numbers": numbers({}, range(4), 0)})
+            remove_parts(ranges, shared)
+        return honest(address, *values)
+
+    monkeypatch.setattr(module, name, late)
+    made = made_of_ranges(numbers, ranges, shared, lambda rows: {"numbers": rows})
+    assert read_table(made, "numbers")["number"].to_list() == [0, 1, 2, 3]
+
+
+def test_a_part_that_is_damaged_while_there_is_no_whole_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shared, ranges = shared_in(tmp_path), [range(2), range(2, 4)]
+    honest = artifact._verified
+
+    def without_table(address: str, *values: Any) -> bytes:
+        files.remove(f"{address}/{PART}.parquet")
+        return honest(address, *values)
+
+    monkeypatch.setattr(artifact, "_verified", without_table)
+    with pytest.raises(ArtifactDamaged, match="is missing"):
+        made_of_ranges(numbers, ranges, shared, lambda rows: {"numbers": rows})
+
+
+def shared_in(folder: Path) -> Shared:
+    layout = Layout(str(folder / "store"))
+    lineage = Lineage(kind="pagerank", dataset="mylog", table_version=1, until=1)
+    return Shared(layout=layout, whole=planned(layout, lineage), values={})
+
+
+def numbers(values: Mapping[str, Any], rows: range, num_threads: int) -> pl.DataFrame:
+    return pl.DataFrame({"number": list(rows)})
 
 
 def same_rows_and_resumed(

@@ -1,15 +1,17 @@
 """dyformer doctor names what is wrong with a remedy, and its exit code is for a monitor."""
 
 import json
+import pickle
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -18,6 +20,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Scheduled
 
 import flows.cli
+from flows import cluster
 from flows.service import doctor
 from flows.service.deployments import ENDING, GPU_POOL, POOL, deploy, file_of_deployments, read_deployments
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of
@@ -210,3 +213,69 @@ def test_a_run_that_is_late_is_wrong(client: SyncPrefectClient) -> None:
     client.delete_flow_run(run.id)
     assert (found.check, found.outcome) == ("schedules", "wrong")
     assert f"more than {doctor.LATE_MINUTES} minutes late" in found.detail
+
+
+def of_another_python() -> None:
+    started = "Version mismatch: The cluster was started with:\n    Ray: 2.52.0\n    Python: 3.12.1\n"
+    with (
+        patch.multiple(cluster, _check_address=Mock(), _check_token=Mock()),
+        patch("ray.init", side_effect=RuntimeError(f"{started}This process was started with:\n    Python: 3.11.2\n")),
+        cluster._connected("head:6379"),
+    ):
+        pass
+
+
+def that_does_not_respond() -> None:
+    from ray.exceptions import GetTimeoutError
+
+    with cluster._named_errors("the Ray node a"):
+        raise GetTimeoutError
+
+
+@pytest.mark.parametrize(
+    ("check", "detail", "remedy"),
+    [
+        (
+            of_another_python,
+            r"the Ray cluster at head:6379 .*Python: 3\.12\.1 .*Python: 3\.11\.2\)",
+            "install the same",
+        ),
+        (that_does_not_respond, r"the Ray node a does not respond within 120 seconds", "wait until"),
+        (
+            lambda: cluster.check_facts("a", {"cpu": "x", "ray": "1"}, {"cpu": "y", "ray": "2"}),
+            r"the Ray node a .*, because cpu is 'y', expected 'x'; ray is '2', expected '1'",
+            f"{cluster.REMEDIES['cpu']}; {cluster.SAME_VERSION}",
+        ),
+        (
+            lambda: cluster.check_facts("a", {"ray": "1", "numpy": "1"}, {"ray": "2", "numpy": "2"}),
+            r"the Ray node a .*, because ray .*; numpy .*",
+            cluster.SAME_VERSION,
+        ),
+        (cluster._check_token, r"there is no token for the Ray cluster", r"set RAY_AUTH_TOKEN or"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_has_a_remedy(
+    check: Callable[[], None], detail: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(cluster.TOKEN_MODE, "token")
+    for name in cluster.TOKENS:
+        monkeypatch.delenv(name, raising=False)
+    found = doctor._node("a", check)
+    assert (found.check, found.outcome) == ("Ray", "wrong")
+    assert re.fullmatch(detail, found.detail)
+    assert found.remedy.startswith(remedy)
+    with pytest.raises(cluster.ClusterUnusable) as raised:
+        check()
+    assert str(pickle.loads(pickle.dumps(raised.value))) == f"{found.detail}: {found.remedy}"  # as Ray sends it
+
+
+def test_a_store_that_cannot_be_written_for_the_nodes_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_connected", lambda address: nullcontext())
+    (tmp_path / "file").touch()
+    [found] = doctor._cluster("head:6379", Layout(str(tmp_path / "file")))
+    assert (found.check, found.outcome) == ("Ray", "wrong")
+    assert "file" in found.detail
+    assert found.remedy == "check DYFORMER_STORAGE and that it may be written"
