@@ -240,11 +240,15 @@ def test_parts_are_made_while_the_objects_of_another_program_are_spilled(
 ):
     monkeypatch.setenv(CLUSTER, one_worker)
     text = f"""
+from pathlib import Path
 import numpy, ray
 ray.init(address={one_worker!r}, log_to_driver=False)
-held = [ray.put(numpy.zeros(30_000_000, dtype="u1")) for _ in range(4)]  # the store has 80 million bytes
+held = [ray.put(numpy.full(30_000_000, number, dtype="u1")) for number in range(4)]  # the store has 80 million bytes
 print("full", flush=True)
 input()
+print(all((ray.get(each) == number).all() for number, each in enumerate(held)))
+session = Path(ray.nodes()[0]["ObjectStoreSocketName"]).parents[1]
+print(sum(path.stat().st_size for path in session.glob("ray_spilled_objects*/*")))
 """
     other = subprocess.Popen(
         [sys.executable, "-c", text], env=settings_of_ray(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -253,8 +257,11 @@ input()
     assert other.stdout.readline() == "full\n"
     shared = shared_in(tmp_path)
     assert pl.concat(map_ranges(numbers, RANGES, shared))["number"].to_list() == list(range(20))
-    other.communicate("\n", timeout=SECONDS)
+    output, _ = other.communicate("\n", timeout=SECONDS)
     assert other.returncode == 0
+    are_equal, num_bytes = output.split()
+    assert are_equal == "True"
+    assert int(num_bytes) > 30_000_000
 
 
 def driver_of(folder: Path, address: str) -> "subprocess.Popen[bytes]":
