@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import eigsh, svds
+from threadpoolctl import threadpool_limits
 
 RANK = 32
 SHORTEST = 1e-6
@@ -41,6 +42,8 @@ class Spectrum:
     value_K: NDArray[np.float64]
 
 
+# With two threads BLAS rounds otherwise than with one, and a worker may have one where this machine has two.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def spectrum(matrix: sparse.csr_array) -> Spectrum:
     """Give the RANK largest eigenvalues of a symmetric matrix [N, N]; all of them on a graph of few nodes."""
     num_nodes = len(matrix.indptr) - 1
@@ -63,6 +66,7 @@ def spectrum(matrix: sparse.csr_array) -> Spectrum:
     return Spectrum(vector_NK=vector_NK[:, largest].astype(np.float32), value_K=value_K[largest])
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def factorise(matrix: sparse.csr_array) -> Factors:
     """Factorise a matrix [N, N] to rank RANK, or less on a graph of few nodes; equal matrices give equal factors."""
     num_nodes = len(matrix.indptr) - 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.scoring.decoder import fit_decoder, slopes
+from dyformer.scoring.decoder import fit_decoder, row_products, slopes
 from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.trees import Trees, trees_of
 
@@ -50,7 +50,7 @@ class LinearHead:
 
     def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the log-odds [P]."""
-        return np.where(np.isnan(inputs_PF), self.mean_F, inputs_PF) @ self.slope_F + self.offset
+        return row_products(np.where(np.isnan(inputs_PF), self.mean_F, inputs_PF), self.slope_F) + self.offset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,6 +141,18 @@ def test_a_decoder_is_plain_arrays():
     np.testing.assert_array_equal(logit(copied, test_PF), logit(decoder, test_PF))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_has_the_same_log_odds_alone_and_beside_others(dtype):
+    inputs_PF = examples(1, 401, 37)[0].astype(dtype)
+    inputs_PF[200] = inputs_PF[7]
+    decoder = fit_decoder(*examples(0, 400, 37))
+    logit_P = logit(decoder, inputs_PF)
+    assert logit_P[200] == logit_P[7]
+    np.testing.assert_array_equal(logit(decoder, inputs_PF[::-1]), logit_P[::-1])
+    np.testing.assert_array_equal(logit(decoder, np.asfortranarray(inputs_PF)), logit_P)
+    np.testing.assert_array_equal(np.concatenate([logit(decoder, row_F[None]) for row_F in inputs_PF]), logit_P)
+
+
 def test_unusable_examples_are_refused():
     inputs_PF, positive_P = examples(0, 20, 3)
     with pytest.raises(ValueError, match="all 20 are of one kind"):

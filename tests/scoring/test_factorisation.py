@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from dyformer.scoring.factorisation import RANK, factorise, spectrum
 
@@ -76,3 +77,17 @@ def test_the_spectrum_of_zeros_is_zero():
     found = spectrum(sparse.csr_array((100, 100)))
     assert not found.value_K.any()
     assert len(found.vector_NK) == 100
+
+
+def test_the_bytes_do_not_depend_on_the_threads_of_blas():
+    generator = np.random.default_rng(0)
+    num_nodes = 10_500  # below 10,000 values BLAS multiplies two vectors by one thread
+    ends = (num_nodes * generator.random((2, 12_000)) ** 4).astype(np.int64)
+    matrix = sparse.csr_array((generator.random(12_000), (ends[0], ends[1])), shape=(num_nodes, num_nodes))
+    symmetric = sparse.csr_array(matrix + matrix.T)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append((*vars(factorise(matrix)).values(), *vars(spectrum(symmetric)).values()))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)

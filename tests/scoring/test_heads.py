@@ -51,6 +51,22 @@ def test_missing_input_counts_as_the_mean_of_the_known_ones():
 
 
 @pytest.mark.parametrize("kind", ["linear", "trees", "ranking"])
+def test_a_row_has_the_same_log_odds_alone_and_beside_others(kind):
+    generator = np.random.default_rng(2)
+    inputs_PF = generator.standard_normal((401, 91)).astype(np.float32)
+    inputs_PF[generator.random(inputs_PF.shape) < 0.1] = np.nan
+    inputs_PF[200] = inputs_PF[7]
+    positive_P, weight_P = np.nan_to_num(inputs_PF[:, 0]) > 0, np.ones(401)
+    group_P = np.arange(401) // 10
+    table = LabelledTable(inputs_PF=inputs_PF, positive_P=positive_P, weight_P=weight_P, group_P=group_P)
+    head = fit_head(kind, table, seed=0)
+    logit_P = head.logits(inputs_PF)
+    assert logit_P[200] == logit_P[7]
+    np.testing.assert_array_equal(head.logits(inputs_PF[::-1]), logit_P[::-1])
+    np.testing.assert_array_equal(np.concatenate([head.logits(row_F[None]) for row_F in inputs_PF]), logit_P)
+
+
+@pytest.mark.parametrize("kind", ["linear", "trees", "ranking"])
 def test_head_orders_pairs_that_it_was_not_fitted_on(kind):
     other = labelled_table(seed=1)
     score_P = fit_head(kind, labelled_table(), seed=0).logits(other.inputs_PF)
