@@ -47,15 +47,16 @@ class FittedForecaster:
     heads: tuple[Head, ...]
     scales: tuple[float, ...]
     directed: bool
-    new_partners: NewPartnerRanker | None = None  # none where no labelled step has possible new partners
+    new_partners: NewPartnerRanker | None = None  # see fit_new_partners; none on a graph of more than 50,000 nodes
 
-    def logits(self, inputs_PF: NDArray[np.floating], recent_P2: NDArray[np.float32]) -> NDArray[np.float64]:
+    def logits(self, inputs_PF: NDArray[np.floating], recent_P2: NDArray[np.float32] | None) -> NDArray[np.float64]:
         """Give the log-odds [P] of pairs: of new ones the mean of the heads' and of the ranker's output.
 
-        `recent_P2` is the `recent_activity` of the pairs.
+        `recent_P2` is the `recent_activity` of the pairs, which only a ranker needs.
         """
         logit_P = self.head_logits(inputs_PF)
         if self.new_partners is not None:
+            assert recent_P2 is not None
             new_P = np.flatnonzero(inputs_PF[:, SEEN] == 0)
             logit_P[new_P] = (logit_P[new_P] + self.new_partners.logits(inputs_PF[new_P], recent_P2[new_P])) / 2
         return logit_P
@@ -101,7 +102,8 @@ _FITTED: dict[tuple[str, str, int, bool, bool], FittedForecaster] = {}
 class Forecaster:
     """Score pairs by the mean log-odds of several heads on link features and, if given, scores of vectors.
 
-    Half of the log-odds of a pair that was never linked come from a ranker of new partners (see `new_partners`).
+    Half of the log-odds of a pair that was never linked come from a ranker of new partners (see `new_partners`), except
+    on a graph of more than 50,000 nodes, where no labelled step has pairs to fit one on.
     The mean of all heads was as good as the best choice among them (docs/experiments.md), so no choice is made.
     """
 
@@ -180,10 +182,8 @@ class ForecasterScore:
         logit_P = np.empty(len(source_P))
         for first in range(0, len(source_P), BLOCK_PAIRS):  # so that the inputs of many pairs take bounded memory
             block = slice(first, first + BLOCK_PAIRS)
-            recent_P2 = recent_activity(
-                _link_features(self.graph), source_P[block], target_P[block], directed=self.fitted.directed
-            )
-            logit_P[block] = self.fitted.logits(self._inputs(source_P[block], target_P[block]), recent_P2)
+            inputs_PF = self._inputs(source_P[block], target_P[block])
+            logit_P[block] = self.fitted.logits(inputs_PF, self._recent(source_P[block], target_P[block]))
         return expit(logit_P)
 
     def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
@@ -205,6 +205,11 @@ class ForecasterScore:
             ]
             for best_K, part_F, input_F in zip(best_PK, part_PF, inputs_PF, strict=True)
         ]
+
+    def _recent(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        if self.fitted.new_partners is None:
+            return None
+        return recent_activity(_link_features(self.graph), source_P, target_P, directed=self.fitted.directed)
 
     def _inputs(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.floating]:
         return self.forecaster.inputs(self.graph, source_P, target_P, directed=self.fitted.directed)

@@ -16,6 +16,8 @@ from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.link_features import LinkFeatures, names
 
 NUM_ROUNDS = 150
+FEWEST_GROUPS = 20
+"""Half of a new pair's log-odds come from the ranker, and of fewer nodes it would learn chance (not measured)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,14 @@ def recent_activity(
 
     These are log1p of the partners in the newest window, and of what was sent and received with a half-life of one.
     """
-    sent_N, received_N = (features.ends_NF[:, SIDES.index(name)] for name in ("log_sent_1", "log_received_1"))
-    both_N = np.log1p(np.expm1(sent_N) + np.expm1(received_N))
-    recent_N2 = np.column_stack([np.log1p(features.pairs.last_degree_N), both_N]).astype(np.float32)
-    return recent_N2[target_P] if directed else recent_N2[source_P] + recent_N2[target_P]
+    of_target_P2 = _activity(features, target_P)
+    return of_target_P2 if directed else _activity(features, source_P) + of_target_P2
+
+
+def _activity(features: LinkFeatures, node_P: NDArray[np.int64]) -> NDArray[np.float32]:
+    sent_P, received_P = (features.ends_NF[node_P, SIDES.index(name)] for name in ("log_sent_1", "log_received_1"))
+    both_P = np.log1p(np.expm1(sent_P) + np.expm1(received_P))
+    return np.column_stack([np.log1p(features.pairs.last_degree_N[node_P]), both_P]).astype(np.float32)
 
 
 def with_products(
@@ -70,14 +76,18 @@ def with_products(
 def fit_new_partners(
     table: LabelledTable, logit_P: NDArray[np.float64], *, directed: bool, seed: int
 ) -> NewPartnerRanker | None:
-    """Fit a ranker by LambdaRank on the groups of new pairs `with_products`; None unless there are pairs of both kinds.
+    """Fit a ranker by LambdaRank on the groups of new pairs `with_products`.
 
+    None below FEWEST_GROUPS groups, unless there are pairs of both kinds, and where all pairs get one output.
     `logit_P` are the heads' log-odds of the pairs, whose mean and spread the output of the ranker gets.
     """
-    if table.positive_P.all() or not table.positive_P.any():
+    too_few = len(np.unique(table.group_P)) < FEWEST_GROUPS
+    if too_few or table.positive_P.all() or not table.positive_P.any():
         return None
     trees = fit_ranking(table, seed=seed, num_rounds=NUM_ROUNDS)
     ranked_P = trees.logits(table.inputs_PF)
-    scale = float(logit_P.std() / max(ranked_P.std(), 1e-12))
+    if np.ptp(ranked_P) == 0:
+        return None
+    scale = float(logit_P.std() / ranked_P.std())
     offset = float(logit_P.mean() - scale * ranked_P.mean())
     return NewPartnerRanker(trees=trees, scale=scale, offset=offset, directed=directed)

@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from toy_graphs import random_graph
 
 from dyformer.embedder import LabelledStep
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.sampling.pairs import NewPartners, joined, paper_examples
-from dyformer.scoring.forecaster import FittedForecaster, Forecaster
-from dyformer.scoring.labelled_tables import new_partner_table
+from dyformer.scoring import forecaster
+from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
+from dyformer.scoring.labelled_tables import LabelledTable, new_partner_table
 from dyformer.scoring.link_features import names, prepare_link_features
-from dyformer.scoring.new_partners import recent_activity, with_products
+from dyformer.scoring.new_partners import FEWEST_GROUPS, fit_new_partners, recent_activity, with_products
 
 GRAPH = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=4, num_edges=120)
 SOURCE_P, TARGET_P = np.array([0, 5, 7]), np.array([3, 2, 9])
@@ -96,6 +98,49 @@ def test_new_pairs_alone_have_the_mean_with_the_ranker(fitted: FittedForecaster)
     is_new = np.array([pair[0] == 0 for pair in inputs])
     assert 0 < is_new.sum() < len(is_new)
     np.testing.assert_allclose(fitted.logits(inputs, recent), np.where(is_new, (heads + ranked) / 2, heads))
+
+
+def test_a_score_is_that_of_its_pair_alone_with_the_activity_of_its_target(fitted: FittedForecaster, monkeypatch):
+    graph = prepare_graph(GRAPH, until=GRAPH.num_steps, config=GraphConfig())
+    source_P, target_P = (each.ravel() for each in np.meshgrid(np.arange(40), np.arange(40), indexing="ij"))
+    expected = expit(fitted.logits(*pairs_of(GRAPH)))
+    score = ForecasterScore(forecaster=Forecaster(), fitted=fitted, graph=graph)
+    monkeypatch.setattr(forecaster, "BLOCK_PAIRS", 7)
+    np.testing.assert_array_equal(score(source_P, target_P), expected)
+
+
+def test_activity_is_read_for_a_ranker_alone(fitted: FittedForecaster, monkeypatch):
+    graph = prepare_graph(GRAPH, until=GRAPH.num_steps, config=GraphConfig())
+    monkeypatch.setattr(forecaster, "recent_activity", None)
+    without = replace(fitted, new_partners=None)
+    ForecasterScore(forecaster=Forecaster(), fitted=without, graph=graph)(SOURCE_P, TARGET_P)
+
+
+def new_table(num_groups: int) -> LabelledTable:
+    """Of the five pairs of each group the last one is positive; an input of the formulas says which."""
+    position_P = np.tile(np.arange(5), num_groups)
+    inputs_PF = np.zeros((5 * num_groups, len(names(directed=True)) + 10))
+    inputs_PF[:, 3] = position_P
+    return LabelledTable(
+        inputs_PF=inputs_PF,
+        positive_P=position_P == 4,
+        weight_P=np.ones(len(position_P)),
+        group_P=np.repeat(np.arange(num_groups), 5),
+    )
+
+
+def test_few_groups_make_no_ranker():
+    for num_groups in (FEWEST_GROUPS - 1, FEWEST_GROUPS):
+        table = new_table(num_groups)
+        ranker = fit_new_partners(table, np.arange(5.0 * num_groups), directed=True, seed=0)
+        assert (ranker is None) == (num_groups < FEWEST_GROUPS)
+
+
+def test_constant_inputs_make_no_ranker():
+    table = new_table(2 * FEWEST_GROUPS)
+    table.inputs_PF[:] = 0.1
+    logit_P = np.arange(float(len(table.inputs_PF)))
+    assert fit_new_partners(table, logit_P, directed=True, seed=0) is None
 
 
 def test_the_ranker_finds_the_rule_of_new_partners(fitted: FittedForecaster):
