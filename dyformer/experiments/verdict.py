@@ -33,7 +33,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         metrics: rows of METRICS_SCHEMA; those of the protocol `forecasts` are of the published method on the newest
             step, which its forecast had not read.
         forecast: of what is published: step, valid_from, valid_to (None where there is no such time), repeats (the
-            fraction of the forecasts that repeat an earlier link); None where nothing is.
+            fraction of the forecasts that repeat an earlier link), calibration_step; None where nothing is.
     """
     measured = {row["metric"]: row for row in metrics.filter(protocol="forecasts", slice="all").to_dicts()}
     sentences = [
@@ -43,7 +43,7 @@ def verdict(promotion: Mapping[str, Any], metrics: pl.DataFrame, forecast: Mappi
         _note(promotion),
         _hits(measured),
         _trust(measured),
-        *([] if forecast is None else [_dates(forecast), _repeats(forecast)]),
+        *([] if forecast is None else [_calibration(forecast), _dates(forecast), _repeats(forecast)]),
     ]
     numbers = {
         "better than the best simple method": _relative(promotion.get("gain")),
@@ -153,6 +153,17 @@ def _trust(measured: Mapping[str, Mapping[str, Any]]) -> str:
     words = "can be trusted" if error <= TRUSTED else "are rough" if error <= CARE else "cannot be trusted"
     reach = "" if total is None else f", and they add up to {100 * total:.0f} % of the links that came"
     return f"Its probabilities {words}: they are off by {100 * error:.1f} points on average{reach}."
+
+
+def _calibration(forecast: Mapping[str, Any]) -> str:
+    """Name the step that calibrates the probabilities, unless it is the newest one, as usual."""
+    step, newest = forecast["calibration_step"], forecast["step"] - 1
+    if step == newest:
+        return ""
+    return (
+        f"Its probabilities are calibrated on the links of step {step} instead of step {newest}, the newest one,"
+        " because no later step has links of known nodes to calibrate on: they may be out of date."
+    )
 
 
 def _dates(forecast: Mapping[str, Any]) -> str:

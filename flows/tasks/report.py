@@ -32,7 +32,7 @@ from storage.artifacts.artifact import (
 )
 from storage.artifacts.code import code_version
 from storage.drop import check_dataset
-from storage.layout import Layout
+from storage.layout import FORECAST, Layout
 from storage.published import complete_rows, ledger
 from storage.tracking.marks import has_mark, unmark
 
@@ -176,12 +176,16 @@ def verdict_of(rows: pl.DataFrame, summary: dict[str, Any]) -> Verdict:
 
 
 def forecast_facts(forecasts: str) -> dict[str, Any] | None:
-    """Give step, valid_from, valid_to and the fraction of repeats of stored forecasts; None where there are none."""
+    """Give what a verdict says of stored forecasts; None where there are none.
+
+    These are step, valid_from, valid_to, the fraction of repeats, and the step that calibrates the probabilities.
+    """
     rows = pl.DataFrame() if manifest(forecasts) is None else read_table(forecasts, "forecasts")
     if rows.is_empty() or "valid_from" not in rows.columns:  # pruned, or of an earlier version
         return None
-    repeats = rows["linked_before"].mean()
-    return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | {"repeats": repeats}
+    fitted = json.loads(read_bytes(forecasts, FORECAST))
+    facts = {"repeats": rows["linked_before"].mean(), "calibration_step": fitted["calibration_step"]}
+    return {name: rows[name].first() for name in ("step", "valid_from", "valid_to")} | facts
 
 
 def most_probable(opened: Snapshots, forecasts: pl.DataFrame) -> pl.DataFrame:

@@ -262,6 +262,7 @@ def test_a_newest_step_without_links_among_known_nodes_does_not_calibrate():
     earlier = fit_forecast("own", Product(), past_of(until=UNTIL - 1), seed=0)
     np.testing.assert_array_equal(forecast.calibration.probability_B, earlier.calibration.probability_B)
     assert forecast.calibration.probability_B.max() > 0
+    assert forecast.calibration_step == earlier.calibration_step == UNTIL - 1
 
 
 def test_a_history_without_links_to_calibrate_on_is_refused():

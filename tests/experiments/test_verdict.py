@@ -37,7 +37,7 @@ OUTCOME: dict[str, Any] = {
     "vectors": VECTORS,
 }
 START, END = datetime.fromisoformat("2024-03-25"), datetime.fromisoformat("2024-04-01")
-FORECAST = {"step": 13, "valid_from": START, "valid_to": END, "repeats": 0.54}
+FORECAST = {"step": 13, "valid_from": START, "valid_to": END, "repeats": 0.54, "calibration_step": 12}
 NO_ROWS = pl.DataFrame(schema=METRICS_SCHEMA)
 
 
@@ -183,6 +183,12 @@ def test_a_log_without_dates_or_horizon_has_a_line_that_says_so():
     assert "for step 13: this log has integer steps" in text_of(
         {}, forecast={**FORECAST, "valid_from": None, "valid_to": None}
     )
+
+
+def test_an_older_step_that_calibrates_the_probabilities_is_named() -> None:
+    assert "are calibrated on" not in text_of({})
+    older = text_of({}, forecast={**FORECAST, "calibration_step": 10})
+    assert "calibrated on the links of step 10 instead of step 12, the newest one" in older
 
 
 def test_no_number_of_a_test_and_no_hash_is_on_the_first_screen():

@@ -58,12 +58,16 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """A fitted method as of `past.until`: probabilities and best partners for the step after it."""
+    """A fitted method as of `past.until`: probabilities and best partners for the step after it.
+
+    `calibration_step` is the step whose links calibrate the probabilities: `past.until`, or an earlier one.
+    """
 
     past: PreparedGraph
     score: Score
     retrieval: LinkDecoder
     calibration: Calibration
+    calibration_step: int
     candidates_of: CandidatesOf | None = None
 
     def probability(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -139,11 +143,13 @@ def fit_forecast(
     """
     sampled = sampled_steps(past, seed=seed)
     labelled = with_retrieved(past, sampled, seed=seed)
+    calibration, calibration_step = _calibration(name, method, past, seed, candidates_of)
     return Forecast(
         past=past,
         score=published_score(name, method, past, labelled, seed),
         retrieval=fit_retrieval(sampled),
-        calibration=_calibration(name, method, past, seed, candidates_of),
+        calibration=calibration,
+        calibration_step=calibration_step,
         candidates_of=candidates_of,
     )
 
@@ -172,8 +178,8 @@ def fit_calibration(score_P: NDArray[np.float64], positive_P: NDArray[np.bool_])
 
 def _calibration(
     name: str, method: Embedder | Scorer, past: PreparedGraph, seed: int, candidates_of: CandidatesOf | None
-) -> Calibration:
-    """Calibrate on the newest step in which some retrieved pair is linked."""
+) -> tuple[Calibration, int]:
+    """Calibrate on the newest step in which some retrieved pair is linked; give that step, too."""
     for step in range(past.until, max(past.until - NUM_OLDER_STEPS, 2), -1):
         if not has_labelled_steps(past.history, step):
             continue
@@ -192,7 +198,7 @@ def _calibration(
                 score_pairs = published_score(name, method, before, labelled, seed)
             except NoVectors:  # nor are there weights of a step before
                 break
-            return fit_calibration(score_pairs(*pairs), linked_R)
+            return fit_calibration(score_pairs(*pairs), linked_R), step
     raise TooFewLinks(
         f"no step up to {past.until} has links between nodes known before it and an earlier step to learn from: "
         f"probabilities cannot be calibrated; choose longer windows, or wait for more rows"

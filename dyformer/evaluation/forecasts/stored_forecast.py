@@ -54,6 +54,7 @@ def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int)
         "graph": asdict(forecast.past.config),
         "retrieval": plain_values(forecast.retrieval),
         "calibration": plain_values(forecast.calibration),
+        "calibration_step": forecast.calibration_step,
     }
 
 
@@ -93,6 +94,7 @@ def forecast_of(
         score=score,
         retrieval=LinkDecoder(**with_arrays(record["retrieval"])),
         calibration=Calibration(**with_arrays(record["calibration"])),
+        calibration_step=record["calibration_step"],
         candidates_of=candidates_of,
     )
 
