@@ -5,6 +5,7 @@
 # make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make screenshots  the pictures of docs/ui.md, made by the tests of the pages in Chromium
+# make notebooks    run the notebooks of examples/ and store their outputs, two minutes
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
@@ -30,7 +31,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
+.PHONY: run notebooks test test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -75,6 +76,9 @@ screenshots: install
 
 test-mutants: install
 	$(BIN)/python tests/faults/mutants.py --tries 200
+
+notebooks: install
+	$(BIN)/python tests/examples/execute_notebooks.py
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
