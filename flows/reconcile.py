@@ -70,8 +70,9 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             is_due = is_whole or has_died or name not in HOURLY
             done[name], found = _tried(TITLES[name], duty) if is_due else ([], [])
             problems += found
-    if is_whole or any(done.values()):  # a fault that stays has one page an hour
-        show_lines({**done, "problems": problems})
+    worth_a_page = {name: lines for name, lines in done.items() if name != "forgotten"}
+    if is_whole or any(worth_a_page.values()):  # a fault that stays has one page an hour
+        show_lines({**worth_a_page, "problems": problems})
     for problem in problems:
         print(problem, flush=True)
     return {**done, "problems": problems}

@@ -78,7 +78,7 @@ def experiment_of(dataset: str, changes: Changes) -> Experiment:
 def ingest(dataset: str, reading: dict[str, Any] | None = None) -> dict[str, Any]:
     """Commit the new rows of a log and make its snapshots; returns the counts and the snapshots' address.
 
-    A complete snapshot that no run has reported on starts the retraining of a scheduled dataset.
+    A complete snapshot is announced by an event; `reconcile` starts the retraining of a scheduled dataset.
     """
     counts = ingest_task(dataset, reading)
     announce_task(dataset)

@@ -232,7 +232,7 @@ def _slots(client: "SyncPrefectClient") -> Finding:
 
     active = active_runs(client)
     leaked = [
-        deployment.name
+        f"{str(deployment.entrypoint).rpartition('.')[2]}/{deployment.name}"
         for deployment in client.read_deployments(limit=200)
         if (limit := deployment.global_concurrency_limit) is not None
         and limit.active_slots > sum(run.deployment_id == deployment.id for run in active)

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from flows.service import TAG
-from flows.service.dead_runs import FINAL, runs_where
+from flows.service.dead_runs import FINAL, SKIPPED, runs_where
 from flows.service.schedules import scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from storage.events.table import history, ingested_datasets
@@ -23,26 +23,32 @@ if TYPE_CHECKING:
 
 NAME = "reconcile-"  # at the beginning of the names of these runs
 FEW_TRIES = 3  # of one commit; after more a person has to look
+LONGEST_PAUSE = timedelta(days=1)
+REFUSED = "Deployment concurrency limit reached."  # the server's message of a run that came while another one went on
 ACTIVE = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
 
 
 def pause_after(num_tries: int) -> timedelta:
-    """Return how long nothing is started after failures: 0, 5, 20, 80, ... minutes."""
-    return timedelta(minutes=5 * 4 ** (num_tries - 1)) if num_tries else timedelta()
+    """Return how long nothing is started after failures: 0, 5, 20, 80, ... minutes, and at most a day."""
+    return min(timedelta(minutes=5 * 4 ** min(num_tries - 1, 8)), LONGEST_PAUSE) if num_tries else timedelta()
 
 
 def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
     """Start the retrainings that are due; returns a line for each, and one for each that goes wrong.
 
-    A paused schedule starts nothing, and neither does one of a dataset that a run works on or waits to work on.
+    A paused schedule starts nothing, and neither does one of a dataset that a run works on, or whose own run waits. A
+    run of another deployment that waits, such as for a worker with a GPU, keeps nothing back.
     """
     started, problems = [], []
     due = {"before_": datetime.now(UTC)}  # the server makes the runs of the next days long before
     active = runs_where(client, state={"type": {"any_": ACTIVE}}, tags={"all_": [TAG]}, expected_start_time=due)
-    free = set(ingested_datasets(layout)) - {run.parameters.get("dataset") for run in active}
+    waiting = {run.deployment_id for run in active if run.state_type == "SCHEDULED"}
+    worked_on = {run.parameters.get("dataset") for run in active if run.state_type != "SCHEDULED"}
+    free = set(ingested_datasets(layout)) - worked_on
     for deployment in scheduled(client):
         dataset = str(deployment.parameters["dataset"])
-        if dataset in free and any(schedule.active for schedule in deployment.schedules):
+        is_free = dataset in free and deployment.id not in waiting
+        if is_free and any(schedule.active for schedule in deployment.schedules):
             try:
                 line = _started(client, layout, deployment, dataset)
             except StoreUnreachable:  # of all datasets
@@ -70,7 +76,7 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     ended = sorted(filter(_is_try, ended), key=lambda run: (run.end_time or run.created, run.id), reverse=True)
     failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
     is_dead = bool(failed) and failed[0].state_type == "CRASHED"
-    if not is_dead and _is_seen(dataset, deployment, ended, committed):
+    if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
         return None
     if failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
         if len(failed) < FEW_TRIES:
@@ -86,12 +92,12 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
 
 
 def _is_try(run: "FlowRun") -> bool:
-    """Whether a run did something, or was to: the server cancels one that comes while another one goes on."""
-    return run.state_type != "CANCELLED" or (run.idempotency_key or "").startswith(NAME)
+    """Whether a run did something, or was to: the server refuses one that comes while another one goes on."""
+    return run.state is None or (run.state.name != SKIPPED and run.state.message != REFUSED)
 
 
 def _is_seen(dataset: str, deployment: "DeploymentResponse", ended: "list[FlowRun]", committed: datetime) -> bool:
-    """Whether a run that began after a commit has completed, or the newest complete windows have a report."""
+    """Whether one of these runs began after a commit and completed, or the newest complete windows have a report."""
     completed = (run for run in ended if run.state_type == "COMPLETED")
     if any(run.start_time is not None and run.start_time >= committed for run in completed):
         return True

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 
-from storage.tracking.pages import PREFIX
+from storage.tracking.mlflow_client import PREFIX
 from storage.tracking.runs import Tracker
 
 FLOW_RUN = "prefect.flow_run_id"  # the tag of a run that a flow tracks

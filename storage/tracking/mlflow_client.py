@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 RUN_KEY = "dyformer.run_key"
 MODEL_PATH = "model"  # of the registered model among a run's files
 SERVER_FAILED = 500  # the least status of a response by which a server says that it failed itself

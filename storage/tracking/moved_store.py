@@ -9,9 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 from storage.layout import Layout
-from storage.objects import is_remote
 from storage.tracking.addresses import database_of
-from storage.tracking.mlflow_client import LOCKED_SECONDS
+from storage.tracking.mlflow_client import LOCKED_SECONDS, PREFIX
 
 COLUMNS = (
     ("experiments", "artifact_location"),
@@ -25,11 +24,11 @@ COLUMNS = (
 def follow_store(layout: Layout) -> None:
     """Replace the folder of files that the experiments of the store's own database have by the one of this store.
 
-    Experiments whose files do not lie in a folder of this machine named as ours, such as those made through a server,
-    stay as they are.
+    Experiments of others stay as they are, and so do ours whose files do not lie in a folder of this machine named as
+    ours, such as those made through a server. A database beside the store (DYFORMER_STATE) may be of several stores.
     """
     database, artifact_root = database_of(layout.tracking_database), layout.tracking_artifacts
-    if is_remote(artifact_root) or database is None:
+    if layout.state != layout.root or database is None:
         return
     with closing(sqlite3.connect(database, timeout=LOCKED_SECONDS, isolation_level=None)) as connection:
         for left in _other_roots(connection, artifact_root):
@@ -45,5 +44,6 @@ def follow_store(layout: Layout) -> None:
 def _other_roots(connection: sqlite3.Connection, artifact_root: str) -> set[str]:
     found = connection.execute("select name, artifact_location from experiments").fetchall()
     ending = f"/{Path(artifact_root).name}"
-    roots = {location.removesuffix(f"/{name}") for name, location in found if location.endswith(f"{ending}/{name}")}
+    ours = [(name, location) for name, location in found if name.startswith(PREFIX)]
+    roots = {location.removesuffix(f"/{name}") for name, location in ours if location.endswith(f"{ending}/{name}")}
     return {root for root in roots if root.startswith("/") and root.endswith(ending)} - {artifact_root}

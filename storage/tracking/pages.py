@@ -5,13 +5,12 @@ from urllib.parse import urlsplit
 
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
-from storage.tracking.mlflow_client import connect
+from storage.tracking.mlflow_client import PREFIX, connect
 from storage.tracking.moved_store import follow_store
 from storage.tracking.turns import turn
 from storage.tracking.view import VIEW, view_tags
 
 USUAL_PAGES = "http://127.0.0.1:5000"  # of `dyformer ui`
-PREFIX = "dyformer-"  # of the experiments, see `experiment_name`
 
 
 def make_database(layout: Layout) -> None:

@@ -41,7 +41,7 @@ class TrackedTwice(OSError):
 
 def experiment_name(dataset: str) -> str:
     """Name the MLflow experiment (and the registered model) of a dataset; MLflow's pages cut a name at `/`."""
-    return f"dyformer-{dataset.replace('/', '-')}"
+    return f"{mlflow_client.PREFIX}{dataset.replace('/', '-')}"
 
 
 @dataclass(kw_only=True)

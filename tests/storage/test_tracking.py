@@ -338,3 +338,16 @@ def test_the_runs_of_a_moved_or_copied_store_have_their_files_in_it(
     assert client.get_model_version_download_uri("dyformer-mylog", version.version) == version.source
     assert client.get_experiment(foreign).artifact_location == f"{tmp_path}/mlflow/elsewhere"
     assert sorted(old.rglob("*")) == before
+
+
+def test_two_stores_with_one_database_have_their_own_files(database: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    shutil.copy(database, state / "mlflow.db")
+    first, second = (open_tracker(Layout(str(tmp_path / name), str(state))) for name in ("one", "two"))
+    for number, tracker in enumerate((first, second)):
+        with tracker.run(dataset=f"log-{number}", name="run", key=f"{number}") as run:
+            address = str(tracker.client().get_run(run.run_id).info.artifact_uri)
+            assert address.startswith(f"{tracker.layout.root}/mlflow/")
+    [again] = runs_of_key(second.client(), "dyformer-log-0", "0")
+    assert str(again.info.artifact_uri).startswith(f"{first.layout.root}/mlflow/")

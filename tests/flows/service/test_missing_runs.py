@@ -75,6 +75,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_failures_are_followed_by_longer_and_longer_pauses() -> None:
     assert pause_after(0) == timedelta()
     assert [pause_after(number) for number in (1, 2, 3)] == [timedelta(minutes=5 * 4**power) for power in range(3)]
+    assert pause_after(7) == pause_after(1_000) == timedelta(days=1)
 
 
 def test_a_failed_run_is_followed_by_another_after_a_pause_and_its_third_failure_is_named(
@@ -116,8 +117,32 @@ def test_a_dataset_on_which_another_deployment_runs_waits(
     commit(tmp_path / "log.csv", 300)
     by_hand = client.read_deployment_by_name("retrain/any").id
     run = client.create_flow_run_from_deployment(by_hand, parameters={"dataset": "missedlog"})
+    client.set_flow_run_state(run.id, Running(), force=True)
     assert start_missing(client, layout) == ([], [])
     client.set_flow_run_state(run.id, Completed(), force=True)
+    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+
+
+def test_a_run_of_another_deployment_that_nobody_takes_keeps_nothing_back(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    by_hand = client.read_deployment_by_name("retrain/any").id
+    client.create_flow_run_from_deployment(by_hand, parameters={"dataset": "missedlog"})
+    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+    assert start_missing(client, layout) == ([], [])  # its own run waits
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_failure_after_a_completed_run_is_followed_by_another_without_a_report(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    [deployment] = scheduled(client)
+    for end in (Completed(), Failed()):  # such as of two windows that are complete by the clock
+        run = client.create_flow_run_from_deployment(deployment.id)
+        client.set_flow_run_state(run.id, Running(), force=True)
+        client.set_flow_run_state(run.id, end, force=True)
     assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
 
 
@@ -237,10 +262,17 @@ def test_the_run_that_made_the_commit_is_not_followed_by_another(
     assert start_missing(client, layout)[0] == ["missedlog, version 2 of the event table"]
 
 
-def test_a_run_that_a_person_cancels_is_a_try(client: SyncPrefectClient, layout: Layout, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_schedule", [False, True])
+def test_a_run_that_a_person_cancels_is_a_try(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path, by_schedule: bool
+) -> None:
     commit(tmp_path / "log.csv", 300)
-    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
-    [run] = due_runs(client)
+    if by_schedule:
+        [deployment] = scheduled(client)
+        run = client.create_flow_run_from_deployment(deployment.id)
+    else:
+        assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+        [run] = due_runs(client)
     client.set_flow_run_state(run.id, Cancelled(), force=True)
     assert start_missing(client, layout) == ([], [])
 
