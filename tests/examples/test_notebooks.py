@@ -24,7 +24,9 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 def run(cell: dict[str, Any], names: dict[str, Any]) -> str:
     """Run a cell with the names of those before it; give what it prints and the text of its last expression."""
     tree, printed = ast.parse("".join(cell["source"])), io.StringIO()
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if isinstance(tree.body[-1], ast.Expr) else None
+    if last is not None:
+        tree.body.pop()
     with redirect_stdout(printed):
         exec(compile(tree, "cell", "exec"), names)
         value = None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)

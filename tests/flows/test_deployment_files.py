@@ -65,7 +65,7 @@ def test_image_carries_every_package_and_installs_torch_first() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     text = (ROOT / "Dockerfile").read_text()
     assert all(re.search(rf"^COPY .*{package}", text, re.MULTILINE) for package in packages["packages"])
-    steps = ["${TORCH}", "COPY pyproject.toml", 'pip install ".[server]"', "COPY dyformer", "pip install --no-deps"]
+    steps = ["${TORCH}", "COPY pyproject.toml", 'pip install ".[server,ray]"', "COPY dyformer", "pip install --no-deps"]
     positions = [text.index(step) for step in steps]  # code comes last, because it changes most
     assert positions == sorted(positions)
     assert text.index("slim") < text.index("RUN")
@@ -78,7 +78,7 @@ def test_image_installs_all_that_a_service_needs() -> None:
     assert {"dyformer[model,service,serve]"} == set(extras["all"])
     folders, install, removed = (
         (ROOT / "Dockerfile").read_text().index(step)
-        for step in ("mkdir dyformer storage flows", 'pip install ".[server]"', "pip uninstall --yes dyformer")
+        for step in ("mkdir dyformer storage flows", 'pip install ".[server,ray]"', "pip uninstall --yes dyformer")
     )
     assert folders < install < removed
 

@@ -61,5 +61,6 @@ def test_page_of_the_runs_is_that_of_the_experiment_that_changed_last(layout: La
 def test_database_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr("storage.tracking.pages.connect", made.append)
+    monkeypatch.setattr("storage.tracking.pages.follow_store", lambda layout: None)
     make_database(Layout(str(tmp_path)))
     assert made == [f"sqlite:///{tmp_path}/mlflow.db"]
