@@ -143,10 +143,11 @@ def fit_forecast(
     """
     sampled = sampled_steps(past, seed=seed)
     labelled = with_retrieved(past, sampled, seed=seed)
+    score = published_score(name, method, past, labelled, seed)
     calibration, calibration_step = _calibration(name, method, past, seed, candidates_of)
     return Forecast(
         past=past,
-        score=published_score(name, method, past, labelled, seed),
+        score=score,
         retrieval=fit_retrieval(sampled),
         calibration=calibration,
         calibration_step=calibration_step,
