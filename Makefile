@@ -5,7 +5,7 @@
 # make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
 # make screenshots  the pictures of docs/ui.md, made by the tests of the pages in Chromium
-# make notebooks    run the notebooks of examples/ and store their outputs, two minutes
+# make notebooks    run the notebooks of examples/ and store their outputs, some minutes
 # make docs   build the documentation site -> site/
 # make wheel  build the distribution -> dist/
 # make test-versions  test the wheel in a clean environment for each Python of PYTHONS, 3 GB each
