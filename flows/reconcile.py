@@ -1,6 +1,9 @@
 """Flow: the store and the servers -> nothing that is dead runs, nothing that is due is missing."""
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect import flow
@@ -11,6 +14,7 @@ from flows.retention import KEEP, prune_published
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, skip_late
 from flows.service.missing_runs import start_missing
 from flows.tasks.tracking.projection import project
+from storage.disk import make_folder
 from storage.layout import Layout
 from storage.tracking.dead_runs import end_dead_runs as end_tracked
 from storage.tracking.mlflow_client import reason
@@ -32,6 +36,7 @@ TITLES = {
     "pruned": "old versions, removed",
     "problems": "to be looked at",
 }
+WHOLE_LOOK, WHOLE_SECONDS = "whole-look", 3600.0
 HOURLY = ("tracked", "forgotten", "pruned")  # and MLflow's runs at once, if something has died
 
 
@@ -39,8 +44,8 @@ HOURLY = ("tracked", "forgotten", "pruned")  # and MLflow's runs at once, if som
 def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     """End what is dead, start what is missing, send what MLflow lacks, and remove old versions.
 
-    The look of each minute is cheap. The first one of an hour, and one that a person starts, also looks at all results,
-    at MLflow's runs and for old runs and versions.
+    The look of each minute is cheap. One an hour, and one that a person starts, also looks at all results, at MLflow's
+    runs and for old runs and versions.
 
     Args:
         keep: number of versions that stay of each dataset that publishes forecasts; None: all.
@@ -50,7 +55,8 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
     """
     layout, context = Layout.from_environment(), FlowRunContext.get()
     run = None if context is None else context.flow_run
-    is_whole = is_whole_look(run)
+    is_scheduled = is_by_schedule(run)
+    is_whole = not is_scheduled or is_whole_due(layout)
     with get_client(sync_client=True) as client:
         duties = {
             "dead": lambda: (end_dead_runs(client, run), []),
@@ -58,7 +64,7 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             "unbegun": lambda: (resubmit_unbegun(client), []),
             "late": lambda: (skip_late(client, run), []),
             "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
-            "sent": lambda: project(layout, whole=is_whole),
+            "sent": lambda: project(layout, whole=is_whole, patient=is_scheduled),
             "started": lambda: start_missing(client, layout),
             "forgotten": lambda: (forget_old(client, run), []),
             "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
@@ -70,6 +76,8 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             is_due = is_whole or has_died or name not in HOURLY
             done[name], found = _tried(TITLES[name], duty) if is_due else ([], [])
             problems += found
+    if is_whole:
+        note_whole(layout)
     worth_a_page = {name: lines for name, lines in done.items() if name != "forgotten"}
     if is_whole or any(worth_a_page.values()):  # a fault that stays has one page an hour
         show_lines({**worth_a_page, "problems": problems})
@@ -87,10 +95,25 @@ def show_lines(done: dict[str, list[str]]) -> None:
         show_page("reconcile", "all", "\n\n".join(sections))
 
 
-def is_whole_look(run: "FlowRun | None") -> bool:
-    """Whether a run is not one of the schedule's, or is the first of an hour."""
-    due = run.expected_start_time if run is not None and run.auto_scheduled else None
-    return due is None or due.minute == 0
+def is_by_schedule(run: "FlowRun | None") -> bool:
+    """Whether a run is one of the schedule's, and none that a person started."""
+    return run is not None and bool(run.auto_scheduled)
+
+
+def is_whole_due(layout: Layout) -> bool:
+    """Whether the last look at everything by a process of this machine ended more than an hour ago, or never."""
+    try:
+        age = time.time() - (Path(layout.service) / WHOLE_LOOK).stat().st_mtime
+    except OSError:
+        return True
+    return not 0 <= age < WHOLE_SECONDS  # the clock may have been set back
+
+
+def note_whole(layout: Layout) -> None:
+    """Note that everything was looked at now."""
+    with suppress(OSError):  # such as of a full disk, which a duty has named
+        make_folder(Path(layout.service))
+        (Path(layout.service) / WHOLE_LOOK).touch()
 
 
 def _tried(title: str, duty: Duty) -> tuple[list[str], list[str]]:

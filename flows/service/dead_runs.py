@@ -5,22 +5,25 @@ at it again, because a server that was away has missed the reports of all runs.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from flows.service import TAG
 from flows.service.deployments import HEARTBEAT, SILENT_SECONDS
-from flows.service.processes import marked
+from flows.service.processes import called_with, marked
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
+Found = TypeVar("Found")
+PAGE = 200  # the server's own limit
 SECOND_LOOK_SECONDS = 45.0
 PENDING_SECONDS = 45.0  # with a look each minute its slot is free within two
+PENDING_ELSEWHERE_SECONDS = 600.0
 RECENT = timedelta(days=7)  # older runs were ended by an earlier look
 LONGEST_UNKNOWN = timedelta(days=1)
 LONGEST_KEPT = timedelta(days=1)
@@ -40,7 +43,10 @@ def end_dead_runs(
     silent: float = SILENT_SECONDS,
     second_look: float = SECOND_LOOK_SECONDS,
 ) -> list[str]:
-    """Mark silent runs as Crashed, which frees their slots; returns their names. `own` is the run that looks."""
+    """End silent runs, as Crashed or as a person wanted as Cancelled, which frees their slots; returns their names.
+
+    `own` is the run that looks.
+    """
     suspects = [run for run in silent_runs(client, silent) if own is None or run.id != own.id]
     if not suspects:
         return []
@@ -48,7 +54,8 @@ def end_dead_runs(
     still = {run.id for run in silent_runs(client, second_look)}
     dead = [run for run in suspects if run.id in still]
     for run in dead:
-        client.set_flow_run_state(run.id, _crashed(DEAD), force=True)
+        is_cancelled = run.state is not None and run.state.is_cancelling()
+        client.set_flow_run_state(run.id, _cancelled(DEAD) if is_cancelled else _crashed(DEAD), force=True)
     return [run.name for run in dead]
 
 
@@ -57,32 +64,45 @@ def end_orphans(client: "SyncPrefectClient") -> list[str]:
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
     ended = {"state": _states(*FINAL), "end_time": {"after_": datetime.now(UTC) - RECENT}, "tags": TAGGED}
-    found = client.read_task_runs(
-        task_run_filter=TaskRunFilter.model_validate({"state": _states(*ACTIVE)}),
-        flow_run_filter=FlowRunFilter.model_validate(ended),
-    )
+    tasks, flows = TaskRunFilter.model_validate({"state": _states(*ACTIVE)}), FlowRunFilter.model_validate(ended)
+    found = all_pages(lambda number: client.read_task_runs(task_run_filter=tasks, flow_run_filter=flows, offset=number))
     for task in found:
         client.set_task_run_state(task.id, _crashed(PARENT_ENDED), force=True)
     return [task.name for task in found]
 
 
-def resubmit_unbegun(client: "SyncPrefectClient", seconds: float = PENDING_SECONDS) -> list[str]:
-    """Make runs due again that a worker has taken and never begun; returns their names."""
+def resubmit_unbegun(
+    client: "SyncPrefectClient", seconds: float = PENDING_SECONDS, elsewhere: float = PENDING_ELSEWHERE_SECONDS
+) -> list[str]:
+    """Make runs due again that a worker has taken and never begun; returns their names.
+
+    A process of this machine may be about to begin a run: under load that took 60 s. One of another machine is not seen
+    from here, and the server lets two processes begin one run. So a run of a pool with a worker on another machine
+    waits for longer; where that worker is gone, it counts as there for a minute and a half.
+    """
     from prefect.states import Scheduled
 
-    before = datetime.now(UTC) - timedelta(seconds=seconds)
+    now = datetime.now(UTC)
     found = [
         run
         for run in runs_where(client, state=_states("PENDING"), tags=TAGGED)
         if run.deployment_id is not None
         and run.state is not None
-        and run.state.timestamp < before
-        # A process of this machine may be about to begin it: under load that took 60 s.
+        and run.state.timestamp < now - timedelta(seconds=seconds)
         and not marked(str(run.id), "PREFECT__FLOW_RUN_ID")
+        and (run.state.timestamp < now - timedelta(seconds=elsewhere) or not _has_other_machines(client, run))
     ]
     for run in found:
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry", message=NEVER_BEGAN), force=True)
     return [run.name for run in found]
+
+
+def _has_other_machines(client: "SyncPrefectClient", run: "FlowRun") -> bool:
+    """Whether more workers of the run's pool report than run on this machine."""
+    if run.work_pool_name is None:
+        return False
+    online = [each for each in client.read_workers_for_work_pool(run.work_pool_name) if each.status == "ONLINE"]
+    return len(online) > len(called_with("worker start", f"--pool {run.work_pool_name}"))
 
 
 def skip_late(client: "SyncPrefectClient", own: "FlowRun | None") -> list[str]:
@@ -132,18 +152,31 @@ def ended_among(client: "SyncPrefectClient", since: Mapping[str, datetime]) -> s
 
 
 def runs_where(client: "SyncPrefectClient", **conditions: Any) -> "list[FlowRun]":
-    """Read the runs that meet all conditions, as Prefect's filter names them; at most 200, and the newest."""
+    """Read the runs that meet all conditions, as Prefect's filter names them, the newest first."""
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.client.schemas.sorting import FlowRunSort
 
-    newest = FlowRunSort.EXPECTED_START_TIME_DESC
-    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(conditions), sort=newest)
+    wanted, newest = FlowRunFilter.model_validate(conditions), FlowRunSort.EXPECTED_START_TIME_DESC
+    found = all_pages(lambda number: client.read_flow_runs(flow_run_filter=wanted, sort=newest, offset=number))
+    return list({run.id: run for run in found}.values())  # a run that is made meanwhile moves one to the next page
+
+
+def all_pages(read: Callable[[int], list[Found]]) -> list[Found]:
+    """Read what begins at a number, until a page of the server is not full."""
+    found = page = read(0)
+    while len(page) == PAGE:
+        page = read(len(found))
+        found = found + page
+    return found
 
 
 def silent_runs(client: "SyncPrefectClient", seconds: float = SILENT_SECONDS) -> "list[FlowRun]":
-    """Runs that have been running for some seconds, none of which brought a heartbeat."""
+    """Runs that have been running or cancelled for some seconds, none of which brought a heartbeat."""
     since = datetime.now(UTC) - timedelta(seconds=seconds)
     running = runs_where(client, state=_states("RUNNING"), tags=TAGGED, start_time={"before_": since})
+    # Its worker ends a run that is cancelled; one that has not begun, or whose worker is gone, nobody ends.
+    cancelled = runs_where(client, state=_states("CANCELLING"), tags=TAGGED)
+    running += [run for run in cancelled if run.state is not None and run.state.timestamp < since]
     alive = _reporting(client, since) if running else set()
     return [run for run in running if f"prefect.flow-run.{run.id}" not in alive]
 
@@ -169,6 +202,12 @@ def _reporting(client: "SyncPrefectClient", since: datetime) -> set[str]:
         page = client.read_events_page(str(page.next_page))
         found |= {event.resource.id for event in page.events}
     return found
+
+
+def _cancelled(message: str) -> "State":
+    from prefect.states import Cancelled
+
+    return Cancelled(message=message)
 
 
 def _crashed(message: str) -> "State":

@@ -6,6 +6,7 @@ validated before anything is sent.
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -32,6 +33,7 @@ CONCURRENT_TRAININGS = 1  # of all datasets, in each pool
 HEARTBEAT = "prefect.flow-run.heartbeat"
 SILENT_SECONDS = 90  # a live run reports every 30 s
 ENDING = "dyformer: end runs without a heartbeat"
+OLD_AUTOMATIONS = re.compile("dyformer: (return runs that never began|retrain .* at every complete snapshot)")
 SILENT_MESSAGE = f"no heartbeat for {SILENT_SECONDS} s: its process was killed or its machine is gone"
 # The events by which a run stops reporting without being dead.
 NOT_RUNNING = ("Completed", "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Paused", "Suspended", "Scheduled")
@@ -177,7 +179,7 @@ def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]
     """Make pools, queues, the automation and the deployments that are missing, and update the others.
 
     A second call changes nothing. A limit or a pause that a user set on the server stays. The deployments of the GPU
-    pool are left out without `gpu`: Prefect shows those of a pool that has no worker as not ready.
+    pool that do not exist are left out without `gpu`: Prefect shows those of a pool that has no worker as not ready.
 
     Returns:
         One line for each thing, with what was done.
@@ -185,15 +187,25 @@ def deploy(deployments: Iterable[Deployment], *, gpu: bool = False) -> list[str]
     from prefect.client.orchestration import get_client
 
     given = list(deployments)
-    wanted = [each for each in given if gpu or each.work_pool.name != GPU_POOL]
     with get_client(sync_client=True) as client:
+        wanted = [each for each in given if gpu or each.work_pool.name != GPU_POOL or _exists(client, each)]
         done = [_ensure_pool(client, name) for name in sorted({each.work_pool.name for each in given})]
         queues = {(each.work_pool.name, each.work_pool.work_queue_name) for each in given}
         done += [_ensure_queue(client, pool, name) for pool, name in sorted(queues, key=str) if name is not None]
-        done.append(_ensure_automation(client))
+        done += [_ensure_automation(client), *_remove_old_automations(client)]
         done += [_deployed(client, each) for each in wanted]
     left = len(given) - len(wanted)
     return [*done, f"{left} deployments for a GPU: --gpu sends them"] if left else done
+
+
+def _exists(client: "SyncPrefectClient", deployment: Deployment) -> bool:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        client.read_deployment_by_name(deployment.full_name)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _deployed(client: "SyncPrefectClient", deployment: Deployment) -> str:
@@ -252,6 +264,14 @@ def _ensure_automation(client: "SyncPrefectClient") -> str:
         return f"automation {ENDING!r}: made"
     client.update_automation(first.id, wanted.model_copy(update={"enabled": first.enabled}))
     return f"automation {ENDING!r}: as it was"
+
+
+def _remove_old_automations(client: "SyncPrefectClient") -> list[str]:
+    """Remove what earlier versions of this program made: `reconcile` does its work, and it would start runs twice."""
+    old = [each for each in client.read_automations() if OLD_AUTOMATIONS.fullmatch(each.name)]
+    for automation in old:
+        _delete(client, automation.id)
+    return [f"automation {automation.name!r}: removed, because it is of an earlier version" for automation in old]
 
 
 def _ending() -> "AutomationCore":

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from packaging.requirements import Requirement
 
+from dyformer.extras import MissingExtra
 from flows.cluster import ClusterUnusable, node_checks
 from flows.environment import ServerUnreachable, server_in_use
-from flows.service.dead_runs import ended_among, silent_runs
+from flows.service.dead_runs import all_pages, ended_among, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
 from flows.service.schedules import scheduled
 from storage import files
@@ -82,6 +83,9 @@ def _cluster(address: str, layout: Layout) -> Iterator[Finding]:
     try:
         for name, check in node_checks(address, layout):
             yield _node(name, check)
+    except MissingExtra as error:
+        detail, _, remedy = str(error).rpartition(": ")
+        yield Finding("Ray", "wrong", detail, remedy)
     except (OSError, ValueError) as error:
         yield _unusable(error)
 
@@ -233,7 +237,7 @@ def _slots(client: "SyncPrefectClient") -> Finding:
     active = active_runs(client)
     leaked = [
         f"{str(deployment.entrypoint).rpartition('.')[2]}/{deployment.name}"
-        for deployment in client.read_deployments(limit=200)
+        for deployment in all_pages(lambda number: client.read_deployments(offset=number))
         if (limit := deployment.global_concurrency_limit) is not None
         and limit.active_slots > sum(run.deployment_id == deployment.id for run in active)
     ]

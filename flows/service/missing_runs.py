@@ -1,10 +1,11 @@
 """The store and the runs of each schedule -> the retrainings that are due, started.
 
-A retraining is due if rows were committed that no run has seen and that no report counts, or if the last run died.
+A retraining is due if rows were committed that no run has seen and that no report counts, if the last run died, or if
+a repair has removed what was published.
 Every stage resumes, so that it goes on where the one before it stopped.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from flows.service import TAG
 from flows.service.dead_runs import FINAL, SKIPPED, runs_where
 from flows.service.schedules import scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
+from flows.tasks.finished import lacks_published
+from flows.tasks.tracking.refusals import pause_after
 from storage.events.table import history, ingested_datasets
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
@@ -23,14 +26,8 @@ if TYPE_CHECKING:
 
 NAME = "reconcile-"  # at the beginning of the names of these runs
 FEW_TRIES = 3  # of one commit; after more a person has to look
-LONGEST_PAUSE = timedelta(days=1)
 REFUSED = "Deployment concurrency limit reached."  # the server's message of a run that came while another one went on
 ACTIVE = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
-
-
-def pause_after(num_tries: int) -> timedelta:
-    """Return how long nothing is started after failures: 0, 5, 20, 80, ... minutes, and at most a day."""
-    return min(timedelta(minutes=5 * 4 ** min(num_tries - 1, 8)), LONGEST_PAUSE) if num_tries else timedelta()
 
 
 def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
@@ -77,8 +74,9 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
     is_dead = bool(failed) and failed[0].state_type == "CRASHED"
     if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
-        return None
-    if failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
+        if not lacks_published(layout, dataset) or _is_soon(ended, committed):
+            return None
+    elif failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
         if len(failed) < FEW_TRIES:
             return None
         raise ManyTries(
@@ -89,6 +87,12 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     name = f"{NAME}{deployment.id}-{arrival}-{ended[0].id if ended else 'first'}"
     run = client.create_flow_run_from_deployment(deployment.id, idempotency_key=name)
     return None if run.state_type in FINAL else f"{dataset}, version {version} of the event table"
+
+
+def _is_soon(ended: "list[FlowRun]", committed: datetime) -> bool:
+    """Whether to wait, because runs that were started here have not made again what a repair removed."""
+    own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
+    return bool(own) and datetime.now(UTC) < (own[0].end_time or committed) + pause_after(len(own) - 1)
 
 
 def _is_try(run: "FlowRun") -> bool:

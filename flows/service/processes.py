@@ -105,6 +105,17 @@ def marked(mark: str, variable: str = MARK) -> list[int]:
     return found
 
 
+def called_with(*parts: str) -> list[int]:
+    """Processes of this machine whose command line has each of these parts, whose words follow one another."""
+    wanted, found = ["\0".join(["", *part.split(), ""]).encode() for part in parts], []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                line = b"\0" + (entry / "cmdline").read_bytes()
+                found += [int(entry.name)] if all(part in line for part in wanted) else []
+    return found
+
+
 def end_marked(mark: str, seconds: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
     """Send SIGTERM to all processes of a mark, and after some seconds SIGKILL to those that are left."""
     _signal(marked(mark), signal.SIGTERM)

@@ -11,6 +11,7 @@ from dyformer.logs.datasets import DATASETS, OWN_LOG_WINDOW
 from dyformer.logs.time_windows import Window
 from flows.options import DEFAULTS
 from flows.service import TAG
+from flows.service.dead_runs import all_pages
 from flows.service.deployments import GPU_POOL, POOL, Concurrency, Deployment, Schedule, WorkPool, send_deployment
 from storage.events.declarations import declaration
 from storage.layout import SAFE_NAME, Layout
@@ -142,7 +143,8 @@ def scheduled(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
     """Return the deployments of the schedules, by dataset."""
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
-    found = client.read_deployments(deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[SCHEDULED])))
+    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[SCHEDULED]))
+    found = all_pages(lambda number: client.read_deployments(deployment_filter=ours, offset=number))
     return sorted(found, key=lambda each: str(each.parameters["dataset"]))
 
 

@@ -14,8 +14,10 @@ from dyformer.experiments.printed import PrintedTable, from_record
 from dyformer.experiments.settings import Experiment, as_record
 from flows.made import plan
 from flows.tasks.snapshots import open_snapshots
-from storage.artifacts.artifact import digest, is_complete, read_bytes, read_table
+from storage import files
+from storage.artifacts.artifact import MANIFEST, digest, is_complete, read_bytes, read_table
 from storage.artifacts.made import Planned
+from storage.layout import Layout
 
 TABLES = "tables.json"
 SUMMARY = "summary.json"  # of a report
@@ -47,6 +49,19 @@ def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> st
     layout = open_snapshots(snapshots).layout
     is_there = all(is_complete(layout.absolute(published[name])) for name in PUBLISHED)
     return report.address if is_there else None
+
+
+def lacks_published(layout: Layout, dataset: str) -> bool:
+    """Whether a part of what the newest report published is missing, because a repair has removed it."""
+    found = [
+        address.removesuffix(f"/{MANIFEST}") for address in files.find(layout.artifacts("report", dataset), MANIFEST)
+    ]
+    if not found:
+        return False
+    keys = {address: layout.describe(address)[1] for address in found}
+    newest = max(found, key=lambda address: (int(keys[address]["version"]), int(keys[address]["until"])))
+    published = json.loads(read_bytes(newest, SUMMARY))["addresses"]
+    return not all(is_complete(layout.absolute(published[name])) for name in PUBLISHED)
 
 
 def planned_report(snapshots: str, experiment: Experiment, seed: int) -> Planned:

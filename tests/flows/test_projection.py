@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from mlflow import MlflowClient
 import flows.cli
 from flows.tasks.tracking import results
 from flows.tasks.tracking.projection import project, tracking_of
+from flows.tasks.tracking.refusals import FILE
 from storage import files
 from storage.artifacts.artifact import (
     ArtifactMissing,
@@ -30,6 +33,7 @@ from storage.artifacts.artifact import (
     write_artifact,
 )
 from storage.layout import Layout
+from storage.objects import StoreUnreachable
 from storage.tracking.marks import MARK, due, mark, marked, noted
 from storage.tracking.runs import Tracker, open_tracker
 from storage.verification import faults, repaired
@@ -255,6 +259,55 @@ def test_a_fault_of_one_result_keeps_no_other_one(layout: Layout) -> None:
     done = project(layout)
     assert done.sent == [layout.relative(other)]
     assert layout.relative(damaged) in done.problems[0]
+
+
+def test_a_refused_result_is_named_once_and_tried_after_longer_and_longer_pauses(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, other = result(layout, number=1), result(layout, number=2)
+    calls, name = list[str](), layout.relative(refused)
+
+    def send_or_refuse(tracker: Tracker, address: str) -> dict[str, Any]:
+        calls.append(address)
+        if address == refused:
+            raise ValueError("a metric's name is refused")
+        return send(tracker, address)
+
+    def later(minutes: float) -> None:
+        file = Path(layout.service, FILE)
+        records = json.loads(file.read_text())
+        moment = datetime.fromisoformat(records[name]["since"]) - timedelta(minutes=minutes)
+        file.write_text(json.dumps({name: {**records[name], "since": moment.isoformat()}}))
+
+    monkeypatch.setitem(results.SEND, "study", send_or_refuse)
+    assert project(layout, patient=True) == ([layout.relative(other)], [f"{name}: a metric's name is refused"])
+    assert project(layout, patient=True) == ([], [])
+    [problem] = project(layout, whole=True, patient=True).problems  # of each hour
+    assert re.match(f"{name}: a metric's name is refused; it is sent again after [0-9:]{{5}} UTC", problem)
+    assert calls == [refused, other]
+    for number, minutes in enumerate((5, 20, 80), start=2):
+        later(minutes - 1)
+        assert project(layout, patient=True) == ([], [])
+        later(1)
+        assert project(layout, patient=True) == ([], [])  # it is tried, and named no more
+        assert calls.count(refused) == number
+    assert len(project(layout).problems) == 1  # a run, and `dyformer track`, try everything
+    monkeypatch.setitem(results.SEND, "study", send)
+    later(1_440)
+    assert project(layout, patient=True) == ([name], [])
+    assert not Path(layout.service, FILE).exists()
+
+
+def test_a_store_that_is_away_is_no_refusal(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = result(layout)
+
+    def away(*_: object) -> None:
+        raise StoreUnreachable("s3://bucket", "it is away")
+
+    monkeypatch.setitem(results.SEND, "study", away)
+    assert len(project(layout, patient=True).problems) == 1
+    monkeypatch.setitem(results.SEND, "study", send)
+    assert project(layout, patient=True).sent == [layout.relative(address)]
 
 
 def test_a_result_whose_inputs_were_removed_is_said_once_and_not_tried_again(

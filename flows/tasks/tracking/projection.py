@@ -1,16 +1,18 @@
 """The store -> MLflow, brought up to date: each finished result without a mark becomes a run, and gets its mark."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from filelock import Timeout
 
 from dyformer.extras import is_installed, missing
+from flows.tasks.tracking.refusals import Refusals
 from storage.artifacts.artifact import ArtifactMissing, digest
 from storage.checksums import Damaged
 from storage.layout import Layout
 from storage.leases import MOST_SECONDS, LeaseBusy
 from storage.locks import in_use
+from storage.objects import StoreUnreachable
 from storage.published import OUTCOMES
 from storage.tracking.marks import due, has_mark, is_removed, marked, noted
 from storage.tracking.marks import mark as write_mark
@@ -25,12 +27,13 @@ class Projected(NamedTuple):
     problems: list[str]
 
 
-def project(layout: Layout, *, again: bool = False, whole: bool = False) -> Projected:
+def project(layout: Layout, *, again: bool = False, whole: bool = False, patient: bool = False) -> Projected:
     """Send each result of the store that has no mark to MLflow, and mark it; with `again` also those with a mark.
 
     It looks at the notes of unfinished and unsent results, and with `whole` at all results, of which notes may be lost.
     It raises nothing because of MLflow, and a fault of one result keeps no other one. What was not sent is due at the
-    next call, and a run that was sent in part is completed, because it is found by its key.
+    next call, and a run that was sent in part is completed, because it is found by its key. With `patient` a result
+    that MLflow refuses is tried after longer and longer pauses, and named at its first refusal and by a `whole` look.
     """
     addresses = due(layout, again=again) if again or whole else noted(layout)
     done = Projected([], [])
@@ -38,25 +41,41 @@ def project(layout: Layout, *, again: bool = False, whole: bool = False) -> Proj
         return done
     if not is_installed("mlflow"):
         return Projected([], [str(missing("mlflow"))])
-    tracker = open_tracker(layout)
+    refusals = Refusals(layout)
+    names = {layout.relative(address): address for address in addresses}
+    waiting = {name: why for name in names if patient and (why := refusals.waits(name)) is not None}
+    done.problems.extend(waiting.values() if whole else [])
+    ready = {name: address for name, address in names.items() if name not in waiting}
+    if ready:
+        _send(open_tracker(layout), ready, done, refusals, again=again, repeats=whole or not patient)
+    with suppress(OSError):  # such as of a full disk: then these are tried at the next look
+        refusals.keep(names.keys() - set(done.sent))
+    return done
+
+
+def _send(
+    tracker: Tracker, addresses: dict[str, str], done: Projected, refusals: Refusals, *, again: bool, repeats: bool
+) -> None:
+    """Send results, by their names; `repeats` names a refusal that was named before, too."""
     tracker.resume()
     ledgers: dict[str, dict[str, Any]] = {}
-    for address in addresses:
-        name = layout.relative(address)
+    for name, address in addresses.items():
         try:
             done.sent.extend([name] if _is_sent(tracker, address, ledgers, again=again) else [])
         except (Timeout, LeaseBusy):
             done.problems.append(
                 f"{name}: other processes work on its dataset or its runs: it is sent at the next look"
             )
+        except StoreUnreachable as error:
+            done.problems.append(f"{name}: {error}")
         except ArtifactMissing as error:
-            done.problems.extend(_given_up(layout, address, error))
+            done.problems.extend(_given_up(tracker.layout, address, error))
         except Exception as error:  # noqa: BLE001, because no fault of one result may keep the others
-            is_away = isinstance(error, failures()) and not is_of_one_run(error)
-            done.problems.append(tracker.failed(error) if is_away else f"{name}: {reason(error)}")
-            if is_away:
+            if isinstance(error, failures()) and not is_of_one_run(error):
+                done.problems.append(tracker.failed(error))
                 break
-    return done
+            is_new = refusals.note(name, reason(error))
+            done.problems.extend([f"{name}: {reason(error)}"] if is_new or repeats else [])
 
 
 def _given_up(layout: Layout, address: str, error: ArtifactMissing) -> list[str]:

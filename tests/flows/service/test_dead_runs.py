@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events import emit_event
-from prefect.states import Completed, Pending, Running
+from prefect.states import Cancelling, Completed, Pending, Running
 
 from flows.service import TAG, dead_runs
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, runs_where
@@ -86,6 +87,38 @@ def test_a_silent_run_is_ended_and_a_reporting_a_young_and_a_foreign_one_are_not
         client.set_flow_run_state(run.id, Completed(), force=True)
 
 
+def test_a_cancelled_run_whose_worker_is_gone_ends_as_cancelled_begun_or_not(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, alive = begun(client, "gone", TAG), begun(client, "alive", TAG)
+    never = client.create_flow_run(waiting, name="never begun", tags=[TAG], state=Pending())
+    runs = (gone, alive, never)
+    for run in runs:
+        client.set_flow_run_state(run.id, Cancelling(), force=True)
+    report(monkeypatch, alive)
+    assert end_dead_runs(client, silent=60.0, second_look=0.0) == []  # a worker has its time
+    time.sleep(1.0)
+    assert set(end_dead_runs(client, silent=1.0, second_look=0.0)) == {"gone", "never begun"}
+    assert [state_of(client, run).type.value for run in runs] == ["CANCELLED", "CANCELLING", "CANCELLED"]
+    client.set_flow_run_state(alive.id, Completed(), force=True)
+
+
+def test_more_runs_than_a_page_of_the_server_are_all_found(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_runs, "PAGE", 2)
+    read, pages = SyncPrefectClient.read_flow_runs, []
+
+    def small_pages(self: SyncPrefectClient, *, offset: int, **more: Any) -> list[FlowRun]:
+        pages.append(offset)
+        return read(self, offset=offset, limit=2, **more)
+
+    monkeypatch.setattr(SyncPrefectClient, "read_flow_runs", small_pages)
+    runs = [client.create_flow_run(waiting, tags=["many"]) for _ in range(5)]
+    assert {run.id for run in runs_where(client, tags={"all_": ["many"]})} == {run.id for run in runs}
+    assert pages == [0, 2, 4]
+
+
 def test_a_run_that_reports_at_the_second_look_is_alive(
     client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +169,30 @@ def test_a_run_that_was_taken_and_never_begun_is_due_again(client: SyncPrefectCl
     assert resubmit_unbegun(client, seconds=1.5) == ["slow"]
     client.delete_deployment(deployment)  # and its runs
     client.set_flow_run_state(lost.id, Completed(), force=True)
+
+
+def test_a_run_that_another_machine_may_be_beginning_waits_for_longer(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is not seen from here, and the server would let both begin it."""
+    client.create_work_pool(WorkPoolCreate(name="two-machines", type="process"))
+    deployment = client.create_deployment(
+        flow_id=client.create_flow(waiting), name="elsewhere", tags=[TAG], work_pool_name="two-machines"
+    )
+    run = client.create_flow_run_from_deployment(deployment, name="slow")
+    client.set_flow_run_state(run.id, Pending(name="Submitting"), force=True)
+    assert dead_runs._has_other_machines(client, client.read_flow_run(run.id)) is False
+    client.send_worker_heartbeat("two-machines", "there", heartbeat_interval_seconds=30)
+    time.sleep(1.0)
+    assert "slow" not in resubmit_unbegun(client, seconds=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_runs, "called_with", lambda *parts: [1])  # that worker is here
+        assert "slow" in resubmit_unbegun(client, seconds=0.5)
+    client.set_flow_run_state(run.id, Pending(name="Submitting"), force=True)
+    time.sleep(1.0)
+    assert "slow" in resubmit_unbegun(client, seconds=0.5, elsewhere=0.5)
+    client.delete_deployment(deployment)
+    client.delete_work_pool("two-machines")
 
 
 def test_old_runs_of_a_deployment_that_runs_every_minute_are_deleted(client: SyncPrefectClient) -> None:

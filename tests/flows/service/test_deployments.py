@@ -18,6 +18,7 @@ from flows.service.deployments import (
     JOB_TEMPLATE,
     NOT_RUNNING,
     BadDeployment,
+    _ending,
     deploy,
     file_of_deployments,
     read_deployments,
@@ -154,6 +155,19 @@ def test_deploying_twice_changes_nothing_and_leaves_what_a_user_set(server: str)
         f"deployment {flow}/any-gpu: made" for flow in ("retrain", "train", "benchmark")
     ]
     assert [limit for _, limit, _ in deployed()["queues"]] == [1, 2]
+    assert sum("any-gpu: up to date" in line for line in deploy(given)) == 3  # those that there are, without --gpu, too
+
+
+def test_automations_of_earlier_versions_are_removed_and_those_of_others_stay(server: str) -> None:
+    old = ("dyformer: return runs that never began", "dyformer: retrain mylog at every complete snapshot")
+    with get_client(sync_client=True) as client:
+        for name in (*old, "dyformer: mine"):
+            client.create_automation(_ending().model_copy(update={"name": name}))
+        lines = deploy(read_deployments(file_of_deployments()))
+        assert {line.split("'")[1] for line in lines if "earlier version" in line} == set(old)
+        assert [client.read_automations_by_name(name) for name in old] == [[], []]
+        [own] = client.read_automations_by_name("dyformer: mine")
+        client.delete_automation(own.id)
 
 
 def test_an_automation_that_two_deployments_make_at_once_is_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

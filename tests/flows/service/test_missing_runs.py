@@ -1,5 +1,6 @@
 """A commit that no retraining has seen starts one, once; a paused schedule starts none."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,13 +15,16 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
 from flows.service.dead_runs import SKIPPED, runs_where, skip_late
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
-from flows.service.missing_runs import FEW_TRIES, pause_after, start_missing
+from flows.service.missing_runs import FEW_TRIES, start_missing
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, set_active
 from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.finished import SUMMARY
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import open_snapshots
+from flows.tasks.tracking.refusals import pause_after
 from storage.artifacts.artifact import write_artifact
 from storage.drop import drop_dataset
+from storage.files import remove_folder
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
 
@@ -52,12 +56,27 @@ def commit(path: Path, num_rows: int, dataset: str = "missedlog", window: str = 
     ingest_log(dataset, reading | columns, show=lambda text: None)
 
 
-def write_report(dataset: str) -> None:
-    """Write what a run leaves at its end."""
+def write_report(dataset: str) -> dict[str, str]:
+    """Write what a run leaves at its end; returns the addresses of what it published."""
     opened = open_snapshots(make_complete_snapshots(dataset))
     lineage = opened.lineage("report", until=opened.num_steps, settings={})
     keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": "any", "seed": 0}
-    write_artifact(opened.layout.artifact("report", dataset, **keys), {"metrics": pl.DataFrame()}, lineage)
+    published = {}
+    for kind in ("vectors", "forecasts"):
+        published[kind] = opened.layout.artifact(kind, dataset, **keys)
+        write_artifact(
+            published[kind], {kind: pl.DataFrame()}, opened.lineage(kind, until=opened.num_steps, settings={})
+        )
+    names = {kind: opened.layout.relative(address) for kind, address in published.items()}
+    tables = {"metrics": pl.DataFrame(), SUMMARY: json.dumps({"addresses": names}).encode()}
+    write_artifact(opened.layout.artifact("report", dataset, **keys), tables, lineage)
+    return published
+
+
+def complete(client: SyncPrefectClient, run: FlowRun) -> None:
+    """Let a run begin and end."""
+    client.set_flow_run_state(run.id, Running(), force=True)
+    client.set_flow_run_state(run.id, Completed(), force=True)
 
 
 def due_runs(client: SyncPrefectClient, dataset: str = "missedlog") -> list[FlowRun]:
@@ -109,6 +128,23 @@ def test_a_run_that_died_is_followed_by_another_though_all_rows_have_a_report(
         client.set_flow_run_state(run.id, Running(), force=True)
         client.set_flow_run_state(run.id, end, force=True)
         assert start_missing(client, layout) == (expected, [])
+
+
+def test_what_a_repair_removed_is_made_again_by_a_run_at_once_and_later_ones_after_pauses(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    published = write_report("missedlog")
+    [deployment] = scheduled(client)
+    complete(client, client.create_flow_run_from_deployment(deployment.id))  # by its cron line
+    assert start_missing(client, layout) == ([], [])
+    remove_folder(published["forecasts"])
+    for _ in range(2):  # the second one comes after a pause of 0 minutes
+        assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+        assert start_missing(client, layout) == ([], [])
+        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+        complete(client, run)  # it had other settings, and made other forecasts
+    assert start_missing(client, layout) == ([], [])  # the third one after 5
 
 
 def test_a_dataset_on_which_another_deployment_runs_waits(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.service.processes import MARK, Service, ServiceFailed, end_marked, marked
+from flows.service.processes import MARK, Service, ServiceFailed, called_with, end_marked, marked
 
 CHILD = "import subprocess, sys, time; print(sys.argv, flush=True)\n"
 STUBBORN = (
@@ -89,3 +90,11 @@ def test_modules_are_not_imported_from_the_working_folder(tmp_path: Path, mark: 
     assert one.process.wait(30) == 0, one.log.read_text()
     assert isinstance(one.process.args, list)
     assert sys.executable in one.process.args
+
+
+def test_processes_are_found_by_parts_of_their_command_line() -> None:
+    with subprocess.Popen(["sleep", "60", "0", "0.1"]) as process:
+        assert process.pid in called_with("sleep 60", "0 0.1")
+        assert process.pid not in called_with("sleep 60", "0 0")
+        assert process.pid not in called_with("sleep 0")
+        process.kill()

@@ -1,15 +1,17 @@
 """A fault of one duty of reconcile stops none of the others."""
 
+import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from flows.reconcile import is_whole_look, reconcile
+from flows.reconcile import WHOLE_LOOK, WHOLE_SECONDS, is_by_schedule, is_whole_due, reconcile
+from storage.layout import Layout
 
 
 def test_a_store_that_is_away_fails_no_run_and_is_named(
@@ -40,25 +42,48 @@ def test_a_server_that_fails_one_duty_does_not_stop_the_others(
     assert done["started"] == ["mylog, version 2"]
 
 
-@pytest.mark.parametrize(("minute", "by_schedule", "is_whole"), [(0, True, True), (1, True, False), (1, False, True)])
-def test_a_scheduled_run_looks_at_everything_in_the_first_minute_of_an_hour_alone(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minute: int, by_schedule: bool, is_whole: bool
+def test_everything_is_looked_at_once_an_hour_whatever_the_minute_of_the_clock(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    due = datetime(2026, 1, 1, 3, minute, tzinfo=UTC)
-    run = FlowRun.model_validate({"flow_id": uuid4(), "auto_scheduled": by_schedule, "expected_start_time": due})
-    assert is_whole_look(run) == is_whole
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    layout = Layout.from_environment()
     looks: list[str] = []
-    monkeypatch.setattr("flows.reconcile.is_whole_look", lambda _: is_whole)
-    monkeypatch.setattr("flows.reconcile.project", lambda _, *, whole: (looks.append(f"sent {whole}"), ([], []))[1])
+
+    def sent(_: Layout, *, whole: bool, patient: bool) -> tuple[list[str], list[str]]:
+        looks.append(f"sent {whole} {patient}")
+        return [], []
+
+    monkeypatch.setattr("flows.reconcile.project", sent)
     monkeypatch.setattr("flows.reconcile.prune_published", lambda *_: (looks.append("pruned"), ([], []))[1])
     monkeypatch.setattr("flows.reconcile.end_tracked", lambda *_: (looks.append("tracked"), [])[1])
     monkeypatch.setattr("flows.reconcile.start_missing", lambda *_: (looks.append("started"), ([], []))[1])
+    assert is_whole_due(layout)  # `up` was started for the first time
     reconcile()
-    assert looks == (["tracked", "sent True", "started", "pruned"] if is_whole else ["sent False", "started"])
+    assert looks == ["tracked", "sent True False", "started", "pruned"]
+    assert not is_whole_due(layout)
+    monkeypatch.setattr("flows.reconcile.is_by_schedule", lambda _: True)
+    looks.clear()
+    reconcile()
+    assert looks == ["sent False True", "started"]
+    note = Path(layout.service, WHOLE_LOOK)
+    for age in (WHOLE_SECONDS + 1, -WHOLE_SECONDS):  # the clock may have been set back
+        moment = time.time() - age
+        os.utime(note, (moment, moment))
+        looks.clear()
+        reconcile()
+        assert looks == ["tracked", "sent True True", "started", "pruned"]
+    looks.clear()
     monkeypatch.setattr("flows.reconcile.end_orphans", lambda _: ["train until step 3"])
     reconcile()
-    assert looks.count("tracked") == 1 + is_whole  # MLflow's runs of what has died end at once
+    assert looks == ["tracked", "sent False True", "started"]  # MLflow's runs of what has died end at once
+
+
+def test_only_a_run_that_the_schedule_made_is_by_schedule() -> None:
+    run = FlowRun.model_validate({"flow_id": uuid4(), "auto_scheduled": True})
+    assert is_by_schedule(run)
+    assert not is_by_schedule(run.model_copy(update={"auto_scheduled": False}))
+    assert not is_by_schedule(None)
 
 
 def test_a_look_loads_nothing_that_trains_or_evaluates() -> None:
