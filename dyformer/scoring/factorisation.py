@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 RANK = 32
 SHORTEST = 1e-6
+SMALLEST = 1e-11
 TOLERANCE = 1e-6  # of eigenvalues; with NUM_VECTORS vectors a million edges take 60 % of the time of scipy's defaults
 NUM_VECTORS = 3 * RANK  # of the iteration, at once
 DENSE_NODES = 2 * RANK  # up to this size the exact decomposition of the dense matrix is as fast
@@ -24,7 +25,8 @@ class Factors:
 
     Singular values are divided evenly between both sides. The signs and the order of the columns mean nothing alone,
     but products and cosines of a left row and a right row do not depend on them. A row shorter than SHORTEST of the
-    longest one is 0: it holds rounding errors, of which cosines would be noise.
+    longest one is 0: it holds rounding errors, of which cosines would be noise. So is a number below SMALLEST of it:
+    the errors of an iteration differ from run to run, and trees would split the products of nodes that no path joins.
     """
 
     left_NK: NDArray[np.float32]
@@ -87,4 +89,5 @@ def factorise(matrix: sparse.csr_array) -> Factors:
 
 def _without_noise(factor_NK: NDArray[np.float64]) -> NDArray[np.float32]:
     length_N = np.linalg.norm(factor_NK, axis=1)
-    return np.where((length_N > SHORTEST * length_N.max())[:, None], factor_NK, 0).astype(np.float32)
+    is_sound_NK = (length_N > SHORTEST * length_N.max())[:, None] & (np.abs(factor_NK) > SMALLEST * length_N.max())
+    return np.where(is_sound_NK, factor_NK, 0).astype(np.float32)

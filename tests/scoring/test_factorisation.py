@@ -49,6 +49,17 @@ def test_equal_matrices_have_equal_factors():
     np.testing.assert_array_equal(one.right_NK, other.right_NK)
 
 
+@pytest.mark.parametrize("num_nodes", [50, 70, 300])
+def test_products_of_nodes_that_no_path_joins_are_zero_and_no_rounding_errors(num_nodes: int):
+    ends = np.random.default_rng(0).integers(num_nodes, size=(2, 6 * num_nodes))
+    source, target = ends[:, ends[0] % 3 == ends[1] % 3]  # three parts
+    weight = np.random.default_rng(1).random(len(source))
+    factors = factorise(sparse.csr_array((weight, (source, target)), shape=(num_nodes, num_nodes)))
+    product_NN = factors.left_NK @ factors.right_NK.T
+    part_N = np.arange(num_nodes) % 3
+    assert not product_NN[part_N[:, None] != part_N].any()
+
+
 @pytest.mark.parametrize("num_nodes", [50, 300])
 def test_rows_outside_the_factors_are_zero_and_no_rounding_errors(num_nodes: int):
     #  40 strong pairs; weaker ones are outside the 32 factors, and other nodes have no value at all
