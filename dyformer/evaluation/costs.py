@@ -21,6 +21,8 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("Boosted trees on pair features",),
     # several fits on all features
     (FORECASTER_WITHOUT,),
+    # a pass over all events, and fits on its features twice: of events, then of pairs
+    ("Event forecaster by pair",),
 )
 """Methods without vectors, the cheapest first; those with vectors, and unknown ones, cost more than all of these."""
 

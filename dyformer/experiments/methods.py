@@ -20,6 +20,7 @@ from dyformer.experiments.titles import UnknownMethod
 from dyformer.extras import is_installed, need
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.event_pairs import EventPairForecaster
 from dyformer.scoring.forecaster import Forecaster
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ METHODS: dict[str, Method] = {
     "EvolveGCN-O": _TRAINED["EvolveGCN-O"],
     "EvolveGCN-H": _TRAINED["EvolveGCN-H"],
     "Forecaster without vectors": Forecaster(),
+    "Event forecaster by pair": EventPairForecaster(),
     "DyFormer": Variation(),
     "DyFormer without pre-training": Variation(changes={"pretrain": None}),
     "DyFormer (as published)": Variation(base=PUBLISHED),
@@ -262,7 +264,9 @@ EVENT_METHODS: dict[str, Ranker] = {
 """Methods that rank a source's candidates as of every event."""
 
 
-BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, Variation | Forecaster))
+OURS = Variation | Forecaster | EventPairForecaster
+
+BASELINES = frozenset(title for title, method in METHODS.items() if not isinstance(method, OURS))
 """Titles, in a table of scores, of the methods that ours are compared with."""
 
 
@@ -278,6 +282,10 @@ TRAINED_BASELINES = frozenset(title for title in BASELINES if isinstance(METHODS
 """Titles of the baselines that train for minutes: they run only where they are named."""
 
 
+ON_REQUEST = TRAINED_BASELINES | {"Event forecaster by pair"}
+"""Titles of methods that a benchmark runs only where they are named, because they take long."""
+
+
 def method_of(row: str) -> Method | NodeScorer | None:
     """Return the method of a title; of a row such as "DyFormer, pre-training" of the study `cost`, that of DyFormer."""
     known = {**METHODS, **VARIATIONS, **NODE_METHODS}
@@ -285,8 +293,8 @@ def method_of(row: str) -> Method | NodeScorer | None:
 
 
 def default_methods(kinds: tuple[type, ...] = USUAL_KINDS) -> dict[str, Any]:
-    """Give the methods of a benchmark that names none: those of these interfaces, without TRAINED_BASELINES."""
-    known = {title: method for title, method in METHODS.items() if title not in TRAINED_BASELINES}
+    """Give the methods of a benchmark that names none: those of these interfaces, without ON_REQUEST."""
+    known = {title: method for title, method in METHODS.items() if title not in ON_REQUEST}
     known |= {**NODE_METHODS, **EVENT_METHODS}
     return {title: method for title, method in known.items() if isinstance(method, kinds)}
 

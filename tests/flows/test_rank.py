@@ -78,8 +78,11 @@ def test_nodes_too_many_for_all_pairs_have_partners_among_candidates(snapshots: 
     assert forecasts["rank"].max() == 2
 
 
-def test_a_forecaster_is_fitted_once_whatever_links_are_wanted_of_it(snapshots: str, monkeypatch: pytest.MonkeyPatch):
-    opened, contender = open_snapshots(snapshots), Contender(title="Forecaster without vectors")
+@pytest.mark.parametrize("title", ["Forecaster without vectors", "Event forecaster by pair"])
+def test_a_forecaster_is_fitted_once_whatever_links_are_wanted_of_it(
+    title: str, snapshots: str, monkeypatch: pytest.MonkeyPatch
+):
+    opened, contender = open_snapshots(snapshots), Contender(title=title)
     first = read_table(write_forecasts(snapshots, contender, seed=3), "forecasts")
     graph = opened.graph(opened.num_steps, interactions=True)
     past = prepare_graph(graph, until=opened.num_steps, config=Experiment().graph)

@@ -115,7 +115,10 @@ def test_rotated_vectors_are_given_and_the_models_own_are_scored(
     np.testing.assert_allclose(model.predict(None, pairs)["probability"], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["Given", "Forecaster without vectors", "Contact recency", "Boosted trees"])
+@pytest.mark.parametrize(
+    "name",
+    ["Given", "Forecaster without vectors", "Event forecaster by pair", "Contact recency", "Boosted trees"],
+)
 @pytest.mark.parametrize("directed", [True, False])
 def test_one_pair_has_one_number(name: str, directed: bool, tmp_path: Path) -> None:
     name = "Boosted trees on pair features" if name == "Boosted trees" else name

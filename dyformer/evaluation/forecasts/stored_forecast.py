@@ -21,6 +21,7 @@ from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, from_tables, interactions_of, to_tables
 from dyformer.scoring.decoder import LinkDecoder
+from dyformer.scoring.event_pairs import EventPairScore, FittedEventPairs, score_as_of
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
 from dyformer.scoring.heads import plain_values, with_arrays
 
@@ -30,24 +31,29 @@ HISTORY_TABLES = ("edges", "steps", "nodes", "interactions")
 
 def can_store(forecast: Forecast, method: Embedder | Scorer) -> bool:
     """Whether `forecast_record` can give the values of a fitted method."""
-    return isinstance(forecast.score, ForecasterScore) or type(method).__module__.startswith(BASELINES)
+    is_ours = isinstance(forecast.score, ForecasterScore | EventPairScore)
+    return is_ours or type(method).__module__.startswith(BASELINES)
 
 
 def forecast_record(forecast: Forecast, method: Embedder | Scorer, *, seed: int) -> dict[str, Any]:
     """Give what was fitted as plain values for JSON.
 
-    The heads of a forecaster are stored. A baseline is stored by its class and settings, because it is fitted again in
-    seconds where it is loaded. Raises ValueError for a user's own scorer, whose code is not part of the package.
+    The heads of a forecaster are stored; those of the event forecaster by pair read events, whose heads are stored,
+    too. A baseline is stored by its class and settings, because it is fitted again in seconds where it is loaded.
+    Raises ValueError for a user's own scorer, whose code is not part of the package.
     """
-    fitted, reads_vectors, kind = None, False, type(method)
+    fitted, event_pairs, reads_vectors, kind = None, None, False, type(method)
     if isinstance(forecast.score, ForecasterScore):
         fitted, reads_vectors = forecast.score.fitted.record(), forecast.score.forecaster.vectors_of is not None
+    if isinstance(forecast.score, EventPairScore):
+        event_pairs = forecast.score.fitted.record()
     if not can_store(forecast, method):
         raise ValueError(f"{kind.__module__}:{kind.__qualname__} cannot be stored: expected a forecaster or a baseline")
     return {
         "fitted": fitted,
+        "event_pairs": event_pairs,
         "reads_vectors": reads_vectors,
-        "baseline": None if fitted is not None else [kind.__module__, kind.__qualname__, vars(method)],
+        "baseline": None if fitted or event_pairs else [kind.__module__, kind.__qualname__, vars(method)],
         "seed": seed,
         "until": forecast.past.until,
         "directed": forecast.past.history.directed,
@@ -75,7 +81,9 @@ def forecast_of(
     candidates_of: CandidatesOf | None = None,
 ) -> Forecast:
     """Read the values of `forecast_record` for the graph that the method was fitted as of, and the same vectors."""
-    if record["fitted"] is None:
+    if record.get("event_pairs") is not None:
+        score = score_as_of(FittedEventPairs.from_record(record["event_pairs"]), past)
+    elif record["fitted"] is None:
         module, name, settings = record["baseline"]
         if not module.startswith(BASELINES):
             raise ValueError(f"the baseline {module}:{name} is not one of {BASELINES.rstrip('.')}")
