@@ -143,12 +143,13 @@ def query_resamples(
 
 
 def step_metrics(
-    scored: Sequence[ScoredQueries], graph: DynamicGraph, resamples: NodeResamples
+    scored: Sequence[ScoredQueries], graph: DynamicGraph, resamples: NodeResamples, ks: Sequence[int] = HITS
 ) -> dict[Run, dict[Cell, Measured]]:
     """Give the metrics of the methods that scored one step's queries, all with the same seed and queries.
 
-    Mean reciprocal ranks are given for every family and every slice, hits and NDCG@10 among the mixed candidates. AUC
-    and average precision compare the true pairs with the candidates of a family. Raises ValueError for other queries.
+    Mean reciprocal ranks are given for every family and every slice, hits at `ks` and NDCG@10 among the mixed
+    candidates. AUC and average precision compare the true pairs with the candidates of a family. Raises ValueError for
+    other queries.
     """
     queries = _same_queries(scored)
     found: dict[Run, dict[Cell, Measured]] = {(each.method, each.seed): {} for each in scored}
@@ -159,7 +160,7 @@ def step_metrics(
         cells = found[each.method, each.seed]
         for family in FAMILIES:
             cells.update(_family_metrics(each, family, slices, resamples))
-    _add_means(found, scored, slices, resamples)
+    _add_means(found, scored, slices, resamples, ks)
     return found
 
 
@@ -214,11 +215,11 @@ def _same_queries(scored: Sequence[ScoredQueries]) -> RankingQueries:
     return queries
 
 
-def _values(scored: ScoredQueries) -> dict[tuple[str, str], NDArray[np.float64]]:
+def _values(scored: ScoredQueries, ks: Sequence[int] = HITS) -> dict[tuple[str, str], NDArray[np.float64]]:
     """Give the values [Q] of metrics that are means over queries, by metric and family."""
     rank_Q = ranks_of(scored, MIXED)
     values = {("mrr", MIXED): reciprocal_rank(rank_Q), ("ndcg_at_10", MIXED): ndcg(rank_Q, 10)}
-    values |= {(f"hits_at_{k}", MIXED): hits(rank_Q, k) for k in HITS}
+    values |= {(f"hits_at_{k}", MIXED): hits(rank_Q, k) for k in ks}
     values |= {("mrr", family): reciprocal_rank(ranks_of(scored, family)) for family in FAMILIES}
     has_candidates_Q = np.isfinite(rank_Q)
     return {
@@ -232,10 +233,11 @@ def _add_means(
     scored: Sequence[ScoredQueries],
     slices: Mapping[str, NDArray[np.bool_]],
     resamples: NodeResamples,
+    ks: Sequence[int],
 ) -> None:
     queries = scored[0].queries
     weight_BQ = pair_weights(resamples, queries.source_Q, queries.target_Q)
-    values = [_values(each) for each in scored]
+    values = [_values(each, ks) for each in scored]
     for metric, family in values[0]:
         value_QM = np.column_stack([each[metric, family] for each in values])
         parts = slices if (metric, family) == ("mrr", MIXED) else [part for part in MAIN_SLICES if part in slices]

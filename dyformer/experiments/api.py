@@ -23,8 +23,8 @@ from dyformer.evaluation.forecasts.stored_forecast import (
     history_tables,
 )
 from dyformer.evaluation.labelled_steps import sampled_steps
-from dyformer.evaluation.protocols.paper import Trial, evaluate_method
-from dyformer.evaluation.scored_pairs import metrics_of
+from dyformer.evaluation.protocols import prequential, protocol_of
+from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen_units, evaluated
 from dyformer.experiments.arguments import (
     check_device,
     check_process,
@@ -37,7 +37,7 @@ from dyformer.experiments.arguments import (
 from dyformer.experiments.methods import BASELINES, METHODS, Method, Variation, capped, checked_method, default_methods
 from dyformer.experiments.saved_models import read_model, write_model
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.tables import score_table
+from dyformer.experiments.tables import column_table, score_table
 from dyformer.experiments.titles import full_title
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
@@ -48,7 +48,6 @@ from dyformer.logs.plan import Declared, ReadPlan
 from dyformer.logs.records import as_frame, frame_file
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import TimeUnit, Window
-from dyformer.sampling.pairs import evaluated_steps
 from dyformer.scoring.retrieval import MAX_NODES
 from dyformer.training.checkpoint import Progress
 
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also the names of the sides
+IN_MEMORY = ("paper", "prequential", "forecasts")  # protocols that read no more than the snapshots of a log
 NUM_NAMED = 5  # at most so many unknown ids are named in a message
 
 
@@ -188,6 +188,28 @@ class Graph:
                 f"{'nodes' if len(known) == len(self.nodes) else ENDS[side] + 's'} by step {self.num_steps}"
             )
         return np.array([numbers[text] for text in texts], dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphLog:
+    """A graph in memory, as protocols read a log."""
+
+    of: Graph
+    dataset: str = "log"
+
+    @property
+    def num_steps(self) -> int:
+        """Number of snapshots."""
+        return self.of.num_steps
+
+    @property
+    def directed(self) -> bool:
+        """Whether the order of source and target matters."""
+        return self.of.dynamic.directed
+
+    def graph(self, until: int, *, interactions: bool = False) -> DynamicGraph:
+        """Give the snapshots up to `until`; those in memory have their interactions."""
+        return prefix(self.of.dynamic, until)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -360,43 +382,66 @@ def evaluate(
     steps: Iterable[int] | int | None = None,
     seeds: Iterable[int] = (0,),
     settings: Mapping[str, Any] | None = None,
+    protocol: str = "paper",
+    ks: Iterable[int] | int | None = None,
 ) -> pl.DataFrame:
-    """Compare methods on the same pairs, as `dyformer benchmark` does: AUC in percent, the best macro first.
+    """Compare methods on the same pairs, as `dyformer benchmark` does, the best first.
 
-    Every method is fitted on the steps before a forecast one. Columns: method; micro (null for one step) and macro;
-    num_pairs; low and high, the 95 % interval of macro; difference, difference_low and difference_high, macro less that
-    of the best of the built-in baselines in the table, with its interval; the same on new pairs as new_...; num_seeds.
-    A method with vectors has two rows: the paper's decoder, and the forecaster that reads them.
+    Every method is fitted on the steps before a forecast one. A method with vectors has two rows: the paper's decoder,
+    and the forecaster that reads them; "forecasts" has the second alone.
+
+    The columns of the protocol "paper", AUC in percent: method; micro (null for one step) and macro; num_pairs; low and
+    high, the 95 % interval of macro; difference, difference_low and difference_high, macro less that of the best of the
+    built-in baselines in the table, with its interval; the same on new pairs as new_...; num_seeds.
+
+    Those of the others: method; num_seeds; for each column of the protocol's table its value, such as mrr and
+    precision_at_10, with the ends of its 95 % interval as mrr_low and mrr_high, and mrr_num, the pairs or queries.
+    mrr_difference is that to the best built-in baseline in the table.
 
     Args:
         graph: snapshots of a log.
         methods: titles of METHODS, objects with `fit` or `fit_pairs`, or a mapping from titles to such objects; by
             default those of a benchmark, which trains DyFormer for each step and takes minutes.
         steps: the steps to forecast; by default all from 3 on with enough links.
-        seeds: seeds of training and of the split of the pairs.
+        seeds: seeds of training and of the pairs that are drawn.
         settings: changes of DyFormer's settings.
+        protocol: "paper" (links against random pairs), "prequential" (ranks among hard candidates) or "forecasts" (each
+            node's most probable partners, against the links that came).
+        ks: numbers of places; for each one a column hits_at_k, the fraction of links among the first k. Of the
+            prequential protocol alone.
 
     Raises:
-        ValueError: an unknown setting or method, a step out of range, or no step with enough links.
+        ValueError: an unknown setting, method or protocol, a step out of range, or no step with enough links.
     """
     check_process()
     _check_graph(graph)
+    one_of("protocol", protocol, IN_MEMORY)
+    chosen = protocol_of(protocol) if ks is None else _with_hits(protocol, several("ks", ks, least=1))
     experiment = Experiment().changed(settings_of(settings))
-    chosen = {name: _with_settings(method, experiment) for name, method in _named(methods).items()}
-    forecast = evaluated_steps(graph.dynamic) if steps is None else several("steps", steps, least=0)
-    wrong = [step for step in forecast if not 2 <= step <= graph.num_steps]
-    if wrong or not forecast:
-        raise ValueError(
-            f"steps to forecast: {wrong or 'none with enough links'}; expected some of 2 to {graph.num_steps}"
-        )
-    scored = [
-        pairs
+    named = {name: _with_settings(method, experiment) for name, method in _named(methods).items()}
+    log: Any = GraphLog(of=graph)  # it has all that the protocols IN_MEMORY read
+    wanted = None if steps is None else ",".join(map(str, several("steps", steps, least=0)))
+    units = chosen_units(chosen, log, wanted)
+    jobs = [
+        Job(log=log, units=own, seed=seed, config=experiment.graph)
         for seed in several("seeds", seeds, least=0)
-        for trial in (Trial(graph=graph.dynamic, step=step, seed=seed, config=experiment.graph) for step in forecast)
-        for name, method in chosen.items()
-        for pairs in evaluate_method(name, method, trial)
+        for own in chosen.jobs(units)
     ]
-    return score_table(metrics_of(scored, "log", baselines=BASELINES), "log")
+    metrics = chosen.rows([_result(chosen, job, named) for job in jobs], log, BASELINES)["metrics"]
+    return score_table(metrics, log.dataset) if protocol == "paper" else column_table(chosen, metrics)
+
+
+def _with_hits(protocol: str, ks: Sequence[int]) -> Protocol:
+    if protocol != prequential.PROTOCOL.name:
+        raise ValueError(f'ks = {ks}: expected protocol="prequential", which alone ranks each link, found {protocol!r}')
+    return prequential.with_hits(ks)
+
+
+def _result(protocol: Protocol, job: Job, methods: Mapping[str, Method]) -> Result:
+    """Draw what all methods of a job get, and evaluate them."""
+    drawn = {} if protocol.draw is None else protocol.draw(job)
+    tables = evaluated(protocol, replace(job, drawn=drawn), methods)
+    return Result(job.units, job.seed, tables.__getitem__, {**tables, **drawn}.__getitem__)
 
 
 def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:

@@ -1,5 +1,6 @@
 """Metrics and the columns of a protocol -> the tables and sentences that are printed, with published values."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -115,6 +116,23 @@ def score_table(metrics: pl.DataFrame, dataset: str) -> pl.DataFrame:
     order: dict[str, Any] = {"by": ["macro", "method"], "descending": [True, False], "nulls_last": True}
     parts = (table.select(TABLE_SCHEMA.names()).cast(TABLE_SCHEMA), pl.DataFrame([*published.values()], TABLE_SCHEMA))
     return pl.concat([part.sort(**order) for part in parts])
+
+
+def column_table(protocol: Protocol, metrics: pl.DataFrame) -> pl.DataFrame:
+    """Give one row per method with the columns of a protocol's first table as numbers, the best of its main one first.
+
+    Columns: method; num_seeds; of each column the value, `_low` and `_high`, and of one that is no difference `_num`.
+    The titles are written as names: "precision@10" is precision_at_10.
+    """
+    table = protocol.tables[0]
+    frame = cells(table, metrics.filter(pl.col("method") != "-", slice=table.slice))
+    chosen = [pl.col("method", "num_seeds")]
+    for column in table.columns:
+        name = "_".join(re.findall("[a-z0-9]+", column.title.lower().replace("@", " at ")))
+        ends = ("", "_low", "_high", "_num") if column.value == "value" else ("", "_low", "_high")
+        chosen += [pl.col(column.title + end).alias(name + end) for end in ends]
+    ordered = frame.sort(table.main.title, "method", descending=[True, False], nulls_last=True)
+    return ordered.select(chosen)
 
 
 def significance_table(metrics: pl.DataFrame) -> pl.DataFrame:

@@ -16,9 +16,12 @@ from polars.testing import assert_frame_equal
 import dyformer
 from dyformer import Graph, Model
 from dyformer.embedder import Embed, LabelledStep, Score
+from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
+from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.logs.raw_file import ColumnNotFound, LogError, TooManyBadRows
 from dyformer.logs.synthetic import generated_log
+from dyformer.sampling.ranking_queries import FAMILIES, ranking_queries
 
 pytestmark = pytest.mark.usefixtures("few_trees", "short_generated_log")
 
@@ -195,7 +198,7 @@ def test_wrong_methods_settings_and_steps_are_refused(graph: Graph) -> None:
         dyformer.fit(graph, settings={"model.num_layer": 3})
     with pytest.raises(ValueError, match="expected at least 3"):
         dyformer.fit(graph, until=2)
-    with pytest.raises(ValueError, match="expected some of 2 to 12"):
+    with pytest.raises(ValueError, match="13 cannot be evaluated; steps 3 to 12 can"):
         dyformer.evaluate(graph, ["L3"], steps=[13])
     with pytest.raises(ValueError, match="title 'Constant'"):
         dyformer.evaluate(graph, [Constant(), Constant()], steps=[12])
@@ -301,3 +304,45 @@ def test_a_method_is_fitted_once_as_of_a_step(graph: Graph):
     vectors = model.vectors()["vector"].to_list()
     past = prepare_graph(graph.dynamic, until=newest, config=GraphConfig())
     np.testing.assert_allclose(vectors, Spectrum().fit(past, seed=0)(np.arange(len(vectors))))
+
+
+def test_other_protocols_give_the_numbers_of_their_printed_table(graph: Graph) -> None:
+    methods = ["L3", Constant(), Spectrum()]
+    ranked = dyformer.evaluate(graph, methods, steps=[11, 12], seeds=(0, 1), protocol="prequential", ks=(1, 3, 500))
+    assert set(ranked["method"]) == {"Forecaster with Spectrum", "L3", "Spectrum", "Constant"}
+    assert ranked["mrr"].is_sorted(descending=True)
+    assert ranked["num_seeds"].to_list() == [2] * 4
+    best = ranked.row(by_predicate=pl.col("method") == "L3", named=True)
+    assert best["mrr_low"] < best["mrr"] < best["mrr_high"]
+    assert 0 < best["hits_at_1"] < best["hits_at_3"] < best["hits_at_500"] == 1
+    assert best["hits_at_1"] < best["mrr"]
+    constant = ranked.row(by_predicate=pl.col("method") == "Constant", named=True)
+    assert (constant["hits_at_1"], constant["auc_random"]) == (0, 0.5)
+    published = dyformer.evaluate(graph, methods, steps=12, protocol="forecasts")
+    assert set(published["method"]) == {"L3", "Forecaster with Spectrum", "Constant"}
+    assert published["precision_at_10"].is_sorted(descending=True)
+    assert published["sum_of_probabilities_links"].is_between(0.1, 10).all()
+
+
+def test_hits_at_k_are_those_of_the_ranks(graph: Graph) -> None:
+    table = dyformer.evaluate(graph, "L3", steps=12, protocol="prequential", ks=(2, 7))
+    queries = ranking_queries(graph.dynamic, 12, seed=0)
+    trial = RankingTrial(graph=graph.dynamic, queries=queries, seed=0)
+    [scored] = evaluate_queries("L3", METHODS["L3"], trial)
+    is_candidate_QC = (queries.family_QC >= 0) & (queries.family_QC != FAMILIES.index("inductive"))
+    above_Q = ((scored.score_QC > scored.score_Q[:, None]) & is_candidate_QC).sum(axis=1)
+    tied_Q = ((scored.score_QC == scored.score_Q[:, None]) & is_candidate_QC).sum(axis=1)
+    rank_Q = 1 + above_Q + tied_Q / 2
+    for k in (2, 7):
+        assert table[f"hits_at_{k}"].item() == pytest.approx(np.mean(rank_Q <= k))
+
+
+def test_protocols_that_need_more_than_snapshots_are_refused(graph: Graph) -> None:
+    with pytest.raises(ValueError, match="expected one of paper, prequential, forecasts"):
+        dyformer.evaluate(graph, "L3", steps=12, protocol="tgb")
+    with pytest.raises(ValueError, match='expected protocol="prequential"'):
+        dyformer.evaluate(graph, "L3", steps=12, ks=5)
+    with pytest.raises(ValueError, match="ks = 0: expected an integer from 1"):
+        dyformer.evaluate(graph, "L3", steps=12, protocol="prequential", ks=0)
+    with pytest.raises(ValueError, match="steps 4 to 12 can"):
+        dyformer.evaluate(graph, "L3", steps=3, protocol="forecasts")

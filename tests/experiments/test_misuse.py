@@ -141,7 +141,7 @@ EVALUATE: dict[str, tuple[dict[str, Any], str]] = {
     "steps text": ({"steps": "3"}, "steps = '3': expected an integer"),
     "steps none left": ({"steps": []}, "expected one integer at least"),
     "steps floats": ({"steps": [3.5]}, "steps = 3.5: expected an integer"),
-    "steps late": ({"steps": 99}, "expected some of 2 to"),
+    "steps late": ({"steps": 99}, "99 cannot be evaluated; steps 3 to"),
     "seeds text": ({"seeds": "0"}, "seeds = '0': expected an integer"),
     "seeds none": ({"seeds": []}, "expected one integer at least"),
     "seeds None": ({"seeds": None}, "seeds = None"),

@@ -4,6 +4,8 @@ At step t a method has the snapshots up to t, and forecasts t + 1; then t + 1 be
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -36,6 +38,7 @@ from dyformer.evaluation.scored_queries import (
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, prefix
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables, queries_to_tables, ranking_queries
+from dyformer.scoring.ranking_metrics import HITS
 from dyformer.scoring.retrieval import Retrieved
 
 QUERY_TABLES = ("queries", "links")
@@ -88,7 +91,7 @@ def _evaluate(title: str, method: Embedder | Scorer, posed: Posed) -> Tables:
     }
 
 
-def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Tables:
+def _rows(results: Sequence[Result], log: Log, baselines: Collection[str], ks: Sequence[int] = HITS) -> Tables:
     """Give the metrics of all queries and of the best partners, and those of the log."""
     by_job: dict[tuple[int, int], list[Result]] = {}
     for result in results:
@@ -104,7 +107,7 @@ def _rows(results: Sequence[Result], log: Log, baselines: Collection[str]) -> Ta
         # One step is in memory at a time, because its scores are many.
         scored = [each for result in own for each in from_table(result.table("rankings"), queries[step, seed])]
         graph = log.graph(step, interactions=True)
-        measured = step_metrics(scored, prefix(graph, step - 1), resamples[seed])
+        measured = step_metrics(scored, prefix(graph, step - 1), resamples[seed], ks)
         best = partner_metrics(pl.concat(result.table("partners") for result in own), graph, resamples[seed])
         steps.setdefault(step, {}).update(merged(measured, best))
         retrieved[step] = retrieved_links(own[0].table("retrieved"), graph, seed=seed)
@@ -197,3 +200,10 @@ PROTOCOL = Protocol(
     | (~IS_USUAL & IS_KNOWN & (pl.col("metric") == "auc")),
     plots=("families",),
 )
+
+
+def with_hits(ks: Sequence[int]) -> Protocol:
+    """Give the protocol with a column for each k: the fraction of links among the first k of their candidates."""
+    (table,) = PROTOCOL.tables
+    columns = [Column(title=f"hits@{k}", metric=f"hits_at_{k}", family=MIXED) for k in dict.fromkeys(ks)]
+    return replace(PROTOCOL, rows=partial(_rows, ks=ks), tables=(replace(table, columns=(*table.columns, *columns)),))
