@@ -39,6 +39,7 @@ from dyformer.experiments.saved_models import read_model, write_model
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import column_table, score_table
 from dyformer.experiments.titles import full_title
+from dyformer.graphs.horizon import next_window
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, build_snapshots, prefix, summary
 from dyformer.logs.compression import local_file
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 ENDS = ("source", "target")  # ends of a pair; in a log with two id spaces also the names of the sides
 IN_MEMORY = ("paper", "prequential", "forecasts")  # protocols that read no more than the snapshots of a log
+VALIDITY = ("valid_from", "valid_to")  # of a forecast
 NUM_NAMED = 5  # at most so many unknown ids are named in a message
 
 
@@ -65,6 +67,7 @@ class Model:
 
     graph: "Graph"  # the graph as of the step on which the model was fitted
     forecast: Forecast
+    method: str  # its title
     vector_ND: NDArray[np.floating] | None = None  # None for a method that scores pairs without vectors
     record: Mapping[str, Any] | None = None  # fitted values as JSON; None for a user's own scorer
 
@@ -113,12 +116,13 @@ class Model:
         )
 
     def top(self, k: int = 10, ids: Iterable[Any] | None = None, *, links: Links = "all") -> pl.DataFrame:
-        """Rank each node's best partners: id, rank (from 1), partner, and the columns of FORECAST_COLUMNS.
+        """Rank each node's best partners: id, rank (from 1), partner, FORECAST_COLUMNS, method, valid_from, valid_to.
 
         `probability` is that of a link in the next step, and `score` orders pairs of equal probability. `evidence` is
         "none", "one", "few" (2 to 4) or "many" past partners of the node. `reasons` are the inputs that raise the score
-        of a pair most, in words (docs/forecasts.md). On a log with two id spaces, a partner is of the other side, and a
-        column `side` is added.
+        of a pair most, in words (docs/forecasts.md). `method` made the forecast, which holds from `valid_from` until
+        `valid_to`: the end is null where windows have equal counts of rows, and both are where the log has integer
+        steps. On a log with two id spaces, a partner is of the other side, and a column `side` is added.
 
         Args:
             k: partners of each node at most.
@@ -143,8 +147,10 @@ class Model:
             best["rank"],
             *(best[name] for name in FORECAST_COLUMNS),
             partner=self.graph.nodes["id"].gather(best["partner"]),
+            method=pl.lit(self.method),
+            **self.graph.next_window(),
         )
-        order = [*self.graph.nodes.columns, "rank", "partner", *FORECAST_COLUMNS]
+        order = [*self.graph.nodes.columns, "rank", "partner", *FORECAST_COLUMNS, "method", *VALIDITY]
         return _without_one_side(named.select(order))
 
 
@@ -155,6 +161,7 @@ class Graph:
     dynamic: DynamicGraph
     nodes: pl.DataFrame  # side, id; row n is node n of `dynamic`
     time_unit: TimeUnit
+    window: Window  # by which the log was divided
 
     def __repr__(self) -> str:
         return f"Graph of {self.num_steps} steps and {len(self.nodes):,} nodes"
@@ -174,6 +181,15 @@ class Graph:
         check_process()
         dynamic = prefix(self.dynamic, whole("step", step, least=1))
         return replace(self, dynamic=dynamic, nodes=self.nodes.head(len(dynamic.node_N)))
+
+    def next_window(self) -> dict[str, pl.Expr]:
+        """Give the times from and until which a forecast of the next step holds, by the names of VALIDITY."""
+        snapshots, times = self.dynamic.snapshots, (None, None)
+        if self.time_unit != "step":
+            first, end = snapshots[0].start_time, snapshots[-1].end_time
+            times = next_window(first, end, self.window, self.time_unit)
+        type_of_times = pl.Datetime("us", "UTC")
+        return {name: pl.lit(time, pl.Int64).cast(type_of_times) for name, time in zip(VALIDITY, times, strict=True)}
 
     def numbers_of(self, ids: pl.Series, *, side: int) -> NDArray[np.int64]:
         """Give the node numbers of ids, which may be integers or texts. Raises ValueError that names unknown ids."""
@@ -243,7 +259,7 @@ class Log:
             columns |= {f"{end}_side": pl.repeat(side, len(joined), dtype=pl.Int8, eager=True)} if target_side else {}
         parsed = window if isinstance(window, Window) else Window.parse(str(window))
         dynamic = build_snapshots(pl.DataFrame(columns), parsed, self.plan.time_unit)
-        return Graph(dynamic=dynamic, nodes=nodes[dynamic.node_N], time_unit=self.plan.time_unit)
+        return Graph(dynamic=dynamic, nodes=nodes[dynamic.node_N], time_unit=self.plan.time_unit, window=parsed)
 
 
 def read_log(  # noqa: PLR0913 - the declarations that a log may need
@@ -365,8 +381,9 @@ def fit(
     forecast = fit_forecast(title, chosen, past, seed=seed)
     record = None
     if can_store(forecast, named):
-        record = forecast_record(forecast, named, seed=seed) | {"time_unit": graph.time_unit}
-    return Model(graph=known, vector_ND=vector_ND, forecast=forecast, record=record)
+        about = {"method": title, "time_unit": graph.time_unit, "window": str(graph.window)}
+        record = forecast_record(forecast, named, seed=seed) | about
+    return Model(graph=known, vector_ND=vector_ND, forecast=forecast, method=title, record=record)
 
 
 def load(folder: str | Path) -> Model:
@@ -524,8 +541,10 @@ def _model_of(
 ) -> Model:
     """Give the model of its stored values."""
     history = history_from(tables, directed=record["directed"])
-    graph = Graph(dynamic=history, nodes=tables["ids"], time_unit=record["time_unit"])
-    return Model(graph=graph, forecast=forecast_from(record, history, vector_ND), vector_ND=vector_ND, record=record)
+    window = Window.parse(record["window"])
+    graph = Graph(dynamic=history, nodes=tables["ids"], time_unit=record["time_unit"], window=window)
+    forecast = forecast_from(record, history, vector_ND)
+    return Model(graph=graph, forecast=forecast, method=record["method"], vector_ND=vector_ND, record=record)
 
 
 def _type_of_times(unit: TimeUnit) -> pl.DataType:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-FORMAT = 1
+FORMAT = 2
 RECORD, VECTORS = "model.json", "vectors.safetensors"
 
 

@@ -4,6 +4,7 @@ import gzip
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from polars.testing import assert_frame_equal
 import dyformer
 from dyformer import Graph, Model
 from dyformer.embedder import Embed, LabelledStep, Score
+from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
@@ -77,7 +79,7 @@ def test_ten_lines_give_vectors_scores_and_top_links_by_the_users_ids(graph: Gra
     assert len(vectors) == 293
     assert vectors["vector"][0].len() == 16
     top = model.top(3, ids=["u0007", "u0002"])
-    assert top.columns == ["id", "rank", "partner", "probability", "score", "linked_before", "evidence", "reasons"]
+    assert top.columns == ["id", "rank", "partner", *FORECAST_COLUMNS, "method", "valid_from", "valid_to"]
     assert set(top["id"]) == {"u0007", "u0002"}
     again = model.scores(top.select(source="id", target="partner"))
     np.testing.assert_allclose(again["probability"], top["probability"], rtol=1e-12)
@@ -346,3 +348,18 @@ def test_protocols_that_need_more_than_snapshots_are_refused(graph: Graph) -> No
         dyformer.evaluate(graph, "L3", steps=12, protocol="prequential", ks=0)
     with pytest.raises(ValueError, match="steps 4 to 12 can"):
         dyformer.evaluate(graph, "L3", steps=3, protocol="forecasts")
+
+
+def test_top_links_say_whose_they_are_and_for_which_dates_they_hold(frame: pl.DataFrame, model: Model) -> None:
+    top = model.top(2)
+    assert top["method"].unique().to_list() == ["Spectrum"]
+    start, end = top["valid_from"].unique().item(), top["valid_to"].unique().item()
+    assert start == model.graph.summary()["end"][-1]
+    assert end - start == timedelta(days=7)
+    counts = dyformer.read_log(frame).snapshots("8 equal")
+    by_counts = dyformer.fit(counts, "L3").top(1)
+    assert by_counts["valid_from"].null_count() == 0
+    assert by_counts["valid_to"].null_count() == len(by_counts)
+    steps = frame.with_columns(time=pl.int_range(pl.len()))
+    by_steps = dyformer.fit(dyformer.read_log(steps, time_unit="step").snapshots("800"), "L3").top(1)
+    assert by_steps.select(pl.col("valid_from", "valid_to").null_count()).row(0) == (len(by_steps), len(by_steps))
