@@ -76,8 +76,18 @@ def first_half(positive_P: NDArray[np.bool_]) -> NDArray[np.bool_]:
     Methods fit on this half of the forecast step's labelled pairs and choose a setting on the other one: in the paper's
     protocol the halves are `train` and `validation` of LinkSplit.
     """
-    rank_P = np.where(positive_P, np.cumsum(positive_P), np.cumsum(~positive_P))
-    return rank_P <= np.where(positive_P, positive_P.sum() // 2, (~positive_P).sum() // 2)
+    return _rank_in_kind(positive_P) <= np.where(positive_P, positive_P.sum() // 2, (~positive_P).sum() // 2)
+
+
+def first_of_each_kind(examples: LinkExamples, num: int) -> LinkExamples:
+    """Give the first `num` positive and the first `num` negative pairs at most, in their order."""
+    first_P = _rank_in_kind(examples.positive_P) <= num
+    return LinkExamples(**{name: value_P[first_P] for name, value_P in vars(examples).items()})
+
+
+def _rank_in_kind(positive_P: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Number the positive pairs, and the negative ones, from 1."""
+    return np.where(positive_P, np.cumsum(positive_P), np.cumsum(~positive_P))
 
 
 def pair_keys(num_nodes: int, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.int64]:

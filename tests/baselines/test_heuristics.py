@@ -4,8 +4,10 @@ from typing import get_args
 import networkx as nx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from toy_graphs import random_graph, toy_graph
 
+from dyformer.baselines import heuristics
 from dyformer.baselines.heuristics import (
     EdgeBank,
     Memory,
@@ -17,6 +19,7 @@ from dyformer.baselines.heuristics import (
 from dyformer.embedder import Scorer
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.scoring.pair_features import PairFeatures, PathScores, path_scores
 
 # 0-1 in steps 1, 2 and 3; 1-2 in step 1; 2-3 in step 3
 HISTORY = toy_graph([(0, 1), (1, 2), (3, 4)], [(0, 1)], [(0, 1), (2, 3)])
@@ -99,3 +102,24 @@ def test_relabelling_nodes_relabels_the_scores_and_nothing_else():
         expected = scores(method, history, source_P, target_P)
         found = scores(method, renamed, name_N[source_P], name_N[target_P])
         np.testing.assert_allclose(found, expected, err_msg=repr(method))
+
+
+def test_five_baselines_compute_the_paths_of_a_list_of_pairs_once(monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+
+    def counted(features: PairFeatures, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> PathScores:
+        calls.append(len(source_P))
+        return path_scores(features, source_P, target_P)
+
+    monkeypatch.setattr(heuristics, "path_scores", counted)
+    graph = prepare_graph(HISTORY, until=HISTORY.num_steps, config=GraphConfig())
+    methods = [kind(kind=path) for kind in (NeighbourPaths, RecentPaths) for path in get_args(PathKind)]
+    lists = [(np.array([1, 0]), np.array([3, 3])), (np.array([2, 1]), np.array([4, 3]))]
+    first, second = ([method.fit_pairs(graph, [])(*pairs) for pairs in lists] for method in methods[:2])
+    assert len(calls) == 2
+    first[0][:] = -1  # the caller's own array
+    assert all((method.fit_pairs(graph, [])(*pairs) >= 0).all() for method in methods for pairs in lists)
+    assert len(calls) == 2
+    assert methods[0].fit_pairs(graph, [])(np.array([1, 2]), np.array([3, 4])).tolist() == [1, 1]
+    assert len(calls) == 3
+    assert second[0].tolist() != second[1].tolist()

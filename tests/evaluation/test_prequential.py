@@ -226,6 +226,19 @@ def test_training_pairs_are_drawn_with_other_seeds_than_those_of_evaluations():
     assert negatives[0] != {pair for pair in drawn if pair[1] >= 0}
 
 
+def test_a_step_with_many_links_has_a_sample_of_them_as_labelled_ones(monkeypatch: pytest.MonkeyPatch):
+    every = ranking_examples(GRAPH, 5, seed=0)
+    monkeypatch.setattr(module, "TRAINING_QUERIES", 4)
+    some = ranking_examples(GRAPH, 5, seed=0)
+    positive, all_positive = (
+        set(zip(own.source_P[own.positive_P].tolist(), own.target_P[own.positive_P].tolist(), strict=True))
+        for own in (some, every)
+    )
+    assert len(positive) == 4
+    assert positive < all_positive
+    assert set(some.source_P.tolist()) == {source for source, _ in positive}
+
+
 def test_training_pairs_include_uniform_ones():
     side_N = (np.arange(len(GRAPH.node_N)) % 2).astype(np.int8)
     examples = ranking_examples(replace(GRAPH, side_N=side_N), 5, seed=0)

@@ -10,6 +10,7 @@ from toy_graphs import random_graph, toy_graph, with_snapshots
 from dyformer.baselines.classifiers import BoostedTrees
 from dyformer.embedder import Embed, LabelledStep, Score, Scorer
 from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, model_steps, rotated
+from dyformer.evaluation.protocols import paper
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
 from dyformer.evaluation.scored_pairs import ScoredPairs, log_metrics, metrics_of
 from dyformer.experiments.methods import METHODS
@@ -179,6 +180,20 @@ def test_rotated_vectors_have_the_axes_of_the_older_ones():
 
 def test_models_are_trained_until_a_step_and_until_the_one_before_it():
     assert [model_steps(until) for until in (2, 3, 9)] == [[2], [2, 3], [8, 9]]
+
+
+def test_an_older_step_with_many_links_has_some_of_each_kind(monkeypatch: pytest.MonkeyPatch):
+    graph = random_graph(np.random.default_rng(0), num_nodes=40, num_steps=8, num_edges=60)
+    every = Trial(graph=graph, step=8, seed=3).labelled
+    monkeypatch.setattr(paper, "OLDER_LINKS", 3)
+    some = Trial(graph=graph, step=8, seed=3).labelled
+    assert len(some[0].examples.positive_P) == len(every[0].examples.positive_P) > 6
+    for own, whole in zip(some[1:], every[1:], strict=True):
+        assert (own.examples.positive_P.sum(), (~own.examples.positive_P).sum()) == (3, 3)
+        for is_positive in (True, False):
+            of_kind_P = whole.examples.positive_P == is_positive
+            expected = whole.examples.source_P[of_kind_P][:3]
+            np.testing.assert_array_equal(own.examples.source_P[own.examples.positive_P == is_positive], expected)
 
 
 def test_older_steps_are_labelled_by_their_own_pairs_and_weigh_less():

@@ -26,7 +26,7 @@ from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, log_metric
 from dyformer.evaluation.significance import wilcoxon_tests
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph
-from dyformer.sampling.pairs import LinkSplit, evaluated_steps, joined, paper_examples
+from dyformer.sampling.pairs import LinkSplit, evaluated_steps, first_of_each_kind, joined, paper_examples
 from dyformer.scoring.decoder import fit_decoder, hadamard, score
 from dyformer.scoring.forecaster import Forecaster
 
@@ -70,6 +70,9 @@ PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
 }
 """AUC in percent: micro, macro, and both over new edges only (paper, tables of section 5.2), per dataset and method."""
 
+OLDER_LINKS = (
+    5_000  # of an older labelled step: no published log has more but yelp, and the fits stay some seconds long
+)
 SIGNIFICANT = 0.05
 IS_ABOVE = pl.col("num_above") > pl.col("num_below")
 TESTS_TITLE = f"Signed-rank tests over steps and seeds, p < {SIGNIFICANT} after Holm's correction:"
@@ -101,8 +104,9 @@ class Trial:
     def labelled(self) -> tuple[LabelledStep, ...]:
         """The labelled pairs that every method may be fitted on, the forecast step's first.
 
-        Of the forecast step the 40 % in `split.train` and `split.validation`, with weight 1; of up to four older
-        steps all pairs, with weights 0.5, 0.25, and so on. An older step without enough pairs is left out.
+        Of the forecast step the 40 % in `split.train` and `split.validation`, with weight 1; of up to four older steps
+        the pairs, OLDER_LINKS positive and as many negative ones at most, with weights 0.5, 0.25, and so on. An older
+        step without enough pairs is left out.
         """
         history = self.past.history
         older = [step for step in evaluated_steps(history, first_step=2) if step >= self.step - NUM_OLDER_STEPS]
@@ -111,7 +115,9 @@ class Trial:
             *(
                 LabelledStep(
                     before=prepare_graph(history, until=step - 1, config=self.config),
-                    examples=joined(*vars(paper_examples(history, step, seed=self.seed)).values()),
+                    examples=first_of_each_kind(
+                        joined(*vars(paper_examples(history, step, seed=self.seed)).values()), OLDER_LINKS
+                    ),
                     weight=OLDER_STEP_WEIGHT ** (self.step - step),
                 )
                 for step in reversed(older)
