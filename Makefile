@@ -1,6 +1,6 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
-# make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, 27 minutes on two cores
+# make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, the longest with 50 tries on a real service: more than an hour on two cores
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
 # make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
 # make test-mutants  change one operator or constant of a module, 200 times: do its tests notice; an hour on one core
@@ -53,7 +53,7 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The longest first, because two of them run at a time.
-FAULTS := kills s3 errors experiments damaged_runs damage s3_damage resume moved_stores forgeries machines changing_files concurrency
+FAULTS := killed_workers kills s3 errors mixed_machines experiments damaged_runs damage s3_damage resume moved_stores forgeries machines changing_files concurrency
 .PHONY: $(FAULTS:%=test-%) test-readers
 
 test-faults: install

@@ -11,7 +11,7 @@ import typer
 
 from flows.console import counts_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
-from flows.environment import server_in_use
+from flows.environment import ServerUnreachable, server_in_use
 from flows.options import on_command_line
 from flows.service import TAG
 from flows.temporary_server import guard_temporary_server
@@ -89,8 +89,25 @@ def announced() -> Iterator[None]:
     guard_temporary_server()
     from prefect import tags
 
-    with tags(TAG):
+    with tags(TAG), _lost_server_named():
         yield
+
+
+@contextmanager
+def _lost_server_named() -> Iterator[None]:
+    """Name the error of a server that ended during the run, or that `dyformer up` has started again with other logins.
+
+    Prefect's client repeats its calls for minutes before.
+    """
+    from httpx import HTTPStatusError, TransportError
+
+    try:
+        yield
+    except (HTTPStatusError, TransportError) as error:
+        raise ServerUnreachable(
+            f"the Prefect server was lost during the run ({str(error).partition(chr(10))[0]}): it ended,"
+            " or was started again with another login; run the same command again, which repeats no finished step"
+        ) from error
 
 
 def retrained(

@@ -5,7 +5,6 @@ a numbered request on, a proxy in front of a local S3 server fails for one reque
 of `storage.objects` are smaller here.
 """
 
-import argparse
 import random
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from contents import contents
 from flaky_store import KINDS, Fault
 from prepared import Prepared, prepared
 from remote_store import remote_store
-from sweep import error_line, swept
+from sweep import error_line, options_of, swept
 
 from flows.ending import exit_code
 from storage import objects
@@ -130,11 +129,7 @@ def _wrong_end(fault: Fault, code: int, output: str) -> list[str]:
 
 def main(num_tries: int, stages: dict[str, Callable[[], object]]) -> None:
     """Run the sweep from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tries", type=int, default=num_tries)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="number of the one trial to repeat")
-    options = parser.parse_args()
+    options = options_of(__doc__, num_tries)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         repeat = f"python {__file__} --tries {options.tries} --seed {options.seed} --only {{number}}"

@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from prepared import Prepared, prepared
+from prepared import prepared
 
-Draw = Callable[[Prepared, int, int], Iterable[Any]]
-Failures = Callable[[Prepared, Any], list[str]]
+Draw = Callable[[Any, int, int], Iterable[Any]]
+Failures = Callable[[Any, Any], list[str]]
 
 
-def swept(made: Prepared, draw: Draw, failures: Failures, options: argparse.Namespace, repeat: str, title: str) -> int:
+def swept(made: Any, draw: Draw, failures: Failures, options: argparse.Namespace, repeat: str, title: str) -> int:
     """Do the trials and print the outcome; `repeat` repeats the trial `{number}`. Returns how many did not hold."""
     started, num_tried, num_held = time.monotonic(), 0, 0
     with suppress(KeyboardInterrupt):  # the rest is left out, and the line below says how many were tried
@@ -47,6 +47,15 @@ def error_line(code: int, output: str) -> tuple[str | None, list[str]]:
     return line, [f"an error without a name: {line}"] if "unexpected error" in line else []
 
 
+def options_of(about: str | None, num_tries: int) -> argparse.Namespace:
+    """Parse the options of a sweep: `tries`, `seed`, `only`."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--tries", type=int, default=num_tries)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="number of the one trial to repeat")
+    return parser.parse_args()
+
+
 def main(  # noqa: PLR0913, because each sweep is made of these parts
     file: str,
     about: str | None,
@@ -58,11 +67,7 @@ def main(  # noqa: PLR0913, because each sweep is made of these parts
     stages: Mapping[str, Callable[[], object]] | None = None,
 ) -> None:
     """Run a sweep from the command line, by default over all commands; `mount` may put a disk where the store is."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--tries", type=int, default=num_tries)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="number of the one trial to repeat")
-    options = parser.parse_args()
+    options = options_of(about, num_tries)
     if stages is None:
         from pipeline import STAGES as stages  # noqa: N811, late, because it imports all that a training needs
 

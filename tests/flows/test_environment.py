@@ -4,6 +4,13 @@ import os
 import subprocess
 import sys
 
+import httpx
+import pytest
+from prefect.exceptions import PrefectHTTPStatusError
+
+from flows.ending import FAILED, exit_code
+from flows.runs import announced
+
 
 def test_importing_a_flow_sets_variables_that_the_user_has_not_set() -> None:
     unset = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "DO_NOT_TRACK")}
@@ -12,3 +19,26 @@ def test_importing_a_flow_sets_variables_that_the_user_has_not_set() -> None:
         [sys.executable, "-c", code], env={**unset, "DO_NOT_TRACK": "0"}, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["PASSIVE", "0"]
+
+
+REFUSED = httpx.Response(401, request=httpx.Request("POST", "http://127.0.0.1:4200/api/flow_runs/1/set_state"), json={})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PrefectHTTPStatusError("Client error '401 Unauthorized'", request=REFUSED.request, response=REFUSED),
+        httpx.ConnectError("All connection attempts failed"),
+    ],
+)
+def test_a_server_that_is_lost_during_a_run_is_named_with_a_remedy(
+    server: str, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> None:
+        with announced():
+            raise error
+
+    assert exit_code(run) == FAILED
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dyformer: the Prefect server was lost during the run ({error})")
+    assert "run the same command again" in line

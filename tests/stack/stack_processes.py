@@ -97,11 +97,11 @@ def command(store: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @contextmanager
-def running(store: Path) -> Iterator[Up]:
+def running(store: Path, ports: tuple[int, int] | None = None) -> Iterator[Up]:
     """Start a stack, wait until it is ready, and end all of it at the end."""
-    ports = ["--prefect-port", str(free_port()), "--mlflow-port", str(free_port())]
+    prefect, mlflow = ports or (free_port(), free_port())
     process = subprocess.Popen(
-        [*COMMAND, "up", *ports],
+        [*COMMAND, "up", "--prefect-port", str(prefect), "--mlflow-port", str(mlflow)],
         env=environment(store),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
