@@ -29,6 +29,7 @@ KINDS = {
     "distances": (GRAPHS, STEP),
     "event_state": (GRAPHS, ("version", "settings")),  # what is known after the newest event
     "event_model": (CHECKPOINTS, ("version", "settings", "seed")),  # the forecaster that reads the event state
+    "horizon_model": (CHECKPOINTS, ("version", "settings", "seed")),  # that of pairs, for a length of time
     "pretrain": (CHECKPOINTS, RUN),  # the newest state of a stage that runs
     "finetune": (CHECKPOINTS, RUN),
     "model": (CHECKPOINTS, RUN),  # the weights of a finished training

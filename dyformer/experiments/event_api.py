@@ -1,5 +1,6 @@
 """A checked log -> a model of its events, which every later event changes as soon as it is observed."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,9 @@ import polars as pl
 from dyformer.experiments.api import Log, read_log
 from dyformer.experiments.arguments import check_process, whole
 from dyformer.logs.plan import ReadPlan
+from dyformer.logs.time_windows import horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster
+from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.scoring.past_fit import fit_on_past
 from dyformer.streams.event_log import EventLog
@@ -24,9 +27,11 @@ MICROSECOND = timedelta(microseconds=1)
 class EventModel:
     """A forecaster of each source's next target, and the state of all events so far."""
 
-    def __init__(self, ranking: LiveRanking, plan: ReadPlan, ids: pl.DataType) -> None:
-        """Take a ranking, how its log was read, and the type of its ids; `fit_events` makes one."""
-        self._ranking, self._plan, self._ids = ranking, plan, ids
+    def __init__(
+        self, ranking: LiveRanking, plan: ReadPlan, ids: pl.DataType, horizons: Mapping[str, FittedHorizon]
+    ) -> None:
+        """Take a ranking, how its log was read, the type of its ids and horizons by name; `fit_events` makes one."""
+        self._ranking, self._plan, self._ids, self._horizons = ranking, plan, ids, dict(horizons)
 
     def __repr__(self) -> str:
         return f"EventModel of {self._ranking.num_events:,} events"
@@ -45,8 +50,12 @@ class EventModel:
         log = read_log(events, **columns, time_unit=self._plan.time_unit, bipartite=self._plan.bipartite, max_bad=0.0)
         self._ranking.observe(_named(log.events))
 
-    def rank(self, source: Any, *, at: "datetime | str | int | None" = None, k: int = 10) -> pl.DataFrame:
+    def rank(
+        self, source: Any, *, at: "datetime | str | int | None" = None, k: int = 10, horizon: str | None = None
+    ) -> pl.DataFrame:
         """Rank a source's next targets: rank (from 1), target, probability, linked_before, reasons.
+
+        The probability is that the target is the source's next one, or with a horizon that the pair occurs within it.
 
         A source without an event is ranked by what new sources choose.
 
@@ -55,13 +64,19 @@ class EventModel:
             at: the time, after the newest event: a date (in UTC if it has no zone), or a step of a log with integer
                 steps. By default the earliest time at which all events so far count.
             k: number of targets at most.
+            horizon: one of those that were fitted.
 
         Raises:
-            ValueError: a time that is not after the newest event or does not fit the log, or k below 1.
+            ValueError: a time that is not after the newest event or does not fit the log, k below 1, or a horizon that
+                was not fitted.
         """
         check_process()
         moment = None if at is None else _moment(at, has_steps=self._plan.time_unit == "step")
-        ranking = self._ranking.rank(str(source), at=moment, k=whole("k", k, least=1))
+        if horizon is not None and horizon not in self._horizons:
+            fitted = ", ".join(map(repr, self._horizons)) or "none"
+            raise ValueError(f"horizon = {horizon!r}: expected one that was fitted ({fitted}); give `horizons` to fit")
+        chosen = None if horizon is None else self._horizons[horizon]
+        ranking = self._ranking.rank(str(source), at=moment, k=whole("k", k, least=1), horizon=chosen)
         columns = {
             "rank": list(range(1, len(ranking.targets) + 1)),
             "target": pl.Series(ranking.targets, dtype=pl.String).cast(self._ids),
@@ -75,18 +90,22 @@ class EventModel:
 COLUMNS = ("source", "target", "time")
 
 
-def fit_events(log: Log, *, seed: int = 0) -> EventModel:
+def fit_events(log: Log, *, horizons: Sequence[str] = (), seed: int = 0) -> EventModel:
     """Fit the event forecaster on the earlier part of a log, choose on the later one, and let all its events count.
 
     Args:
         log: a log that `read_log` gives.
+        horizons: lengths of time such as "1d" (a number of steps on a log with integer steps), for which `rank` gives
+            the probability of each pair.
         seed: seed of training and of negative sampling.
 
     Raises:
-        ValueError: too few events or times.
+        ValueError: too few events or times, or a horizon that does not fit the log.
     """
     check_process()
+    seed = whole("seed", seed, least=0)
     events, plan = _named(log.events), log.plan
+    lengths = {horizon: horizon_length(horizon, plan.time_unit) for horizon in horizons}
     sources: list[str] = []
     ids = NodeIds(sources=sources, targets=[] if plan.bipartite else sources)
     source_E, target_E = ids.numbered(events)
@@ -102,10 +121,13 @@ def fit_events(log: Log, *, seed: int = 0) -> EventModel:
         seconds=1.0 if plan.time_unit == "step" else 1e-6,
     )
     method = EventForecaster(directed=plan.bipartite or plan.directed)
-    fitted = fit_on_past(method, numbered, seed=whole("seed", seed, least=0))
+    fitted = fit_on_past(method, numbered, seed=seed)
+    of_pairs = {
+        name: fit_horizon(numbered, fitted.settings, length=length, seed=seed) for name, length in lengths.items()
+    }
     state = EventState(numbered.num_sources, numbered.num_targets, fitted.settings)
     state.observe(numbered)
-    return EventModel(LiveRanking(fitted, state, ids), plan, log.events.schema["source"])
+    return EventModel(LiveRanking(fitted, state, ids), plan, log.events.schema["source"], of_pairs)
 
 
 def _named(events: pl.DataFrame) -> NamedEvents:

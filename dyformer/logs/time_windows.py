@@ -78,6 +78,14 @@ def fixed_duration(text: str, time_unit: TimeUnit) -> int:
     return amount * FIXED_UNITS.get(unit, 1)
 
 
+def horizon_length(text: str, time_unit: TimeUnit) -> int:
+    """Read the length of a horizon in the unit of the events' time. Raises WindowError unless it is above 0."""
+    length = fixed_duration(text, time_unit)
+    if length <= 0:
+        raise WindowError(f"the horizon {text!r}: expected a length of time above 0")
+    return length
+
+
 @dataclass(frozen=True, kw_only=True)
 class Window:
     """How a log is split into snapshots.

@@ -153,6 +153,22 @@ class PairInputs:
         return score_P, 1.0 + len(probability_R) - np.searchsorted(probability_R, score_P, side="right")
 
 
+def fitted_events(
+    method: EventForecaster, log: EventLog, settings: StateSettings, seed: int
+) -> FittedEventForecaster | None:
+    """Fit the event forecaster on a log, or return what was fitted on an equal one; None on too short a log."""
+    left_out = max(method.left_out, 1 - NUM_EVENTS / max(len(log), 1))
+    method = replace(method, directed=settings.directed, half_lives=settings.half_lives, left_out=left_out)
+    key = _digest_of(log), method, seed
+    if key in _EVENTS:
+        return _EVENTS[key]
+    try:
+        fitted = fit_on_past(method, log, seed=seed)
+    except TooFewPastEvents:
+        fitted = None
+    return _remembered(_EVENTS, key, fitted)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EventPairForecaster:
     """Score pairs by the event forecaster and the event state as of the start of the window, by heads on past windows.
@@ -171,14 +187,15 @@ class EventPairForecaster:
         """
         log, settings = _event_log(graph.history), self._settings(graph.history)
         ascending = sorted(labelled, key=lambda step: step.before.until)
-        events = self._fitted_events(log.head(_num_events(ascending[0].before.history)), settings)
+        earlier = log.head(_num_events(ascending[0].before.history))
+        events = fitted_events(self.events, earlier, settings, self.seed)
         both_orders = not labelled[0].directed and not settings.two_sides
         state, tables = EventState(log.num_sources, log.num_targets, settings), []
         for step in ascending:
             inputs = _inputs_after(state, events, log, step.before)
             ends = _oriented(graph.history, step.examples.source_P, step.examples.target_P)
             tables.append(labelled_table(step, inputs(*ends, both_orders=both_orders)))
-        heads, scales = _fitted_heads(stacked(*reversed(tables)), self.seed, ranked=labelled[0].ranked)
+        heads, scales = fitted_heads(stacked(*reversed(tables)), self.seed, ranked=labelled[0].ranked)
         fitted = FittedEventPairs(
             settings=settings, horizon=1.0, events=events, heads=heads, scales=scales, both_orders=both_orders
         )
@@ -192,19 +209,6 @@ class EventPairForecaster:
             directed=history.directed or two_sides,
             half_lives=self.events.half_lives,
         )
-
-    def _fitted_events(self, log: EventLog, settings: StateSettings) -> FittedEventForecaster | None:
-        """Fit the event forecaster on a log, or return what was fitted on an equal one; None on too short a log."""
-        left_out = max(self.events.left_out, 1 - NUM_EVENTS / max(len(log), 1))
-        method = replace(self.events, directed=settings.directed, left_out=left_out)
-        key = _digest_of(log), method, self.seed
-        if key in _EVENTS:
-            return _EVENTS[key]
-        try:
-            fitted = fit_on_past(method, log, seed=self.seed)
-        except TooFewPastEvents:
-            fitted = None
-        return _remembered(_EVENTS, key, fitted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +280,7 @@ def _oriented(history: DynamicGraph, source_P: NDArray[np.int64], target_P: NDAr
     return np.where(is_turned_P, target_P, source_P), np.where(is_turned_P, source_P, target_P)
 
 
-def _fitted_heads(table: LabelledTable, seed: int, *, ranked: bool) -> tuple[tuple[Head, ...], tuple[float, ...]]:
+def fitted_heads(table: LabelledTable, seed: int, *, ranked: bool) -> tuple[tuple[Head, ...], tuple[float, ...]]:
     """Fit the heads, or return those that were fitted on an equal table."""
     key = digest_of(table), seed, ranked
     if key in _HEADS:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyformer.scoring.event_forecaster import FittedEventForecaster
+from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.event_reasons import reasons
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import INDEX, EventState
@@ -155,19 +156,30 @@ class LiveRanking:
             )
             self._make_room()
 
-    def rank(self, source: str, *, at: int | None = None, k: int = 10, with_reasons: bool = True) -> Ranking:
+    def rank(
+        self,
+        source: str,
+        *,
+        at: int | None = None,
+        k: int = 10,
+        with_reasons: bool = True,
+        horizon: FittedHorizon | None = None,
+    ) -> Ranking:
         """Rank the source's next targets as of a time, by default as of now: at most k, none without a probability.
 
         The probabilities are those of the batch evaluation for the same events, source and time. A source without an
-        event before is ranked by what new sources choose. Raises ValueError for a time at or before an older event.
+        event before is ranked by what new sources choose. With a horizon, the probabilities are those that each target
+        occurs within it, and the reasons are still those of the next event. Raises ValueError for a time at or before
+        an older event.
         """
         with self._lock:
             at = self.now if at is None else at
             number = self._number(source)
             rows = self._state.candidates(number, at=at)
             num_events = self._state.num_events_of(number, at=at)
-        probability_R = self.fitted.probabilities(rows)
-        best_K = np.argsort(-probability_R, kind="stable")[:k]
+            of_pairs = None if horizon is None else horizon.probability(self._state, number, rows.target_R, at=at)
+        probability_R, score_R = of_pairs or (self.fitted.probabilities(rows),) * 2
+        best_K = np.argsort(-score_R, kind="stable")[:k]
         is_new_K = best_K >= rows.num_past_Q[0]
         found: list[list[str]] = []
         if with_reasons:

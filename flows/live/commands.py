@@ -35,17 +35,27 @@ def rank(
         ),
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="number of targets", min=1)] = 10,
+    horizon: Annotated[
+        str | None,
+        typer.Option(
+            help="give the probability that each pair occurs within this time, as 1d or 6h (or a number of steps), not"
+            " that it is the source's next",
+            show_default=False,
+        ),
+    ] = None,
     refit: Refit = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank the next partners of a source as of now, or as of a time: every event before it counts.
 
     The forecaster is fitted on the events so far, once; `--refit` fits it again. As of an earlier time, one is taken
-    that has read no event at that time or later.
+    that has read no event at that time or later. With `--horizon`, a forecaster by pair is fitted on past times of this
+    length and calibrated on the newest one, once for each version of the log.
     """
     import polars as pl
 
-    from flows.tasks.live import open_ranking, ranking_record
+    from dyformer.logs.time_windows import horizon_length
+    from flows.tasks.live import open_horizon, open_ranking, ranking_record
     from flows.tasks.moments import read_moment
     from storage.events.declarations import declaration
     from storage.events.table import newest_version
@@ -55,14 +65,18 @@ def rank(
     newest_version(layout, dataset)  # an unknown dataset is named before its time is read
     unit = (declaration(layout, dataset, needed=("time_unit",)) or {})["time_unit"]
     time = None if at is None else read_moment(at, unit)
+    length = None if horizon is None else horizon_length(horizon, unit)
     opened = open_ranking(dataset, at=time, refit=refit, show=_show)
-    record = ranking_record(opened, opened.ranking.rank(source, at=time, k=k))
+    of_pairs = None if length is None else open_horizon(opened, length, at=time, show=_show, layout=layout)
+    ranking = opened.ranking.rank(source, at=time, k=k, horizon=of_pairs)
+    record = {**ranking_record(opened, ranking), "horizon": horizon}
     if as_json:
         print_json(record)
         return
     columns = ("rank", "target", "probability", "linked before", "reasons")
     rows = [tuple(map(str, _cells(row))) for row in record["ranking"]]
-    print_frame(pl.DataFrame(rows, schema=columns, orient="row"), f"next partners of {source} as of {record['at']}")
+    within = "next partners" if horizon is None else f"partners within {horizon}"
+    print_frame(pl.DataFrame(rows, schema=columns, orient="row"), f"{within} of {source} as of {record['at']}")
     print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
 
 

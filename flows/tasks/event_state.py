@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
+from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.past_fit import fit_on_past
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import EventState, StateSettings
@@ -30,6 +31,7 @@ from storage.events.table import history, newest_version, node_dictionary, read_
 from storage.layout import EVENT_MODEL, STATE, Layout
 
 STATE_CODE = ("dyformer.streams.event_state", "dyformer.streams.log_rows")
+HORIZON_CODE = ("dyformer.scoring.event_horizon", "dyformer.streams.log_rows")
 MODEL_CODE = ("dyformer.scoring.past_fit", "dyformer.streams.log_rows")
 
 Show = Callable[[str], None]
@@ -202,6 +204,39 @@ def make_model(
 def read_model(address: str) -> FittedEventForecaster:
     """Read a stored forecaster, after a check of its checksum."""
     return FittedEventForecaster.from_record(json.loads(read_bytes(address, EVENT_MODEL)))
+
+
+def make_horizon(
+    dataset: str, length: int, *, before: int | None = None, seed: int = 0, layout: Layout | None = None
+) -> str:
+    """Store the event forecaster by pair of the newest version for a length of time; return its address.
+
+    With `before`, only the events that are older than this time are read. Raises TooFewPastEvents.
+    """
+    layout = layout or Layout.from_environment()
+    version, newest = newest_version(layout, dataset), newest_time(layout, dataset, newest_version(layout, dataset))
+    settings = settings_of(layout, dataset, version)
+    lineage = Lineage(
+        kind="horizon_model",
+        dataset=dataset,
+        table_version=version,
+        settings={"state": asdict(settings), "length": length, "before": before, "seed": seed},
+        code_version=code_digest(*HORIZON_CODE),
+        max_event_time=newest if before is None else min(newest, before - 1),
+        inputs=_commit_input(layout, dataset, version),
+    )
+
+    def make() -> dict[str, bytes]:
+        log = events_before(layout, dataset, version, before).log
+        fitted = fit_horizon(log, settings, length=length, seed=seed)
+        return {EVENT_MODEL: json.dumps(fitted.record()).encode()}
+
+    return planned(layout, lineage).made(make)
+
+
+def read_horizon(address: str) -> FittedHorizon:
+    """Read a stored event forecaster by pair, after a check of its checksum."""
+    return FittedHorizon.from_record(json.loads(read_bytes(address, EVENT_MODEL)))
 
 
 def newest_model(layout: Layout, dataset: str, *, before: int | None = None) -> str | None:

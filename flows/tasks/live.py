@@ -8,17 +8,20 @@ import polars as pl
 
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.event_forecaster import FittedEventForecaster
+from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NodeIds, Ranking
 from dyformer.streams.event_state import EventState
 from dyformer.streams.log_rows import NumberedEvents
 from flows.tasks.event_state import (
     Show,
     events_before,
+    make_horizon,
     make_model,
     make_state,
     newest_model,
     newest_time,
     node_numbers,
+    read_horizon,
     read_model,
     read_state,
     settings_of,
@@ -112,6 +115,20 @@ def _ids(nodes: pl.DataFrame, sources: np.ndarray, targets: np.ndarray) -> NodeI
     names = nodes["id"]  # row n is node n
     source_ids = names.gather(sources).to_list()
     return NodeIds(sources=source_ids, targets=source_ids if targets is sources else names.gather(targets).to_list())
+
+
+def open_horizon(
+    opened: OpenedRanking, length: int, *, at: int | None = None, show: Show = quiet, layout: Layout | None = None
+) -> FittedHorizon:
+    """Open the forecaster by pair for a length of time, fitted on events before `at`, and make it if it is not stored.
+
+    Raises TooFewPastEvents for a log that is too short for the horizon.
+    """
+    layout = layout or Layout.from_environment()
+    newest = newest_time(layout, opened.dataset, opened.version)
+    before = at if at is not None and at <= newest else None
+    show(f"fitting the forecaster by pair of {opened.dataset} on past horizons, unless it is stored")
+    return read_horizon(make_horizon(opened.dataset, length, before=before, layout=layout))
 
 
 def ranking_record(opened: OpenedRanking, ranking: Ranking) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ranked_logs import growing_log
 import dyformer.evaluation.forecasts.forecast as module
 from dyformer.embedder import Embed, LabelledStep, NoVectors, Score
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, Links, fit_calibration, fit_forecast
+from dyformer.evaluation.forecasts.forecast import FORECAST_SCHEMA, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import forecast_from, forecast_record
 from dyformer.evaluation.labelled_steps import sampled_steps
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
@@ -21,6 +21,7 @@ from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import TooFewLinks
 from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 from dyformer.scoring import heads
+from dyformer.scoring.calibration import fit_calibration
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
 from dyformer.scoring.link_features import names
 from dyformer.scoring.reasons import reason

@@ -45,6 +45,19 @@ def test_observed_events_count_as_if_the_log_had_them():
         grown.observe([("u3", "p1", ROWS[0][2])])
 
 
+def test_a_horizon_has_the_probability_of_each_pair_within_it():
+    log = dyformer.read_log(frame(ROWS), time_unit="s", bipartite=True)
+    fitted = dyformer.fit_events(log, horizons=["30m", "1h"])
+    short, long = (fitted.rank("u3", horizon=horizon, k=100) for horizon in ("30m", "1h"))
+    assert short.columns == fitted.rank("u3").columns
+    assert set(short["target"]) == set(long["target"])
+    assert 0 < short["probability"].sum() < long["probability"].sum()
+    with pytest.raises(ValueError, match=r"expected one that was fitted \('30m', '1h'\)"):
+        fitted.rank("u3", horizon="1d")
+    with pytest.raises(ValueError, match="expected a length of time above 0"):
+        dyformer.fit_events(log, horizons=["0h"])
+
+
 def test_times_are_dates_and_ids_keep_their_type():
     numbers = model([(int(user[1:]), int(page[1:]), time) for user, page, time in ROWS])
     at = datetime.fromtimestamp(NEXT + 1_000, UTC)

@@ -12,11 +12,19 @@ from dyformer.scoring.event_forecaster import EventForecaster
 from dyformer.streams.event_log import EventQueries
 from flows.cli import app
 from flows.tasks import event_state
-from flows.tasks.event_state import events_before, make_model, make_state, newest_model, read_model, read_state
-from flows.tasks.live import open_ranking
+from flows.tasks.event_state import (
+    events_before,
+    make_horizon,
+    make_model,
+    make_state,
+    newest_model,
+    read_model,
+    read_state,
+)
+from flows.tasks.live import open_horizon, open_ranking
 from storage.artifacts.artifact import ArtifactDamaged, lineage_of, read_bytes
 from storage.events.commits import take_back
-from storage.layout import STATE, Layout
+from storage.layout import EVENT_MODEL, STATE, Layout
 
 ROWS = rows_of()
 
@@ -224,9 +232,40 @@ def test_the_command_ranks_as_of_a_time_and_sources_without_a_past():
 
 
 @pytest.mark.usefixtures("ingested")
+def test_the_command_gives_the_probability_of_each_pair_within_a_horizon():
+    first, second = (printed("rank", NAME, "u3", "--horizon", "1h") for _ in range(2))
+    assert "partners within 1h of u3" in first.stdout
+    assert first.stdout == second.stdout
+    records = [
+        json.loads(printed("rank", NAME, "u3", "--horizon", horizon, "--json").stdout) for horizon in ("1h", "2h")
+    ]
+    next_one = json.loads(printed("rank", NAME, "u3", "--json").stdout)
+    assert [record["horizon"] for record in (*records, next_one)] == ["1h", "2h", None]
+    sums = [sum(row["probability"] for row in record["ranking"]) for record in records]
+    assert 0 < sums[0] < sums[1]
+    opened = open_ranking(NAME)
+    of_pairs = open_horizon(opened, 3_600_000_000)
+    ranking = opened.ranking.rank("u3", horizon=of_pairs)
+    assert [row["probability"] for row in records[0]["ranking"]] == ranking.probability_K.tolist()
+
+
+def test_a_garbage_future_leaves_the_horizon_the_same_bytes(tmp_path):
+    border, garbage = ROWS[900][2], [("nobody", f"p{number % 7}", time) for number, (*_, time) in enumerate(ROWS)]
+    found = []
+    for name, rows in (("one", ROWS), ("other", [*[row for row in ROWS if row[2] < border], *garbage[900:]])):
+        layout = Layout(str(tmp_path / name))
+        ingest(layout, tmp_path, rows, 0)
+        before = int(border) * 1_000_000
+        found.append(read_bytes(make_horizon(NAME, 3_600_000_000, before=before, layout=layout), EVENT_MODEL))
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("ingested")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ((NAME, "u3", "--horizon", "1000d"), "choose a shorter horizon"),
+        ((NAME, "u3", "--horizon", "3"), "does not fit a log with clock times"),
         (("nothing", "u3"), "run `dyformer ingest nothing` first"),
         ((NAME, "u3", "--at", "yesterday"), "expected a date such as"),
         ((NAME, "u3", "--at", str(ROWS[3][2])), "at least 20"),

@@ -3,7 +3,7 @@
 Stage 1 retrieves some hundreds of partners of each node by a linear score of pair features. Stage 2 ranks them by the
 method, exactly as the prequential protocol evaluates it: fitted on the labelled pairs of the newest steps.
 
-P pairs    R retrieved pairs    A query nodes    B levels of a calibration
+P pairs    R retrieved pairs    A query nodes
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from dyformer.evaluation.fitting import NUM_OLDER_STEPS
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import TooFewLinks
+from dyformer.scoring.calibration import Calibration, fit_calibration
 from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.forecaster import ForecasterScore
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
@@ -42,18 +43,6 @@ FORECAST_SCHEMA = pl.Schema(
 )
 FORECAST_COLUMNS = ("probability", "score", "linked_before", "evidence", "reasons")
 """What is forecast of a pair; the other columns say which pair it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Probabilities by score: a rising step function, linear between its levels; constant beyond the outer ones."""
-
-    score_B: NDArray[np.float64]
-    probability_B: NDArray[np.float64]
-
-    def probability(self, score_P: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Give the probabilities [P] of scores."""
-        return np.interp(score_P, self.score_B, self.probability_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,28 +142,6 @@ def fit_forecast(
         calibration_step=calibration_step,
         candidates_of=candidates_of,
     )
-
-
-def fit_calibration(score_P: NDArray[np.float64], positive_P: NDArray[np.bool_]) -> Calibration:
-    """Fit probabilities that rise with the score: isotonic regression (Zadrozny and Elkan, 2002).
-
-    Each level is the fraction of positives among its pairs and one more pair of the mean probability, so that few
-    pairs never give 0 or 1.
-    """
-    from sklearn.isotonic import isotonic_regression  # late, because scikit-learn takes a second to import
-
-    order_P = np.lexsort((positive_P, score_P))
-    score_P, label_P = score_P[order_P], positive_P[order_P].astype(np.float64)
-    first_L = np.flatnonzero(np.diff(score_P, prepend=-np.inf) > 0)  # equal scores have one level
-    num_L = np.diff(np.append(first_L, len(score_P)))
-    sum_L = np.add.reduceat(label_P, first_L)
-    level_L = isotonic_regression(sum_L / num_L, sample_weight=num_L.astype(np.float64))
-    first_B = np.flatnonzero(np.diff(level_L, prepend=-np.inf) > 0)
-    num_B, sum_B = np.add.reduceat(num_L, first_B), np.add.reduceat(sum_L, first_B)
-    level_B = np.maximum.accumulate((sum_B + label_P.mean()) / (num_B + 1))
-    last_B = np.append(first_B[1:], len(first_L)) - 1
-    ends_B2 = np.stack([score_P[first_L[first_B]], score_P[first_L[last_B]]], axis=1)
-    return Calibration(score_B=ends_B2.ravel(), probability_B=np.repeat(level_B, 2))
 
 
 def _calibration(

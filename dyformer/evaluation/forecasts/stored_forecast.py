@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf
-from dyformer.evaluation.forecasts.forecast import Calibration, Forecast
+from dyformer.evaluation.forecasts.forecast import Forecast
 from dyformer.evaluation.labelled_steps import labelled_steps
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, from_tables, interactions_of, to_tables
+from dyformer.scoring.calibration import Calibration
 from dyformer.scoring.decoder import LinkDecoder
 from dyformer.scoring.event_pairs import EventPairScore, FittedEventPairs, score_as_of
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
