@@ -53,7 +53,10 @@ def jobs(graph: PreparedGraph) -> Jobs:
     )
     model = started_model(graph, model_config, None, seed=0).train()
     optimizer = Optimizer(model, config)
-    return {"make": make, "step": lambda: optimizer.step(pretraining_loss(model, batch, config)["loss"])}
+    return {
+        "make": make,
+        "step": lambda: optimizer.step(optimizer.gradients(pretraining_loss(model, batch, config)["loss"])),
+    }
 
 
 def table(cases: dict[str, PreparedGraph]) -> measure.Seconds:

@@ -108,7 +108,7 @@ def check(ours: DyFormer, plain: DyFormer, batch: PairBatch) -> None:
 def step(model: DyFormer, batch: PairBatch) -> Callable[[], None]:
     """Give the step on one batch as a job: loss, gradients and update."""
     optimizer = Optimizer(model, CONFIG)
-    return lambda: optimizer.step(pretraining_loss(model, batch, CONFIG)["loss"])
+    return lambda: optimizer.step(optimizer.gradients(pretraining_loss(model, batch, CONFIG)["loss"]))
 
 
 def step_ratios(graph: PreparedGraph) -> list[float]:

@@ -30,6 +30,7 @@ from flows.options import (
     LinksName,
     Name,
     On,
+    Ranks,
     Seed,
     WholeTables,
     check_alone,
@@ -177,7 +178,7 @@ def prepare(
 
 
 @app.command()
-def predict(
+def predict(  # noqa: PLR0913, because each option is an argument
     dataset: Name,
     top: Annotated[int, typer.Option(help="links to forecast for each node", min=1)] = 10,
     links: Annotated[LinksName, typer.Option(help="which pairs: all, only new ones, or only past ones")] = "all",
@@ -185,6 +186,7 @@ def predict(
     seed: Seed = 0,
     as_of: AsOf = None,
     on: On = None,
+    ranks: Ranks = None,
 ) -> None:
     """Write the champion's vectors and link forecasts as of the newest complete step.
 
@@ -287,6 +289,7 @@ def run(  # noqa: PLR0913, because each option is an argument
     seed: Seed = 0,
     as_of: AsOf = None,
     on: On = None,
+    ranks: Ranks = None,
     table: WholeTables = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -311,6 +314,7 @@ def retrain(  # noqa: PLR0913, because each option is an argument
     seed: Seed = 0,
     as_of: AsOf = None,
     on: On = None,
+    ranks: Ranks = None,
     table: WholeTables = False,
     json_file: JsonFile = None,
 ) -> None:

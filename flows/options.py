@@ -66,6 +66,27 @@ On = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _use_ranks(context: typer.Context, num: int | None) -> int | None:
+    """Have the trainings of this process shared by so many."""
+    if num is not None and not context.resilient_parsing:  # a shell completes the line
+        os.environ["DYFORMER_RANKS"] = str(num)
+    return num
+
+
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks",
+        envvar="DYFORMER_RANKS",
+        help="processes that share a training, on this machine; needs pretrain.batches_per_step and"
+        " finetune.batches_per_step of at least as many",
+        min=1,
+        callback=_use_ranks,
+        show_default=False,
+    ),
+]
 LinksName = Literal["all", "new", "repeat"]
 WholeTables = Annotated[bool, typer.Option("--table", help="print all rows of the tables instead of the first five")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]

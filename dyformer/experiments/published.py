@@ -14,6 +14,7 @@ _TRAINING: Mapping[str, Any] = {
     "id_learning_rate": 1e-3,
     "weight_decay": 5e-4,
     "clip_norm": 1.0,
+    "batches_per_step": 1,
     "step_half_life": None,
     "num_negatives": 10,
     "negative_weight": 1.0,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from dyformer.model.config import STRICT
@@ -12,8 +12,14 @@ Epochs = Annotated[
     int,
     Field(ge=1, description="epochs of `batches_per_epoch` batches each; the weights of the best epoch are taken"),
 ]
-BatchesPerEpoch = Annotated[
-    int, Field(ge=1, description="batches (= optimizer steps) of an epoch, which is not a pass over the history")
+BatchesPerEpoch = Annotated[int, Field(ge=1, description="batches of an epoch, which is not a pass over the history")]
+BatchesPerStep = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="batches of an optimizer step, whose gradients are averaged, and the most processes that train "
+        "together; with more than one batch a process computes with one thread",
+    ),
 ]
 ValidationBatches = Annotated[int, Field(ge=1, description="batches of held-out links that choose the best epoch")]
 LearningRate = Annotated[float, Field(ge=0, le=1, description="learning rate of Adam")]
@@ -54,6 +60,14 @@ HardNegatives = Annotated[
 ValidationFraction = Annotated[float, Field(ge=0, le=0.9, description="fraction of the links that is held out")]
 
 
+def check_whole_steps(batches_per_epoch: int, batches_per_step: int) -> None:
+    """Raise ValueError where the batches of an epoch do not make whole optimizer steps."""
+    if batches_per_epoch % batches_per_step:
+        raise ValueError(
+            f"batches_per_epoch must be a multiple of batches_per_step; got {batches_per_epoch} and {batches_per_step}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PretrainConfig:
     """Reconstruction of hidden steps and agreement of two views (paper, section 4.1)."""
@@ -61,6 +75,7 @@ class PretrainConfig:
     epochs: Epochs = 20
     patience: Patience = PATIENCE
     batches_per_epoch: BatchesPerEpoch = 10
+    batches_per_step: BatchesPerStep = 1
     validation_batches: ValidationBatches = 16
     optimizer: OptimizerKind = "by-kind"
     learning_rate: LearningRate = 1e-3
@@ -92,6 +107,12 @@ class PretrainConfig:
         default=2048, ge=1, description="history links of a batch that are reconstructed from id embeddings alone"
     )
 
+    @model_validator(mode="after")
+    def check_steps(self) -> "PretrainConfig":
+        """Raise ValueError for an epoch that ends within an optimizer step."""
+        check_whole_steps(self.batches_per_epoch, self.batches_per_step)
+        return self
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class FinetuneConfig:
@@ -100,6 +121,7 @@ class FinetuneConfig:
     epochs: Epochs = 12
     patience: Patience = PATIENCE
     batches_per_epoch: BatchesPerEpoch = 10
+    batches_per_step: BatchesPerStep = 1
     validation_batches: ValidationBatches = 16
     optimizer: OptimizerKind = "by-kind"
     learning_rate: LearningRate = 1e-3
@@ -120,6 +142,12 @@ class FinetuneConfig:
         description="weight of a softmax loss that ranks both ends of a link among the targets of the batch; the link "
         "loss has the rest",
     )
+
+    @model_validator(mode="after")
+    def check_steps(self) -> "FinetuneConfig":
+        """Raise ValueError for an epoch that ends within an optimizer step."""
+        check_whole_steps(self.batches_per_epoch, self.batches_per_step)
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

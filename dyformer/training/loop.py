@@ -6,8 +6,8 @@ K tasks
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -23,6 +23,7 @@ from dyformer.sampling.seeded import seeded
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit, named
 from dyformer.training.config import StageConfig
 from dyformer.training.optimizer import Optimizer
+from dyformer.training.ranks import Gradients, Rank, mean_gradients, one_thread
 
 VALIDATION_EPOCH = 0  # epochs of training count from 1
 TASKS, DROPOUT, FIRST_BATCH = range(3)  # streams of random numbers of an epoch; every batch has its own stream
@@ -43,12 +44,29 @@ class Stage:
     loss: Callable[[DyFormer, PairBatch], dict[str, Tensor]]  # "loss" is minimised, "link" chooses the best epoch
     config: StageConfig
     seed: int
-    device: torch.device
+    rank: Rank = field(default_factory=Rank)
     num_threads: int = NUM_THREADS  # threads that make batches; the result does not depend on their number
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+        return torch.device(self.rank.device)
 
     def generator(self, epoch: int, stream: int) -> np.random.Generator:
         """Give one stream of random numbers of an epoch; no stream depends on another."""
         return np.random.default_rng([self.seed, self.number, epoch, stream])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """The batches that choose the best epoch."""
+
+    num: int  # of all processes
+    own: list[PairBatch]
+
+
+class TooManyRanks(ValueError):
+    """More processes than batches of an optimizer step, so that some would have nothing to do."""
 
 
 class NothingToLearn(ValueError):
@@ -119,29 +137,44 @@ def copied(weights: Weights) -> Weights:
 
 def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:
     """Train until `epochs` epochs are done or the patience is, and yield the report of each."""
+    check_ranks(stage)
     state = TrainingState(model.to(stage.device), Optimizer(model, stage.config))
     if resume is not None:
         state.restore(resume, stage)
+    stage.rank.check_equal([*model.state_dict().values(), torch.tensor(state.epoch, device=stage.device)])
     if state.is_over(stage.config):
         return
     epochs = range(state.epoch + 1, stage.config.epochs + 1)
     held_out = held_out_jobs(stage)
-    jobs = chain(held_out, *(epoch_jobs(stage, epoch) for epoch in epochs))
+    own = [job for index, job in enumerate(held_out) if stage.rank.has(index)]
+    jobs = chain(own, *(epoch_jobs(stage, epoch) for epoch in epochs))
     with closing(loaded(jobs, num_threads=stage.num_threads, num_ahead=NUM_AHEAD)) as batches:
-        validation = [next(batches).to(stage.device) for _ in held_out]
+        validation = Validation(num=len(held_out), own=[next(batches).to(stage.device) for _ in own])
         while not state.is_over(stage.config):
-            yield one_epoch(stage, state, batches, validation)
+            # A process with other threads than the next one would add other sums.
+            with nullcontext() if stage.config.batches_per_step == 1 else one_thread():
+                progress = one_epoch(stage, state, batches, validation)
+            yield progress
 
 
-def one_epoch(
-    stage: Stage, state: TrainingState, batches: Iterator[PairBatch], validation: Sequence[PairBatch]
-) -> Progress:
+def check_ranks(stage: Stage) -> None:
+    """Raise TooManyRanks where some processes would never have a batch."""
+    most, setting = stage.config.batches_per_step, f"{stage.name}.batches_per_step"
+    if stage.rank.num_ranks > most:
+        raise TooManyRanks(
+            f"{stage.rank.num_ranks} processes cannot share a training of {most} "
+            f"{'batch' if most == 1 else 'batches'} a step: set {setting} to {stage.rank.num_ranks} or more (fewer and "
+            f"larger steps: other weights), or train with fewer"
+        )
+
+
+def one_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch], validation: Validation) -> Progress:
     """Train, validate and report."""
     started = time.perf_counter()
     losses, seconds_waiting = train_epoch(stage, state, batches)
-    if validation:
+    if validation.num:
         losses["validation"] = held_out_loss(stage, state.model, validation)
-    state.end_epoch(losses["validation"] if validation else losses["link"])
+    state.end_epoch(losses["validation"] if validation.num else losses["link"])
     return Progress(
         stage=stage.name,
         epoch=state.epoch,
@@ -175,14 +208,18 @@ def held_out_jobs(stage: Stage) -> list[Job]:
 
 
 def epoch_jobs(stage: Stage, epoch: int) -> Iterator[Job]:
-    """Make the batches of an epoch, independent of every other epoch. Raises NothingToLearn without any link."""
+    """Make this process's batches of an epoch, independent of every other epoch.
+
+    Raises NothingToLearn without any link.
+    """
     tasks = draw_tasks(stage, epoch, stage.config.batches_per_epoch, held_out=False)
     if not tasks:
         raise NothingToLearn(
             f"{stage.name}: steps 1 to {stage.source.graph.until} hold no link between nodes of other steps; "
             f"train until a later step, or choose longer windows"
         )
-    yield from jobs(stage, tasks, epoch, held_out=False, two_views=stage.two_views)
+    whole = jobs(stage, tasks, epoch, held_out=False, two_views=stage.two_views)
+    yield from (job for index, job in enumerate(whole) if stage.rank.has(index))
 
 
 def jobs(stage: Stage, tasks: Sequence[LinkTask], epoch: int, *, held_out: bool, two_views: bool) -> list[Job]:
@@ -197,25 +234,39 @@ def jobs(stage: Stage, tasks: Sequence[LinkTask], epoch: int, *, held_out: bool,
 
 
 def train_epoch(stage: Stage, state: TrainingState, batches: Iterator[PairBatch]) -> tuple[dict[str, float], float]:
-    """Take one optimizer step for each batch; give the mean losses, and the seconds in which no batch was ready."""
+    """Take the optimizer steps of an epoch; give the mean losses, and the seconds in which no batch was ready.
+
+    A step follows the mean gradient of `batches_per_step` batches. Each batch has its own random numbers for dropout.
+    """
     state.model.train()
+    rank, per_step, num_batches = stage.rank, stage.config.batches_per_step, stage.config.batches_per_epoch
     batch_losses: list[dict[str, Tensor]] = []
     seconds_waiting = 0.0
-    seed = int(stage.generator(state.epoch + 1, DROPOUT).integers(2**62))
-    with seeded(seed, [stage.device] if stage.device.type == "cuda" else []):
-        for _ in range(stage.config.batches_per_epoch):
+    seeds = stage.generator(state.epoch + 1, DROPOUT).integers(2**62, size=num_batches).tolist()
+    for first in range(0, num_batches, per_step):
+        indices = range(first, first + per_step)
+        own: dict[int, Gradients] = {}
+        for index in filter(rank.has, indices):
             started = time.perf_counter()
             batch = next(batches)
             seconds_waiting += time.perf_counter() - started
-            losses = stage.loss(state.model, batch.to(stage.device))
-            state.optimizer.step(losses["loss"])
+            with seeded(seeds[index], [stage.device] if stage.device.type == "cuda" else []):
+                losses = stage.loss(state.model, batch.to(stage.device))
+            own[index] = state.optimizer.gradients(losses["loss"])
             batch_losses.append({name: value.detach() for name, value in losses.items()})
-    means = {name: float(torch.stack([losses[name] for losses in batch_losses]).mean()) for name in batch_losses[0]}
-    return means, seconds_waiting
+        of_step = [rank.gradients(own.get(index), state.optimizer.weights, index) for index in indices]
+        state.optimizer.step(mean_gradients(of_step))
+    for flags in state.model.buffers():
+        if flags.dtype == torch.bool:  # the nodes whose id embeddings have been trained
+            rank.marked_by_any(flags)
+    columns = {name: torch.stack([losses[name] for losses in batch_losses]) for name in batch_losses[0]}
+    return {name: float(rank.gathered(own_K, num_batches).mean()) for name, own_K in columns.items()}, seconds_waiting
 
 
-def held_out_loss(stage: Stage, model: DyFormer, batches: Sequence[PairBatch]) -> float:
+def held_out_loss(stage: Stage, model: DyFormer, validation: Validation) -> float:
     """Give the mean link loss over pairs that are never trained on."""
     model.eval()
     with torch.inference_mode():
-        return float(torch.stack([stage.loss(model, batch)["link"] for batch in batches]).mean())
+        losses = [stage.loss(model, batch)["link"] for batch in validation.own]
+        own_K = torch.stack(losses) if losses else torch.empty(0, device=stage.device)
+        return float(stage.rank.gathered(own_K, validation.num).mean())

@@ -3,12 +3,11 @@
 N nodes    D width
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
 from dyformer.training.config import StageConfig
+from dyformer.training.ranks import Gradients
 
 OFFSET_RATE = 10.0  # times the learning rate, for the offsets of scores, because these move far
 
@@ -43,29 +42,28 @@ class Optimizer:
             parts["rows"] = torch.optim.SparseAdam([{"params": groups["id"], "lr": config.id_learning_rate}])
         return parts
 
-    def step(self, loss: Tensor) -> None:
-        """Step against the gradient of a loss, scaled down to the norm `clip_norm` if it is larger."""
-        for part in self.parts.values():
-            part.zero_grad()
+    def gradients(self, loss: Tensor) -> Gradients:
+        """Give the gradient of a loss by each weight; those of id embeddings are sparse, with each row once."""
+        for weight in self.weights:
+            weight.grad = None
         loss.backward()
-        gradients = list(self._gradients())
-        scale = (self.clip_norm / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(scale)
+        return [self._of_rows(weight.grad) for weight in self.weights]
+
+    def step(self, gradients: Gradients) -> None:
+        """Step against gradients, scaled down to the norm `clip_norm` if theirs is larger."""
+        values = [of.values() if of.is_sparse else of for of in gradients if of is not None]
+        scale = (self.clip_norm / (nn.utils.get_total_norm(values) + 1e-6)).clamp(max=1.0)
+        for value in values:
+            value.mul_(scale)
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.grad = gradient
         for part in self.parts.values():
             part.step()
 
-    def _gradients(self) -> Iterator[Tensor]:
-        """Give the gradients of all weights; for id embeddings, only of the rows that have one."""
-        for weight in self.weights:
-            if weight.grad is not None and weight.grad.is_sparse and "rows" not in self.parts:
-                weight.grad = weight.grad.to_dense()
-                yield weight.grad
-            elif weight.grad is not None and weight.grad.is_sparse:
-                weight.grad = weight.grad.coalesce()
-                yield weight.grad.values()
-            elif weight.grad is not None:
-                yield weight.grad
+    def _of_rows(self, gradient: Tensor | None) -> Tensor | None:
+        if gradient is None or not gradient.is_sparse:
+            return gradient
+        return gradient.coalesce() if "rows" in self.parts else gradient.to_dense()
 
     def state(self) -> State:
         """Copy the state."""

@@ -6,7 +6,7 @@ P, M positive and negative pairs    A ends of all pairs    U distinct nodes amon
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,6 +35,9 @@ from dyformer.sampling.subgraphs import AsOfGraph, as_of_graph, make_batch, num_
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, run_epochs
+from dyformer.training.ranks import Rank
+
+ALONE = Rank()  # no other process trains the model
 
 
 def pretrain(
@@ -43,13 +46,14 @@ def pretrain(
     config: PretrainConfig,
     *,
     seed: int,
-    device: str | torch.device = "cpu",
+    rank: Rank = ALONE,
     resume: Checkpoint | None = None,
     weights: Weights | None = None,
 ) -> Iterator[Progress]:
     """Learn to reconstruct steps of the history, from scratch or from the weights of an earlier step.
 
-    Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit.
+    Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit,
+    NothingToLearn for a history without links, TooManyRanks for more processes than batches of an optimizer step.
     """
     _check_history(graph)
     stage = Stage(
@@ -61,7 +65,7 @@ def pretrain(
         loss=partial(pretraining_loss, config=config),
         config=config,
         seed=seed,
-        device=torch.device(device),
+        rank=rank,
     )
     yield from run_epochs(stage, started_model(graph, model_config, weights, seed), resume)
 
@@ -73,12 +77,13 @@ def finetune(
     config: FinetuneConfig,
     *,
     seed: int,
-    device: str | torch.device = "cpu",
+    rank: Rank = ALONE,
     resume: Checkpoint | None = None,
 ) -> Iterator[Progress]:
     """Learn to forecast each step of the history from the steps before it, from pre-trained weights or from scratch.
 
-    Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit.
+    Raises ValueError for a history of one step, a checkpoint of another run, or weights that do not fit,
+    NothingToLearn for a history without links, TooManyRanks for more processes than batches of an optimizer step.
     """
     _check_history(graph)
     stage = Stage(
@@ -90,7 +95,7 @@ def finetune(
         loss=partial(forecast_loss, config=config),
         config=config,
         seed=seed,
-        device=torch.device(device),
+        rank=rank,
     )
     yield from run_epochs(stage, started_model(graph, model_config, weights, seed), resume)
 
@@ -216,6 +221,11 @@ def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | 
     return model
 
 
+def id_bytes(num_nodes: int, config: ModelConfig) -> int:
+    """Give the bytes of the id embeddings in training: float32, beside their best copy and two moments of Adam."""
+    return 4 * 4 * num_nodes * config.id_width
+
+
 def moved_weights(weights: Weights, fresh: Weights) -> Weights:
     """Move weights to the nodes of another graph: a node keeps its row by its permanent number, a new one is untrained.
 
@@ -271,17 +281,6 @@ def node_vectors(
     )
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread of torch: sums of matrices differ in their last bit with the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def embed(
     graph: PreparedGraph,
     weights: Weights,
@@ -329,9 +328,9 @@ class DyFormerEmbedder:
         """Pre-train and fine-tune; `report` is called after each epoch."""
         weights = None
         if self.pretrain is not None:
-            first = pretrain(graph, self.model, self.pretrain, seed=seed, device=self.device)
+            first = pretrain(graph, self.model, self.pretrain, seed=seed, rank=Rank(device=self.device))
             weights = last_weights(first, report)
-        second = finetune(graph, weights, self.model, self.finetune, seed=seed, device=self.device)
+        second = finetune(graph, weights, self.model, self.finetune, seed=seed, rank=Rank(device=self.device))
         return last_weights(second, report)
 
 

@@ -7,7 +7,8 @@ from dyformer.embedder import Embed, NoVectors
 from dyformer.graphs.prepared_graph import PreparedGraph, with_window
 from dyformer.model.config import ModelConfig
 from dyformer.training.checkpoint import Weights
-from dyformer.training.stages import embed, one_thread
+from dyformer.training.ranks import one_thread
+from dyformer.training.stages import embed
 
 
 @dataclass(frozen=True, kw_only=True)

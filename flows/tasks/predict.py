@@ -99,7 +99,7 @@ def write_vectors(snapshots: str, model: str, step: int | None = None, seed: int
 def embed_range(values: Mapping[str, Any], batches: range, num_threads: int) -> pl.DataFrame:
     """Give the vectors of some batches of nodes: the column `vector`, in the order of the nodes."""
     snapshots, model, step = values["snapshots"], values["model"], values["step"]
-    from dyformer.training.stages import one_thread
+    from dyformer.training.ranks import one_thread
 
     with naming(model), one_thread():
         vectors = _node_vectors(snapshots, digest(snapshots), model, digest(model), step, values["device"])

@@ -1,8 +1,10 @@
 """Snapshots up to a step -> trained weights; a crash loses at most the seconds since the last checkpoint."""
 
 import math
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,9 +15,11 @@ from dyformer.evaluation.fitting import model_steps
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
-from dyformer.training.stages import finetune, pretrain
-from flows.console import tracked
+from dyformer.training.ranks import Rank
+from dyformer.training.stages import finetune, id_bytes, pretrain
+from flows.console import QUIET, tracked
 from flows.made import plan
+from flows.ranks import num_ranks, shared_training
 from flows.tasks.deferral import sigterm_deferred
 from flows.tasks.models import (
     DYFORMER,
@@ -24,7 +28,6 @@ from flows.tasks.models import (
     TIMES,
     TRAINING,
     Contender,
-    device,
     open_model,
     space_of,
     trained_until,
@@ -44,6 +47,7 @@ from storage.layout import WEIGHTS, Layout
 from storage.locks import alone, in_use
 
 SECONDS_BETWEEN_CHECKPOINTS = 15.0  # or this many times the seconds of the last save, if longer
+LARGE = 100_000_000  # bytes of id embeddings, whose size is printed before the training
 TIME_NAMES = ("seconds", "waiting_fraction")  # an epoch's seconds, and the fraction spent waiting for batches
 
 EpochRow = tuple[str, int, str, float]
@@ -91,6 +95,7 @@ def train_model(
     opened = open_snapshots(snapshots)
     if until < 2:
         raise StepOutOfRange(f"training needs at least 2 steps of history: expected until of 2 or more, found {until}")
+    ranks = num_ranks()
     experiment = (_with_lags(experiment, until) if start is None else _warm(experiment)).capped
     settings, weights, inputs = {**as_record(experiment, PARTS), "seed": seed}, None, ()
     if start is not None:
@@ -104,8 +109,16 @@ def train_model(
     key = f"model-{opened.dataset}-{model.lineage.settings_hash[:12]}-{until}-{seed}"
     with in_use(opened.layout, opened.dataset).read_lock(), alone(opened.layout, key):
         if not model.is_current:
-            graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
-            _train(opened.layout, graph, experiment, model, weights, on_epoch)
+            order = {
+                "snapshots": snapshots,
+                "start": start,
+                "experiment": as_record(experiment),
+                **_keys(opened.layout, model.lineage),
+            }
+            with shared_training(order, ranks) as rank:
+                graph = prepare_graph(opened.graph(until), until=until, config=experiment.graph)
+                _print_size(graph, experiment, ranks)
+                _train(opened.layout, graph, experiment, model, weights, rank, on_epoch)
         _remove_checkpoints(opened.layout, model.lineage)
     return model.address
 
@@ -127,23 +140,35 @@ def _warm(experiment: Experiment) -> Experiment:
     return experiment
 
 
+def _print_size(graph: PreparedGraph, experiment: Experiment, ranks: int) -> None:
+    """Print the memory of the id embeddings, which grows with the nodes, where it is more than a little."""
+    num_bytes = id_bytes(len(graph.history.node_N), experiment.model)
+    if num_bytes >= LARGE and QUIET not in os.environ:
+        print(
+            f"id embeddings: {num_bytes / 1e9:.2f} GB with their best copy and their moments"
+            f"{f', in each of {ranks} processes' if ranks > 1 else ''}; `model.inputs=structure` needs none",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def _train(
     layout: Layout,
     graph: PreparedGraph,
     experiment: Experiment,
     model: Planned,
     weights: Weights | None,
+    rank: Rank,
     on_epoch: OnEpoch,
 ) -> None:
     """Run the stages, from scratch or from weights of an earlier step, and write the weights once, at the end."""
-    lineage = model.lineage
-    seed, stages = lineage.settings["seed"], _checkpoints(layout, lineage)
-    key = {"settings_hash": lineage.settings_hash, "dataset": lineage.dataset, "until": graph.until, "seed": seed}
+    lineage, keys = model.lineage, _keys(layout, model.lineage)
     rows: list[EpochRow] = []
-    for name, folder in stages.items():
+    for name, folder in keys["folders"].items():
         if getattr(experiment, name) is not None:
-            run = partial(_run_stage, name, folder, on_epoch=partial(on_epoch, lineage))
-            weights, stage_rows = run(graph, experiment, weights, {**key, "stage": name})
+            epochs = partial(stage_epochs, name, graph, experiment, weights, rank=rank)
+            key, num_epochs = {**keys["key"], "stage": name}, getattr(experiment, name).epochs
+            weights, stage_rows = _run_stage(folder, epochs, num_epochs, key, partial(on_epoch, lineage))
             rows += stage_rows
     assert weights is not None
     check_finite(weights, f"the training of {model.address}")
@@ -151,7 +176,18 @@ def _train(
     times_table = {"times": pl.DataFrame(times, orient="row", schema=TIMES)}
     planned(layout, replace(lineage, kind="times")).made(lambda: times_table)
     losses_table = pl.DataFrame(losses, orient="row", schema=LOSSES)
-    model.made(lambda: {WEIGHTS: to_bytes(weights, key), "losses": losses_table})
+    model.made(lambda: {WEIGHTS: to_bytes(weights, keys["key"]), "losses": losses_table})
+
+
+def _keys(layout: Layout, lineage: Lineage) -> dict[str, Any]:
+    """Give the folder of each stage's checkpoint, and what its record must have."""
+    key = {
+        "settings_hash": lineage.settings_hash,
+        "dataset": lineage.dataset,
+        "until": lineage.until,
+        "seed": lineage.settings["seed"],
+    }
+    return {"folders": _checkpoints(layout, lineage), "key": key}
 
 
 def _remove_checkpoints(layout: Layout, lineage: Lineage) -> None:
@@ -165,27 +201,38 @@ def _checkpoints(layout: Layout, lineage: Lineage) -> dict[str, str]:
     return {name: address_of(layout, replace(lineage, kind=name)) for name in ("pretrain", "finetune")}
 
 
-def _run_stage(
+def stage_epochs(
     name: str,
-    folder: str,
     graph: PreparedGraph,
     experiment: Experiment,
     weights: Weights | None,
+    *,
+    seed: int,
+    resume: Checkpoint | None,
+    rank: Rank,
+) -> Iterator[Progress]:
+    """Run the epochs of a stage that are left, in each process that shares the training."""
+    if name == "pretrain" and experiment.pretrain is not None:
+        return pretrain(
+            graph, experiment.model, experiment.pretrain, weights=weights, seed=seed, resume=resume, rank=rank
+        )
+    return finetune(graph, weights, experiment.model, experiment.finetune, seed=seed, resume=resume, rank=rank)
+
+
+def _run_stage(
+    folder: str,
+    epochs: Callable[..., Iterator[Progress]],
+    num_epochs: int,
     key: dict[str, Any],
     on_epoch: Callable[[list[EpochRow]], None],
 ) -> tuple[Weights, list[EpochRow]]:
     """Run a stage from its checkpoint, if there is one, to its end."""
-    resume, rows = _last_checkpoint(folder, key)
+    name, (resume, rows) = key["stage"], last_checkpoint(folder, key)
     on_epoch(rows)
-    common = {"seed": key["seed"], "device": device(), "resume": resume}
-    if name == "pretrain" and experiment.pretrain is not None:
-        epochs = pretrain(graph, experiment.model, experiment.pretrain, weights=weights, **common)
-    else:
-        epochs = finetune(graph, weights, experiment.model, experiment.finetune, **common)
     title = f"{name} {key['dataset']} until step {key['until']}"
     best, saved, pause = resume and resume.weights(), time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     with sigterm_deferred() as is_ending:
-        for progress in tracked(epochs, title, getattr(experiment, name).epochs):
+        for progress in tracked(epochs(seed=key["seed"], resume=resume), title, num_epochs):
             times = (progress.seconds, progress.seconds_waiting / progress.seconds)
             values = {**progress.losses, **dict(zip(TIME_NAMES, times, strict=True))}
             newest = [(name, progress.epoch, quantity, value) for quantity, value in values.items()]
@@ -209,7 +256,8 @@ def _saved(folder: str, progress: Progress, record: dict[str, Any]) -> Weights:
     return checkpoint.weights()
 
 
-def _last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[EpochRow]]:
+def last_checkpoint(folder: str, key: dict[str, Any]) -> tuple[Checkpoint | None, list[EpochRow]]:
+    """Read the checkpoint of a stage, if there is one, and the rows of its epochs."""
     if not has_checkpoint(folder):
         return None, []
     tensors, record = load_checkpoint(folder, expected=key)

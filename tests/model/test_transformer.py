@@ -395,7 +395,7 @@ def test_no_tensor_of_a_training_step_holds_pairs_times_lags():
     model = started_model(prepared, model_config, None, seed=0)
     optimizer = Optimizer(model, config)
     with LargestTensor() as largest:
-        optimizer.step(pretraining_loss(model, batch, config)["loss"])
+        optimizer.step(optimizer.gradients(pretraining_loss(model, batch, config)["loss"]))
     num_targets, num_context = batch.subgraph.distance_GC.shape
     assert min(num_targets, num_context) > 32
     of_pairs = max(model_config.num_heads, 6) * num_targets * num_context  # a number for each head, or distance

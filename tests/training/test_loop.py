@@ -50,7 +50,6 @@ def example_stage(num_threads: int = 2) -> Stage:
         loss=loss,
         config=CONFIG,
         seed=0,
-        device=torch.device("cpu"),
         num_threads=num_threads,
     )
 
@@ -158,3 +157,16 @@ def test_an_as_of_graph_that_does_not_fit_the_cache_serves_batches_in_a_row(monk
     assert len(in_a_row) == 399
     assert all(task == in_a_row[index - index % 4] for index, task in enumerate(in_a_row))
     assert {task.step for task in in_a_row} == {task.step for task in single}
+
+
+def test_dropout_of_a_batch_does_not_depend_on_the_draws_for_another():
+    def drawing(num: int) -> Callable[[DyFormer, PairBatch], dict[str, Tensor]]:
+        def loss_and_draws(model: DyFormer, batch: PairBatch) -> dict[str, Tensor]:
+            losses = loss(model, batch)
+            torch.rand(num)
+            return losses
+
+        return loss_and_draws
+
+    few, many = (states(replace(example_stage(0), loss=drawing(num))) for num in (0, 7))
+    assert all(torch.equal(many[-1][name], few[-1][name]) for name in few[-1])

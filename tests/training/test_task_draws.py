@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from toy_graphs import random_graph
 
 from dyformer.graphs.config import GraphConfig
@@ -30,7 +29,6 @@ def stage(tasks: list[LinkTask], half_life: float | None) -> Stage:
         loss=lambda model, batch: {},
         config=config,
         seed=7,
-        device=torch.device("cpu"),
     )
 
 

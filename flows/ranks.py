@@ -1,0 +1,146 @@
+"""A training -> the process group of all that share it: this process and others on this machine, one on each GPU.
+
+The others compute and store nothing. They end when this process does, because no message comes from it any more.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import distributed
+
+from dyformer.training.ranks import Rank
+from flows.console import QUIET
+from flows.tasks.models import device
+
+RANKS = "DYFORMER_RANKS"  # number of processes that share a training
+FOLLOWER = "flows.tasks.follow"  # module that the others run
+INTERFACE = "GLOO_SOCKET_IFNAME"  # of the network, through which gloo sends
+READY = "ready\n"
+SECONDS_TO_WAIT = 1800.0  # for a message of another process, such as during the saving of a large checkpoint
+SECONDS_TO_END = 10.0
+
+
+class RanksUnusable(ValueError):
+    """Not so many processes can share a training here."""
+
+
+class RankLost(ValueError):
+    """One of the processes that share a training has ended."""
+
+
+def num_ranks() -> int:
+    """Give the number of processes that share a training: DYFORMER_RANKS, or 1. Raises RanksUnusable."""
+    text = os.environ.get(RANKS) or "1"
+    if not text.isdecimal() or int(text) < 1:
+        raise RanksUnusable(f"{RANKS}={text}: expected a number of processes, 1 or more")
+    num, num_gpus = int(text), torch.cuda.device_count()
+    if num > 1 and num_gpus and num > num_gpus:
+        raise RanksUnusable(f"{num} processes cannot train on {num_gpus} GPUs: set --ranks to {num_gpus} at most")
+    return num
+
+
+@contextmanager
+def shared_training(order: Mapping[str, Any], num: int) -> Iterator[Rank]:
+    """Start the other processes of a training, and give the rank of this one.
+
+    Args:
+        order: plain values for the function `follow`.
+        num: processes, with this one.
+
+    Raises:
+        RankLost: another process has ended, before its work was done.
+    """
+    if num == 1:
+        yield Rank(device=device())
+        return
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dyformer-ranks-")))
+        others = [stack.enter_context(_follower(order, index, num, folder)) for index in range(1, num)]
+        for index, other in enumerate(others, start=1):
+            if other.stdout is None or other.stdout.readline() != READY:
+                raise _lost(others, folder, num) or RankLost(f"process {index} of a training did not start")
+        try:
+            with joined(0, num, folder) as rank:
+                yield rank
+        except RuntimeError as error:  # of gloo or NCCL, where the connection to another process has ended
+            if (lost := _lost(others, folder, num)) is None:
+                raise
+            raise lost from error
+
+
+@contextmanager
+def joined(index: int, num: int, folder: Path) -> Iterator[Rank]:
+    """Be one process of the group that meets in a folder."""
+    has_gpus = torch.cuda.is_available()
+    os.environ.setdefault(INTERFACE, next(name for _, name in socket.if_nameindex() if name.startswith("lo")))
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if has_gpus else "gloo",
+        init_method=(folder / "meeting").as_uri(),
+        rank=index,
+        world_size=num,
+        timeout=timedelta(seconds=SECONDS_TO_WAIT),
+    )
+    try:
+        yield Rank(index=index, num_ranks=num, device=f"cuda:{index}" if has_gpus else "cpu")
+    finally:
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def _follower(order: Mapping[str, Any], index: int, num: int, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start another process, in a session of its own, so that Ctrl-C and SIGTERM come to this one alone."""
+    with _log(folder, index).open("w") as log:
+        process = subprocess.Popen(  # noqa: S603, made here
+            [sys.executable, "-P", "-m", FOLLOWER],
+            env={**os.environ, QUIET: "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        _write(process.stdin, {**order, "index": index, "num": num, "folder": str(folder)})
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _write(pipe: IO[str] | None, order: Mapping[str, Any]) -> None:
+    assert pipe is not None
+    try:
+        pipe.write(json.dumps(order) + "\n")
+        pipe.flush()
+    except BrokenPipeError:  # it has ended: its line `ready` does not come either
+        pass
+
+
+def _log(folder: Path, index: int) -> Path:
+    return folder / f"{index}.log"
+
+
+def _lost(others: "Sequence[subprocess.Popen[str]]", folder: Path, num: int) -> RankLost | None:
+    """Say which other process has ended, and why; None if all run."""
+    for index, other in enumerate(others, start=1):
+        try:
+            code = other.wait(SECONDS_TO_END / len(others))
+        except subprocess.TimeoutExpired:
+            continue
+        lines = _log(folder, index).read_text().strip().splitlines()
+        why = f"killed by signal {-code}" if code < 0 else lines[-1] if lines else f"exit code {code}"
+        return RankLost(
+            f"process {index + 1} of the {num} that share a training has ended ({why}): give the same command again, "
+            "which goes on from the last checkpoint, with any number of processes"
+        )
+    return None

@@ -1,0 +1,47 @@
+"""The order of a training, on standard input -> one more process that shares it, which stores nothing."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from dyformer.experiments.settings import from_record
+from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.training.ranks import Rank
+from flows.ranks import READY, joined
+from flows.tasks.models import open_model
+from flows.tasks.snapshots import open_snapshots
+from flows.tasks.train import last_checkpoint, stage_epochs
+
+
+def follow(order: dict[str, Any], rank: Rank) -> None:
+    """Compute the batches of this process in both stages, from the checkpoints that the first process reads, too.
+
+    That process writes none before all have read theirs, because it waits for the others at the begin of a stage.
+    """
+    experiment, key = from_record(order["experiment"]), order["key"]
+    graph = prepare_graph(
+        open_snapshots(order["snapshots"]).graph(key["until"]), until=key["until"], config=experiment.graph
+    )
+    weights = None if order["start"] is None else open_model(order["start"])[0]
+    for name, folder in order["folders"].items():
+        if getattr(experiment, name) is not None:
+            resume, _ = last_checkpoint(folder, {**key, "stage": name})
+            best = resume and resume.weights()
+            for progress in stage_epochs(name, graph, experiment, weights, seed=key["seed"], resume=resume, rank=rank):
+                if progress.is_last:
+                    best = progress.checkpoint().weights()
+            weights = best
+
+
+def main() -> None:
+    """Take the order, wait for the others, and follow."""
+    order = json.loads(sys.stdin.readline())
+    sys.stdout.write(READY)
+    sys.stdout.flush()
+    with joined(order["index"], order["num"], Path(order["folder"])) as rank:
+        follow(order, rank)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Processes that share a training write what one process writes, whatever ends between."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from own_log import own_log
+
+from dyformer.experiments.settings import Experiment
+from dyformer.model.config import ModelConfig
+from dyformer.training.loop import TooManyRanks
+from dyformer.training.stages import id_bytes
+from flows import ranks
+from flows.ranks import RankLost, RanksUnusable
+from flows.tasks import train
+from flows.tasks.ingest import ingest_log
+from flows.tasks.snapshots import make_snapshots
+from flows.tasks.train import EpochRow, ignore_epoch, train_model
+from storage import files
+from storage.artifacts.artifact import Lineage, read_bytes, read_table
+from storage.layout import WEIGHTS
+
+UNTIL = 8
+CHANGES = {
+    **{
+        f"{stage}.{name}": value
+        for stage in ("pretrain", "finetune")
+        for name, value in {
+            "epochs": 4,
+            "batches_per_epoch": 8,
+            "batches_per_step": 4,
+            "validation_batches": 3,
+            "num_targets": 8,
+            "num_negatives": 1,
+        }.items()
+    },
+    "model.width": 16,
+    "model.num_heads": 2,
+    "model.num_context": 4,
+    "pretrain.num_history_links": 2,
+}
+EXPERIMENT = Experiment().changed(CHANGES)
+
+
+@pytest.fixture(scope="module")
+def snapshots(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
+        reading = {"source": "user", "target": "item", "time": "created_at", "max_bad": "5%"}
+        counts = ingest_log("mylog", {"log": [str(own_log(folder / "mylog.csv"))], **reading}, show=lambda text: None)
+        yield make_snapshots("mylog", counts["version"])
+
+
+@pytest.fixture(scope="module")
+def alone(snapshots: str) -> tuple[bytes, list[EpochRow]]:
+    """Train in one process."""
+    return result(train_model(snapshots, UNTIL, EXPERIMENT))
+
+
+def result(model: str) -> tuple[bytes, list[EpochRow]]:
+    """Read the weights and the losses of a training, and remove it."""
+    found = read_bytes(model, WEIGHTS), read_table(model, "losses").rows()
+    files.remove_folder(model)
+    return found
+
+
+def shared(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYFORMER_RANKS", str(num))
+    monkeypatch.setenv("PYTHONPATH", str(Path(ranks.__file__).parents[1]))  # the other processes run the same code
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+
+class Ended(Exception):
+    """Ends a training between two epochs."""
+
+
+def ended_after(stage: str, epoch: int):
+    def on_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
+        if rows and rows[-1][:2] == (stage, epoch):
+            raise Ended
+
+    return on_epoch
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_several_processes_write_the_bytes_of_one(
+    snapshots: str, alone: tuple[bytes, list[EpochRow]], num: int, monkeypatch: pytest.MonkeyPatch
+):
+    shared(num, monkeypatch)
+    assert result(train_model(snapshots, UNTIL, EXPERIMENT)) == alone
+
+
+@pytest.mark.parametrize(("stage", "before", "after"), [("pretrain", 2, 1), ("finetune", 1, 2), ("finetune", 2, 3)])
+def test_a_checkpoint_of_another_number_of_processes_is_resumed_to_the_same_bytes(
+    snapshots: str,
+    alone: tuple[bytes, list[EpochRow]],
+    stage: str,
+    before: int,
+    after: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    shared(before, monkeypatch)
+    with pytest.raises(Ended):
+        train_model(snapshots, UNTIL, EXPERIMENT, 0, ended_after(stage, 3))
+    shared(after, monkeypatch)
+    epochs: list[tuple[str, int]] = []
+
+    def on_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
+        epochs.extend(row[:2] for row in rows[-1:])
+
+    assert result(train_model(snapshots, UNTIL, EXPERIMENT, 0, on_epoch)) == alone
+    assert epochs[0][1] >= 2 or epochs[0][0] != stage
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_a_killed_process_is_named_and_the_same_command_goes_on_to_the_same_bytes(
+    snapshots: str, alone: tuple[bytes, list[EpochRow]], stage: str, monkeypatch: pytest.MonkeyPatch
+):
+    shared(2, monkeypatch)
+    started = []
+
+    class Popen(ranks.subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+
+    def on_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
+        if rows and rows[-1][:2] == (stage, 2):
+            os.kill(started[0], signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ranks.subprocess, "Popen", Popen)
+        with pytest.raises(RankLost, match=r"process 2 of the 2 .* \(killed by signal 9\): give the same command"):
+            train_model(snapshots, UNTIL, EXPERIMENT, 0, on_epoch)
+    assert len(started) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+    assert result(train_model(snapshots, UNTIL, EXPERIMENT, 0, ignore_epoch)) == alone
+
+
+def test_a_process_that_does_not_start_is_named_with_its_error(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    shared(2, monkeypatch)
+    monkeypatch.setattr(ranks, "FOLLOWER", "flows.tasks.no_such_module")
+    with pytest.raises(RankLost, match=r"No module named .*no_such_module"):
+        train_model(snapshots, UNTIL, EXPERIMENT)
+
+
+def test_more_processes_than_batches_of_a_step_are_refused(snapshots: str, monkeypatch: pytest.MonkeyPatch):
+    shared(2, monkeypatch)
+    with pytest.raises(TooManyRanks, match=r"set pretrain\.batches_per_step to 2 or more"):
+        train_model(snapshots, UNTIL, EXPERIMENT.changed({"pretrain.batches_per_step": 1}))
+
+
+@pytest.mark.parametrize("number", ["0", "two", "-1"])
+def test_another_number_of_processes_is_refused(number: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DYFORMER_RANKS", number)
+    with pytest.raises(RanksUnusable, match="expected a number of processes"):
+        ranks.num_ranks()
+
+
+def test_the_size_of_large_id_embeddings_is_printed_before_the_training(
+    snapshots: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("DYFORMER_NO_PROGRESS", raising=False)
+    monkeypatch.setattr(train, "LARGE", 0)
+
+    def on_epoch(lineage: Lineage, rows: list[EpochRow]) -> None:
+        raise Ended
+
+    with pytest.raises(Ended):
+        train_model(snapshots, UNTIL, EXPERIMENT, 9, on_epoch)
+    assert "id embeddings: 0.00 GB with their best copy and their moments; `model.inputs=" in capsys.readouterr().err
+
+
+def test_id_embeddings_are_four_tables_of_float32():
+    assert id_bytes(1_000_000, ModelConfig()) == 1_000_000 * 32 * 4 * 4
+    assert id_bytes(1_000_000, ModelConfig(inputs="structure")) == 0
