@@ -130,7 +130,7 @@ def _of_mlflow(state: Path) -> dict[str, Any]:
             own["files"] = [path.removeprefix(f"{folder}/") for path in files.find(folder, hidden=True)]
             key = f"run {own['tags'].pop('dyformer.run_key', None)} {run['name']}"
             if own["tags"].get("stage") in ("ledger", "rollback"):  # whose keys hold the moment of the first commit
-                key = f"run {run['name']}"
+                key = f"run {run['name']} of {own['tags'].get('dataset')}"
             number = sum(name.startswith(key) for name in found)
             found[f"{key} again {number}" if number else key] = own
         query = "select v.name, v.version, r.value from model_versions v join tags r on r.run_uuid = v.run_id"
