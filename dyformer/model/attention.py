@@ -1,7 +1,7 @@
 """Queries, keys, values and biases -> attention output (paper, section 3.4).
 
 Q query nodes    G target nodes     H heads              D = H x W
-K key nodes      C context nodes    W width of a head
+K key nodes      C context nodes    W width of a head    S towers of equal size
 """
 
 from collections.abc import Iterator, Sequence
@@ -152,11 +152,46 @@ def attention(
         output_QD = _HeadByHead.apply(query_QD, key_KD, value_KD, *biases)
         assert isinstance(output_QD, Tensor)
         return output_QD
-    outputs = []
-    for tower in _towers(len(query_QD), biases):
-        rows = (query_QD[tower.query_rows], key_KD[tower.key_rows], value_KD[tower.key_rows])
-        row_HQW = (row_QD.unflatten(1, (len(biases[0]), -1)).transpose(0, 1) for row_QD in rows)
-        bias_HQK = tower.pick(biases)
-        output_HQW = functional.scaled_dot_product_attention(*row_HQW, attn_mask=bias_HQK, dropout_p=dropout)
-        outputs.append(output_HQW.transpose(0, 1).flatten(1))
+    return fused_attention(query_QD, key_KD, value_KD, biases, dropout=dropout)
+
+
+def fused_attention(
+    query_QD: Tensor, key_KD: Tensor, value_KD: Tensor, biases: Sequence[Tensor], *, dropout: float
+) -> Tensor:
+    """Give the same, by one call of torch's kernel for all towers of equal size, as is fast on a GPU."""
+    rows = query_QD, key_KD, value_KD
+    outputs = [
+        _fused(towers, rows, biases, dropout) for towers in _of_equal_size(_towers(len(query_QD), biases), biases)
+    ]
     return torch.cat(outputs)
+
+
+def _of_equal_size(towers: Sequence[_Tower], biases: Sequence[Tensor]) -> list[list[_Tower]]:
+    """Put towers of one direction together that follow each other and have equal sizes, as those of two views have."""
+    together: list[list[_Tower]] = []
+    for tower in towers:
+        before = together[-1][0] if together else None
+        if before is None or (before.is_transposed, before.pick(biases).shape) != (
+            tower.is_transposed,
+            tower.pick(biases).shape,
+        ):
+            together.append([])
+        together[-1].append(tower)
+    return together
+
+
+def _fused(towers: Sequence[_Tower], rows: Sequence[Tensor], biases: Sequence[Tensor], dropout: float) -> Tensor:
+    """Give the output of towers of equal size by one call of torch's kernel.
+
+    It takes four dimensions and a bias whose rows are contiguous. With three, torch computes the weights in memory.
+    """
+    bias_SHQK = torch.stack([tower.pick(biases) for tower in towers])
+    query_QD, key_KD, value_KD = rows
+    at_Q = slice(towers[0].query_rows.start, towers[-1].query_rows.stop)
+    at_K = slice(towers[0].key_rows.start, towers[-1].key_rows.stop)
+    parts = (query_QD[at_Q], key_KD[at_K], value_KD[at_K])
+    row_SHQW = (
+        part.unflatten(0, (len(towers), -1)).unflatten(2, (bias_SHQK.shape[1], -1)).transpose(1, 2) for part in parts
+    )
+    output_SHQW = functional.scaled_dot_product_attention(*row_SHQW, attn_mask=bias_SHQK, dropout_p=dropout)
+    return output_SHQW.transpose(1, 2).flatten(2).flatten(0, 1)

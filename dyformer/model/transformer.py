@@ -3,13 +3,15 @@
 G target nodes     Q query nodes             T lags     D width                    P pairs of nodes
 C context nodes    K key nodes               H heads    O width of id embedding    F node features
 N known nodes      B nodes of both towers    A connections: edges of pairs, one for each lag    S = D - O
+U distinct nodes of a batch and of its history links
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from dyformer.model.attention import attention, spans_of
 from dyformer.model.config import InitialWeights, ModelConfig, ModelSizes, PairScore, Precision
@@ -77,6 +79,35 @@ class TwoTowerLayer(nn.Module):
         return add_dropped(row_BD, self.feed_forward(self.feed_forward_norm(row_BD)), dropout)
 
 
+class _Rows(torch.autograd.Function):
+    """Look-up of different rows of a large table; its gradient has these rows alone, and none twice."""
+
+    @staticmethod
+    def forward(ctx: Any, table_NO: Tensor, node_U: Tensor) -> Tensor:
+        ctx.save_for_backward(node_U)
+        ctx.shape = table_NO.shape
+        return table_NO.index_select(0, node_U)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (grad_UO,) = grad_outputs
+        (node_U,) = ctx.saved_tensors
+        index_1U = node_U[None]
+        return torch.sparse_coo_tensor(index_1U, grad_UO, ctx.shape, is_coalesced=True, check_invariants=False), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdRows:
+    """The id embeddings of the nodes of a batch."""
+
+    node_U: Tensor  # sorted, each once
+    row_UO: Tensor
+
+    def index(self, node_B: Tensor) -> Tensor:
+        """Give the rows of nodes that are among them."""
+        return torch.searchsorted(self.node_U, node_B)
+
+
 class NodeInput(nn.Module):
     """A node's input: its id embedding beside its structural features, by default a quarter and the rest of the width.
 
@@ -102,23 +133,35 @@ class NodeInput(nn.Module):
                 nn.Linear(self.structure_width, self.structure_width),
             )
 
-    def forward(self, node_B: Tensor, feature_BF: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, node_B: Tensor, feature_BF: Tensor, ids: "IdRows | None" = None) -> tuple[Tensor, Tensor]:
         """Give the nodes' structural rows `[B, S]` and their id embeddings `[B, O]`."""
-        return self.structure(feature_BF), self.id_embedding(node_B)
+        return self.structure(feature_BF), self.id_embedding(node_B, ids)
 
-    def id_embedding(self, node_B: Tensor) -> Tensor:
+    def id_embedding(self, node_B: Tensor, ids: "IdRows | None" = None) -> Tensor:
         """Give id embeddings `[B, O]`, with zeros for dropped nodes in training and for untrained ones afterwards."""
         if not self.id_width:
             return torch.zeros(node_B.shape[0], 0, device=node_B.device)
         if not self.training:
             return self.id_NO[node_B] * self.trained_N[node_B, None]
+        ids = self.ids(node_B.unique()) if ids is None else ids
         is_used_B = torch.rand(node_B.shape[0], device=node_B.device) >= self.id_dropout
-        return self.rows(node_B, used_U=node_B[is_used_B]) * is_used_B[:, None]
+        self.mark_trained(node_B, is_used_B)
+        return ids.row_UO.index_select(0, ids.index(node_B)) * is_used_B[:, None]
 
-    def rows(self, node_B: Tensor, *, used_U: Tensor) -> Tensor:
-        """Give id embeddings `[B, O]` to train; nodes whose rows the loss uses count as trained from now on."""
-        self.trained_N.index_fill_(0, used_U, True)
-        return functional.embedding(node_B, self.id_NO, sparse=True)
+    def ids(self, node_U: Tensor) -> "IdRows":
+        """Read the id embeddings of all nodes of a batch, sorted and each once, so that their gradients are rows, too.
+
+        The list of nodes is made with the batch, because a GPU waits where the size of a result is not known before.
+        """
+        if not self.id_width:
+            return IdRows(node_U=node_U, row_UO=torch.zeros(len(node_U), 0, device=node_U.device))
+        row_UO = _Rows.apply(self.id_NO, node_U)
+        assert isinstance(row_UO, Tensor)
+        return IdRows(node_U=node_U, row_UO=row_UO)
+
+    def mark_trained(self, node_B: Tensor, is_used_B: Tensor) -> None:
+        """Count nodes as trained from now on whose rows the loss uses; a node may be used once and dropped once."""
+        self.trained_N.index_put_((node_B,), is_used_B, accumulate=True)  # of bools, "or"
 
     def structure(self, feature_BF: Tensor) -> Tensor:
         """Give structural rows `[B, S]`: a linear map of the features, which a decoder can read, plus a network."""
@@ -207,8 +250,14 @@ def _square(width: int) -> nn.Linear:
 
 
 def mixed_precision(device: torch.device, precision: Precision) -> torch.autocast:
-    """Lower the precision of matrix products on a GPU; rows, norms and softmax keep float32."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and precision == "bfloat16")
+    """Lower the precision of matrix products on a GPU; rows, norms and softmax keep float32.
+
+    Products outside the layers take their inputs with 10 instead of 23 bits there (TF32), for the whole process.
+    """
+    is_lowered = device.type == "cuda" and precision == "bfloat16"
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if is_lowered else "highest")
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_lowered)
 
 
 class DyFormer(nn.Module):
@@ -232,18 +281,18 @@ class DyFormer(nn.Module):
         self.temporal = TemporalDecoder(sizes.num_lags, config)
         self.view = nn.Linear(config.width, config.width)  # predicts one view from the other, for normalised views
 
-    def forward(self, batch: SubgraphBatch) -> Tensor:
+    def forward(self, batch: SubgraphBatch, ids: IdRows | None = None) -> Tensor:
         """Give the vectors `[G, D]` of the targets."""
-        return self.views([batch])[0]
+        return self.views([batch], ids)[0]
 
-    def views(self, batches: Sequence[SubgraphBatch]) -> tuple[Tensor, ...]:
+    def views(self, batches: Sequence[SubgraphBatch], ids: IdRows | None = None) -> tuple[Tensor, ...]:
         """Give the vectors `[G, D]` of each batch's targets: H_tgt of the last layer, plain or normalised.
 
         In a normalised one the id embedding replaces the last O columns of H_tgt, because pre-training fits it to the
         node's links. Batches do not depend on each other; with two towers all have a context, or none has.
         """
         nodes, features, targets = _rows(batches, by_batch=self.has_one_tower)
-        structure_BS, id_BO = self.inputs(torch.cat(nodes), torch.cat(features))
+        structure_BS, id_BO = self.inputs(torch.cat(nodes), torch.cat(features), ids)
         row_BD = torch.cat([structure_BS, id_BO], dim=1)
         biases = [self.bias(batch) for batch in batches]
         *layers, last = self.layers

@@ -1,7 +1,7 @@
 """PreparedGraph -> batches of positive and negative pairs to train on.
 
 P positive pairs    M negative pairs    G target nodes    E edges of one step    N nodes    K known nodes
-A edges with an end in a pool
+A edges with an end in a pool    U distinct nodes of a batch    B nodes of a subgraph
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,6 +83,7 @@ class PairBatch:
     second_view: SubgraphBatch | None
     pairs: LabelledPairs
     history: LabelledPairs | None
+    node_U: Tensor  # all nodes of the subgraphs and of `history`, sorted and each once
     negative_GG: Tensor | None = None  # bool: the pair of targets is negative, for a loss that ranks all targets
 
     def to(self, device: torch.device) -> "PairBatch":
@@ -145,12 +146,14 @@ class PairSource:
             negatives = np.concatenate([negatives, hard], axis=1)
         target_G = np.unique(np.concatenate([*positives, pool_G]))
         first, second = self._subgraphs(graph, target_G, generator if two_views else None)
+        history = None if held_out else self._history_pairs(generator)
         return PairBatch(
             task=task,
             subgraph=first,
             second_view=second,
             pairs=labelled(*(np.searchsorted(target_G, node_P) for node_P in (*positives, *negatives))),
-            history=None if held_out else self._history_pairs(generator),
+            history=history,
+            node_U=distinct_nodes([first] if second is None else [first, second], history),
             negative_GG=self._negatives_of(target_G, task, graph) if self.sizes.ranked else None,
         )
 
@@ -247,6 +250,13 @@ def labelled(*node_P: NDArray[np.int64]) -> LabelledPairs:
     return LabelledPairs(
         **{field.name: torch.from_numpy(nodes) for field, nodes in zip(fields(LabelledPairs), node_P, strict=True)}
     )
+
+
+def distinct_nodes(subgraphs: Sequence[SubgraphBatch], history: LabelledPairs | None) -> Tensor:
+    """Give all nodes of subgraphs and of pairs, sorted and each once."""
+    nodes = [node_B for subgraph in subgraphs for node_B in (subgraph.target_G, subgraph.context_C)]
+    nodes += [] if history is None else [getattr(history, field.name) for field in fields(LabelledPairs)]
+    return torch.from_numpy(np.unique(torch.cat(nodes).numpy()))
 
 
 def _graph_size(graph: AsOfGraph) -> int:

@@ -97,8 +97,8 @@ class TrainingState:
         """Copy the state."""
         return Checkpoint(
             tensors={
-                **{f"model/{name}": tensor for name, tensor in copied(self.model.state_dict()).items()},
-                **{f"best/{name}": tensor for name, tensor in copied(self.best).items()},
+                **{f"model/{name}": tensor.cpu() for name, tensor in copied(self.model.state_dict()).items()},
+                **{f"best/{name}": tensor.cpu() for name, tensor in copied(self.best).items()},
                 **{f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()},
             },
             record={
@@ -119,7 +119,8 @@ class TrainingState:
         check_fit(named(tensors, "model/"), self.model.state_dict())
         self.model.load_state_dict(named(tensors, "model/"))
         self.optimizer.restore(named(tensors, "optimizer/"))
-        self.best = copied(checkpoint.weights())
+        weights = self.model.state_dict()
+        self.best = {name: tensor.to(weights[name].device, copy=True) for name, tensor in checkpoint.weights().items()}
         self.epoch, self.best_epoch = record["epoch"], record["best_epoch"]
         self.best_loss = float("inf") if record["best_loss"] is None else record["best_loss"]
 
@@ -131,8 +132,8 @@ def identity(stage: Stage) -> dict[str, Any]:
 
 
 def copied(weights: Weights) -> Weights:
-    """Copy to the CPU's memory."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+    """Copy on the device, where a better epoch need not wait for the CPU."""
+    return {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
 def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:

@@ -19,7 +19,7 @@ from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.model.config import ModelConfig, ModelSizes
 from dyformer.model.losses import link_loss, normalised_view_loss, ranking_loss, view_loss
-from dyformer.model.transformer import DyFormer
+from dyformer.model.transformer import DyFormer, IdRows
 from dyformer.sampling.link_batches import (
     LabelledPairs,
     PairBatch,
@@ -31,7 +31,15 @@ from dyformer.sampling.link_batches import (
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.prefetch import NUM_THREADS, loaded
 from dyformer.sampling.seeded import seeded
-from dyformer.sampling.subgraphs import AsOfGraph, as_of_graph, make_batch, num_features, num_lags
+from dyformer.sampling.subgraphs import (
+    AsOfGraph,
+    SubgraphBatch,
+    as_of_graph,
+    make_batch,
+    num_features,
+    num_lags,
+    with_each_tensor,
+)
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, run_epochs
@@ -135,17 +143,18 @@ def pretraining_loss(model: DyFormer, batch: PairBatch, config: PretrainConfig) 
     L_recon is the mean over both views by default; without a second view it is that of the first.
     """
     losses: dict[str, Tensor] = {}
+    ids = model.inputs.ids(batch.node_U)
     if batch.second_view is None:
-        link = loss = reconstruction_loss(model, batch, model(batch.subgraph), config)
+        link = loss = reconstruction_loss(model, batch, model(batch.subgraph, ids), config)
     else:
-        first_GD, second_GD = model.views([batch.subgraph, batch.second_view])
+        first_GD, second_GD = model.views([batch.subgraph, batch.second_view], ids)
         reconstructed = (first_GD,) if config.reconstructed_views == "first" else (first_GD, second_GD)
         links = [reconstruction_loss(model, batch, vector_GD, config) for vector_GD in reconstructed]
         link = torch.stack(links).mean()
         losses["view"] = two_view_loss(model, first_GD, second_GD, config)
         loss = link + config.view_weight * losses["view"]
     if batch.history is not None:
-        losses["id"] = id_loss(model, batch.history, config)
+        losses["id"] = id_loss(model, batch.history, ids, config)
         loss = loss + config.id_weight * losses["id"]
     return {"loss": loss, "link": link, **losses}
 
@@ -161,23 +170,22 @@ def reconstruction_loss(model: DyFormer, batch: PairBatch, vector_GD: Tensor, co
     return link_loss(score_P[:num_positives], score_P[num_positives:], negative_weight=config.negative_weight)
 
 
-def id_loss(model: DyFormer, pairs: LabelledPairs, config: PretrainConfig) -> Tensor:
+def id_loss(model: DyFormer, pairs: LabelledPairs, ids: IdRows, config: PretrainConfig) -> Tensor:
     """Give the link loss of the nodes' id embeddings alone, with a penalty on their squared length (not in the paper).
 
     It is a logistic matrix factorisation of the history (Johnson 2014). Without it id embeddings learn little: a node
     is in few batches, and its id embedding is only a part of its vector.
     """
     node_lists = [pairs.positive_first_P, pairs.positive_second_P, pairs.negative_first_M, pairs.negative_second_M]
-    # Each node is looked up once, because summing the gradients of repeated rows later takes longer.
-    node_U, index_A = torch.cat(node_lists).unique(return_inverse=True)
-    row_UO = model.inputs.rows(node_U, used_U=node_U)
-    indices = index_A.split([len(nodes) for nodes in node_lists])
+    node_A = torch.cat(node_lists)
+    model.inputs.mark_trained(node_A, torch.ones_like(node_A, dtype=torch.bool))
+    indices = ids.index(node_A).split([len(nodes) for nodes in node_lists])
     link = link_loss(
-        model.id_link(row_UO, indices[0], indices[1]),
-        model.id_link(row_UO, indices[2], indices[3]),
+        model.id_link(ids.row_UO, indices[0], indices[1]),
+        model.id_link(ids.row_UO, indices[2], indices[3]),
         negative_weight=config.negative_weight,
     )
-    square_U = row_UO.square().sum(dim=1)
+    square_U = ids.row_UO.square().sum(dim=1)
     lengths = [square_U.index_select(0, index_P).sum() / max(len(index_P), 1) for index_P in indices]
     return link + config.id_penalty * torch.stack(lengths).sum()
 
@@ -191,7 +199,7 @@ def two_view_loss(model: DyFormer, first_GD: Tensor, second_GD: Tensor, config: 
 
 def forecast_loss(model: DyFormer, batch: PairBatch, config: FinetuneConfig) -> dict[str, Tensor]:
     """Give the link loss of the next step, or its weighted mean with a loss that ranks all targets of the batch."""
-    vector_GD, pairs = model(batch.subgraph), batch.pairs
+    vector_GD, pairs = model(batch.subgraph, model.inputs.ids(batch.node_U)), batch.pairs
     link = link_loss(
         model.link(vector_GD, pairs.positive_first_P, pairs.positive_second_P),
         model.link(vector_GD, pairs.negative_first_M, pairs.negative_second_M),
@@ -259,12 +267,38 @@ class NodeVectors:
         """Yield the vectors `[G, D]` of each of some batches, which background threads make, or with 0 this one."""
         all_pairs = self.config.towers == "one"
         make = partial(make_batch, self.graph, num_context=self.config.num_context, all_pairs=all_pairs)
-        jobs = [partial(make, target_G) for target_G in batches]
+        is_gpu = self.device.type == "cuda"
+        jobs = [partial(_made, make, target_G, pinned=is_gpu) for target_G in batches]
         with closing(loaded(jobs, num_threads=num_threads, num_ahead=2 * num_threads)) as made:
-            for batch in made:
-                with torch.no_grad():
-                    vector_GD = self.model(batch.to(self.device))
-                yield vector_GD.cpu().numpy()
+            vectors = (self._embedded(batch) for batch in made)
+            yield from read_behind(vectors) if is_gpu else (vector_GD.numpy() for vector_GD in vectors)
+
+    def _embedded(self, batch: SubgraphBatch) -> Tensor:
+        with torch.no_grad():
+            return self.model(batch.to(self.device))
+
+
+def _made(
+    make: Callable[[NDArray[np.int64]], SubgraphBatch], target_G: NDArray[np.int64], *, pinned: bool
+) -> SubgraphBatch:
+    batch = make(target_G)
+    return with_each_tensor(batch, Tensor.pin_memory) if pinned else batch
+
+
+def read_behind(vectors: Iterator[Tensor]) -> Iterator[NDArray[np.float32]]:
+    """Read a GPU's results, each while the GPU computes the next one."""
+    before: tuple[Tensor, torch.cuda.Event] | None = None
+    for vector_GD in vectors:
+        host_GD, copied = torch.empty(vector_GD.shape, pin_memory=True), torch.cuda.Event()
+        host_GD.copy_(vector_GD, non_blocking=True)
+        copied.record()
+        if before is not None:
+            before[1].synchronize()
+            yield before[0].numpy()
+        before = host_GD, copied
+    if before is not None:
+        before[1].synchronize()
+        yield before[0].numpy()
 
 
 def node_vectors(

@@ -12,7 +12,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dyformer.model.attention import attention
+from dyformer.model import attention as module
+from dyformer.model.attention import attention, fused_attention
 
 
 def inputs(num_queries: int = 3, num_keys: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -148,3 +149,43 @@ def test_gradients_of_both_towers_equal_finite_differences():
         return attention(query_BD, key_BD, value_BD, biases, dropout=0.0)
 
     assert torch.autograd.gradcheck(output, (*rows, *biases))
+
+
+SUBGRAPHS = {
+    "two of equal size": [(3, 5), (3, 5)],
+    "targets as many as context": [(4, 4), (4, 4)],
+    "two of different size": [(3, 5), (3, 4)],
+    "one": [(3, 5)],
+}
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize(
+    ("name", "num_calls"), [(name, num) for name, num in zip(SUBGRAPHS, [1, 1, 2, 1], strict=True)]
+)
+def test_towers_of_equal_size_are_one_call_of_the_fused_kernel(
+    name: str, num_calls: int, both_ways: bool, monkeypatch: pytest.MonkeyPatch
+):
+    sizes, generator = SUBGRAPHS[name], torch.Generator().manual_seed(3)
+    num_targets, num_contexts = (sum(size[axis] for size in sizes) for axis in (0, 1))
+    num_queries, num_keys = (num_targets + num_contexts,) * 2 if both_ways else (num_targets, num_contexts)
+    shapes = [(num_queries, 8), (num_keys, 8), (num_keys, 8), *((2, *size) for size in sizes)]
+    tensors = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    query_QD, key_KD, value_KD, *biases = tensors
+    kernel, calls = functional.scaled_dot_product_attention, []
+
+    def counted(*rows: Tensor, attn_mask: Tensor, dropout_p: float) -> Tensor:
+        calls.append([row.shape for row in (*rows, attn_mask)])
+        assert attn_mask.is_contiguous()
+        return kernel(*rows, attn_mask=attn_mask, dropout_p=dropout_p)
+
+    monkeypatch.setattr(module.functional, "scaled_dot_product_attention", counted)
+    found = fused_attention(query_QD, key_KD, value_KD, biases, dropout=0.0)
+    expected = attention(query_QD, key_KD, value_KD, biases, dropout=0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    weights = torch.randn(found.shape, generator=generator)
+    grads = [torch.autograd.grad((output * weights).sum(), tensors) for output in (found, expected)]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    assert len(calls) == num_calls * (1 + both_ways)
+    assert {len(shape) for call in calls for shape in call} == {4}

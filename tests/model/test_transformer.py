@@ -310,7 +310,7 @@ def test_id_embedding_of_a_never_trained_node_is_zero(inputs):
 def test_dropped_id_is_that_of_a_never_trained_node():
     node_input, node_B = NodeInput(replace(CONFIG, id_dropout=1.0), SIZES), torch.tensor([4, 5])
     assert node_input.id_embedding(node_B).abs().sum() == 0
-    assert node_input.rows(node_B, used_U=node_B).abs().sum() > 0
+    assert node_input.ids(node_B).row_UO.abs().sum() > 0
 
 
 def test_node_counts_as_trained_once_a_loss_used_its_id_embedding():

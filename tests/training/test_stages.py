@@ -372,7 +372,8 @@ def test_loss_of_id_embeddings_is_that_of_their_inner_products_and_their_length(
     row_NO = model.inputs.id_NO.detach()
     row_NO.copy_(torch.arange(24.0).reshape(6, 4) / 10)
     positives, negatives = [(0, 1), (2, 3)], [(1, 4), (0, 5), (2, 4)]
-    found = id_loss(model, labelled(*np.array(positives).T, *np.array(negatives).T), replace(PRETRAIN, id_penalty=0.3))
+    pairs = labelled(*np.array(positives).T, *np.array(negatives).T)
+    found = id_loss(model, pairs, model.inputs.ids(torch.arange(6)), replace(PRETRAIN, id_penalty=0.3))
 
     def score(first: int, second: int) -> float:
         product = (row_NO[first] * row_NO[second]).tolist()
@@ -403,7 +404,7 @@ def test_loss_of_two_views_is_their_mean_plus_their_distance_and_the_loss_of_id_
     alone = pretraining_loss(model, replace(batch, second_view=None, history=None), config)
     assert float(alone["loss"].detach()) == pytest.approx(float(links[0].detach()), rel=1e-5)
     found = {name: float(value.detach()) for name, value in pretraining_loss(model, batch, config).items()}
-    view, of_ids = view_loss(*views), id_loss(model, batch.history, config)
+    view, of_ids = view_loss(*views), id_loss(model, batch.history, model.inputs.ids(batch.node_U), config)
     link = (links[0] + links[1]) / 2
     expected = {"loss": link + 0.7 * view + 0.3 * of_ids, "link": link, "view": view, "id": of_ids}
     assert found == pytest.approx({name: float(value.detach()) for name, value in expected.items()}, rel=1e-5)
