@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
-from dyformer.embedder import Scorer
 from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import possible_steps
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols.prequential import rankable_steps
-from dyformer.experiments.methods import METHODS
+from dyformer.experiments.methods import pair_scorers
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
 from flows.artifacts import show_first, show_report, show_tables
@@ -200,9 +199,9 @@ def _promoted(
     posed = Posed(snapshots=snapshots, protocol=PREQUENTIAL, units=(step,), seed=seed, experiment=experiment)
     queries = draw_task(posed)
     assert queries is not None, "the protocol draws queries"
-    scorers = {title: method for title, method in METHODS.items() if isinstance(method, Scorer)}
+    scorers = Group(pair_scorers(on_request=experiment.promotion.events))
     groups = [Group({METHOD: None}, contender.models)] if contender.models else []
-    rankings = [evaluate_task(posed, group) for group in (*groups, Group(scorers))]
+    rankings = [evaluate_task(posed, group) for group in (*groups, scorers)]
     return rankings, promote_task(snapshots, queries, rankings, contender, seed, experiment.promotion)
 
 

@@ -47,6 +47,11 @@ class PromotionConfig:
         le=1,
         description="difference in the metric up to which a cheaper method publishes, if it is not significantly worse",
     )
+    events: bool = Field(
+        default=False,
+        description="whether the event forecaster by pair is compared, too, so that it may publish; it takes longer "
+        "than all other methods without a training together",
+    )
 
     @property
     def slice_names(self) -> tuple[str, ...]:

@@ -299,6 +299,12 @@ def default_methods(kinds: tuple[type, ...] = USUAL_KINDS) -> dict[str, Any]:
     return {title: method for title, method in known.items() if isinstance(method, kinds)}
 
 
+def pair_scorers(*, on_request: bool = False) -> dict[str, Scorer]:
+    """Give the METHODS that score pairs without vectors; those of ON_REQUEST only `on_request`."""
+    known = {title: method for title, method in METHODS.items() if on_request or title not in ON_REQUEST}
+    return {title: method for title, method in known.items() if isinstance(method, Scorer)}
+
+
 def capped(method: Method, max_epochs: int | None) -> Method:
     """Give a method that trains for at most so many epochs; DyFormer's are those of its experiment.
 

@@ -15,6 +15,7 @@ from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.tables import run_tables
 from dyformer.sampling.ranking_queries import RankingQueries
+from flows import retrain
 from flows.cli import main
 from flows.tasks import train
 from flows.tasks.evaluation import promote
@@ -625,3 +626,24 @@ def test_a_real_champion_of_another_shape_is_replaced(generated: str, monkeypatc
         outcome = promote_if_better(generated, queries, [rank_model(generated, queries, model)], contender)
     assert outcome["promoted"]
     assert "do not fit" in outcome["reason"]
+
+
+def test_the_event_forecaster_by_pair_is_compared_only_where_a_setting_wants_it(monkeypatch: pytest.MonkeyPatch):
+    compared: list[set[str]] = []
+
+    def recorded(posed: Posed, group: Group) -> str:
+        compared.append(set(group.methods))
+        return "rankings"
+
+    monkeypatch.setattr(retrain, "newest_until", lambda snapshots: 4)
+    monkeypatch.setattr(retrain, "open_snapshots", lambda snapshots: None)
+    monkeypatch.setattr(retrain, "rankable_steps", lambda log: [5])
+    monkeypatch.setattr(retrain, "draw_task", lambda posed: "queries")
+    monkeypatch.setattr(retrain, "evaluate_task", recorded)
+    monkeypatch.setattr(retrain, "promote_task", lambda *given: {})
+    for changes in ({}, {"promotion.events": True}):
+        contender = Contender(title="DyFormer", models=())
+        retrain._promoted("snapshots", contender, Experiment().changed(changes), 0)
+    usual, with_events = compared
+    assert with_events - usual == {"Event forecaster by pair"}
+    assert {"Forecaster without vectors", "L3"} < usual

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from dyformer.embedder import Scorer
 from dyformer.evaluation.protocols.prequential import QUERY_TABLES
 from dyformer.evaluation.protocols.protocol import Job, Protocol, Result, chosen_units, evaluated
-from dyformer.experiments.methods import METHODS, ON_REQUEST, TrainingStage, Variation, baselines_of
+from dyformer.experiments.methods import TrainingStage, Variation, baselines_of, pair_scorers
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables
 from flows.console import ongoing
@@ -145,9 +144,7 @@ def _record(protocol: Protocol) -> dict[str, Any]:
 
 def evaluate_baselines(snapshots: str, protocol: Protocol, step: int, seed: int = 0) -> str:
     """Evaluate all METHODS that score pairs without vectors, but those of ON_REQUEST."""
-    known = {title: method for title, method in METHODS.items() if title not in ON_REQUEST}
-    scorers = {title: method for title, method in known.items() if isinstance(method, Scorer)}
-    return evaluate(Posed(snapshots=snapshots, protocol=protocol, units=(step,), seed=seed), Group(scorers))
+    return evaluate(Posed(snapshots=snapshots, protocol=protocol, units=(step,), seed=seed), Group(pair_scorers()))
 
 
 def measure(snapshots: str, protocol: Protocol, scores: Sequence[str], baselines: Collection[str] | None = None) -> str:
