@@ -38,6 +38,7 @@ OURS = (
     "Forecaster without vectors",
     "DyFormer without pre-training",
     "DyFormer (as published)",
+    "Event forecaster by pair",
 )
 """Methods of the package, each with the colour at its position in every plot."""
 
