@@ -13,6 +13,7 @@
 # make bench        run the benchmarks against other libraries -> benchmarks/RESULTS.md, under 25 minutes
 # make bench-serving  rankings as of now beside events: latencies of `dyformer serve`
 # make bench-soak   200 simulated daily retrainings: whether disk, memory and time stay bounded
+# make bench-gpu    a training and vectors on a GPU, beside the CPU of the machine -> the same page, some minutes
 # make bench-orchestration  what Prefect and MLflow add to a retraining, and a run without new rows -> the same page
 # make bench-runs   CPU seconds of run and predict, in turn with those of the commit BEFORE -> the same page
 # make bench-context  contexts of a large graph by pushed mass, in turn with the exact solve -> the same page, some minutes and 4 GB
@@ -31,7 +32,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run notebooks test test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
+.PHONY: run notebooks test test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-gpu bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -111,6 +112,9 @@ bench-context: $(VENV)/.bench
 
 bench-scale: $(VENV)/.bench
 	$(BIN)/python benchmarks/scale.py s10m
+
+bench-gpu: $(VENV)/.bench
+	$(BIN)/python benchmarks/gpu.py
 
 bench-orchestration: $(VENV)/.bench
 	$(BIN)/python benchmarks/orchestration.py
