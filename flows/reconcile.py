@@ -1,5 +1,6 @@
 """Flow: the store and the servers -> nothing that is dead runs, nothing that is due is missing."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +38,7 @@ TITLES = {
     "problems": "to be looked at",
 }
 WHOLE_LOOK, WHOLE_SECONDS = "whole-look", 3600.0
+RETRY_SECONDS = 600.0  # until the next look at everything, where a duty of this one failed
 HOURLY = ("tracked", "forgotten", "pruned")  # and MLflow's runs at once, if something has died
 
 
@@ -71,13 +73,14 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
         }
         done: dict[str, list[str]] = {}
         problems: list[str] = []
+        failed: set[str] = set()
         for name, duty in duties.items():
             has_died = name == "tracked" and bool(done["dead"] or done["orphans"])
             is_due = is_whole or has_died or name not in HOURLY
-            done[name], found = _tried(TITLES[name], duty) if is_due else ([], [])
+            done[name], found = _tried(name, duty, failed) if is_due else ([], [])
             problems += found
     if is_whole:
-        note_whole(layout)
+        note_whole(layout, is_soon=bool(failed))
     worth_a_page = {name: lines for name, lines in done.items() if name != "forgotten"}
     if is_whole or any(worth_a_page.values()):  # a fault that stays has one page an hour
         show_lines({**worth_a_page, "problems": problems})
@@ -109,16 +112,24 @@ def is_whole_due(layout: Layout) -> bool:
     return not 0 <= age < WHOLE_SECONDS  # the clock may have been set back
 
 
-def note_whole(layout: Layout) -> None:
-    """Note that everything was looked at now."""
+def note_whole(layout: Layout, *, is_soon: bool = False) -> None:
+    """Note that everything was looked at now; `is_soon` makes the next such look due in RETRY_SECONDS."""
     with suppress(OSError):  # such as of a full disk, which a duty has named
         make_folder(Path(layout.service))
-        (Path(layout.service) / WHOLE_LOOK).touch()
+        note = Path(layout.service) / WHOLE_LOOK
+        note.touch()
+        if is_soon:
+            then = time.time() - WHOLE_SECONDS + RETRY_SECONDS
+            os.utime(note, (then, then))
 
 
-def _tried(title: str, duty: Duty) -> tuple[list[str], list[str]]:
-    """Do one duty; its error, such as a store that is away, is a problem: the next duties do not need this one."""
+def _tried(name: str, duty: Duty, failed: set[str]) -> tuple[list[str], list[str]]:
+    """Do one duty, or add its name to those that failed.
+
+    Its error, such as a store that is away, is a problem: the next duties do not need this one.
+    """
     try:
         return duty()
-    except Exception as error:  # noqa: BLE001, because every duty is due again at the next run
-        return [], [f"{title}: not done, because of {type(error).__name__}: {reason(error)}"]
+    except Exception as error:  # noqa: BLE001, because every duty is due again at the next look
+        failed.add(name)
+        return [], [f"{TITLES[name]}: not done, because of {type(error).__name__}: {reason(error)}"]

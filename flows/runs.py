@@ -93,6 +93,9 @@ def announced() -> Iterator[None]:
         yield
 
 
+LOST = frozenset([401, 403, *range(500, 600)])  # status codes of a server that has other logins, or that ends
+
+
 @contextmanager
 def _lost_server_named() -> Iterator[None]:
     """Name the error of a server that ended during the run, or that `dyformer up` has started again with other logins.
@@ -104,6 +107,8 @@ def _lost_server_named() -> Iterator[None]:
     try:
         yield
     except (HTTPStatusError, TransportError) as error:
+        if isinstance(error, HTTPStatusError) and error.response.status_code not in LOST:
+            raise
         raise ServerUnreachable(
             f"the Prefect server was lost during the run ({str(error).partition(chr(10))[0]}): it ended,"
             " or was started again with another login; run the same command again, which repeats no finished step"

@@ -31,6 +31,7 @@ Memory = Literal["ever", "last", "decayed"]
 PathKind = Literal["common_neighbors", "adamic_adar", "l3"]
 """Kinds of paths, in the order of path_scores."""
 
+LONGEST_LIST = 1_000_000  # pairs; of a longer list no paths stay in memory, as those of a million are 24 MB
 NUM_NEWEST = 2  # lists of pairs whose paths are at hand: the queries of a step, and the pairs of its first stage
 
 _NEWEST: WeakKeyDictionary[PreparedGraph, dict[bytes, PathScores]] = WeakKeyDictionary()
@@ -101,7 +102,9 @@ def _paths(graph: PreparedGraph, source_P: NDArray[np.int64], target_P: NDArray[
     """Give the paths of pairs, or those of one of the newest calls: five baselines score the same lists in turn."""
     newest, digest = _NEWEST.setdefault(graph, {}), blake2b(np.stack([source_P, target_P]).tobytes()).digest()
     paths = newest.pop(digest, None)  # another thread may take it at the same time, and then computes equal ones
-    newest[digest] = paths = paths or path_scores(pair_features(graph), source_P, target_P)
+    paths = paths or path_scores(pair_features(graph), source_P, target_P)
+    if len(source_P) <= LONGEST_LIST:
+        newest[digest] = paths
     for oldest in list(newest)[:-NUM_NEWEST]:
         newest.pop(oldest, None)
     return paths

@@ -187,7 +187,7 @@ class Graph:
         snapshots, times = self.dynamic.snapshots, (None, None)
         if self.time_unit != "step":
             first, end = snapshots[0].start_time, snapshots[-1].end_time
-            times = next_window(first, end, self.window, self.time_unit)
+            times = next_window(first, end, len(snapshots), self.window, self.time_unit)
         type_of_times = pl.Datetime("us", "UTC")
         return {name: pl.lit(time, pl.Int64).cast(type_of_times) for name, time in zip(VALIDITY, times, strict=True)}
 
@@ -462,6 +462,8 @@ def _result(protocol: Protocol, job: Job, methods: Mapping[str, Method]) -> Resu
 
 
 def _named(methods: "Sequence[str | Method] | Mapping[str, Method] | None") -> dict[str, Method]:
+    if isinstance(methods, Mapping | list | tuple | set | frozenset) and not methods:
+        raise ValueError(f'methods = {methods!r}: expected one method at least, such as "L3"')
     if methods is None or isinstance(methods, Mapping):
         given = default_methods() if methods is None else methods
         return {title: checked_method(title, method) for title, method in given.items()}

@@ -53,6 +53,14 @@ def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name} = {value!r}: expected one of {', '.join(allowed)}")
 
 
+def texts(name: str, value: object) -> list[str]:
+    """Give an argument that is a text, or several of them, as a list; raises ValueError."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, Sequence) or isinstance(values, bytes) or not all(isinstance(own, str) for own in values):
+        raise ValueError(f'{name} = {value!r}: expected texts such as ["1d"], found {type(value).__name__}')
+    return list(values)
+
+
 def settings_of(value: object) -> dict[str, Any]:
     """Give changes of settings as a dictionary, empty for None; raises ValueError for anything but a mapping."""
     if value is None:

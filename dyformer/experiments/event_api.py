@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from dyformer.experiments.api import Log, read_log
-from dyformer.experiments.arguments import check_process, whole
+from dyformer.experiments.arguments import check_process, texts, whole
 from dyformer.logs.plan import ReadPlan
 from dyformer.logs.time_windows import horizon_length
 from dyformer.scoring.event_forecaster import EventForecaster
@@ -90,7 +90,7 @@ class EventModel:
 COLUMNS = ("source", "target", "time")
 
 
-def fit_events(log: Log, *, horizons: Sequence[str] = (), seed: int = 0) -> EventModel:
+def fit_events(log: Log, *, horizons: Sequence[str] | str = (), seed: int = 0) -> EventModel:
     """Fit the event forecaster on the earlier part of a log, choose on the later one, and let all its events count.
 
     Args:
@@ -105,7 +105,7 @@ def fit_events(log: Log, *, horizons: Sequence[str] = (), seed: int = 0) -> Even
     check_process()
     seed = whole("seed", seed, least=0)
     events, plan = _named(log.events), log.plan
-    lengths = {horizon: horizon_length(horizon, plan.time_unit) for horizon in horizons}
+    lengths = {horizon: horizon_length(horizon, plan.time_unit) for horizon in texts("horizons", horizons)}
     sources: list[str] = []
     ids = NodeIds(sources=sources, targets=[] if plan.bipartite else sources)
     source_E, target_E = ids.numbered(events)

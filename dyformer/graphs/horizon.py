@@ -15,12 +15,13 @@ class Horizon(NamedTuple):
     end: int | None  # excluded; None where the window ends with a number of rows, at a time that nobody knows
 
 
-def next_window(first: int, end: int, window: Window, time_unit: TimeUnit) -> Horizon:
+def next_window(first: int, end: int, num_windows: int, window: Window, time_unit: TimeUnit) -> Horizon:
     """Give the window after the newest one.
 
     Args:
         first: start of the first window.
         end: end of the newest window (excluded), with which the next one starts.
+        num_windows: number of windows up to there; a rule may divide a longer log into more.
         window: rule of the windows.
         time_unit: unit of the times.
 
@@ -31,7 +32,7 @@ def next_window(first: int, end: int, window: Window, time_unit: TimeUnit) -> Ho
     if window.rule == "equal_count":
         return Horizon(end, None)
     if window.count is not None:
-        return Horizon(end, end + round((end - first) / window.count))
+        return Horizon(end, end + round((end - first) / num_windows))
     untrimmed = Window(rule=window.rule, length=window.length, time_zone=window.time_zone)
     bounds = split_windows(np.array([first, end], dtype=np.int64), untrimmed, time_unit)
     return Horizon(end, int(bounds.end_time_T[-1]))

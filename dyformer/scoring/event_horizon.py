@@ -90,7 +90,7 @@ def fit_horizon(log: EventLog, settings: StateSettings, *, length: int, seed: in
     for number, start in reversed(list(enumerate(starts[1:]))):
         window = _window(log, state, start, length)
         inputs = PairInputs(state=state, events=events, horizon=horizon, at=start)
-        tables.append(_table(window, inputs, OLDER_WEIGHT**number, generator))
+        tables.append(_table(window, inputs, number, generator))
     table = stacked(*reversed(tables))
     _check_labels(table.positive_P)
     heads, scales = fitted_heads(table, seed, ranked=True)
@@ -139,8 +139,11 @@ def _pairs(
     return source_P, target_P, np.isin(source_P * window.num_targets + target_P, window.key_E)
 
 
-def _table(window: _Window, inputs: PairInputs, weight: float, generator: np.random.Generator) -> LabelledTable:
-    """Give the positive candidates of some sources and some of the others, with their inputs."""
+def _table(window: _Window, inputs: PairInputs, number: int, generator: np.random.Generator) -> LabelledTable:
+    """Give the positive candidates of some sources and some of the others, with their inputs.
+
+    `number` is that of the window, from 0, the newest one. A group is a source in one window.
+    """
     drawn = [generator.permutation(source_S)[:NUM_SOURCES] for source_S in (window.active_S, window.known_S)]
     source_P, target_P, positive_P = _pairs(window, np.unique(np.concatenate(drawn)))
     order_P = np.lexsort((generator.random(len(source_P)), positive_P, source_P))
@@ -152,6 +155,6 @@ def _table(window: _Window, inputs: PairInputs, weight: float, generator: np.ran
     return LabelledTable(
         inputs_PF=inputs(source_P, target_P, both_orders=False),
         positive_P=positive_P[is_used_P],
-        weight_P=np.full(len(source_P), weight),
-        group_P=source_P + window.start * (int(source_P.max(initial=0)) + 1),
+        weight_P=np.full(len(source_P), OLDER_WEIGHT**number),
+        group_P=source_P * NUM_WINDOWS + number,
     )

@@ -74,7 +74,16 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
     is_dead = bool(failed) and failed[0].state_type == "CRASHED"
     if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
-        if not lacks_published(layout, dataset) or _is_soon(ended, committed):
+        if not lacks_published(layout, dataset):
+            return None
+        own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
+        if len(own) > FEW_TRIES:
+            raise ManyTries(
+                f"a part of what version {version} of the event table published is missing, and {len(own)} retrainings"
+                " of the schedule did not make it again, perhaps because the run that published it had other settings:"
+                f" repeat that run (dyformer retrain {dataset}, with its settings)"
+            )
+        if own and datetime.now(UTC) < (own[0].end_time or committed) + pause_after(len(own) - 1):
             return None
     elif failed and datetime.now(UTC) < (failed[0].end_time or committed) + pause_after(len(failed)):
         if len(failed) < FEW_TRIES:
@@ -87,12 +96,6 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     name = f"{NAME}{deployment.id}-{arrival}-{ended[0].id if ended else 'first'}"
     run = client.create_flow_run_from_deployment(deployment.id, idempotency_key=name)
     return None if run.state_type in FINAL else f"{dataset}, version {version} of the event table"
-
-
-def _is_soon(ended: "list[FlowRun]", committed: datetime) -> bool:
-    """Whether to wait, because runs that were started here have not made again what a repair removed."""
-    own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
-    return bool(own) and datetime.now(UTC) < (own[0].end_time or committed) + pause_after(len(own) - 1)
 
 
 def _is_try(run: "FlowRun") -> bool:

@@ -287,7 +287,7 @@ def user_ids(opened: Snapshots, graph: DynamicGraph) -> pl.DataFrame:
 def horizon_after(opened: Snapshots, step: int) -> Horizon:
     """Give the window after a step, in the unit of the log's times."""
     first, end = opened.time("start_time", 1), opened.time("end_time", step)
-    return next_window(first, end, Window.parse(opened.window), opened.time_unit)
+    return next_window(first, end, step, Window.parse(opened.window), opened.time_unit)
 
 
 def _validity(opened: Snapshots, method: str, step: int) -> dict[str, pl.Expr]:

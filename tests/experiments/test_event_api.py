@@ -56,6 +56,11 @@ def test_a_horizon_has_the_probability_of_each_pair_within_it():
         fitted.rank("u3", horizon="1d")
     with pytest.raises(ValueError, match="expected a length of time above 0"):
         dyformer.fit_events(log, horizons=["0h"])
+    for wrong in ([2], None, 5):
+        with pytest.raises(ValueError, match=r"horizons = .*: expected texts such as"):
+            dyformer.fit_events(log, horizons=wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="'6x'"):  # one text is one horizon
+        dyformer.fit_events(log, horizons="6x")
 
 
 def test_times_are_dates_and_ids_keep_their_type():

@@ -147,6 +147,8 @@ EVALUATE: dict[str, tuple[dict[str, Any], str]] = {
     "seeds None": ({"seeds": None}, "seeds = None"),
     "methods number": ({"methods": 3}, "found int without either"),
     "methods of numbers": ({"methods": [3]}, "found int without either"),
+    "methods none": ({"methods": []}, "expected one method at least"),
+    "methods none named": ({"methods": {}}, "expected one method at least"),
     "methods twice": ({"methods": ["L3", "L3"]}, "two methods have the title 'L3'"),
     "settings": ({"settings": 3}, "settings: expected a dictionary"),
 }

@@ -42,3 +42,10 @@ def test_a_server_that_is_lost_during_a_run_is_named_with_a_remedy(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"dyformer: the Prefect server was lost during the run ({error})")
     assert "run the same command again" in line
+
+
+@pytest.mark.parametrize("status", [404, 409, 422])
+def test_an_answer_of_a_server_that_is_there_is_no_lost_one(server: str, status: int) -> None:
+    response = httpx.Response(status, request=REFUSED.request)
+    with pytest.raises(PrefectHTTPStatusError, match="no such run"), announced():
+        raise PrefectHTTPStatusError("no such run", request=response.request, response=response)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -291,11 +291,32 @@ def test_a_refused_result_is_named_once_and_tried_after_longer_and_longer_pauses
         later(1)
         assert project(layout, patient=True) == ([], [])  # it is tried, and named no more
         assert calls.count(refused) == number
+    tries = json.loads(Path(layout.service, FILE).read_text())[name]["num_tries"]
     assert len(project(layout).problems) == 1  # a run, and `dyformer track`, try everything
+    assert json.loads(Path(layout.service, FILE).read_text())[name]["num_tries"] == tries  # and lengthen no pause
     monkeypatch.setitem(results.SEND, "study", send)
     later(1_440)
     assert project(layout, patient=True) == ([name], [])
     assert not Path(layout.service, FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["null", "[1]", '{"a": {}}', '{"a": {"since": "x", "num_tries": 1, "reason": "b"}}', "{"]
+)
+def test_a_file_of_refusals_that_is_none_keeps_nothing_back(layout: Layout, content: str) -> None:
+    address = result(layout)
+    Path(layout.service).mkdir(parents=True, exist_ok=True)
+    Path(layout.service, FILE).write_text(content)
+    assert project(layout, patient=True) == ([layout.relative(address)], [])
+
+
+def test_a_refusal_of_a_time_to_come_waits_no_longer(layout: Layout) -> None:
+    address = result(layout)
+    since = (datetime.now(UTC) + timedelta(days=400)).isoformat()  # the clock was set back since
+    record = {"since": since, "num_tries": 2, "reason": "refused"}
+    Path(layout.service).mkdir(parents=True, exist_ok=True)
+    Path(layout.service, FILE).write_text(json.dumps({layout.relative(address): record}))
+    assert project(layout, patient=True) == ([layout.relative(address)], [])
 
 
 def test_a_store_that_is_away_is_no_refusal(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

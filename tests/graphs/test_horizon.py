@@ -34,7 +34,7 @@ def test_the_next_window_is_the_one_that_the_grown_log_has(text: str, unit: Time
         end = int(grown.end_time_T[newest - 1])
         before = split_windows(time_R[time_R < end], window, unit)
         ends = complete_ends(int(time_R[0]), int(time_R[-1]), window, unit)
-        horizon = next_window(int(before.start_time_T[0]), end, window, unit)
+        horizon = next_window(int(before.start_time_T[0]), end, newest, window, unit)
         assert horizon == (grown.start_time_T[newest], grown.end_time_T[newest])
         assert horizon.end == ends[newest]
 
@@ -43,10 +43,11 @@ def test_a_month_with_a_change_of_the_clock_is_an_hour_shorter():
     """The wall clock of Berlin, not a number of days, ends March 2024."""
     window = Window.parse("calendar 1mo in Europe/Berlin")
     march, april = 1_709_247_600_000_000, 1_711_922_400_000_000  # 2024-02-29T23:00Z, 2024-03-31T22:00Z
-    assert next_window(march - 29 * 24 * HOUR, march, window, "us") == (march, april)
+    assert next_window(march - 29 * 24 * HOUR, march, 1, window, "us") == (march, april)
     assert april - march == (31 * 24 - 1) * HOUR
 
 
 def test_windows_of_equal_counts_have_no_end_in_time():
-    assert next_window(0, 120, Window.parse("12 equal"), "us") == (120, None)
-    assert next_window(0, 120, Window.parse("12 equal time"), "us") == (120, 130)
+    assert next_window(0, 120, 12, Window.parse("12 equal"), "us") == (120, None)
+    assert next_window(0, 120, 12, Window.parse("12 equal time"), "us") == (120, 130)
+    assert next_window(0, 50, 5, Window.parse("12 equal time"), "us") == (50, 60)  # as of an earlier one of the windows

@@ -2,13 +2,16 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from event_logs import random_log
 
-from dyformer.scoring import heads
+from dyformer.scoring import event_horizon, heads
 from dyformer.scoring.event_horizon import NUM_WINDOWS, FittedHorizon, fit_horizon
+from dyformer.scoring.event_pairs import fitted_heads
+from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import EventState, StateSettings
@@ -43,6 +46,27 @@ def shuffled(log: EventLog, part: slice) -> EventLog:
 def start_of(log: EventLog, number: int) -> int:
     """The first event of the horizon of this number, counted from the end."""
     return int(np.searchsorted(log.time_E, log.time_E[-1] + 1 - number * LENGTH))
+
+
+def test_a_group_is_a_source_in_one_window_whatever_its_number_and_the_times(monkeypatch: pytest.MonkeyPatch):
+    tables: list[LabelledTable] = []
+
+    def recorded(table: LabelledTable, seed: int, *, ranked: bool) -> Any:
+        tables.append(table)
+        return fitted_heads(table, seed, ranked=ranked)
+
+    monkeypatch.setattr(event_horizon, "fitted_heads", recorded)
+    usual = log()
+    late = replace(
+        usual,
+        source_E=usual.source_E + 9_000,
+        time_E=usual.time_E + 1_700_000_000_000_000,
+        num_sources=usual.num_sources + 9_000,
+    )
+    sizes = [len(np.unique(own.group_P)) for given in (usual, late) if fitted(given) for own in tables[-1:]]
+    assert sizes[0] == sizes[1] > 30  # more than there are sources
+    weight_of = [set(tables[0].weight_P[tables[0].group_P == group].tolist()) for group in np.unique(tables[0].group_P)]
+    assert all(len(weights) == 1 for weights in weight_of)  # those of one window are alike
 
 
 def test_the_newest_horizon_calibrates_and_fits_nothing():

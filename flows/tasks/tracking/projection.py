@@ -41,15 +41,18 @@ def project(layout: Layout, *, again: bool = False, whole: bool = False, patient
         return done
     if not is_installed("mlflow"):
         return Projected([], [str(missing("mlflow"))])
-    refusals = Refusals(layout)
+    refusals = Refusals(layout, counts=patient)
     names = {layout.relative(address): address for address in addresses}
     waiting = {name: why for name in names if patient and (why := refusals.waits(name)) is not None}
     done.problems.extend(waiting.values() if whole else [])
     ready = {name: address for name, address in names.items() if name not in waiting}
     if ready:
         _send(open_tracker(layout), ready, done, refusals, again=again, repeats=whole or not patient)
+    refusals.drop(done.sent)
+    if again or whole:  # which look at all results, so that others are not due any more
+        refusals.drop(refusals.names - names.keys())
     with suppress(OSError):  # such as of a full disk: then these are tried at the next look
-        refusals.keep(names.keys() - set(done.sent))
+        refusals.write()
     return done
 
 

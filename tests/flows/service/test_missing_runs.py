@@ -131,7 +131,7 @@ def test_a_run_that_died_is_followed_by_another_though_all_rows_have_a_report(
 
 
 def test_what_a_repair_removed_is_made_again_by_a_run_at_once_and_later_ones_after_pauses(
-    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(tmp_path / "log.csv", 300)
     published = write_report("missedlog")
@@ -145,6 +145,14 @@ def test_what_a_repair_removed_is_made_again_by_a_run_at_once_and_later_ones_aft
         [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
         complete(client, run)  # it had other settings, and made other forecasts
     assert start_missing(client, layout) == ([], [])  # the third one after 5
+    monkeypatch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
+    for _ in range(2, FEW_TRIES + 1):
+        assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
+        [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
+        complete(client, run)
+    started, [problem] = start_missing(client, layout)  # no run for ever
+    assert not started
+    assert "did not make it again" in problem
 
 
 def test_a_dataset_on_which_another_deployment_runs_waits(

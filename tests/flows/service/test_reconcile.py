@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from flows.reconcile import WHOLE_LOOK, WHOLE_SECONDS, is_by_schedule, is_whole_due, reconcile
+from flows.reconcile import RETRY_SECONDS, WHOLE_LOOK, WHOLE_SECONDS, is_by_schedule, is_whole_due, reconcile
 from storage.layout import Layout
 
 
@@ -77,6 +77,19 @@ def test_everything_is_looked_at_once_an_hour_whatever_the_minute_of_the_clock(
     monkeypatch.setattr("flows.reconcile.end_orphans", lambda _: ["train until step 3"])
     reconcile()
     assert looks == ["tracked", "sent False True", "started"]  # MLflow's runs of what has died end at once
+
+
+def test_a_duty_that_failed_is_due_again_before_the_hour_is_over(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
+    monkeypatch.delenv("DYFORMER_STATE", raising=False)
+    monkeypatch.setattr("flows.reconcile.prune_published", lambda *_: 1 / 0)
+    assert any("ZeroDivisionError" in problem for problem in reconcile()["problems"])
+    layout = Layout.from_environment()
+    assert not is_whole_due(layout)
+    age = time.time() - Path(layout.service, WHOLE_LOOK).stat().st_mtime
+    assert age == pytest.approx(WHOLE_SECONDS - RETRY_SECONDS, abs=60)  # so that the next one is due in ten minutes
 
 
 def test_only_a_run_that_the_schedule_made_is_by_schedule() -> None:
