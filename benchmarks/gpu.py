@@ -73,6 +73,6 @@ if __name__ == "__main__":
     prepared = prepare_graph(power_law, until=power_law.num_steps, config=GraphConfig())
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     written = table(row_of(prepared, device) for device in devices)
-    missing = "" if len(devices) > 1 else "\n\nNo GPU was at hand: no figures of one were taken."
+    missing = "" if len(devices) > 1 else "\n\nNo GPU was at hand, so none was measured."
     print(written + missing)
     write_section(f"GPU, {size}", f"{surroundings()}\n\n`make bench-gpu`\n\n{written}{missing}")
