@@ -1,6 +1,7 @@
 """A training -> the process group of all that share it: this process and others on this machine, one on each GPU.
 
-The others compute and store nothing. They end when this process does, because no message comes from it any more.
+The others compute and store nothing. Once all have met they end when this process does,
+because no message comes from it any more.
 """
 
 import json
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -24,10 +26,11 @@ from flows.tasks.models import device
 
 RANKS = "DYFORMER_RANKS"  # number of processes that share a training
 FOLLOWER = "flows.tasks.follow"  # module that the others run
-INTERFACE = "GLOO_SOCKET_IFNAME"  # of the network, through which gloo sends
+GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"  # of the network, through which they send
 READY = "ready\n"
 SECONDS_TO_WAIT = 1800.0  # for a message of another process, such as during the saving of a large checkpoint
 SECONDS_TO_END = 10.0
+SECONDS_TO_FOLLOW = 1.0
 
 
 class RanksUnusable(ValueError):
@@ -82,10 +85,13 @@ def shared_training(order: Mapping[str, Any], num: int) -> Iterator[Rank]:
 def joined(index: int, num: int, folder: Path) -> Iterator[Rank]:
     """Be one process of the group that meets in a folder."""
     has_gpus = torch.cuda.is_available()
-    os.environ.setdefault(INTERFACE, next(name for _, name in socket.if_nameindex() if name.startswith("lo")))
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    os.environ.update({GLOO_INTERFACE: loopback, NCCL_INTERFACE: f"={loopback}"})  # neither asks for a password
+    if has_gpus:
+        torch.cuda.set_device(index)
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if has_gpus else "gloo",
-        init_method=(folder / "meeting").as_uri(),
+        store=distributed.FileStore(str(folder / "meeting"), num),  # pyright: ignore[reportPrivateImportUsage]
         rank=index,
         world_size=num,
         timeout=timedelta(seconds=SECONDS_TO_WAIT),
@@ -132,15 +138,22 @@ def _log(folder: Path, index: int) -> Path:
 
 def _lost(others: "Sequence[subprocess.Popen[str]]", folder: Path, num: int) -> RankLost | None:
     """Say which other process has ended, and why; None if all run."""
-    for index, other in enumerate(others, start=1):
-        try:
-            code = other.wait(SECONDS_TO_END / len(others))
-        except subprocess.TimeoutExpired:
-            continue
-        lines = _log(folder, index).read_text().strip().splitlines()
-        why = f"killed by signal {-code}" if code < 0 else lines[-1] if lines else f"exit code {code}"
-        return RankLost(
-            f"process {index + 1} of the {num} that share a training has ended ({why}): give the same command again, "
-            "which goes on from the last checkpoint, with any number of processes"
-        )
-    return None
+    until = time.monotonic() + SECONDS_TO_END
+    while not _codes(others):
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.1)
+    time.sleep(SECONDS_TO_FOLLOW)  # of one that was killed, the connections of the others end, too
+    code, index = min((code, index) for index, code in _codes(others).items())  # a signal is negative
+    lines = _log(folder, index).read_text().strip().splitlines()
+    why = f"killed by signal {-code}" if code < 0 else lines[-1] if lines else f"exit code {code}"
+    return RankLost(
+        f"process {index + 1} of the {num} that share a training has ended ({why}): give the same command again, "
+        "which goes on from the last checkpoint, with any number of processes"
+    )
+
+
+def _codes(others: "Sequence[subprocess.Popen[str]]") -> dict[int, int]:
+    """Give the exit codes of the processes that have ended, by their index."""
+    codes = {index: other.poll() for index, other in enumerate(others, start=1)}
+    return {index: code for index, code in codes.items() if code is not None}

@@ -291,12 +291,13 @@ class DyFormer(nn.Module):
         In a normalised one the id embedding replaces the last O columns of H_tgt, because pre-training fits it to the
         node's links. Batches do not depend on each other; with two towers all have a context, or none has.
         """
+        precision = mixed_precision(self.node_N.device, self.gpu_precision)  # first, because it counts for all below
         nodes, features, targets = _rows(batches, by_batch=self.has_one_tower)
         structure_BS, id_BO = self.inputs(torch.cat(nodes), torch.cat(features), ids)
         row_BD = torch.cat([structure_BS, id_BO], dim=1)
         biases = [self.bias(batch) for batch in batches]
         *layers, last = self.layers
-        with mixed_precision(row_BD.device, self.gpu_precision):
+        with precision:
             for layer in layers:
                 row_BD = layer(row_BD, biases)
             assert isinstance(last, TwoTowerLayer)

@@ -97,8 +97,8 @@ class TrainingState:
         """Copy the state."""
         return Checkpoint(
             tensors={
-                **{f"model/{name}": tensor.cpu() for name, tensor in copied(self.model.state_dict()).items()},
-                **{f"best/{name}": tensor.cpu() for name, tensor in copied(self.best).items()},
+                **{f"model/{name}": on_cpu(tensor) for name, tensor in self.model.state_dict().items()},
+                **{f"best/{name}": on_cpu(tensor) for name, tensor in self.best.items()},
                 **{f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()},
             },
             record={
@@ -136,9 +136,14 @@ def copied(weights: Weights) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
+def on_cpu(tensor: Tensor) -> Tensor:
+    """Copy to the CPU, without another copy on the device."""
+    return tensor.detach().to("cpu", copy=True)
+
+
 def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Generator[Progress, None, None]:
     """Train until `epochs` epochs are done or the patience is, and yield the report of each."""
-    check_ranks(stage)
+    check_ranks(stage.name, stage.config, stage.rank.num_ranks)
     state = TrainingState(model.to(stage.device), Optimizer(model, stage.config))
     if resume is not None:
         state.restore(resume, stage)
@@ -158,14 +163,14 @@ def run_epochs(stage: Stage, model: DyFormer, resume: Checkpoint | None) -> Gene
             yield progress
 
 
-def check_ranks(stage: Stage) -> None:
-    """Raise TooManyRanks where some processes would never have a batch."""
-    most, setting = stage.config.batches_per_step, f"{stage.name}.batches_per_step"
-    if stage.rank.num_ranks > most:
+def check_ranks(stage: str, config: StageConfig, num_ranks: int) -> None:
+    """Raise TooManyRanks where some processes would never have a batch of a stage."""
+    most, setting = config.batches_per_step, f"{stage}.batches_per_step"
+    if num_ranks > most:
         raise TooManyRanks(
-            f"{stage.rank.num_ranks} processes cannot share a training of {most} "
-            f"{'batch' if most == 1 else 'batches'} a step: set {setting} to {stage.rank.num_ranks} or more (fewer and "
-            f"larger steps: other weights), or train with fewer"
+            f"{num_ranks} processes cannot share a training of {most} "
+            f"{'batch' if most == 1 else 'batches'} a step: set {setting} to {num_ranks} or more (fewer and larger "
+            f"steps: other weights), or train with fewer (--ranks, DYFORMER_RANKS)"
         )
 
 

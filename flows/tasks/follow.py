@@ -17,7 +17,7 @@ from flows.tasks.train import last_checkpoint, stage_epochs
 def follow(order: dict[str, Any], rank: Rank) -> None:
     """Compute the batches of this process in both stages, from the checkpoints that the first process reads, too.
 
-    That process writes none before all have read theirs, because it waits for the others at the begin of a stage.
+    That process writes none before all have read theirs, because no epoch ends without a batch of every process.
     """
     experiment, key = from_record(order["experiment"]), order["key"]
     graph = prepare_graph(

@@ -15,6 +15,7 @@ from dyformer.evaluation.fitting import model_steps
 from dyformer.experiments.settings import Experiment, as_record
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights
+from dyformer.training.loop import check_ranks
 from dyformer.training.ranks import Rank
 from dyformer.training.stages import finetune, id_bytes, pretrain
 from flows.console import QUIET, tracked
@@ -97,6 +98,9 @@ def train_model(
         raise StepOutOfRange(f"training needs at least 2 steps of history: expected until of 2 or more, found {until}")
     ranks = num_ranks()
     experiment = (_with_lags(experiment, until) if start is None else _warm(experiment)).capped
+    for stage in ("pretrain", "finetune"):  # before any of the two
+        if (config := getattr(experiment, stage)) is not None:
+            check_ranks(stage, config, ranks)
     settings, weights, inputs = {**as_record(experiment, PARTS), "seed": seed}, None, ()
     if start is not None:
         weights, _, before = open_model(start)

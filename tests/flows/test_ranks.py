@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_a_checkpoint_of_another_number_of_processes_is_resumed_to_the_same_byte
         epochs.extend(row[:2] for row in rows[-1:])
 
     assert result(train_model(snapshots, UNTIL, EXPERIMENT, 0, on_epoch)) == alone
-    assert epochs[0][1] >= 2 or epochs[0][0] != stage
+    assert next(epoch for name, epoch in epochs if name == stage) >= 2
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
@@ -149,8 +150,20 @@ def test_a_process_that_does_not_start_is_named_with_its_error(snapshots: str, m
 
 def test_more_processes_than_batches_of_a_step_are_refused(snapshots: str, monkeypatch: pytest.MonkeyPatch):
     shared(2, monkeypatch)
-    with pytest.raises(TooManyRanks, match=r"set pretrain\.batches_per_step to 2 or more"):
-        train_model(snapshots, UNTIL, EXPERIMENT.changed({"pretrain.batches_per_step": 1}))
+    for stage in ("pretrain", "finetune"):
+        trained: list[list[EpochRow]] = []
+        experiment = EXPERIMENT.changed({f"{stage}.batches_per_step": 1})
+        with pytest.raises(TooManyRanks, match=rf"set {stage}\.batches_per_step to 2 or more"):
+            train_model(snapshots, UNTIL, experiment, 0, lambda _, rows, trained=trained: trained.append(rows))
+        assert not trained  # not even the stage before
+
+
+def test_of_several_processes_that_end_the_killed_one_is_named(tmp_path: Path):
+    ended = [subprocess.Popen(command, text=True) for command in (["false"], ["sh", "-c", "kill -9 $$"])]
+    for number, process in enumerate(ended, start=1):
+        process.wait()
+        (tmp_path / f"{number}.log").write_text("Connection reset by peer")
+    assert "process 3 of the 3" in str(ranks._lost(ended, tmp_path, 3))
 
 
 @pytest.mark.parametrize("number", ["0", "two", "-1"])
