@@ -86,7 +86,7 @@ def joined(index: int, num: int, folder: Path) -> Iterator[Rank]:
     """Be one process of the group that meets in a folder."""
     has_gpus = torch.cuda.is_available()
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    os.environ.update({GLOO_INTERFACE: loopback, NCCL_INTERFACE: f"={loopback}"})  # neither asks for a password
+    os.environ.update({GLOO_INTERFACE: loopback, NCCL_INTERFACE: f"={loopback}"})  # neither has a password
     if has_gpus:
         torch.cuda.set_device(index)
     distributed.init_process_group(
