@@ -12,7 +12,7 @@ from results_page import FOLDER, surroundings, write_section
 
 NO_BENCHMARKS = (
     *("measure", "graphs", "results_page", "run_all", "scale", "soak", "orchestration", "runs", "serving"),
-    "pushed_context",  # make bench-context
+    *("pushed_context", "gpu"),  # make bench-context, bench-gpu
     *("peers", "peer_models"),  # they need another package, and their results are in docs/results.md
 )
 SECONDS_EACH = 300.0

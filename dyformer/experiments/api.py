@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder
-from dyformer.evaluation.fitting import FittedOnce, fitted_vectors, model_steps
+from dyformer.evaluation.fitting import FORECASTER_WITH, FittedOnce, fitted_vectors, model_steps
 from dyformer.evaluation.forecasts.forecast import FORECAST_COLUMNS, Forecast, Links, fit_forecast
 from dyformer.evaluation.forecasts.stored_forecast import (
     can_store,
@@ -67,7 +67,7 @@ class Model:
 
     graph: "Graph"  # the graph as of the step on which the model was fitted
     forecast: Forecast
-    method: str  # its title
+    method: str  # whose forecast it is
     vector_ND: NDArray[np.floating] | None = None  # None for a method that scores pairs without vectors
     record: Mapping[str, Any] | None = None  # fitted values as JSON; None for a user's own scorer
 
@@ -379,11 +379,13 @@ def fit(
     vector_ND = fitted_vectors(title, chosen, past, seed) if isinstance(chosen, FittedOnce) else None
     say(f"{title}: fitting the forecast of step {step + 1}")
     forecast = fit_forecast(title, chosen, past, seed=seed)
+    # The same title as in tables: the decoder of the vectors alone publishes nothing.
+    forecaster = title if vector_ND is None else FORECASTER_WITH + title
     record = None
     if can_store(forecast, named):
-        about = {"method": title, "time_unit": graph.time_unit, "window": str(graph.window)}
+        about = {"method": forecaster, "time_unit": graph.time_unit, "window": str(graph.window)}
         record = forecast_record(forecast, named, seed=seed) | about
-    return Model(graph=known, vector_ND=vector_ND, forecast=forecast, method=title, record=record)
+    return Model(graph=known, vector_ND=vector_ND, forecast=forecast, method=forecaster, record=record)
 
 
 def load(folder: str | Path) -> Model:

@@ -170,7 +170,7 @@ def check_ranks(stage: str, config: StageConfig, num_ranks: int) -> None:
         raise TooManyRanks(
             f"{num_ranks} processes cannot share a training of {most} "
             f"{'batch' if most == 1 else 'batches'} a step: set {setting} to {num_ranks} or more (fewer and larger "
-            f"steps: other weights), or train with fewer (--ranks, DYFORMER_RANKS)"
+            f"steps: other weights), or train with fewer (DYFORMER_RANKS)"
         )
 
 

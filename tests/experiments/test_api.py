@@ -352,12 +352,13 @@ def test_protocols_that_need_more_than_snapshots_are_refused(graph: Graph) -> No
 
 def test_top_links_say_whose_they_are_and_for_which_dates_they_hold(frame: pl.DataFrame, model: Model) -> None:
     top = model.top(2)
-    assert top["method"].unique().to_list() == ["Spectrum"]
+    assert top["method"].unique().to_list() == ["Forecaster with Spectrum"]
     start, end = top["valid_from"].unique().item(), top["valid_to"].unique().item()
     assert start == model.graph.summary()["end"][-1]
     assert end - start == timedelta(days=7)
     counts = dyformer.read_log(frame).snapshots("8 equal")
     by_counts = dyformer.fit(counts, "L3").top(1)
+    assert by_counts["method"].unique().to_list() == ["L3"]
     assert by_counts["valid_from"].null_count() == 0
     assert by_counts["valid_to"].null_count() == len(by_counts)
     steps = frame.with_columns(time=pl.int_range(pl.len()))

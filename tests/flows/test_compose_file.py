@@ -13,6 +13,7 @@ import yaml
 
 from dyformer.logs.limits import ReadLimits
 from flows.parallel import CLUSTER
+from flows.ranks import RANKS, num_ranks
 from flows.service.deployments import GPU_POOL, POOL, read_deployments
 from flows.tasks.drift import WEBHOOK
 from storage.events.scratch_database import DEFAULT_MEMORY, MEMORY_VARIABLE, memory_bytes
@@ -153,11 +154,12 @@ def test_an_optional_setting_is_empty_by_default_which_is_as_if_it_were_not_set(
     assert set(optional) == {
         WEBHOOK,
         MEMORY_VARIABLE,
+        RANKS,
         *(f"DYFORMER_{field.upper()}" for field in ReadLimits.__dataclass_fields__),
     }
     for name in optional:
         monkeypatch.setenv(name, "")
-    assert (limits_from_environment(), memory_bytes()) == (ReadLimits(), DEFAULT_MEMORY << 20)
+    assert (limits_from_environment(), memory_bytes(), num_ranks()) == (ReadLimits(), DEFAULT_MEMORY << 20, 1)
 
 
 def test_every_command_of_our_image_is_installed(compose: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 from posed import evaluate_methods, evaluate_model, metrics_of
@@ -65,7 +66,8 @@ def test_model_is_that_of_predict(log: Path, snapshots: str, model: str) -> None
     assert found["id"].to_list() == stored["id"].to_list()
     np.testing.assert_array_equal(np.stack(found["vector"].to_list()), np.stack(stored["vector"].to_list()))
     for kind, top in (("forecasts", fitted.top(3)), ("new", fitted.top(3, links="new"))):
-        named = read_table(address, kind).rename({"partner_id": "partner"})
+        in_utc = pl.col("valid_from", "valid_to").dt.replace_time_zone("UTC")  # stored times have no zone
+        named = read_table(address, kind).rename({"partner_id": "partner"}).with_columns(in_utc)
         assert_frame_equal(top, named.select(top.columns), check_row_order=False, check_exact=True)
 
 

@@ -94,6 +94,9 @@ def test_modules_are_not_imported_from_the_working_folder(tmp_path: Path, mark: 
 
 def test_processes_are_found_by_parts_of_their_command_line() -> None:
     with subprocess.Popen(["sleep", "60", "0", "0.1"]) as process:
+        until = time.monotonic() + 10  # for a moment after its start a process has no command line
+        while process.pid not in called_with("sleep 60", "0 0.1") and time.monotonic() < until:
+            time.sleep(0.01)
         assert process.pid in called_with("sleep 60", "0 0.1")
         assert process.pid not in called_with("sleep 60", "0 0")
         assert process.pid not in called_with("sleep 0")
