@@ -67,7 +67,7 @@ def reconcile(keep: int | None = KEEP) -> dict[str, Any]:
             "late": lambda: (skip_late(client, run), []),
             "tracked": lambda: (end_tracked(open_tracker(layout), lambda ids: ended_among(client, ids)), []),
             "sent": lambda: project(layout, whole=is_whole, patient=is_scheduled),
-            "started": lambda: start_missing(client, layout),
+            "started": lambda: start_missing(client, layout, whole=is_whole),
             "forgotten": lambda: (forget_old(client, run), []),
             "pruned": lambda: ([], []) if keep is None else prune_published(layout, keep),
         }

@@ -22,14 +22,11 @@ from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.graphs.snapshots import DynamicGraph, interactions_of
 from dyformer.sampling.pairs import Pairs
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
-from dyformer.scoring.heads import Head, HeadKind, fit_heads, head_from_record, plain_values
+from dyformer.scoring.heads import Head, fit_scaled_heads, head_from_record, mean_logits, plain_values
 from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, stacked
 from dyformer.scoring.past_fit import TooFewPastEvents, fit_on_past
 from dyformer.streams.event_log import EventLog
 from dyformer.streams.event_state import FEATURES, INDEX, RANKED, EventState, StateSettings
-
-KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
-"""The heads; the last one only where labelled pairs come as a source with its candidates."""
 
 HALF_LIVES = (1 / 16, 1 / 4, 1.0, 4.0)
 """Of the counts, in horizons."""
@@ -62,8 +59,7 @@ class FittedEventPairs:
 
     def logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the log-odds [P] of pairs."""
-        logits = [scale * head.logits(inputs_PF) for head, scale in zip(self.heads, self.scales, strict=True)]
-        return np.mean(logits, axis=0)
+        return mean_logits(self.heads, self.scales, inputs_PF)
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON, of which `from_record` makes an equal object."""
@@ -285,12 +281,7 @@ def fitted_heads(table: LabelledTable, seed: int, *, ranked: bool) -> tuple[tupl
     key = digest_of(table), seed, ranked
     if key in _HEADS:
         return _HEADS[key]
-    heads = fit_heads(KINDS if ranked else KINDS[:-1], table, seed=seed)
-    scales = [1.0] * len(heads)
-    if ranked:  # the output of LambdaRank has no scale of its own
-        trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads[1:])
-        scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
-    return _remembered(_HEADS, key, (heads, tuple(scales)))
+    return _remembered(_HEADS, key, fit_scaled_heads(table, seed=seed, ranked=ranked))
 
 
 def _digest_of(log: EventLog) -> str:

@@ -16,7 +16,15 @@ from dyformer.embedder import LabelledStep, Score
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.sampling.pairs import LinkExamples, NewPartners
 from dyformer.scoring import vector_scores
-from dyformer.scoring.heads import Head, HeadKind, LinearHead, TreesHead, fit_heads, head_from_record, plain_values
+from dyformer.scoring.heads import (
+    Head,
+    LinearHead,
+    TreesHead,
+    fit_scaled_heads,
+    head_from_record,
+    mean_logits,
+    plain_values,
+)
 from dyformer.scoring.labelled_tables import LabelledTable, digest_of, labelled_table, new_partner_table, stacked
 from dyformer.scoring.link_features import LinkFeatures, groups, names, prepare_link_features
 from dyformer.scoring.new_partners import NewPartnerRanker, fit_new_partners, recent_activity, with_products
@@ -25,9 +33,6 @@ from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES, VectorScores, prep
 
 VectorsOf = Callable[[PreparedGraph], NDArray[np.floating] | None]
 """A graph as of a step -> vectors `[N, D]` of a model trained on no later step; None where there is no such model."""
-
-KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
-"""The heads; the last one only where labelled pairs come as a source with its candidates."""
 
 SEEN = names(directed=True).index("seen")  # in tables of pairs without direction, too
 NUM_REASONS = 3
@@ -63,8 +68,7 @@ class FittedForecaster:
 
     def head_logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
         """Give the mean of the heads' log-odds [P]."""
-        logits = [scale * head.logits(inputs_PF) for head, scale in zip(self.heads, self.scales, strict=True)]
-        return np.mean(logits, axis=0)
+        return mean_logits(self.heads, self.scales, inputs_PF)
 
     def gains(self) -> dict[str, float]:
         """Give the fraction of the gain of all splits of the heads' trees by group of inputs."""
@@ -216,12 +220,8 @@ class ForecasterScore:
 
 
 def _fitted(table: LabelledTable, new: LabelledTable, seed: int, *, directed: bool, ranked: bool) -> FittedForecaster:
-    heads = fit_heads(KINDS if ranked else KINDS[:-1], table, seed=seed)
-    scales = [1.0] * len(heads)
-    if ranked:  # the output of LambdaRank has no scale of its own
-        trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads[1:])
-        scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
-    fitted = FittedForecaster(heads=heads, scales=tuple(scales), directed=directed)
+    heads, scales = fit_scaled_heads(table, seed=seed, ranked=ranked)
+    fitted = FittedForecaster(heads=heads, scales=scales, directed=directed)
     logit_P = fitted.head_logits(new.inputs_PF[:, : table.inputs_PF.shape[1]])
     ranker = fit_new_partners(new, logit_P, directed=directed, seed=seed)
     return replace(fitted, new_partners=ranker)

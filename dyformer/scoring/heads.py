@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 HeadKind = Literal["linear", "trees", "ranking"]
 
+KINDS: tuple[HeadKind, ...] = ("linear", "trees", "ranking")
+"""The heads of a forecaster; the last one only where labelled pairs come as a source with its candidates."""
+
 NUM_ROUNDS = 300
 ONE_THREAD = {"num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1}
 TREES = {
@@ -104,6 +107,21 @@ def fit_heads(kinds: Sequence[HeadKind], table: LabelledTable, *, seed: int) -> 
     """
     rows = _rows(table, seed)  # both kinds of trees read the same bins, into which LightGBM puts them at the first use
     return tuple(_linear(table) if kind == "linear" else _trees(kind, table, rows, seed, NUM_ROUNDS) for kind in kinds)
+
+
+def fit_scaled_heads(table: LabelledTable, *, seed: int, ranked: bool) -> tuple[tuple[Head, ...], tuple[float, ...]]:
+    """Fit the heads of KINDS, and give the factor of each, which brings its output to the spread of log-odds."""
+    heads = fit_heads(KINDS if ranked else KINDS[:-1], table, seed=seed)
+    scales = [1.0] * len(heads)
+    if ranked:  # the output of LambdaRank has no scale of its own
+        trees_P, ranking_P = (head.logits(table.inputs_PF) for head in heads[1:])
+        scales[-1] = float(trees_P.std() / max(ranking_P.std(), 1e-12))
+    return heads, tuple(scales)
+
+
+def mean_logits(heads: Sequence[Head], scales: Sequence[float], inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Give the mean of the heads' outputs [P], each times its factor."""
+    return np.mean([scale * head.logits(inputs_PF) for head, scale in zip(heads, scales, strict=True)], axis=0)
 
 
 def fit_ranking(table: LabelledTable, *, seed: int, num_rounds: int) -> TreesHead:

@@ -30,11 +30,12 @@ REFUSED = "Deployment concurrency limit reached."  # the server's message of a r
 ACTIVE = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
 
 
-def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str], list[str]]:
+def start_missing(client: "SyncPrefectClient", layout: Layout, *, whole: bool = True) -> tuple[list[str], list[str]]:
     """Start the retrainings that are due; returns a line for each, and one for each that goes wrong.
 
     A paused schedule starts nothing, and neither does one of a dataset that a run works on, or whose own run waits. A
-    run of another deployment that waits, such as for a worker with a GPU, keeps nothing back.
+    run of another deployment that waits, such as for a worker with a GPU, keeps nothing back. With `whole` it also
+    looks for published parts that a repair has removed, which lists all reports of a dataset.
     """
     started, problems = [], []
     due = {"before_": datetime.now(UTC)}  # the server makes the runs of the next days long before
@@ -47,7 +48,7 @@ def start_missing(client: "SyncPrefectClient", layout: Layout) -> tuple[list[str
         is_free = dataset in free and deployment.id not in waiting
         if is_free and any(schedule.active for schedule in deployment.schedules):
             try:
-                line = _started(client, layout, deployment, dataset)
+                line = _started(client, layout, deployment, dataset, whole=whole)
             except StoreUnreachable:  # of all datasets
                 raise
             except Exception as error:  # noqa: BLE001, because no fault of one dataset may stop the others
@@ -61,7 +62,9 @@ class ManyTries(ValueError):
     """The retrainings of a commit failed again and again."""
 
 
-def _started(client: "SyncPrefectClient", layout: Layout, deployment: "DeploymentResponse", dataset: str) -> str | None:
+def _started(
+    client: "SyncPrefectClient", layout: Layout, deployment: "DeploymentResponse", dataset: str, *, whole: bool
+) -> str | None:
     version, arrival = history(layout, dataset).select("version", "arrival").row(-1)
     committed = datetime.fromtimestamp(arrival / 1e6, UTC)
     ended = runs_where(
@@ -74,7 +77,7 @@ def _started(client: "SyncPrefectClient", layout: Layout, deployment: "Deploymen
     failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
     is_dead = bool(failed) and failed[0].state_type == "CRASHED"
     if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
-        if not lacks_published(layout, dataset):
+        if not whole or not lacks_published(layout, dataset):
             return None
         own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
         if len(own) > FEW_TRIES:

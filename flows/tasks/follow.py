@@ -8,8 +8,8 @@ from typing import Any
 from dyformer.experiments.settings import from_record
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.training.ranks import Rank
-from flows.ranks import READY, joined
 from flows.tasks.models import open_model
+from flows.tasks.ranks import READY, joined
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.train import last_checkpoint, stage_epochs
 

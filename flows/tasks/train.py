@@ -20,7 +20,6 @@ from dyformer.training.ranks import Rank
 from dyformer.training.stages import finetune, id_bytes, pretrain
 from flows.console import QUIET, tracked
 from flows.made import plan
-from flows.ranks import num_ranks, shared_training
 from flows.tasks.deferral import sigterm_deferred
 from flows.tasks.models import (
     DYFORMER,
@@ -33,6 +32,7 @@ from flows.tasks.models import (
     space_of,
     trained_until,
 )
+from flows.tasks.ranks import num_ranks, shared_training
 from flows.tasks.snapshots import StepOutOfRange, newest_until, open_snapshots
 from storage.artifacts.artifact import Lineage
 from storage.artifacts.checkpoints import (

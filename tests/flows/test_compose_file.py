@@ -13,9 +13,9 @@ import yaml
 
 from dyformer.logs.limits import ReadLimits
 from flows.parallel import CLUSTER
-from flows.ranks import RANKS, num_ranks
 from flows.service.deployments import GPU_POOL, POOL, read_deployments
 from flows.tasks.drift import WEBHOOK
+from flows.tasks.ranks import RANKS, num_ranks
 from storage.events.scratch_database import DEFAULT_MEMORY, MEMORY_VARIABLE, memory_bytes
 from storage.raw.log_files import limits_from_environment
 

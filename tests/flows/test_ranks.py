@@ -12,10 +12,9 @@ from dyformer.experiments.settings import Experiment
 from dyformer.model.config import ModelConfig
 from dyformer.training.loop import TooManyRanks
 from dyformer.training.stages import id_bytes
-from flows import ranks
-from flows.ranks import RankLost, RanksUnusable
-from flows.tasks import train
+from flows.tasks import ranks, train
 from flows.tasks.ingest import ingest_log
+from flows.tasks.ranks import RankLost, RanksUnusable
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
 from storage import files

@@ -11,7 +11,7 @@ from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_g
 from dyformer.sampling.pairs import NewPartners, joined, paper_examples
 from dyformer.scoring import forecaster
 from dyformer.scoring.forecaster import Forecaster, ForecasterScore
-from dyformer.scoring.heads import TreesHead, fit_heads
+from dyformer.scoring.heads import TreesHead, fit_scaled_heads
 from dyformer.scoring.labelled_tables import labelled_table
 from dyformer.scoring.link_features import GROUPS, groups, names
 from dyformer.scoring.vector_scores import NUM_VECTOR_SCORES
@@ -131,11 +131,11 @@ def new_partners() -> NewPartners:
 def counted_fits(monkeypatch):
     fits = []
 
-    def counted(kinds, table, *, seed):
+    def counted(table, *, seed, ranked):
         fits.append(seed)
-        return fit_heads(kinds, table, seed=seed)
+        return fit_scaled_heads(table, seed=seed, ranked=ranked)
 
-    monkeypatch.setattr(forecaster, "fit_heads", counted)
+    monkeypatch.setattr(forecaster, "fit_scaled_heads", counted)
     monkeypatch.setattr(forecaster, "_FITTED", {})
     return fits
 

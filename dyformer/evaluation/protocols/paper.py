@@ -70,9 +70,8 @@ PAPER_METRICS: dict[str, dict[str, tuple[float, float, float, float]]] = {
 }
 """AUC in percent: micro, macro, and both over new edges only (paper, tables of section 5.2), per dataset and method."""
 
-OLDER_LINKS = (
-    5_000  # of an older labelled step: no published log has more but yelp, and the fits stay some seconds long
-)
+OLDER_LINKS = 5_000
+"""Links of an older labelled step at most, so that a fit on a large log takes seconds."""
 SIGNIFICANT = 0.05
 IS_ABOVE = pl.col("num_above") > pl.col("num_below")
 TESTS_TITLE = f"Signed-rank tests over steps and seeds, p < {SIGNIFICANT} after Holm's correction:"

@@ -27,7 +27,7 @@ def test_a_store_that_is_away_fails_no_run_and_is_named(
     assert (done["started"], done["pruned"]) == ([], ["mylog: 2 versions"])
 
 
-def _fails(*_: object) -> None:
+def _fails(*_: object, **__: object) -> None:
     raise ConnectionError("the store is away")
 
 
@@ -36,7 +36,7 @@ def test_a_server_that_fails_one_duty_does_not_stop_the_others(
 ) -> None:
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path / "store"))
     monkeypatch.setattr("flows.reconcile.end_dead_runs", _fails)
-    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_: (["mylog, version 2"], []))
+    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: (["mylog, version 2"], []))
     done = reconcile()
     assert [line.partition(":")[0] for line in done["problems"]] == ["runs without a heartbeat, ended"]
     assert done["started"] == ["mylog, version 2"]
@@ -57,7 +57,7 @@ def test_everything_is_looked_at_once_an_hour_whatever_the_minute_of_the_clock(
     monkeypatch.setattr("flows.reconcile.project", sent)
     monkeypatch.setattr("flows.reconcile.prune_published", lambda *_: (looks.append("pruned"), ([], []))[1])
     monkeypatch.setattr("flows.reconcile.end_tracked", lambda *_: (looks.append("tracked"), [])[1])
-    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_: (looks.append("started"), ([], []))[1])
+    monkeypatch.setattr("flows.reconcile.start_missing", lambda *_, **__: (looks.append("started"), ([], []))[1])
     assert is_whole_due(layout)  # `up` was started for the first time
     reconcile()
     assert looks == ["tracked", "sent True False", "started", "pruned"]
