@@ -361,6 +361,10 @@ def test_top_links_say_whose_they_are_and_for_which_dates_they_hold(frame: pl.Da
     assert by_counts["method"].unique().to_list() == ["L3"]
     assert by_counts["valid_from"].null_count() == 0
     assert by_counts["valid_to"].null_count() == len(by_counts)
+    divided = dyformer.read_log(frame).snapshots("12 equal time")
+    earlier = dyformer.fit(divided, "L3", until=6).top(1)  # the whole log is in twelve parts, that of the model in six
+    known = divided.summary()["end"][6]
+    assert abs(earlier["valid_to"].unique().item() - known) < timedelta(minutes=1)
     steps = frame.with_columns(time=pl.int_range(pl.len()))
     by_steps = dyformer.fit(dyformer.read_log(steps, time_unit="step").snapshots("800"), "L3").top(1)
     assert by_steps.select(pl.col("valid_from", "valid_to").null_count()).row(0) == (len(by_steps), len(by_steps))

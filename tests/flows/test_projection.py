@@ -301,12 +301,12 @@ def test_a_refused_result_is_named_once_and_tried_after_longer_and_longer_pauses
 
 
 @pytest.mark.parametrize(
-    "content", ["null", "[1]", '{"a": {}}', '{"a": {"since": "x", "num_tries": 1, "reason": "b"}}', "{"]
+    "content", ["null", "[1]", '{"NAME": {}}', '{"NAME": {"since": "x", "num_tries": 1, "reason": "b"}}', "{"]
 )
 def test_a_file_of_refusals_that_is_none_keeps_nothing_back(layout: Layout, content: str) -> None:
     address = result(layout)
     Path(layout.service).mkdir(parents=True, exist_ok=True)
-    Path(layout.service, FILE).write_text(content)
+    Path(layout.service, FILE).write_text(content.replace("NAME", layout.relative(address)))
     assert project(layout, patient=True) == ([layout.relative(address)], [])
 
 
