@@ -26,6 +26,7 @@ from object_store import program
 from postgres_server import postgres_server, programs
 from stack_processes import called, called_prefect, wait_until
 
+from flows.service.missing_runs import REFUSED
 from flows.service.processes import MARK, end_marked, marked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -290,6 +291,23 @@ def ends(stack: Stack, run: str, seconds: float = 300, state: str = "Completed")
     found = stack.request(f"/flow_runs/{run}")
     assert found["state_name"] == state, found["state"]
     print(f"{state} after {time.monotonic() - begun:.0f} s")
+
+
+def run_alone(stack: Stack, name: str) -> str:
+    """Start a run of a deployment of one run at a time until none goes on beside it; returns the completed run's id.
+
+    The server refuses one that comes while a run of the schedule, made before its pause, begins at that moment.
+    """
+    for _ in range(5):
+        run = stack.run_of(name)
+        final = ("Completed", "Failed", "Crashed", "Cancelled")
+        wait_until(lambda: stack.state(run) in final, 300, "the run did not end")  # noqa: B023
+        found = stack.request(f"/flow_runs/{run}")["state"]
+        if found["message"] != REFUSED:
+            break
+        time.sleep(10)
+    assert found["name"] == "Completed", found
+    return run
 
 
 if __name__ == "__main__":  # starts the stack for looking at it, until Ctrl-C

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import psycopg2
 import pytest
-from compose_stack import Stack, ends
+from compose_stack import Stack, ends, run_alone
 from stack_processes import wait_until
 from weekly_log import rows_of
 
@@ -133,8 +133,7 @@ def test_a_worse_model_is_not_promoted(story: Story) -> None:
 
 def test_without_new_rows_a_run_publishes_nothing(stack: Stack, story: Story, store: Layout) -> None:
     before = publications(store, DATASET).height
-    run = stack.run_of(f"retrain/{DATASET}-schedule")
-    ends(stack, run)
+    run = run_alone(stack, f"retrain/{DATASET}-schedule")
     print(f"nothing to do: {stack.request(f'/flow_runs/{run}')['total_run_time']:.1f} s")
     assert publications(store, DATASET).height == before
 
