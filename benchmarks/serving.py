@@ -29,6 +29,7 @@ NUM_SOURCES, NUM_TARGETS, NUM_STORED = 5_000, 10_000, 60_000
 START = 1_700_000_000_000_000
 TARGET_MILLISECONDS = 20.0
 WARM_UP = 5.0  # seconds that are not measured
+SECONDS_IDLE = 3.0  # of a connection that is used again; the server closes it after 5
 
 
 def log_text(seed: int = 0) -> str:
@@ -66,13 +67,15 @@ class Connections:
         self.host, self.port = parts.hostname, parts.port
         token = base64.b64encode(login.encode()).decode()
         self.headers = f"Host: {parts.netloc}\r\nAuthorization: Basic {token}\r\n"
-        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._free: list[tuple[float, tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []  # since when, the newest last
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        streams = self._free.pop() if self._free else await asyncio.open_connection(self.host, self.port)
+        since, streams = self._free.pop() if self._free else (0.0, None)
+        if streams is None or time.monotonic() - since > SECONDS_IDLE:
+            streams = await asyncio.open_connection(self.host, self.port)
         yield streams
-        self._free.append(streams)
+        self._free.append((time.monotonic(), streams))
 
     async def send(self, method: str, path: str, body: bytes = b"") -> int:
         """Send a request and read its response; give the status."""

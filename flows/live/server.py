@@ -197,7 +197,7 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
         return JSONResponse({"accepted": accepted.num_events, "late": accepted.num_late})
 
     @app.get("/rank/{source:path}", response_model=RankingOf)
-    def rank(
+    async def rank(  # in the loop: handing such short work to another thread, and its wait for it, takes longer
         source: str,
         k: Annotated[int, Query(ge=1, le=MOST_TARGETS)] = 10,
         at: str | None = None,

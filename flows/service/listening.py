@@ -19,7 +19,8 @@ class PortTaken(ValueError):
 
 def listening(host: str, port: int) -> socket.socket:
     """Listen at a port, 0 for any free one; raises OSError where another program does."""
-    listener = socket.socket()
+    # asyncio sends what is written at once, instead of after the 40 ms of a delayed acknowledgment, where it sees TCP.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after an end, connections wait for a while
         listener.bind((host, port))

@@ -86,6 +86,19 @@ def test_an_event_counts_in_the_next_request(client):
     assert all(row["reasons"] == [] for row in client.get("/rank/u3?reasons=false").json()["ranking"])
 
 
+def test_a_ranking_waits_for_no_thread_of_longer_requests(client, service, monkeypatch):
+    rank, names = service.ranking.rank, []
+
+    def noting(*given, **options):
+        names.append(threading.current_thread().name)
+        return rank(*given, **options)
+
+    monkeypatch.setattr(service.ranking, "rank", noting)
+    assert client.get("/rank/u0").status_code == 200
+    [name] = names
+    assert not name.startswith("AnyIO worker thread")
+
+
 def test_scores_are_in_the_order_of_the_pairs(client):
     pairs = [{"source": "u1", "target": "p3"}, {"source": "u2", "target": "never"}, {"source": "u1", "target": "p4"}]
     rows = client.post("/score", json={"pairs": pairs}).json()["scores"]

@@ -1,5 +1,6 @@
 """A server at a socket of the process that starts it: no other program can have its port, also while it is away."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -74,6 +75,23 @@ def refused(port: int) -> bool:
         except OSError as error:
             return error.errno == errno.EADDRINUSE
         return False
+
+
+def test_a_response_in_two_parts_waits_for_no_acknowledgment(listener: socket.socket) -> None:
+    async def accepted() -> int:
+        is_nodelay = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            own = writer.get_extra_info("socket")
+            is_nodelay.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(connected, sock=listener):
+            _, writer = await asyncio.open_connection(HOST, port_of(listener))
+            writer.close()
+            return await is_nodelay
+
+    assert asyncio.run(accepted())
 
 
 def test_a_server_that_is_started_again_has_the_port_all_the_time(server: Service, listener: socket.socket) -> None:
