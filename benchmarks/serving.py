@@ -67,7 +67,8 @@ class Connections:
         self.host, self.port = parts.hostname, parts.port
         token = base64.b64encode(login.encode()).decode()
         self.headers = f"Host: {parts.netloc}\r\nAuthorization: Basic {token}\r\n"
-        self._free: list[tuple[float, tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []  # since when, the newest last
+        # Those without a request, each with the time since when; the newest last.
+        self._free: list[tuple[float, tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
