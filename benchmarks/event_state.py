@@ -1,8 +1,12 @@
 """1M events through the streaming state -> events a CPU second, CPU milliseconds a query, and bytes of memory.
 
 Two logs: one whose sources return to a few targets, as most logs do, and one in which nearly every pair is new, which
-is the most expensive. The seconds contain the growth of the tables, and no compilation.
+is the most expensive. The seconds contain the growth of the tables, and no compilation. `--slopes` measures states of
+several sizes instead, with ten events a source, and continues their line to 100M events.
 """
+
+import argparse
+import time
 
 import measure
 import numpy as np
@@ -11,34 +15,48 @@ from dyformer.streams.event_log import EventLog, EventQueries
 from dyformer.streams.event_state import TABLES, EventState, StateSettings, candidate_rows
 
 NUM_EVENTS = 1_000_000
-NUM_SOURCES, NUM_TARGETS = 100_000, 50_000
+NUM_SOURCES, NUM_TARGETS = NUM_EVENTS // 10, NUM_EVENTS // 20
 NUM_QUERIES = 2_000
 MAX_SECONDS = 10.0
+EVENTS_OF_SLOPES = {
+    "returning": (500_000, 1_000_000, 2_000_000, 4_000_000),
+    "new": (250_000, 500_000, 1_000_000, 2_000_000),
+}
+LARGE = 100_000_000  # events to which the line continues
 
 
-def log_of(returning: float, seed: int = 0) -> EventLog:
+def log_of(returning: float, num_events: int = NUM_EVENTS, seed: int = 0) -> EventLog:
     """Make events with power-law ends over a month; a fraction of them goes to one of three targets of the source."""
     generator = np.random.default_rng(seed)
+    num_sources, num_targets = num_events // 10, num_events // 20
     ends = []
-    for num_nodes in (NUM_SOURCES, NUM_TARGETS):
+    for num_nodes in (num_sources, num_targets):
         cumulative_N = np.cumsum(np.arange(1, num_nodes + 1) ** (-2 / 3))
-        ends.append(np.searchsorted(cumulative_N / cumulative_N[-1], generator.random(NUM_EVENTS)))
-    usual_E = (ends[0] * 7 + generator.integers(0, 3, NUM_EVENTS)) % NUM_TARGETS
+        ends.append(np.searchsorted(cumulative_N / cumulative_N[-1], generator.random(num_events)))
+    usual_E = (ends[0] * 7 + generator.integers(0, 3, num_events)) % num_targets
     return EventLog(
         source_E=ends[0],
-        target_E=np.where(generator.random(NUM_EVENTS) < returning, usual_E, ends[1]),
-        time_E=np.sort(generator.integers(0, 30 * 86_400, NUM_EVENTS)),
-        weight_E=np.ones(NUM_EVENTS),
-        num_sources=NUM_SOURCES,
-        num_targets=NUM_TARGETS,
+        target_E=np.where(generator.random(num_events) < returning, usual_E, ends[1]),
+        time_E=np.sort(generator.integers(0, 30 * 86_400, num_events)),
+        weight_E=np.ones(num_events),
+        num_sources=num_sources,
+        num_targets=num_targets,
         two_sides=True,
         seconds=1.0,
     )
 
 
+LOGS = {"returning": 0.9, "new": 0.0}
+
+
 def main() -> None:
     """Measure both logs."""
-    for name, returning in (("returning", 0.9), ("new", 0.0)):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slopes", action="store_true")
+    if parser.parse_args().slopes:
+        measure_slopes()
+        return
+    for name, returning in LOGS.items():
         log, settings = log_of(returning), StateSettings(two_sides=True, seconds=1.0)
         EventState(NUM_SOURCES, NUM_TARGETS, settings).observe(log.head(10))
         states: list[EventState] = []
@@ -62,6 +80,25 @@ def main() -> None:
             print(f"event_state_{name} bytes a {side} {part / num_nodes:.0f}")
         print(f"event_state_{name} MB {sum(allocated.values()) / 1e6:.0f}")
         print(f"event_state_{name} CPU ms of a query's candidates {query_milliseconds(log, settings):.2f}")
+
+
+def measure_slopes() -> None:
+    """Measure states of several sizes, and continue the line through the two largest."""
+    for name, returning in LOGS.items():
+        sizes, found = EVENTS_OF_SLOPES[name], []
+        for num_events in sizes:
+            log, settings = log_of(returning, num_events), StateSettings(two_sides=True, seconds=1.0)
+            EventState(log.num_sources, log.num_targets, settings).observe(log.head(10))
+            state, started = EventState(log.num_sources, log.num_targets, settings), time.process_time()
+            state.observe(log)
+            seconds = time.process_time() - started
+            used = sum(values.nbytes for values in state.to_arrays().values())
+            found.append((seconds, used / 1e9))
+            print(f"event_state_{name} {num_events:,} events CPU-seconds {seconds:.2f} GB {used / 1e9:.3f}")
+        for index, unit in enumerate(("CPU-seconds", "GB")):
+            slope = (found[-1][index] - found[-2][index]) / (sizes[-1] - sizes[-2])
+            value = found[-1][index] + slope * (LARGE - sizes[-1])
+            print(f"event_state_{name} {LARGE:,} events, continued: {unit} {value:.0f}")
 
 
 def query_milliseconds(log: EventLog, settings: StateSettings) -> float:
