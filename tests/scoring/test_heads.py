@@ -1,10 +1,14 @@
 """Heads: an independent fit, missing inputs, groups, and the same numbers from the stored text."""
 
+from itertools import pairwise
+
+import lightgbm
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from dyformer.scoring.heads import TreesHead, fit_heads
+from dyformer.scoring.heads import TREES, TRUNCATION, TreesHead, fit_heads, fit_ranking
+from dyformer.scoring.kernels.lambdas import lambdas, sigmoid_table
 from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.metrics import auc
 
@@ -127,3 +131,76 @@ def test_heads_that_read_the_same_bins_are_those_that_are_fitted_alone():
     table = labelled_table()
     kinds = ("trees", "ranking")
     assert fit_heads(kinds, table, seed=0) == tuple(fit_head(kind, table, seed=0) for kind in kinds)
+
+
+def drawn_groups(seed, num_groups=60):
+    generator = np.random.default_rng(seed)
+    size_G = generator.integers(1, 70, num_groups)
+    inputs_PF = generator.standard_normal((size_G.sum(), 12)).astype(np.float32).round(1)  # with equal outputs
+    inputs_PF[generator.random(inputs_PF.shape) < 0.1] = np.nan
+    chance_P = 1 / (1 + np.exp(2 - np.nan_to_num(inputs_PF[:, 0])))
+    return LabelledTable(
+        inputs_PF=inputs_PF,
+        positive_P=generator.random(size_G.sum()) < chance_P,
+        weight_P=generator.choice([0.125, 0.5, 1.0], size_G.sum()),
+        group_P=np.repeat(np.arange(num_groups), size_G),
+    )
+
+
+def trees_in(text):
+    return text[text.index("\nTree=0") : text.index("end of trees")]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_ranking_trees_are_those_of_lightgbms_own_lambdarank(seed):
+    table = drawn_groups(seed)
+    settings = {**TREES, "min_data_in_leaf": 20, "seed": seed}
+    own = {"objective": "lambdarank", "lambdarank_truncation_level": TRUNCATION}
+    data = lightgbm.Dataset(
+        table.inputs_PF,
+        label=table.positive_P,
+        weight=table.weight_P,
+        group=np.unique(table.group_P, return_counts=True)[1],
+        params=settings,
+    )
+    expected = lightgbm.train({**settings, **own}, data, 40).model_to_string()
+    assert trees_in(fit_ranking(table, seed=seed, num_rounds=40).text) == trees_in(expected)
+
+
+def plain_lambdas(score_P, positive_P, truncation):
+    """The gradients of one group by the formula of LambdaRank, pair by pair, without a table of the sigmoid."""
+    rank_P = np.empty(len(score_P), dtype=int)
+    rank_P[np.lexsort((np.arange(len(score_P)), -score_P))] = np.arange(len(score_P))
+    discount_P, gradient_P = 1 / np.log2(2 + rank_P), np.zeros(len(score_P))
+    best = np.sum(1 / np.log2(2 + np.arange(min(truncation, positive_P.sum()))))
+    total = 0.0
+    for high in np.flatnonzero(positive_P):
+        for low in np.flatnonzero(~positive_P):
+            if min(rank_P[high], rank_P[low]) >= truncation:
+                continue
+            difference = score_P[high] - score_P[low]
+            change = abs(discount_P[high] - discount_P[low]) / best / (0.01 + abs(difference))
+            part = change / (1 + np.exp(difference))
+            gradient_P[high] -= part
+            gradient_P[low] += part
+            total += 2 * part
+    return gradient_P * np.log2(1 + total) / total
+
+
+def test_gradients_of_lambdarank_are_those_of_its_formula():
+    generator = np.random.default_rng(0)
+    size_G = np.array([1, 30, 4, 55])
+    start_G1 = np.append(0, np.cumsum(size_G))
+    positive_P = generator.random(90) < 0.3
+    order_P, weight_P = np.concatenate(list(map(np.arange, size_G))), np.full(90, 0.5, dtype=np.float32)
+    for _ in range(3):  # the order of the last scores is where the next sort begins
+        score_P = generator.normal(size=90).round(1)
+        gradient_P, second_P = lambdas(score_P, positive_P, weight_P, start_G1, order_P, sigmoid_table(), 5)
+        for first, end in pairwise(start_G1):
+            own = slice(first, end)
+            if positive_P[own].any() and not positive_P[own].all():
+                expected_P = 0.5 * plain_lambdas(score_P[own], positive_P[own], 5)
+                np.testing.assert_allclose(gradient_P[own], expected_P, rtol=2e-4, atol=1e-6)
+            else:
+                assert not gradient_P[own].any()
+        assert (second_P >= 0).all()
