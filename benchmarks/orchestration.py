@@ -35,9 +35,9 @@ def retrained(way: str) -> dict[str, float]:
 
     import flows.retrain as retraining
     from flows.tasks.report import read_report
-    from flows.temporary_server import guard_temporary_server
+    from flows.temporary_server import use_temporary_server
 
-    guard_temporary_server()
+    use_temporary_server()
     if way == "plain":
         plain(retraining)
     started = time.perf_counter()

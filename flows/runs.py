@@ -14,7 +14,7 @@ from flows.ending import NOTHING_TO_DO
 from flows.environment import ServerUnreachable, server_in_use
 from flows.options import on_command_line
 from flows.service import TAG
-from flows.temporary_server import guard_temporary_server
+from flows.temporary_server import use_temporary_server
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
@@ -86,7 +86,7 @@ def announced() -> Iterator[None]:
     """
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     print(f"running on {server_in_use()}", flush=True)
-    guard_temporary_server()
+    use_temporary_server()
     from prefect import tags
 
     with tags(TAG), _lost_server_named():

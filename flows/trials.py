@@ -23,7 +23,6 @@ from flows.ending import is_ours
 from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.methods import configured
 from flows.tasks.snapshots import open_snapshots
-from flows.temporary_server import guard_temporary_server
 from storage import files
 from storage.artifacts.artifact import MANIFEST
 
@@ -138,7 +137,6 @@ def _was_stored(run: Callable[..., list[str]], trial: Trial) -> bool:
 def _settle() -> None:
     """Leave the progress to the study's own process, and end when that ends, however it ends."""
     print_no_progress()
-    guard_temporary_server()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -17,6 +16,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 from flows import temporary_server
 from flows.console import print_frame, printable
 from flows.ending import PACKAGES, SECONDS_TO_STOP, STOPPED_LINE, exit_code
+from flows.service.listening import listening
 
 COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")
 
@@ -192,10 +192,20 @@ def ended_within(process: int, seconds: float) -> bool:
     return False
 
 
-FLOW = HEEDING + (
-    "import sys, time; import flows.runs; from flows.ending import exit_code; announcing = flows.runs.announced();"
-    "announcing.__enter__(); from prefect import flow;"
-    "sys.exit(exit_code(lambda: flow(lambda: time.sleep(600), name='waiting')()))"
+FLOW = (
+    HEEDING
+    + """
+import sys, time
+import flows.runs
+from flows.ending import exit_code
+
+def run():
+    with flows.runs.announced():
+        from prefect import flow
+        flow(lambda: time.sleep(600), name="waiting")()
+
+sys.exit(exit_code(run))
+"""
 )
 
 
@@ -246,10 +256,10 @@ def test_server_of_a_killed_run_ends():
 def test_the_temporary_server_imports_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     commands: list[list[str]] = []
     monkeypatch.setattr(temporary_server.subprocess, "Popen", lambda command, **options: commands.append(command))
-    with temporary_settings({PREFECT_API_AUTH_STRING: "user:password"}):
-        temporary_server._started(SimpleNamespace(port=1))
+    with temporary_settings({PREFECT_API_AUTH_STRING: "user:password"}), listening("127.0.0.1", 0) as listener:
+        temporary_server._started(listener)
     monkeypatch.undo()
-    ((*flags, module, _, _, _, _, _),) = commands  # without the module and its arguments
+    ((*flags, module, _, _, _, _, _, _, _),) = commands  # without the module and its arguments
     assert module == "-m"
     (tmp_path / "mine.py").write_text("raise SystemExit(7)")
     done = subprocess.run([*flags, "-m", "mine"], cwd=tmp_path, capture_output=True, check=False)

@@ -365,7 +365,6 @@ def test_a_trial_runs_on_one_thread_and_its_process_prints_no_progress(
     monkeypatch.delenv(QUIET, raising=False)
     assert list(tracked([1, 2], "jobs")) == [1, 2]
     assert "jobs: 2" in capsys.readouterr().out
-    monkeypatch.setattr("flows.trials.guard_temporary_server", lambda: None)
     monkeypatch.setattr("flows.trials.threading.Thread", Mock())
     monkeypatch.setenv(QUIET, "")  # so that it is taken away at the end
     monkeypatch.delenv(QUIET)

@@ -9,6 +9,10 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
+
+from flows import temporary_server
+from flows.environment import ServerUnreachable
 from flows.service.login import PREFECT
 
 RUN = """
@@ -16,11 +20,11 @@ import json, os, sys
 import flows.runs
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_URL
 
 @flow
 def waiting():
-    print(SubprocessASGIServer().address, flush=True)
+    print(PREFECT_API_URL.value(), int("prefect.server.api.server" in sys.modules), flush=True)
     sys.stdin.read()
 
 with flows.runs.announced():
@@ -51,8 +55,10 @@ def test_who_has_no_login_is_refused(tmp_path: Path) -> None:
     )
     assert run.stdout is not None
     assert run.stdout.readline() == "running on a temporary Prefect server\n"
-    server = run.stdout.readline().strip()
+    address, is_imported = run.stdout.readline().split()
+    server = address.removesuffix("/api")
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", server)
+    assert is_imported == "0", "the client has imported all of the server, which takes seconds"
     json_type = {"Content-Type": "application/json"}
     for path in ("flow_runs/filter", "logs/filter", "flows/"):
         assert status(f"{server}/api/{path}", **json_type) == 401
@@ -62,3 +68,9 @@ def test_who_has_no_login_is_refused(tmp_path: Path) -> None:
     output, _ = run.communicate("", timeout=60)
     assert json.loads(output) == ["Completed"]
     assert run.returncode == 0
+
+
+def test_a_server_that_ends_before_it_serves_is_named_at_once() -> None:
+    ending = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    with ending as server, pytest.raises(ServerUnreachable, match="ended with code 3"):
+        temporary_server._wait(server, "http://127.0.0.1:9/api")

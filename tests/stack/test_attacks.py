@@ -67,17 +67,14 @@ def test_a_page_on_another_port_reads_and_does_nothing(target: Target) -> None:
 
 TEMPORARY = """
 import sys
-from flows.temporary_server import guard_temporary_server
-guard_temporary_server()
+import os
+from flows.temporary_server import use_temporary_server
+use_temporary_server()
 from prefect.client.orchestration import get_client
-from prefect.server.api.server import SubprocessASGIServer
-server = SubprocessASGIServer()
-server.start()
-print(server.api_url, flush=True)
+print(os.environ["PREFECT_API_URL"], flush=True)
 sys.stdin.readline()
-with get_client(sync_client=True, httpx_settings={"base_url": server.api_url}) as client:
+with get_client(sync_client=True) as client:
     print([flow.name for flow in client.read_flows()], [run.name for run in client.read_flow_runs()], flush=True)
-server.stop()
 """
 
 
