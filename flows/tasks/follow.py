@@ -1,15 +1,18 @@
 """The order of a training, on standard input -> one more process that shares it, which stores nothing."""
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from dyformer.experiments.settings import from_record
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.training.ranks import Rank
 from flows.tasks.models import open_model
-from flows.tasks.ranks import READY, joined
+from flows.tasks.ranks import READY, SECONDS_TO_FOLLOW, joined
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.train import last_checkpoint, stage_epochs
 
@@ -34,13 +37,26 @@ def follow(order: dict[str, Any], rank: Rank) -> None:
             weights = best
 
 
+def end_with_the_first(folder: Path) -> None:
+    """End this process at the end of its standard input, which the first process holds, and remove their folder."""
+    os.read(sys.stdin.fileno(), 1)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
 def main() -> None:
     """Take the order, wait for the others, and follow."""
     order = json.loads(sys.stdin.readline())
+    folder = Path(order["folder"])
+    ending = Thread(target=end_with_the_first, args=[folder], daemon=True)
+    ending.start()
     sys.stdout.write(READY)
     sys.stdout.flush()
-    with joined(order["index"], order["num"], Path(order["folder"])) as rank:
-        follow(order, rank)
+    try:
+        with joined(order["index"], order["num"], folder) as rank:
+            follow(order, rank)
+    finally:
+        ending.join(SECONDS_TO_FOLLOW)  # where the first has ended, its connections may end before the input does
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A training -> the process group of all that share it: this process and others on this machine, one on each GPU.
 
-The others compute and store nothing. Once all have met they end when this process does,
-because no message comes from it any more.
+The others compute and store nothing. They end when this process does, however it ends, because their standard input
+does, and they remove the folder in which all met.
 """
 
 import json
@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import torch
 from torch import distributed
+from torch.distributed.distributed_c10d import _set_pg_timeout  # torch has no other way to change it
 
 from dyformer.training.ranks import Rank
 from flows.console import QUIET
@@ -28,6 +29,7 @@ RANKS = "DYFORMER_RANKS"  # number of processes that share a training
 FOLLOWER = "flows.tasks.follow"  # module that the others run
 GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"  # of the network, through which they send
 READY = "ready\n"
+SECONDS_TO_MEET = 60.0  # after each is ready; a process that ends before has no connection yet whose end is noticed
 SECONDS_TO_WAIT = 1800.0  # for a message of another process, such as during the saving of a large checkpoint
 SECONDS_TO_END = 10.0
 SECONDS_TO_FOLLOW = 1.0
@@ -75,7 +77,7 @@ def shared_training(order: Mapping[str, Any], num: int) -> Iterator[Rank]:
         try:
             with joined(0, num, folder) as rank:
                 yield rank
-        except RuntimeError as error:  # of gloo or NCCL, where the connection to another process has ended
+        except RuntimeError as error:  # of gloo or NCCL, where another process did not come or has ended
             if (lost := _lost(others, folder, num)) is None:
                 raise
             raise lost from error
@@ -94,8 +96,9 @@ def joined(index: int, num: int, folder: Path) -> Iterator[Rank]:
         store=distributed.FileStore(str(folder / "meeting"), num),  # pyright: ignore[reportPrivateImportUsage]
         rank=index,
         world_size=num,
-        timeout=timedelta(seconds=SECONDS_TO_WAIT),
+        timeout=timedelta(seconds=SECONDS_TO_MEET),
     )
+    _set_pg_timeout(timedelta(seconds=SECONDS_TO_WAIT))
     try:
         yield Rank(index=index, num_ranks=num, device=f"cuda:{index}" if has_gpus else "cpu")
     finally:

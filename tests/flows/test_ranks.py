@@ -3,9 +3,13 @@
 import os
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import distributed
 from own_log import own_log
 
 from dyformer.experiments.settings import Experiment
@@ -68,8 +72,37 @@ def result(model: str) -> tuple[bytes, list[EpochRow]]:
 
 def shared(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYFORMER_RANKS", str(num))
-    monkeypatch.setenv("PYTHONPATH", str(Path(ranks.__file__).parents[1]))  # the other processes run the same code
+    monkeypatch.setenv("PYTHONPATH", str(Path(ranks.__file__).parents[2]))  # the other processes run the same code
     monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+
+FIRST = """
+import os, sys, time
+from contextlib import contextmanager
+from pathlib import Path
+from flows.tasks import ranks
+joined = ranks.joined
+
+@contextmanager
+def stopped(index, num, folder):
+    print(folder, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text(), flush=True)
+    time.sleep(600)
+
+@contextmanager
+def met(index, num, folder):
+    with joined(index, num, folder), stopped(index, num, folder):
+        pass
+
+ranks.joined, ranks.FOLLOWER = met if int(sys.argv[1]) else stopped, "waiting"
+with ranks.shared_training({}, 2):
+    pass
+"""
+WAITING = """
+import torch
+from flows.tasks import follow
+follow.follow = lambda order, rank: rank.gathered(torch.zeros(1), 2)  # the other one comes from the first process
+follow.main()
+"""
 
 
 class Ended(Exception):
@@ -145,6 +178,56 @@ def test_a_process_that_does_not_start_is_named_with_its_error(snapshots: str, m
     monkeypatch.setattr(ranks, "FOLLOWER", "flows.tasks.no_such_module")
     with pytest.raises(RankLost, match=r"No module named .*no_such_module"):
         train_model(snapshots, UNTIL, EXPERIMENT)
+
+
+def test_a_process_that_ends_before_all_have_met_is_named(
+    snapshots: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shared(2, monkeypatch)
+    (tmp_path / "deserter.py").write_text("import os; os.write(1, b'ready\\n'); os.kill(os.getpid(), 9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(ranks, "FOLLOWER", "deserter")
+    monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 2.0)
+    started = time.monotonic()
+    with pytest.raises(RankLost, match=r"process 2 of the 2 .* \(killed by signal 9\)"):
+        train_model(snapshots, UNTIL, EXPERIMENT)
+    assert time.monotonic() - started < 60
+
+
+def test_after_the_meeting_a_message_has_longer_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in (ranks.GLOO_INTERFACE, ranks.NCCL_INTERFACE):
+        monkeypatch.setenv(name, "")  # is set below, and removed after the test
+    with ranks.joined(0, 1, tmp_path):
+        backend = distributed.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        assert backend.options._timeout.total_seconds() == ranks.SECONDS_TO_WAIT > ranks.SECONDS_TO_MEET
+
+
+@pytest.mark.parametrize("has_met", [False, True])
+def test_another_process_ends_with_the_first_and_leaves_no_folder(
+    has_met: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shared(2, monkeypatch)
+    (tmp_path / "waiting.py").write_text(WAITING)
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}")
+    command = [sys.executable, "-c", FIRST, str(int(has_met))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        folder, other = first.stdout.readline().split()
+        has_folder, was_running = Path(folder).is_dir(), is_running(other)
+        first.kill()
+    assert has_folder
+    assert was_running
+    until = time.monotonic() + 30
+    while is_running(other) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_running(other)
+    assert not Path(folder).exists()
+
+
+def is_running(pid: str) -> bool:
+    """Check for a process; one that has ended may still be listed."""
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_more_processes_than_batches_of_a_step_are_refused(snapshots: str, monkeypatch: pytest.MonkeyPatch):
