@@ -113,7 +113,9 @@ def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
     if used[0].is_sparse:
         node_A, row_AO = torch.cat([one.indices()[0] for one in used]), torch.cat([one.values() for one in used])
         parts = torch.sparse_coo_tensor(node_A[None], row_AO, used[0].shape, check_invariants=False)
-        return (parts.coalesce() / len(gradients)).coalesce()
+        total = parts.coalesce()  # a GPU is waited for here, once a step: how many rows there are follows from values
+        total.values().div_(len(gradients))
+        return total
     total = used[0].clone()
     for gradient in used[1:]:
         total.add_(gradient)

@@ -43,7 +43,7 @@ from dyformer.sampling.subgraphs import (
 from dyformer.training.checkpoint import Checkpoint, Progress, Weights, check_fit
 from dyformer.training.config import FinetuneConfig, PretrainConfig
 from dyformer.training.loop import Stage, run_epochs
-from dyformer.training.ranks import Rank
+from dyformer.training.ranks import Rank, one_thread
 
 ALONE = Rank()  # no other process trains the model
 
@@ -221,7 +221,7 @@ def started_model(graph: PreparedGraph, config: ModelConfig, weights: Weights | 
         num_lags=num_lags(graph),
         max_distance=graph.config.max_distance,
     )
-    with seeded(seed):
+    with seeded(seed), one_thread():  # because orthogonal weights are those of a decomposition
         model = DyFormer(config, sizes)
     model.node_N.copy_(torch.tensor(graph.history.node_N))
     if weights is not None:

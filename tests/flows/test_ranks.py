@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed
 from own_log import own_log
+from torch import distributed
 
 from dyformer.experiments.settings import Experiment
 from dyformer.model.config import ModelConfig

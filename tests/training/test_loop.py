@@ -62,6 +62,29 @@ def loader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("loader")]
 
 
+def test_weights_of_steps_of_several_batches_do_not_depend_on_the_threads_of_torch():
+    config = replace(CONFIG, epochs=1, batches_per_epoch=2, batches_per_step=2, num_positives=32, num_targets=40)
+    sizes = replace(MODEL, width=64, feed_forward_width=128, num_context=16)
+    past = prepare_graph(
+        random_graph(np.random.default_rng(3), num_nodes=150, num_steps=6, num_edges=300),
+        until=5,
+        config=GraphConfig(history_window=3),
+    )
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            stage = replace(example_stage(0), config=config, source=pair_source(past, sizes, config, seed=0))
+            trained = started_model(past, sizes, None, seed=0)
+            next(run_epochs(stage, trained, None))
+            assert torch.get_num_threads() == threads  # as before the epoch
+            found.append(trained.state_dict())
+    finally:
+        torch.set_num_threads(before)
+    for name, weight in found[0].items():
+        assert torch.equal(weight, found[1][name]), name
+
+
 def states(stage: Stage) -> list[Weights]:
     return [progress.checkpoint().tensors for progress in run_epochs(stage, model(), None)]
 

@@ -51,21 +51,26 @@ class Waits(TorchDispatchMode):
 
 @pytest.mark.parametrize("inputs", ["id+structure", "structure"])
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
-def test_a_training_step_waits_for_no_result(stage: str, inputs, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("per_step", [1, 3])
+def test_a_training_step_waits_for_no_result(stage: str, inputs, per_step: int, monkeypatch: pytest.MonkeyPatch):
+    """Except once where id embeddings have gradients of several batches."""
     monkeypatch.setattr(transformer, "attention", fused_attention)  # as on a GPU
     model_config = replace(MODEL, inputs=inputs)
     config = PretrainConfig(**SIZES) if stage == "pretrain" else FinetuneConfig(**SIZES)
     is_first = isinstance(config, PretrainConfig)
-    tasks = (reconstruction_tasks(5, 3, hidden=True) if is_first else forecast_tasks(5))[-2:]
+    tasks = (reconstruction_tasks(5, 3, hidden=True) if is_first else forecast_tasks(5))[-3:]
     source = pair_source(GRAPH, model_config, config, seed=0)
     batches = list(source.batches(tasks, np.random.default_rng(0), held_out=False, two_views=is_first))
     model = started_model(GRAPH, model_config, None, seed=0)
     optimizer = Optimizer(model, config)
     with Waits() as waits:
-        for batch in batches:
-            loss = pretraining_loss(model, batch, config) if is_first else forecast_loss(model, batch, config)
-            optimizer.step(mean_gradients([optimizer.gradients(loss["loss"])]))
-    assert waits.found == {}
+        for first in range(0, len(batches), per_step):
+            gradients = []
+            for batch in batches[first : first + per_step]:
+                loss = pretraining_loss(model, batch, config) if is_first else forecast_loss(model, batch, config)
+                gradients.append(optimizer.gradients(loss["loss"]))
+            optimizer.step(mean_gradients(gradients))
+    assert waits.found == ({"coalesce": 1} if per_step > 1 and "id" in inputs else {})
 
 
 @pytest.mark.parametrize(
