@@ -1,14 +1,20 @@
 """A sparse matrix of contacts -> its best factors of low rank; a symmetric one -> its largest eigenvalues.
 
-N nodes    K rank
+A matrix is decomposed part by part: two entries of one row or one column are in one part, so that singular vectors of
+different parts have no row in common, and the equal singular values of equal parts are not mixed.
+
+N nodes    K rank    E entries    P parts    R, C rows, columns of a part    V vectors of a part
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import eigsh, svds
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackError, eigsh, svds
+from sklearn.utils.extmath import randomized_range_finder
 from threadpoolctl import threadpool_limits
 
 RANK = 32
@@ -16,7 +22,13 @@ SHORTEST = 1e-6
 SMALLEST = 1e-11
 TOLERANCE = 1e-6  # of eigenvalues; with NUM_VECTORS vectors a million edges take 60 % of the time of scipy's defaults
 NUM_VECTORS = 3 * RANK  # of the iteration, at once
+NUM_ROUNDS = 30  # of the iteration that takes over where that of ARPACK fails
 DENSE_NODES = 2 * RANK  # up to this size the exact decomposition of the dense matrix is as fast
+DIGITS = (
+    9  # of a value by the largest one: those of equal parts differ in later ones, and come in the order of the parts
+)
+
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +39,8 @@ class Factors:
     but products and cosines of a left row and a right row do not depend on them. A row shorter than SHORTEST of the
     longest one is 0: it holds rounding errors, of which cosines would be noise. So is a number below SMALLEST of it:
     the errors of an iteration differ from run to run, and trees would split the products of nodes that no path joins.
-    Where singular values at the RANK-th one are equal, as of parts of equal structure, any basis of their vectors is as
-    good, and products across the parts need not be 0.
+    Where singular values at the RANK-th one are equal, parts of earlier nodes come first, and inside a part any basis
+    of their vectors is as good.
     """
 
     left_NK: NDArray[np.float32]
@@ -49,44 +61,107 @@ class Spectrum:
 # With two threads BLAS rounds otherwise than with one, and a worker may have one where this machine has two.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def spectrum(matrix: sparse.csr_array) -> Spectrum:
-    """Give the RANK largest eigenvalues of a symmetric matrix [N, N]; all of them on a graph of few nodes."""
-    num_nodes = len(matrix.indptr) - 1
-    if not matrix.data.any():  # the iteration below cannot start from zeros
-        return Spectrum(vector_NK=np.zeros((num_nodes, 1), dtype=np.float32), value_K=np.zeros(1))
-    if num_nodes <= DENSE_NODES:
-        value_K, vector_NK = np.linalg.eigh(matrix.toarray())
-    else:
-        start_N = np.random.default_rng(0).random(num_nodes)
-        num_vectors = min(NUM_VECTORS, num_nodes)
-        found = eigsh(
-            matrix,
-            k=RANK,
-            v0=start_N,
-            ncv=num_vectors,
-            tol=TOLERANCE,  # pyright: ignore[reportArgumentType]  # scipy takes a float
-        )
-        value_K, vector_NK = map(np.asarray, found)
-    largest = np.argsort(-np.abs(value_K), kind="stable")[:RANK]
-    return Spectrum(vector_NK=vector_NK[:, largest].astype(np.float32), value_K=value_K[largest])
+    """Give the RANK largest eigenvalues of a symmetric matrix [N, N], or as many as its parts have."""
+    part_N = connected_components(matrix, directed=False)[1]
+    value_K, vector_NK, _ = _largest(matrix, part_N, _eigen)
+    return Spectrum(vector_NK=vector_NK.astype(np.float32), value_K=value_K)
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def factorise(matrix: sparse.csr_array) -> Factors:
     """Factorise a matrix [N, N] to rank RANK, or less on a graph of few nodes; equal matrices give equal factors."""
+    both = sparse.block_array([[None, matrix], [matrix.T, None]], format="csr")  # rows, then columns
+    part_N = connected_components(both, directed=False)[1][: len(matrix.indptr) - 1]
+    value_K, left_NK, right_NK = _largest(matrix, part_N, _singular)
+    root_K = np.sqrt(value_K)
+    return Factors(left_NK=_without_noise(left_NK * root_K), right_NK=_without_noise(right_NK * root_K))
+
+
+def _largest(
+    matrix: sparse.csr_array, part_N: NDArray[np.int32], decompose: Callable[[sparse.csr_array], tuple[Values, ...]]
+) -> tuple[Values, Values, Values]:
+    """Give the RANK values [K] that are largest in magnitude, and their left and right vectors [N, K]."""
     num_nodes = len(matrix.indptr) - 1
-    if not matrix.data.any():  # the iteration below cannot start from zeros
-        nothing_NK = np.zeros((num_nodes, 1), dtype=np.float32)
-        return Factors(left_NK=nothing_NK, right_NK=nothing_NK)
-    if num_nodes <= DENSE_NODES:
-        left_NK, value_K, right_KN = np.linalg.svd(matrix.toarray())
-    else:
-        start_N = np.random.default_rng(0).random(num_nodes)
-        left_NK, value_K, right_KN = map(np.asarray, svds(matrix, k=RANK, v0=start_N))
-    largest = np.argsort(-value_K)[:RANK]
-    root_K = np.sqrt(value_K[largest])
-    return Factors(
-        left_NK=_without_noise(left_NK[:, largest] * root_K), right_NK=_without_noise(right_KN[largest].T * root_K)
-    )
+    value_K, columns = np.zeros(0), []
+    for norm, row_R, column_C, part in _parts(matrix, part_N):
+        if len(value_K) == RANK and norm <= np.abs(value_K[-1]) * (1 + 10.0**-DIGITS):
+            break  # no value is larger than the norm of its matrix
+        value_V, left_RV, right_CV = decompose(part)
+        columns += [(row_R, left_RV[:, v], column_C, right_CV[:, v]) for v in range(len(value_V))]
+        value_K = np.concatenate([value_K, value_V])
+        size_K = np.abs(value_K)
+        order = np.argsort(-np.round(size_K / size_K.max(), DIGITS), kind="stable")[:RANK]
+        value_K, columns = value_K[order], [columns[index] for index in order]
+    left_NK, right_NK = np.zeros((2, num_nodes, max(len(columns), 1)))
+    for k, (row_R, left_R, column_C, right_C) in enumerate(columns):
+        left_NK[row_R, k], right_NK[column_C, k] = left_R, right_C
+    return value_K if len(value_K) else np.zeros(1), left_NK, right_NK
+
+
+def _parts(
+    matrix: sparse.csr_array, part_N: NDArray[np.int32]
+) -> Iterator[tuple[float, NDArray[np.integer], NDArray[np.integer], sparse.csr_array]]:
+    """Yield the norm, the rows, the columns and the entries of each part that has any, of the largest norm first."""
+    entries = matrix.tocoo()
+    row_E, column_E = entries.coords
+    part_E = part_N[row_E]
+    square_P = np.bincount(part_E, weights=entries.data**2)
+    order_E = np.argsort(part_E, kind="stable")
+    first_P = np.searchsorted(part_E[order_E], np.arange(len(square_P) + 1))
+    for part in np.argsort(-square_P, kind="stable"):
+        if square_P[part] == 0:
+            return
+        at_E = order_E[first_P[part] : first_P[part + 1]]
+        row_R, in_row_E = np.unique(row_E[at_E], return_inverse=True)
+        column_C, in_column_E = np.unique(column_E[at_E], return_inverse=True)
+        shape = (len(row_R), len(column_C))
+        of_part = sparse.csr_array((entries.data[at_E], (in_row_E, in_column_E)), shape=shape)
+        yield float(np.sqrt(square_P[part])), row_R, column_C, of_part
+
+
+def _eigen(part: sparse.csr_array) -> tuple[Values, Values, Values]:
+    num_rows = len(part.indptr) - 1
+    if num_rows <= DENSE_NODES:
+        value_V, vector_RV = np.linalg.eigh(part.toarray())
+        return value_V, vector_RV, vector_RV
+    start_R, num_vectors = np.random.default_rng(0).random(num_rows), min(NUM_VECTORS, num_rows)
+    try:
+        found = eigsh(
+            part,
+            k=RANK,
+            v0=start_R,
+            ncv=num_vectors,
+            tol=TOLERANCE,  # pyright: ignore[reportArgumentType]  # scipy takes a float
+        )
+        value_V, vector_RV = map(np.asarray, found)
+    except ArpackError:
+        basis_RV = _basis(part)
+        value_V, within_VV = np.linalg.eigh(basis_RV.T @ (part @ basis_RV))
+        vector_RV = basis_RV @ within_VV
+    return value_V, vector_RV, vector_RV
+
+
+def _singular(part: sparse.csr_array) -> tuple[Values, Values, Values]:
+    num_vectors = min(len(part.indptr) - 1, len(np.unique(part.indices)))  # each row and column has an entry
+    if num_vectors <= DENSE_NODES:
+        left_RV, value_V, right_VC = np.linalg.svd(part.toarray(), full_matrices=False)
+        return value_V, left_RV, right_VC.T
+    try:
+        found = svds(part, k=RANK, v0=np.random.default_rng(0).random(num_vectors))
+        left_RV, value_V, right_VC = map(np.asarray, found)
+    except ArpackError:
+        basis_RV = _basis(part)
+        within_VV, value_V, right_VC = np.linalg.svd((part.T @ basis_RV).T, full_matrices=False)
+        left_RV = basis_RV @ within_VV
+    return value_V, left_RV, right_VC.T
+
+
+def _basis(part: sparse.csr_array) -> Values:
+    """Give a basis of the largest singular vectors by the power iteration of a random block (Halko et al., 2011).
+
+    ARPACK has none where values are so equal that one of its vectors leads to no new one (its error 3).
+    """
+    return np.asarray(randomized_range_finder(part, size=DENSE_NODES, n_iter=NUM_ROUNDS, random_state=0))
 
 
 def _without_noise(factor_NK: NDArray[np.float64]) -> NDArray[np.float32]:

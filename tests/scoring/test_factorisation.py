@@ -3,6 +3,7 @@ import pytest
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from dyformer.scoring import factorisation
 from dyformer.scoring.factorisation import RANK, factorise, spectrum
 
 
@@ -58,6 +59,48 @@ def test_products_of_nodes_that_no_path_joins_are_zero_and_no_rounding_errors(nu
     product_NN = factors.left_NK @ factors.right_NK.T
     part_N = np.arange(num_nodes) % 3
     assert not product_NN[part_N[:, None] != part_N].any()
+
+
+def equal_parts(num_parts: int, size: int) -> sparse.csr_array:
+    part = sparse.random(size, size, density=0.4, rng=np.random.default_rng(1))
+    return sparse.csr_array(sparse.block_diag([part] * num_parts))
+
+
+@pytest.mark.parametrize(("num_parts", "size"), [(100, 4), (40, 10), (10, 30), (3, 70)])
+def test_parts_of_equal_structure_are_not_mixed(num_parts: int, size: int):
+    matrix = equal_parts(num_parts, size)
+    part_N = np.repeat(np.arange(num_parts), size)
+    factors, found = factorise(matrix), spectrum(sparse.csr_array(matrix + matrix.T))
+    smooth_NN = (found.vector_NK * found.value_K) @ found.vector_NK.T
+    for product_NN in (factors.left_NK @ factors.right_NK.T, smooth_NN):
+        assert product_NN.any()
+        assert not product_NN[part_N[:, None] != part_N].any()
+
+
+@pytest.mark.parametrize("seed", [2, 4, 5])
+def test_no_copy_of_an_equal_singular_value_is_missed(seed: int):
+    ends = np.random.default_rng(seed).integers(1000, size=(2, 400))
+    matrix = sparse.csr_array((np.ones(400), (ends[0], ends[1])), shape=(1000, 1000))
+    matrix.data[:] = 1.0
+    value_K = np.sum(factorise(matrix).left_NK ** 2, axis=0)  # of the square roots of the values
+    square_RR = (matrix[np.unique(ends[0])] @ matrix[np.unique(ends[0])].T).toarray()
+    expected_K = np.sqrt(np.linalg.eigvalsh(square_RR)[: -RANK - 1 : -1])
+    np.testing.assert_allclose(np.sort(value_K)[::-1], expected_K, rtol=1e-5)
+
+
+def test_where_the_iteration_fails_another_one_takes_over(monkeypatch: pytest.MonkeyPatch):
+    def fails(*arguments: object, **options: object) -> None:
+        raise factorisation.ArpackError(3)
+
+    matrix = matrix_of(300, 1800)
+    symmetric = sparse.csr_array(matrix + matrix.T)
+    monkeypatch.setattr(factorisation, "svds", fails)
+    monkeypatch.setattr(factorisation, "eigsh", fails)
+    factors, found = factorise(matrix), spectrum(symmetric)
+    product_NN = (found.vector_NK * found.value_K) @ found.vector_NK.T
+    np.testing.assert_allclose(factors.left_NK @ factors.right_NK.T, nearest(matrix, RANK), atol=2e-2)
+    np.testing.assert_allclose(product_NN, nearest(symmetric, RANK), atol=2e-2)
+    np.testing.assert_array_equal(factors.left_NK, factorise(matrix).left_NK)
 
 
 @pytest.mark.parametrize("num_nodes", [50, 300])
