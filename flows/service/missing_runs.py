@@ -1,7 +1,7 @@
 """The store and the runs of each schedule -> the retrainings that are due, started.
 
 A retraining is due if rows were committed that no run has seen and that no report counts, if the last run died, or if
-a repair has removed what was published.
+a repair has removed what a run of the schedule's settings published.
 Every stage resumes, so that it goes on where the one before it stopped.
 """
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from dyformer.experiments.settings import experiment_for
 from flows.service import TAG
 from flows.service.dead_runs import FINAL, SKIPPED, runs_where
 from flows.service.schedules import scheduled
@@ -77,14 +78,15 @@ def _started(
     failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
     is_dead = bool(failed) and failed[0].state_type == "CRASHED"
     if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
-        if not whole or not lacks_published(layout, dataset):
+        experiment = experiment_for(dataset).changed(deployment.parameters.get("changes") or {})
+        if not whole or not lacks_published(layout, dataset, experiment, deployment.parameters.get("seed", 0)):
             return None
         own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
         if len(own) > FEW_TRIES:
             raise ManyTries(
                 f"a part of what version {version} of the event table published is missing, and {len(own)} retrainings"
-                " of the schedule did not make it again, perhaps because the run that published it had other settings:"
-                f" repeat that run (dyformer retrain {dataset}, with its settings)"
+                " of the schedule did not make it again: see their logs, and give `dyformer retrain` by hand, with the"
+                f" settings of the schedule of {dataset}"
             )
         if own and datetime.now(UTC) < (own[0].end_time or committed) + pause_after(len(own) - 1):
             return None

@@ -15,7 +15,7 @@ from dyformer.experiments.settings import Experiment, as_record
 from flows.made import plan
 from flows.tasks.snapshots import open_snapshots
 from storage import files
-from storage.artifacts.artifact import MANIFEST, digest, is_complete, read_bytes, read_table
+from storage.artifacts.artifact import MANIFEST, digest, is_complete, manifest, read_bytes, read_table
 from storage.artifacts.made import Planned
 from storage.layout import Layout
 
@@ -51,24 +51,38 @@ def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> st
     return report.address if is_there else None
 
 
-def lacks_published(layout: Layout, dataset: str) -> bool:
-    """Whether a part of what the newest report published is missing, because a repair has removed it."""
+def lacks_published(layout: Layout, dataset: str, experiment: Experiment, seed: int) -> bool:
+    """Whether a part of what the newest report of these settings published is missing: a repair has removed it.
+
+    A run of these settings makes it again; what runs of other settings published, it would not.
+    """
     found = [
         address.removesuffix(f"/{MANIFEST}") for address in files.find(layout.artifacts("report", dataset), MANIFEST)
     ]
-    if not found:
-        return False
     keys = {address: layout.describe(address)[1] for address in found}
-    newest = max(found, key=lambda address: (int(keys[address]["version"]), int(keys[address]["until"])))
+    found.sort(key=lambda address: (int(keys[address]["version"]), int(keys[address]["until"])), reverse=True)
+    own = json.loads(json.dumps(_settings(experiment, seed)))  # tuples are lists in a record
+    newest = next((address for address in found if _has_settings(address, own)), None)
+    if newest is None:
+        return False
     published = json.loads(read_bytes(newest, SUMMARY))["addresses"]
     return not all(is_complete(layout.absolute(published[name])) for name in PUBLISHED)
+
+
+def _has_settings(address: str, settings: dict[str, Any]) -> bool:
+    """Whether a report was made with these settings, of whichever windows."""
+    lineage = manifest(address)
+    return lineage is not None and {**lineage.settings, **settings} == lineage.settings
 
 
 def planned_report(snapshots: str, experiment: Experiment, seed: int) -> Planned:
     """Return the address and the lineage of the report that a run on these snapshots writes."""
     opened = open_snapshots(snapshots)
-    settings = {**as_record(experiment), "seed": seed}
-    return plan(opened, "report", until=opened.num_steps, settings=settings, code=CODE)
+    return plan(opened, "report", until=opened.num_steps, settings=_settings(experiment, seed), code=CODE)
+
+
+def _settings(experiment: Experiment, seed: int) -> dict[str, Any]:
+    return {**as_record(experiment), "seed": seed}
 
 
 class Finished(NamedTuple):

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import polars as pl
@@ -13,6 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
+from dyformer.experiments.settings import as_record, experiment_for
 from flows.service.dead_runs import SKIPPED, runs_where, skip_late
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
 from flows.service.missing_runs import FEW_TRIES, start_missing
@@ -56,11 +58,12 @@ def commit(path: Path, num_rows: int, dataset: str = "missedlog", window: str = 
     ingest_log(dataset, reading | columns, show=lambda text: None)
 
 
-def write_report(dataset: str) -> dict[str, str]:
+def write_report(dataset: str, changes: dict[str, Any] | None = None) -> dict[str, str]:
     """Write what a run leaves at its end; returns the addresses of what it published."""
     opened = open_snapshots(make_complete_snapshots(dataset))
-    lineage = opened.lineage("report", until=opened.num_steps, settings={})
-    keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": "any", "seed": 0}
+    settings = {**as_record(experiment_for(dataset).changed(changes or {})), "seed": 0}
+    lineage = opened.lineage("report", until=opened.num_steps, settings=settings)
+    keys = {"version": lineage.table_version, "until": opened.num_steps, "settings": lineage.settings_hash, "seed": 0}
     published = {}
     for kind in ("vectors", "forecasts"):
         published[kind] = opened.layout.artifact(kind, dataset, **keys)
@@ -144,7 +147,7 @@ def test_what_a_repair_removed_is_made_again_by_a_run_at_once_and_later_ones_aft
         assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
         assert start_missing(client, layout) == ([], [])
         [run] = [run for run in due_runs(client) if run.state is not None and run.state.is_scheduled()]
-        complete(client, run)  # it had other settings, and made other forecasts
+        complete(client, run)  # and it made nothing
     assert start_missing(client, layout) == ([], [])  # the third one after 5
     monkeypatch.setattr("flows.service.missing_runs.pause_after", lambda num_tries: timedelta())
     for _ in range(2, FEW_TRIES + 1):
@@ -154,6 +157,21 @@ def test_what_a_repair_removed_is_made_again_by_a_run_at_once_and_later_ones_aft
     started, [problem] = start_missing(client, layout)  # no run for ever
     assert not started
     assert "did not make it again" in problem
+
+
+def test_what_a_repair_removed_of_a_run_of_other_settings_is_not_made_again_by_the_schedule(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 200)
+    of_schedule = write_report("missedlog")
+    commit(tmp_path / "log.csv", 300)
+    of_another = write_report("missedlog", {"model.width": 64})  # the newest of all
+    [deployment] = scheduled(client)
+    complete(client, client.create_flow_run_from_deployment(deployment.id))
+    remove_folder(of_another["forecasts"])
+    assert start_missing(client, layout) == ([], [])
+    remove_folder(of_schedule["vectors"])
+    assert start_missing(client, layout) == (["missedlog, version 2 of the event table"], [])
 
 
 def test_a_dataset_on_which_another_deployment_runs_waits(
