@@ -108,6 +108,15 @@ def serve(
             "--name", help="name by which it is called, beside that address; repeat for several", show_default=False
         ),
     ] = None,
+    horizons: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--horizon",
+            help="length of time, as 1d or 6h (or a number of steps), for which it gives the probability that a pair"
+            " occurs within it; repeat for several",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Serve a dataset as of now until Ctrl-C: events in, rankings and scores out, and a page that finds a node.
 
@@ -117,7 +126,8 @@ def serve(
     from flows.live.running import serve_dataset
     from storage.layout import Layout
 
-    serve_dataset(Layout.from_environment(), dataset, host, port, tuple(names or ()), _show)
+    served_names, served_horizons = (tuple(dict.fromkeys(given or ())) for given in (names, horizons))
+    serve_dataset(Layout.from_environment(), dataset, host, port, served_names, served_horizons, _show)
 
 
 def _show(text: str) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NUM_PAST = 20
 NUM_FOUND = 20  # ids that contain what was typed
 NUM_STEPS = 5  # of the ledger
+RANKED = ("rank", "partner", "probability", "linked before", "reasons")
 
 # The policy forbids a browser every script and every request, but of the form to this server.
 PAGE = """<!DOCTYPE html>
@@ -99,7 +100,11 @@ def _node_parts(service: "LiveService", source: str, k: int) -> Iterable[str]:
     yield f"<h2>Next partners of {escape(source)}</h2>"
     if record["note"]:
         yield f"<p>{escape(record['note'][:1].upper() + record['note'][1:])}.</p>"
-    yield _table(("rank", "partner", "probability", "linked before", "reasons"), map(_ranked_row, record["ranking"]))
+    yield _table(RANKED, map(_ranked_row, record["ranking"]))
+    for name, of_pairs in service.horizons.items():
+        rows = ranking_record(service.opened, service.ranking.rank(source, k=k, horizon=of_pairs))["ranking"]
+        yield f"<h2>Partners of {escape(source)} within {escape(name)}</h2>"
+        yield _table(RANKED, map(_ranked_row, rows))
     yield "<h2>Past partners, the newest first</h2>"
     yield _table(("partner", "events", "first", "newest"), (_past_row(service, each) for each in past))
     if not past:

@@ -33,12 +33,20 @@ def login_file(layout: Layout, dataset: str) -> Path:
 
 
 def serve_dataset(
-    layout: Layout, dataset: str, host: str, port: int | None, names: tuple[str, ...], show: Callable[[str], None]
+    layout: Layout,
+    dataset: str,
+    host: str,
+    port: int | None,
+    names: tuple[str, ...],
+    horizons: tuple[str, ...],
+    show: Callable[[str], None],
 ) -> None:
     """Serve a dataset until a signal comes.
 
     Raises:
         DatasetNotIngested: the store lacks the dataset.
+        WindowError: a horizon does not fit the log.
+        TooFewPastEvents: the log is too short for a horizon.
         ServerRuns: another server of it runs in this store.
         PortTaken: another program listens at the given port.
     """
@@ -47,7 +55,7 @@ def serve_dataset(
     make_folder(Path(layout.service))
     close_folder(Path(layout.service))
     with _alone(layout, dataset):
-        service = LiveService(layout=layout, dataset=dataset, show=show)
+        service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons)
         _prepare(service)
         listener = _listener(host, port)
         port = port_of(listener)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dyformer
+from dyformer.scoring.event_horizon import FittedHorizon
 from flows.live.accepting import BadEvent, SentEvent, checked_event
 from flows.live.page import node_page, openapi_page
 from flows.live.service import LiveService
@@ -54,7 +55,7 @@ class AcceptedEvents(BaseModel):
 
 
 class RankedTarget(BaseModel):
-    """A target and its probability to be the source's next one."""
+    """A target and its probability to be the source's next one, or with a horizon that the pair occurs within it."""
 
     rank: int
     target: Id
@@ -72,6 +73,7 @@ class RankingOf(BaseModel):
     num_events: int
     known: bool
     note: str | None
+    horizon: str | None
     ranking: list[RankedTarget]
 
 
@@ -202,11 +204,12 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
         k: Annotated[int, Query(ge=1, le=MOST_TARGETS)] = 10,
         at: str | None = None,
         reasons: bool = True,
+        horizon: str | None = None,
     ) -> JSONResponse:
         """Rank the next targets of a source; one without a past is ranked as a new source, which a note says."""
-        moment = _moment(service, at)
-        ranking = service.ranking.rank(source, at=moment, k=k, with_reasons=reasons)
-        return JSONResponse(ranking_record(service.opened, ranking))
+        moment, of_pairs = _moment(service, at), _of_pairs(service, horizon)
+        ranking = service.ranking.rank(source, at=moment, k=k, with_reasons=reasons, horizon=of_pairs)
+        return JSONResponse({**ranking_record(service.opened, ranking), "horizon": horizon})
 
     @app.post("/score", response_model=ScoredPairs)
     def score(body: Pairs) -> JSONResponse:
@@ -267,6 +270,20 @@ def _moment(service: LiveService, at: str | float | None) -> int | None:
             " as of earlier ones",
         )
     return moment
+
+
+def _of_pairs(service: LiveService, horizon: str | None) -> FittedHorizon | None:
+    """Give the forecaster by pair of a horizon; raises HTTPException for one that is not served."""
+    if horizon is None:
+        return None
+    horizons = service.horizons
+    if horizon not in horizons:
+        raise HTTPException(
+            422,
+            f"horizon={horizon}: expected one that is served ({', '.join(horizons) or 'none is'}); start the server by"
+            f" `dyformer serve {service.dataset} --horizon {horizon}`",
+        )
+    return horizons[horizon]
 
 
 def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:

@@ -6,7 +6,7 @@ state is that of the newest commit with the received events that no commit has y
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ from typing import Any
 import polars as pl
 
 from dyformer.logs.contract import TimeRange
+from dyformer.logs.time_windows import horizon_length
+from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
+from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_state import EventState
 from flows.live.accepting import SentEvent, check_era, named_events
 from flows.tasks.event_state import newest_model, node_numbers
-from flows.tasks.live import OpenedRanking, open_ranking
+from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
 from storage.disk import WriteFailed
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events
@@ -49,12 +52,18 @@ class Accepted:
 
 @dataclass(kw_only=True, eq=False)
 class LiveService:
-    """The ranking of one log, for requests of several threads; `follow` keeps it up to date with the store."""
+    """The ranking of one log, for requests of several threads; `follow` keeps it up to date with the store.
+
+    The horizons, such as "1d", are fitted before the first request. Raises WindowError for one that does not fit the
+    log, and TooFewPastEvents for one that is too long for it.
+    """
 
     layout: Layout
     dataset: str
     show: Callable[[str], None]
+    lengths: Sequence[str] = ()  # of horizons
     opened: OpenedRanking = field(init=False)
+    horizons: Mapping[str, FittedHorizon] = field(init=False)
     num_late: int = field(default=0, init=False)  # received events that do not count yet
     problem: str | None = field(default=None, init=False)  # of the newest look at the store
 
@@ -66,6 +75,7 @@ class LiveService:
         self._last_pass = 0.0
         self._stored = TimeRange(first=0, last=0)
         self._refresh()
+        self._fit_horizons()
 
     @property
     def ranking(self) -> LiveRanking:
@@ -120,12 +130,29 @@ class LiveService:
         while not is_stopping.wait(SECONDS_BETWEEN_LOOKS):
             try:
                 if self._is_behind():
+                    version = self.opened.version
                     self._refresh()
+                    if self.opened.version != version:
+                        self._refit_horizons()
                 self.problem = None
             except (ValueError, OSError) as error:
                 if self.problem != str(error):
                     self.show(f"the store could not be read: {error}")
                 self.problem = str(error)
+
+    def _refit_horizons(self) -> None:
+        try:
+            self._fit_horizons()
+        except TooFewPastEvents as error:  # in the newest past times; those that were fitted before go on
+            self.show(f"the horizons stay those of an earlier version of {self.dataset}: {error}")
+
+    def _fit_horizons(self) -> None:
+        """Fit the horizons on the version of the ranking, which is served meanwhile."""
+        opened = self.opened
+        self.horizons = {
+            name: open_horizon(opened, horizon_length(name, opened.time_unit), show=self.show, layout=self.layout)
+            for name in self.lengths
+        }
 
     def _is_behind(self) -> bool:
         if self.num_late and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE:

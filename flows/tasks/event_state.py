@@ -207,14 +207,21 @@ def read_model(address: str) -> FittedEventForecaster:
 
 
 def make_horizon(
-    dataset: str, length: int, *, before: int | None = None, seed: int = 0, layout: Layout | None = None
+    dataset: str,
+    length: int,
+    *,
+    version: int | None = None,
+    before: int | None = None,
+    seed: int = 0,
+    layout: Layout | None = None,
 ) -> str:
-    """Store the event forecaster by pair of the newest version for a length of time; return its address.
+    """Store the event forecaster by pair of a version, the newest by default, for a length of time; give its address.
 
     With `before`, only the events that are older than this time are read. Raises TooFewPastEvents.
     """
     layout = layout or Layout.from_environment()
-    version, newest = newest_version(layout, dataset), newest_time(layout, dataset, newest_version(layout, dataset))
+    version = newest_version(layout, dataset) if version is None else version
+    newest = newest_time(layout, dataset, version)
     settings = settings_of(layout, dataset, version)
     lineage = Lineage(
         kind="horizon_model",

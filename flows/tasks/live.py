@@ -122,13 +122,15 @@ def open_horizon(
 ) -> FittedHorizon:
     """Open the forecaster by pair for a length of time, fitted on events before `at`, and make it if it is not stored.
 
+    It has read no other version of the log than the ranking.
+
     Raises TooFewPastEvents for a log that is too short for the horizon.
     """
     layout = layout or Layout.from_environment()
     newest = newest_time(layout, opened.dataset, opened.version)
     before = at if at is not None and at <= newest else None
     show(f"fitting the forecaster by pair of {opened.dataset} on past horizons, unless it is stored")
-    return read_horizon(make_horizon(opened.dataset, length, before=before, layout=layout))
+    return read_horizon(make_horizon(opened.dataset, length, version=opened.version, before=before, layout=layout))
 
 
 def ranking_record(opened: OpenedRanking, ranking: Ranking) -> dict[str, Any]:

@@ -2,25 +2,30 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from live_logs import NAME, START, ingest, rows_of
 from served import served
 
+from dyformer.scoring import event_horizon, heads
+from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_log import EventQueries
 from flows.live import service as live
+from flows.live.accepting import SentEvent
 from flows.live.server import application
 from flows.live.service import LiveService
 from flows.service.guard import Guard
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log
-from flows.tasks.live import open_ranking
+from flows.tasks.live import open_horizon, open_ranking
 from storage.disk import WriteFailed
 from storage.events.table import scan_events
 
 ROWS = rows_of()
 NEXT = ROWS[-1][2] + 10
+HOUR = 3_600_000_000
 
 
 def silent(text):
@@ -84,6 +89,61 @@ def test_an_event_counts_in_the_next_request(client):
     post(client, event("a/b c", "p1", NEXT + 2))
     assert client.get("/rank/a%2Fb%20c").json()["num_events"] == 1
     assert all(row["reasons"] == [] for row in client.get("/rank/u3?reasons=false").json()["ranking"])
+
+
+@pytest.fixture
+def with_horizons(store, monkeypatch):
+    few = replace(event_horizon.EVENTS, gate_rounds=8, past_rounds=8, new_rounds=8)
+    monkeypatch.setattr(event_horizon, "EVENTS", few)
+    monkeypatch.setattr(heads, "NUM_ROUNDS", 8)
+    return LiveService(layout=store, dataset=NAME, show=silent, lengths=("6h", "12h"))
+
+
+def test_a_served_ranking_within_a_horizon_is_that_of_the_stored_forecaster_by_pair(with_horizons, store):
+    opened = open_ranking(NAME, layout=store)
+    with served(application(with_horizons)) as client:
+        next_one = client.get("/rank/u1").json()
+        for name, hours in (("6h", 6), ("12h", 12)):
+            of_pairs = open_horizon(opened, hours * HOUR, layout=store)
+            expected = opened.ranking.rank("u1", k=10, horizon=of_pairs)
+            answer = client.get("/rank/u1", params={"horizon": name}).json()
+            assert answer["horizon"] == name
+            assert [row["target"] for row in answer["ranking"]] == expected.targets
+            assert [row["probability"] for row in answer["ranking"]] == expected.probability_K.tolist()
+            assert answer["ranking"] != next_one["ranking"]
+            assert f"Partners of u1 within {name}" in client.get("/?source=u1").text
+        assert next_one["horizon"] is None
+        refused = client.get("/rank/u1", params={"horizon": "3d"})
+    assert refused.status_code == 422
+    assert "expected one that is served (6h, 12h)" in refused.json()["detail"]
+    assert "--horizon 3d" in refused.json()["detail"]
+
+
+def test_horizons_are_fitted_again_on_a_new_commit_and_on_no_event_that_was_only_received(
+    with_horizons, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
+    before = with_horizons.horizons
+    with_horizons.accept([SentEvent(source="u1", target="p9", time=NEXT * 1_000_000, weight=1.0)])
+    assert with_horizons.horizons is before
+    later = [(f"u{number % 12}", f"p{number % 16}", NEXT + 600 * number) for number in range(300)]
+    assert ingest(store, tmp_path, later, 1) == 2
+    is_stopping = threading.Event()
+    following = threading.Thread(target=with_horizons.follow, args=(is_stopping,))
+    following.start()
+    until = time.monotonic() + 60
+    while with_horizons.horizons is before and time.monotonic() < until:
+        time.sleep(0.05)
+    is_stopping.set()
+    following.join()
+    expected = open_horizon(open_ranking(NAME, layout=store), 6 * HOUR, layout=store)
+    assert with_horizons.horizons["6h"].record() == expected.record()
+    assert with_horizons.horizons["6h"].record() != before["6h"].record()
+
+
+def test_a_horizon_that_is_too_long_is_refused_at_the_start(store):
+    with pytest.raises(TooFewPastEvents, match="choose a shorter horizon"):
+        LiveService(layout=store, dataset=NAME, show=silent, lengths=("30d",))
 
 
 def test_a_ranking_waits_for_no_thread_of_longer_requests(client, service, monkeypatch):
