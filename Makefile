@@ -1,5 +1,6 @@
 # make run    install into a virtual environment, then run the whole pipeline on the built-in generated log
 # make test   all checks: format, lint, imports, types, tests
+# make test-quick  the tests with the mark `quick`: arrays in, arrays out; about a minute on two cores
 # make test-faults  kills, errors, damage, commands at once, S3 that fails, readers of raw logs: every sweep of docs/reliability.md, the longest with 50 tries on a real service: more than an hour on two cores
 # make test-stack   servers, workers, schedules and faults of the service, and the services of the compose file from a dropped file to an export, as real processes
 # make test-ray     clusters of Ray on this machine: equal digests, workers and drivers killed, nodes and tokens refused; some minutes
@@ -29,10 +30,12 @@ TESTS ?= tests
 DYFORMER_STORAGE ?= data
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Folders that have tests with this mark: the others need not be imported to see that they have none.
+QUICK := $(addprefix tests/,graphs logs model sampling scoring streams)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run notebooks test test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-gpu bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
+.PHONY: run notebooks test test-quick test-ray test-stack test-faults test-mutants docs wheel test-versions install ui bench bench-context bench-gpu bench-scale bench-serving bench-soak bench-orchestration bench-runs screenshots clean
 
 run: install
 	$(BIN)/dyformer run generated
@@ -65,6 +68,9 @@ test-readers:
 
 $(FAULTS:%=test-%): test-%:
 	$(BIN)/python tests/faults/$*.py
+
+test-quick: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quick -n 2 --dist loadfile $(QUICK)
 
 test-stack: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile tests/stack

@@ -17,6 +17,23 @@ FILES = {
     "reference": "reference_snapshots.json",
 }
 
+# What computes on small arrays and starts nothing; CONTRIBUTING.md says what it is for.
+QUICK_FOLDERS = ("graphs", "logs", "model", "sampling", "scoring", "streams")
+SLOW_MODULES = (  # of them, for their many examples or fits
+    "test_event_forecaster.py",
+    "test_event_horizon.py",
+    "test_graph_engine.py",
+    "test_pagerank.py",
+    "test_readers_agree.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests."""
+    for item in items:
+        if item.path.parent.name in QUICK_FOLDERS and item.path.name not in SLOW_MODULES:
+            item.add_marker(pytest.mark.quick)
+
 
 def pytest_collection() -> None:
     """Leave the collector off while modules are imported: it took a third of that time and found nothing to free."""
