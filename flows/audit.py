@@ -8,8 +8,8 @@ from flows.artifacts import show_page
 from flows.service.managed import managed, stored_task
 from flows.stages import Changes, experiment_of, ingest, track_task
 from flows.tasks.evaluation.audit import audit_log, read_audit
-from flows.tasks.tracking.projection import tracking_of
 from storage.layout import Layout
+from storage.tracking.runs import tracking_of
 
 audit_task = stored_task(name="audit")(audit_log)
 

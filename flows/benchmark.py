@@ -23,7 +23,7 @@ from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
 from flows.tasks.methods import check_kinds, configured, resolved, searched_dataset
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.benchmarks import Compared, write_benchmark
-from flows.tasks.tracking.projection import tracking_of
+from storage.tracking.runs import tracking_of
 
 Models = dict[tuple[str, int], dict[int, str]]
 """The models that a benchmark trained: by method and seed, then by the last step of their training."""

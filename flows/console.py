@@ -25,6 +25,7 @@ Item = TypeVar("Item")
 MAX_WIDTH = 10_000
 SECONDS_BETWEEN_LINES = 15.0
 QUIET = "DYFORMER_NO_PROGRESS"  # a variable of the processes that print no progress
+LEAST_PRINTED = 0.0005  # smaller probabilities are written with an exponent
 NUM_ROWS = 5  # of a table after a run
 SHORT_LIST = 4  # values; a table shows the first two of a longer list
 CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -34,6 +35,11 @@ COUNTS = ("num_read", "num_accepted", "num_quarantined", "num_dropped", "num_dup
 def printable(text: str) -> str:
     """Write control characters, which a terminal obeys, and broken ones as escapes."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def printed_probability(value: float) -> str:
+    """Write a probability with four decimals, a small one with an exponent."""
+    return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}"
 
 
 def print_frame(frame: "pl.DataFrame", title: str = "") -> None:

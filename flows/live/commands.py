@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.console import print_frame, print_json, printable
+from flows.console import print_frame, print_json, printable, printed_probability
 from flows.options import AsJson
-
-LEAST_PRINTED = 0.0005  # smaller probabilities are written with an exponent
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="id of the source, as in the log")]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
@@ -78,11 +76,6 @@ def rank(
     within = "next partners" if horizon is None else f"partners within {horizon}"
     print_frame(pl.DataFrame(rows, schema=columns, orient="row"), f"{within} of {source} as of {record['at']}")
     print(printable(f"{source}: {record['note'] or '{:,} events before this time'.format(record['num_events'])}"))
-
-
-def printed_probability(value: float) -> str:
-    """Write a probability with four decimals, a small one with an exponent."""
-    return f"{value:.4f}" if value >= LEAST_PRINTED else f"{value:.1e}"
 
 
 def _cells(row: dict[str, Any]) -> Iterator[Any]:

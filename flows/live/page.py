@@ -12,7 +12,7 @@ import polars as pl
 
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.live_ranking import PastPartner
-from flows.live.commands import printed_probability
+from flows.console import printed_probability
 from flows.tasks.live import ranking_record
 from flows.tasks.moments import written_moment
 from storage.artifacts.artifact import ArtifactMissing, read_table

@@ -19,7 +19,6 @@ from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.evaluate import measure, read_beside, read_metrics
 from flows.tasks.finished import SUMMARY, planned_report
 from flows.tasks.snapshots import Snapshots, open_snapshots
-from flows.tasks.tracking.projection import tracking_of
 from storage import files
 from storage.artifacts.artifact import (
     MANIFEST,
@@ -35,6 +34,7 @@ from storage.drop import check_dataset
 from storage.layout import FORECAST, Layout
 from storage.published import complete_rows, ledger
 from storage.tracking.marks import has_mark, unmark
+from storage.tracking.runs import tracking_of
 
 OF_PUBLISHED = ("precision_at_10", "calibration_error", "probability_sum", "brier", "confident")
 LINK_COLUMNS = ("probability", "score", "linked_before", "reasons")

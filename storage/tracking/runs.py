@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.artifacts.artifact import ArtifactMissing
+from storage.checksums import Damaged
 from storage.layout import Layout
 from storage.objects import is_remote
 from storage.tracking import mlflow_client
 from storage.tracking.addresses import without_password
+from storage.tracking.marks import marked
 from storage.tracking.mlflow_client import connect, ensure_run, limit_s3_requests, probe, reason, runs_of_key
 from storage.tracking.moved_store import follow_store
 from storage.tracking.turns import turn
@@ -130,9 +132,14 @@ def _tracker(layout: Layout, uri: str, artifact_root: str | None) -> Tracker:
     return Tracker(uri=uri, layout=layout, artifact_root=artifact_root)
 
 
-def where(tracker: Tracker, mark: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Say where a result is in MLflow, by its mark: tracker, run, model_version; problem: why it is not there yet."""
+def tracking_of(address: str) -> dict[str, Any]:
+    """Say where a result is in MLflow, or why it is not there yet: tracker, run, model_version, problem."""
+    tracker = open_tracker(Layout.from_environment())
     found = {"run": None, "model_version": None, "problem": tracker.problem or "it was not sent yet"}
+    try:
+        mark = marked(address)
+    except Damaged as error:
+        mark = {"problem": str(error)}
     known = {} if mark is None else {"problem": None, **{name: mark[name] for name in found if name in mark}}
     return {"tracker": without_password(tracker.uri), **found, **known}
 

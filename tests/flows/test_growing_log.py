@@ -34,7 +34,7 @@ from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page, verdict_of
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
-from flows.tasks.tracking.projection import project, tracking_of
+from flows.tasks.tracking.projection import project
 from storage import files, retention
 from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_table
 from storage.champions import read_champion, replace_champion, succession
@@ -43,7 +43,7 @@ from storage.published import ledger, publications
 from storage.queries import query
 from storage.retention import removable
 from storage.tracking.marks import due
-from storage.tracking.runs import open_tracker
+from storage.tracking.runs import open_tracker, tracking_of
 from storage.verification import faults
 
 pytestmark = pytest.mark.usefixtures("few_trees")

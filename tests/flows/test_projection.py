@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 
 import flows.cli
 from flows.tasks.tracking import results
-from flows.tasks.tracking.projection import project, tracking_of
+from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.refusals import FILE
 from storage import files
 from storage.artifacts.artifact import (
@@ -35,7 +35,7 @@ from storage.artifacts.artifact import (
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
 from storage.tracking.marks import MARK, due, mark, marked, noted
-from storage.tracking.runs import Tracker, open_tracker
+from storage.tracking.runs import Tracker, open_tracker, tracking_of
 from storage.verification import faults, repaired
 
 AWAY = "http://127.0.0.1:9"

@@ -10,10 +10,10 @@ import pytest
 from flows.console import next_commands
 from flows.ending import exit_code
 from flows.service import doctor, stack
-from flows.tasks.tracking.projection import project, tracking_of
+from flows.tasks.tracking.projection import project
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.layout import Layout
-from storage.tracking.runs import open_tracker, where
+from storage.tracking.runs import open_tracker, tracking_of, where
 
 SERVER = "http://me:canary@127.0.0.1:9"
 DATABASE = "postgresql://me:canary@127.0.0.1:9/db"

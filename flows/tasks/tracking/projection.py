@@ -8,16 +8,15 @@ from filelock import Timeout
 from dyformer.extras import is_installed, missing
 from flows.tasks.tracking.refusals import Refusals
 from storage.artifacts.artifact import ArtifactMissing, digest
-from storage.checksums import Damaged
 from storage.layout import Layout
 from storage.leases import MOST_SECONDS, LeaseBusy
 from storage.locks import in_use
 from storage.objects import StoreUnreachable
 from storage.published import OUTCOMES
-from storage.tracking.marks import due, has_mark, is_removed, marked, noted
+from storage.tracking.marks import due, has_mark, is_removed, noted
 from storage.tracking.marks import mark as write_mark
 from storage.tracking.mlflow_client import failures, is_of_one_run, reason
-from storage.tracking.runs import Tracker, open_tracker, where
+from storage.tracking.runs import Tracker, open_tracker
 
 
 class Projected(NamedTuple):
@@ -88,15 +87,6 @@ def _given_up(layout: Layout, address: str, error: ArtifactMissing) -> list[str]
     if not has_mark(address):
         write_mark(layout, address, {"problem": f"it cannot be sent any more: {error}"})
     return [f"{layout.relative(address)}: {error}"]
-
-
-def tracking_of(address: str) -> dict[str, Any]:
-    """Say where a result is in MLflow, or why it is not there yet: tracker, run, model_version, problem."""
-    try:
-        mark = marked(address)
-    except Damaged as error:
-        mark = {"problem": str(error)}
-    return where(open_tracker(Layout.from_environment()), mark)
 
 
 def _is_sent(tracker: Tracker, address: str, ledgers: dict[str, dict[str, Any]], *, again: bool) -> bool:

@@ -17,11 +17,11 @@ from flows.service.listening import listening, port_of
 from flows.service.login import MLFLOW
 from flows.service.processes import end_marked
 from flows.tasks.tracking import results
-from flows.tasks.tracking.projection import project, tracking_of
+from flows.tasks.tracking.projection import project
 from storage.artifacts.artifact import Lineage, lineage_of, write_artifact
 from storage.layout import Layout
 from storage.tracking.marks import due
-from storage.tracking.runs import Tracker, open_tracker
+from storage.tracking.runs import Tracker, open_tracker, tracking_of
 
 
 @pytest.fixture
