@@ -28,14 +28,14 @@ SERVERS = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
 def retrained(way: str) -> dict[str, float]:
     """Retrain in this process, in the store of the environment; give the seconds in all and of each stage."""
     os.environ["PREFECT_LOGGING_LEVEL"] = "CRITICAL"
-    from flows.environment import settle_environment
+    from flows.service.environment import settle_environment
 
     settle_environment()
     import torch  # noqa: F401, imported late otherwise
 
     import flows.retrain as retraining
+    from flows.service.temporary_server import use_temporary_server
     from flows.tasks.report import read_report
-    from flows.temporary_server import use_temporary_server
 
     use_temporary_server()
     if way == "plain":

@@ -107,8 +107,8 @@ def table(found: list[tuple[int, float, int] | None]) -> str:
 def measured_day(day: int, store: Path, incoming: Path) -> tuple[int, float, int] | None:
     """Drop a day's rows, retrain and prune; give the store's bytes, the CPU seconds and the process's peak memory."""
     from dyformer.experiments.settings import Experiment
-    from flows.retention import pruned
     from flows.retrain import retrain
+    from flows.tasks.retention import pruned
 
     started = time.process_time()
     (incoming / f"{day:04}.csv").write_text(rows_of(day))

@@ -2,7 +2,7 @@
 
 import atexit
 
-from flows.environment import end_background_threads, settle_environment
+from flows.service.environment import end_background_threads, settle_environment
 
 # Called here, because a worker imports flows but not the command.
 settle_environment()

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import published
-from flows.benchmark_command import benchmark
-from flows.comparison import compare
+from flows.commands import live, results, tune
+from flows.commands.benchmark import benchmark
+from flows.commands.runs import announced, finished_run, ingested, next_options, print_plan, print_run, retrained
+from flows.commands.service import register
 from flows.console import (
     counts_line,
     print_frame,
@@ -21,7 +22,6 @@ from flows.console import (
     with_written_times,
 )
 from flows.ending import FAILED, NOTHING_TO_DO, exit_code
-from flows.live import commands as live
 from flows.options import (
     AsJson,
     AsOf,
@@ -38,11 +38,7 @@ from flows.options import (
     experiment_from,
     with_reading,
 )
-from flows.retention import prune
-from flows.runs import announced, finished_run, ingested, next_options, print_plan, print_run, retrained
-from flows.service.commands import register
 from flows.service.running import use_running_stack
-from flows.tuning import command as tuning
 
 app = typer.Typer(
     help="Node vectors and evaluated link forecasts from a growing log of interactions.",
@@ -381,7 +377,7 @@ def audit(  # noqa: PLR0913, because each option is an argument
     check_titles(methods)
     with announced():
         from dyformer.experiments.titles import split_names
-        from flows.audit import audit as flow
+        from flows.stages import audit as flow
         from flows.tasks.evaluation.audit import read_audit
 
         made = flow(dataset, reading, step, experiment, split_names(methods) or None, seed)
@@ -404,12 +400,12 @@ def audit(  # noqa: PLR0913, because each option is an argument
 
 
 register(app)
-published.register(app)
-tuning.register(app)
+results.register(app)
+tune.register(app)
 live.register(app)
 app.command()(benchmark)
-app.command()(compare)
-app.command()(prune)
+app.command()(results.compare)
+app.command()(results.prune)
 
 
 def main(arguments: list[str] | None = None) -> None:

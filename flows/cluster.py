@@ -6,6 +6,7 @@ arguments, and no graph.
 
 import logging
 import os
+import platform
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from dyformer.extras import need
-from flows.machine import machine_facts
 from storage import files
 from storage.artifacts.artifact import PENDING
 from storage.artifacts.code import PACKAGES, all_modules, code_digest
 from storage.layout import Layout
 
+LIBRARIES = ("numpy", "scipy", "numba", "torch", "polars", "scikit-learn", "lightgbm", "duckdb")
 NUM_RETRIES = 3  # of a job whose worker died
 SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_CHECK = 120.0
@@ -35,6 +36,18 @@ REMEDIES = {
     "store": "every node needs the same store: a folder that all of them mount, or s3:// with its credentials",
 }
 SAME_VERSION = "install the same version on every node"
+
+
+@cache
+def machine_facts() -> dict[str, str]:
+    """Give what must be equal on two machines whose parts are put together; GPUs are no part of it."""
+    from llvmlite.binding import get_host_cpu_name  # by this name numba chooses the instructions
+
+    return {
+        "cpu": f"{platform.machine()} {get_host_cpu_name()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in LIBRARIES},
+    }
 
 
 class ClusterUnusable(ValueError):

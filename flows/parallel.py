@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 
 from dyformer.sampling.prefetch import NUM_THREADS
+from flows.cluster import machine_facts
 from flows.console import tracked
-from flows.machine import machine_facts
 from storage import files
 from storage.artifacts.artifact import ArtifactDamaged, ArtifactMissing, read_table
 from storage.artifacts.made import Contents, Planned, planned

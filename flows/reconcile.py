@@ -11,9 +11,9 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
-from flows.retention import KEEP, prune_published
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, skip_late
 from flows.service.missing_runs import start_missing
+from flows.tasks.retention import KEEP, prune_published
 from flows.tasks.tracking.projection import project
 from storage.disk import make_folder
 from storage.layout import Layout

@@ -8,10 +8,11 @@ from dyformer.evaluation.fitting import model_steps
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.experiments.settings import Experiment, experiment_for
 from dyformer.experiments.tables import printed_tables
-from flows.artifacts import show_tables
+from flows.artifacts import show_page, show_tables
 from flows.service.commit_events import announce
 from flows.service.managed import managed, stored_task
 from flows.tasks.complete_windows import make_complete_snapshots
+from flows.tasks.evaluation.audit import audit_log, read_audit
 from flows.tasks.evaluation.evaluate import Group, Posed, draw, evaluate_baselines, measure, read_metrics
 from flows.tasks.evaluation.evaluate import evaluate as evaluate_group
 from flows.tasks.evaluation.promote import champion_to_publish
@@ -24,6 +25,8 @@ from flows.tasks.snapshots import make_snapshots, newest_until, open_snapshots
 from flows.tasks.tracking.projection import project
 from flows.tasks.tracking.retraining import tracked_epochs, write_training
 from flows.tasks.train import train_model
+from storage.layout import Layout
+from storage.tracking.runs import tracking_of
 
 Changes = dict[str, Any] | Experiment | None
 """Changed settings of a dataset's experiment, as a deployment has them, or a whole experiment."""
@@ -44,6 +47,7 @@ track_task = stored_task(name="send to MLflow")(project)
 # A try after an outage continues from the training's own checkpoint.
 training = stored_task(name="train model", task_run_name="train until step {until}")
 train_task = training(train_model)
+audit_task = stored_task(name="audit")(audit_log)
 
 
 @training
@@ -158,3 +162,27 @@ def predict(
     forecasts = forecasts_task(snapshots, contender, vectors, seed=seed)
     publish_task(snapshots, contender, forecasts, vectors)
     return {"forecasts": forecasts} if vectors is None else {"vectors": vectors, "forecasts": forecasts}
+
+
+@flow(flow_run_name="audit {dataset}")
+@managed
+def audit(
+    dataset: str,
+    reading: dict[str, Any] | None = None,
+    step: int | None = None,
+    changes: Changes = None,
+    methods: list[str] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Audit methods (by default all scorers and DyFormer) on a log as of a step.
+
+    Returns:
+        report: address of the checks; tracking: as of tracking_of; failed: the checks that failed.
+    """
+    experiment = experiment_of(dataset, changes)
+    snapshots = ingest(dataset, reading)["snapshots"]
+    report = audit_task(snapshots, methods, step, experiment, seed)
+    _, page, record = read_audit(report)
+    show_page("audit", dataset, page)
+    track_task(Layout.from_environment())
+    return {"report": report, "tracking": tracking_of(report), "failed": record["failed"]}

@@ -12,9 +12,9 @@ from packaging.requirements import Requirement
 
 from dyformer.extras import MissingExtra
 from flows.cluster import ClusterUnusable, node_checks
-from flows.environment import ServerUnreachable, server_in_use
 from flows.service.dead_runs import all_pages, ended_among, silent_runs
 from flows.service.deployments import ENDING, GPU_POOL, JOB_TEMPLATE, POOL
+from flows.service.environment import ServerUnreachable, server_in_use
 from flows.service.schedules import scheduled
 from storage import files
 from storage.artifacts.artifact import MANIFEST

@@ -1,8 +1,8 @@
 """A flow -> the same flow, made for a service: after an outage of the store it goes on, after SIGTERM it is due again.
 
 Requests to S3 are repeated for some time already where they are made, what MLflow lacks is sent later, and Prefect's
-client repeats its own calls: see PREFECT_CLIENT_MAX_RETRIES in `flows.environment`. A task is tried again after an
-outage, and after nothing else, and a flow whose tasks gave up begins again.
+client repeats its own calls: see PREFECT_CLIENT_MAX_RETRIES in `flows.service.environment`. A task is tried again
+after an outage, and after nothing else, and a flow whose tasks gave up begins again.
 """
 
 import functools

@@ -32,8 +32,8 @@ from flows.service.running import (
     running_stack,
 )
 from flows.service.stopping import Stopping
+from flows.service.temporary_server import SERVER_LOGIN
 from flows.service.worker import SECONDS_FOR_RUNS
-from flows.temporary_server import SERVER_LOGIN
 from storage.disk import make_folder
 from storage.layout import Layout
 from storage.tracking.addresses import without_password

@@ -24,9 +24,9 @@ from dyformer.evaluation.drift import (
     with_deviations,
 )
 from dyformer.experiments.settings import Experiment, as_record
-from flows.made import made
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.evaluation.promote import champion_contender
+from flows.tasks.made import made
 from flows.tasks.models import Contender
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, read_bytes, read_table

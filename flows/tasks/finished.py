@@ -12,7 +12,7 @@ import polars as pl
 from dyformer.evaluation.protocols import PROTOCOLS
 from dyformer.experiments.printed import PrintedTable, from_record
 from dyformer.experiments.settings import Experiment, as_record
-from flows.made import plan
+from flows.tasks.made import plan
 from flows.tasks.snapshots import open_snapshots
 from storage import files
 from storage.artifacts.artifact import MANIFEST, digest, is_complete, manifest, read_bytes, read_table

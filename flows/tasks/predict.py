@@ -24,8 +24,8 @@ from dyformer.scoring.candidate_pairs import candidate_pairs
 from dyformer.scoring.forecaster import FittedForecaster
 from dyformer.scoring.vector_spaces import align
 from flows.console import ongoing
-from flows.made import made, plan
 from flows.parallel import Shared, fixed_ranges, made_of_ranges, uses_cluster
+from flows.tasks.made import made, plan
 from flows.tasks.models import TRAINING, Contender, device, method_code, method_of, naming, open_model, space_of
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.spaces import aligned, unrotated_vectors

@@ -13,8 +13,8 @@ from dyformer.graphs.distances import distance_table
 from dyformer.graphs.pagerank import TABLE_TOP_K, pagerank_table
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.union_graph import TemporalUnionGraph
-from flows.made import made, plan
 from flows.parallel import Shared, fixed_ranges, made_of_ranges
+from flows.tasks.made import made, plan
 from flows.tasks.snapshots import open_snapshots
 from storage.artifacts.artifact import digest
 

@@ -19,8 +19,8 @@ from dyformer.training.loop import check_ranks
 from dyformer.training.ranks import Rank
 from dyformer.training.stages import finetune, id_bytes, pretrain
 from flows.console import QUIET, tracked
-from flows.made import plan
 from flows.tasks.deferral import sigterm_deferred
+from flows.tasks.made import plan
 from flows.tasks.models import (
     DYFORMER,
     LOSSES,

@@ -134,12 +134,16 @@ def _tracker(layout: Layout, uri: str, artifact_root: str | None) -> Tracker:
 
 def tracking_of(address: str) -> dict[str, Any]:
     """Say where a result is in MLflow, or why it is not there yet: tracker, run, model_version, problem."""
-    tracker = open_tracker(Layout.from_environment())
-    found = {"run": None, "model_version": None, "problem": tracker.problem or "it was not sent yet"}
     try:
         mark = marked(address)
     except Damaged as error:
         mark = {"problem": str(error)}
+    return where(open_tracker(Layout.from_environment()), mark)
+
+
+def where(tracker: Tracker, mark: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Say where a result is in MLflow, by its mark: tracker, run, model_version; problem: why it is not there yet."""
+    found = {"run": None, "model_version": None, "problem": tracker.problem or "it was not sent yet"}
     known = {} if mark is None else {"problem": None, **{name: mark[name] for name in found if name in mark}}
     return {"tracker": without_password(tracker.uri), **found, **known}
 

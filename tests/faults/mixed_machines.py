@@ -30,9 +30,9 @@ import flows.benchmark
 import flows.stages
 import storage.files
 from flows.ending import exit_code
-from flows.retention import pruned
 from flows.tasks.ingest import ingest_log
 from flows.tasks.publishing.champions import rollback
+from flows.tasks.retention import pruned
 from flows.tasks.tracking.projection import project
 from storage import files
 from storage.champions import champion_problems, read_champion, replace_champion, succession

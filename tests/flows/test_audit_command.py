@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from own_log import own_log
 
-import flows.audit
 import flows.cli
+import flows.stages
 import flows.tasks.snapshots
 from dyformer.evaluation.audit.case import Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS
@@ -111,7 +111,7 @@ def test_failed_checks_are_named_and_exit_with_1(
     assert "| label permutation | not possible |" in page
     assert PAGE in names(report)
     made = {"report": report, "tracking": {"run": "7", "model_version": None, "problem": None}, "failed": ["chance"]}
-    monkeypatch.setattr(flows.audit, "audit", lambda *arguments: made)
+    monkeypatch.setattr(flows.stages, "audit", lambda *arguments: made)
     monkeypatch.setattr(flows.cli, "announced", nullcontext)
     assert command("audit", "mylog") == 1
     assert "1 of 2 checks failed: chance" in capsys.readouterr().out

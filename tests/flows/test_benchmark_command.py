@@ -9,7 +9,7 @@ import typer
 from dyformer.experiments.changes import NoEffect
 from dyformer.logs.datasets import UnknownDataset
 from dyformer.logs.raw_file import LogNotFound
-from flows.benchmark_command import _check_study_options, _run_protocol, _run_study, reading_of
+from flows.commands.benchmark import _check_study_options, _run_protocol, _run_study, reading_of
 from flows.tasks.snapshots import StepOutOfRange
 
 
@@ -50,14 +50,14 @@ def test_options_that_costs_cannot_have_are_refused_before_anything_is_measured(
 def test_a_change_without_effect_or_that_leaves_no_interactions_is_refused(
     name: str, change: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
+    monkeypatch.setattr("flows.commands.benchmark.ingested", Mock(side_effect=AssertionError("it was not refused")))
     with pytest.raises(ValueError, match=problem):
         _run_study(name, ["mylog"], {}, None, 1, None, [change], 1, None)
 
 
 @pytest.mark.parametrize("change", ["model.width=64", "max_epochs=3", "promotion.level=0.9"])
 def test_a_benchmark_refuses_a_change_that_no_method_reads(change: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
+    monkeypatch.setattr("flows.commands.benchmark.ingested", Mock(side_effect=AssertionError("it was not refused")))
     name = change.partition("=")[0]
     with pytest.raises(NoEffect, match=f"{name} has no effect"):
         _run_protocol("mylog", {}, "3", 1, "paper", ["l3,edgebank_ever"], None, [change], None)
@@ -83,7 +83,7 @@ def test_wrong_steps_and_a_dataset_without_a_log_are_refused_before_any_row_is_r
     monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
     log = tmp_path / "mylog.csv"
     log.write_text("user,item,time\n1,2,3\n")
-    monkeypatch.setattr("flows.benchmark_command.ingested", Mock(side_effect=AssertionError("it was not refused")))
+    monkeypatch.setattr("flows.commands.benchmark.ingested", Mock(side_effect=AssertionError("it was not refused")))
     with pytest.raises(StepOutOfRange, match="abc"):
         _run_study("layers", ["mylog"], {"log": [str(log)]}, "abc", 1, None, None, 1, None)
     with pytest.raises(UnknownDataset, match="nosuchlog"):

@@ -20,8 +20,8 @@ import pytest
 from own_log import own_log
 
 import flows.cli
+import flows.commands.runs
 import flows.console
-import flows.runs
 from dyformer.experiments.settings import EXPERIMENTS, Experiment, settings_table
 
 COMMANDS = (
@@ -59,7 +59,7 @@ def dyformer(
         output = capsys.readouterr()
         return int(ending.value.code or 0), output.out, output.err
 
-    for module in (flows.cli, flows.runs):
+    for module in (flows.cli, flows.commands.runs):
         monkeypatch.setattr(module, "announced", started)
     monkeypatch.chdir(tmp_path)
     with pytest.MonkeyPatch.context() as environment:
@@ -390,7 +390,7 @@ def test_interrupt_leaves_no_traceback(dyformer: Callable[..., Outcome], monkeyp
 def test_server_that_cannot_be_reached_is_named():
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows.environment import ServerUnreachable, server_in_use
+    from flows.service.environment import ServerUnreachable, server_in_use
 
     silent = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
     with silent, pytest.raises(ServerUnreachable, match=r"http://127\.0\.0\.1:9/api.*PREFECT_API_URL"):
@@ -400,7 +400,7 @@ def test_server_that_cannot_be_reached_is_named():
 def test_a_server_that_refuses_the_login_is_named():
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    from flows.environment import ServerUnreachable, server_in_use
+    from flows.service.environment import ServerUnreachable, server_in_use
 
     class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
+from flows.commands.runs import announced
 from flows.ending import FAILED, exit_code
-from flows.runs import announced
 
 
 def test_importing_a_flow_sets_variables_that_the_user_has_not_set() -> None:

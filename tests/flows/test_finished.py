@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dyformer.experiments.settings import Experiment
-from flows.runs import finished_run
+from flows.commands.runs import finished_run
 from flows.tasks import complete_windows, finished, ingest
 from flows.tasks.tracking import projection
 from storage.layout import Layout
@@ -26,7 +26,7 @@ def test_what_mlflow_lacks_is_sent_by_a_run_without_new_rows(monkeypatch: pytest
 
 
 def test_it_loads_nothing_that_trains_evaluates_or_draws():
-    names = "flows.runs, flows.tasks.complete_windows, flows.tasks.ingest, flows.tasks.finished"
+    names = "flows.commands.runs, flows.tasks.complete_windows, flows.tasks.ingest, flows.tasks.finished"
     names += ", flows.tasks.tracking.projection"
     heavy = {"torch", "lightgbm", "sklearn", "matplotlib", "prefect", "mlflow"}
     program = f"import sys, {names}; raise SystemExit(' '.join({heavy} & sys.modules.keys()) or None)"

@@ -20,8 +20,6 @@ import flows.retrain as retraining
 from dyformer.evaluation import promotion
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
-from flows import published
-from flows.retention import prune_published, pruned
 from flows.tasks import stage_times, train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
@@ -32,6 +30,7 @@ from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.publishing.champions import rollback, send_rollback
 from flows.tasks.publishing.publications import publish
 from flows.tasks.report import read_report, report_page, verdict_of
+from flows.tasks.retention import prune_published, pruned
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
 from flows.tasks.tracking.projection import project
@@ -469,7 +468,7 @@ def test_a_quiet_day_raises_an_alarm_once_and_leaves_the_champion_without_a_chal
     assert trainings == [4, 5]
     check_without_challenger(second, webhook)
     capsys.readouterr()
-    published.drift("mylog", as_json=False)
+    results.drift("mylog", as_json=False)
     assert "no alarm" not in capsys.readouterr().out
     assert drop(changes=rule) == second
     assert write_drift(*measured_of(second, rule)) == read_report(second)[1]["addresses"]["drift"]  # though published

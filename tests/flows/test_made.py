@@ -15,12 +15,12 @@ from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
 from dyformer.training.stored_weights import TrainedDyFormer
-from flows.made import made
 from flows.tasks import train
 from flows.tasks.drift import write_drift
 from flows.tasks.evaluation.evaluate import code_behind
 from flows.tasks.finished import planned_report
 from flows.tasks.ingest import ingest_log
+from flows.tasks.made import made
 from flows.tasks.models import Contender, StoredWeights
 from flows.tasks.predict import write_forecasts, write_vectors
 from flows.tasks.prepare import prepare_tables

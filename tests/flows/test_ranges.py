@@ -13,7 +13,7 @@ from dyformer.evaluation import first_stage
 from dyformer.evaluation.costs import FORECASTER_WITHOUT
 from dyformer.experiments.settings import Experiment
 from flows import parallel
-from flows.machine import machine_facts
+from flows.cluster import machine_facts
 from flows.parallel import Shared, made_of_ranges, remove_parts
 from flows.tasks import predict, prepare
 from flows.tasks.ingest import ingest_log

@@ -20,8 +20,8 @@ from own_log import own_log
 from prefect import Flow, Task
 
 import flows.benchmark
+import flows.commands.studies
 import flows.stages
-import flows.studies
 import flows.trials
 from dyformer.baselines.dynaernn import DynAERNN
 from dyformer.baselines.dyngem import DynGEM
@@ -44,11 +44,11 @@ from dyformer.experiments.studies.study_tables import Setup
 from dyformer.graphs.prepared_graph import PreparedGraph
 from dyformer.logs.datasets import DATASETS
 from flows.benchmark import results
-from flows.benchmark_command import tables_of, with_cap
+from flows.commands.benchmark import tables_of, with_cap
+from flows.commands.studies import plots, run_study, setup_of
 from flows.console import QUIET, ongoing, tracked
 from flows.ending import is_ours
 from flows.options import experiment_from
-from flows.studies import plots, run_study, setup_of
 from flows.tasks.ingest import ingest_log
 from flows.tasks.methods import check_kinds, chosen_methods, resolved
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots
@@ -121,7 +121,7 @@ def ingest_labels(folder: Path) -> None:
 def plain_functions() -> Iterator[None]:
     """Replace flows and tasks by their functions, because a server is not what these tests are about."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (flows.benchmark, flows.stages, flows.studies, flows.trials):
+        for module in (flows.benchmark, flows.stages, flows.commands.studies, flows.trials):
             for name, value in list(vars(module).items()):
                 if isinstance(value, Flow | Task):
                     patch.setattr(module, name, value.fn)
@@ -170,7 +170,7 @@ def test_every_row_of_an_experiment_has_its_value(name: str, store: Path, monkey
         monkeypatch.setattr(flows.benchmark, "record_task", lambda *given: str(store / "no record"))
         monkeypatch.setattr(flows.benchmark, "track_task", lambda *given: None)
     monkeypatch.setattr("flows.tasks.tracking.benchmarks.draw", lambda *given: None)  # plots of every benchmark
-    monkeypatch.setattr(flows.studies, "finished", in_this_process)
+    monkeypatch.setattr(flows.commands.studies, "finished", in_this_process)
     dataset, steps = ("labelled", "4") if STUDIES[name].protocols[0] == "labels" else ("mylog", "3")
     made = run_study(name, {dataset: {}}, {dataset: Experiment().changed(small(STUDIES[name]))}, steps=steps)
     assert made.tables
@@ -411,10 +411,10 @@ def test_the_windows_steps_and_graphs_decide_whether_the_papers_values_are_besid
         ("mylog", usual, None, [], steps_of, False),
     ):
         monkeypatch.setattr(
-            flows.studies, "units_of", lambda snapshots, protocol, wanted=None, known=numbers: known[wanted]
+            flows.commands.studies, "units_of", lambda snapshots, protocol, wanted=None, known=numbers: known[wanted]
         )
         opened = SimpleNamespace(dataset=dataset, window=window)
-        for module in (flows.studies, flows.benchmark):
+        for module in (flows.commands.studies, flows.benchmark):
             monkeypatch.setattr(module, "open_snapshots", lambda address, found=opened: found)
         setup = setup_of(STUDIES["layers"], "", steps, Experiment(), changes)
         assert (setup.is_papers, setup.window) == (is_papers, window)
@@ -485,7 +485,7 @@ def test_a_change_beside_which_a_search_chose_is_refused(store: Path, monkeypatc
 def test_the_title_of_a_plot_states_steps_and_cap(monkeypatch: pytest.MonkeyPatch):
     figure = Figure()
     figure.add_subplot().set_title("all links", loc="left")
-    monkeypatch.setitem(flows.studies.DRAWN, "comparison", lambda rows, **given: figure)
+    monkeypatch.setitem(flows.commands.studies.DRAWN, "comparison", lambda rows, **given: figure)
     about = {"dataset": "uci", "protocol": "paper", "method": "L3", "seed": 0, "slice": "all", "metric": "auc"}
     rows = [dict.fromkeys(METRICS_SCHEMA) | about | {"step": step, "value": 0.9} for step in ("3", "4", "macro")]
     setup = Setup(experiment=Experiment(max_epochs=3))

@@ -12,12 +12,12 @@ from urllib.request import Request, urlopen
 import pytest
 
 from flows import temporary_server
-from flows.environment import ServerUnreachable
+from flows.service.environment import ServerUnreachable
 from flows.service.login import PREFECT
 
 RUN = """
 import json, os, sys
-import flows.runs
+import flows.commands.runs
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
@@ -27,7 +27,7 @@ def waiting():
     print(PREFECT_API_URL.value(), int("prefect.server.api.server" in sys.modules), flush=True)
     sys.stdin.read()
 
-with flows.runs.announced():
+with flows.commands.runs.announced():
     waiting()
 with get_client(sync_client=True) as client:
     print(json.dumps([run.state_name for run in client.read_flow_runs()]))

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from own_log import own_log
 
-import flows.benchmark_command
 import flows.cli
+import flows.commands.benchmark
 from dyformer.evaluation import event_splits as splits
 from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
 from dyformer.evaluation.event_splits import SPLITS, sampled_negatives, split_events
@@ -93,10 +93,10 @@ def test_rows_have_every_split_metric_and_visibility_and_a_rerun_reads_them(
 def test_a_finished_benchmark_runs_no_flow_until_rows_metrics_or_arguments_are_others(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("flows.benchmark_command.announced", nullcontext)
-    started, honest = [], flows.benchmark_command._benchmarked
+    monkeypatch.setattr("flows.commands.benchmark.announced", nullcontext)
+    started, honest = [], flows.commands.benchmark._benchmarked
     monkeypatch.setattr(
-        "flows.benchmark_command._benchmarked",
+        "flows.commands.benchmark._benchmarked",
         lambda *given, **more: (started.append(given), honest(*given, **more))[1],
     )
 

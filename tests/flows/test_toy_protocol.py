@@ -11,8 +11,8 @@ from own_log import own_log
 from prefect import Flow, Task
 
 import flows.benchmark
+import flows.commands.studies
 import flows.stages
-import flows.studies
 import flows.tasks.methods
 import flows.trials
 from dyformer.evaluation.protocols import PROTOCOLS, protocol_of
@@ -21,8 +21,8 @@ from dyformer.experiments.html_report import html_report
 from dyformer.experiments.settings import Experiment
 from dyformer.experiments.studies.studies import STUDIES, Study
 from dyformer.experiments.titles import UnknownMethod
-from flows.benchmark_command import _print_studies, _run_protocol
-from flows.studies import run_study
+from flows.commands.benchmark import _print_studies, _run_protocol
+from flows.commands.studies import run_study
 from flows.tasks.evaluation.evaluate import read_metrics
 from flows.tasks.ingest import ingest_log
 from storage.layout import Layout
@@ -43,8 +43,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_database: Callable[[Pa
         patch.setenv("DYFORMER_STORAGE", str(folder / "store"))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setitem(PROTOCOLS, "toy", "toy_protocol")
-        patch.setattr("flows.benchmark_command.announced", nullcontext)
-        for module in (flows.benchmark, flows.stages, flows.studies, flows.trials):
+        patch.setattr("flows.commands.benchmark.announced", nullcontext)
+        for module in (flows.benchmark, flows.stages, flows.commands.studies, flows.trials):
             for name, value in list(vars(module).items()):
                 if isinstance(value, Flow | Task):
                     patch.setattr(module, name, value.fn)

@@ -14,7 +14,7 @@ from dyformer.experiments.methods import TrainingStage, Variation, baselines_of,
 from dyformer.experiments.settings import Experiment, as_record, experiment_for
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables
 from flows.console import ongoing
-from flows.made import made
+from flows.tasks.made import made
 from flows.tasks.methods import fitted_once, own_errors, record_of
 from flows.tasks.models import method_code, space_of, stored_method
 from flows.tasks.predict import candidate_pairs

@@ -10,7 +10,7 @@ from dyformer.evaluation.first_stage import linked_in, ordered
 from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS
 from dyformer.evaluation.forecasts.outcomes import outcome_rows
 from dyformer.scoring.retrieval import Retrieved
-from flows.made import made
+from flows.tasks.made import made
 from flows.tasks.predict import user_ids
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table

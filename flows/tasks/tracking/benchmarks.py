@@ -14,9 +14,9 @@ from dyformer.evaluation.protocols.protocol import Protocol
 from dyformer.experiments.changes import changes_of, settings_of
 from dyformer.experiments.methods import Method
 from dyformer.experiments.settings import Experiment
-from flows.made import made
 from flows.tasks.evaluation.audit import RECORD, read_audit
 from flows.tasks.evaluation.evaluate import read_beside, read_metrics
+from flows.tasks.made import made
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from flows.tasks.tracking.content import (
     difference_tags,

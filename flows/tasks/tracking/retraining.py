@@ -19,9 +19,9 @@ from dyformer.experiments.printed import markdown_rows
 from dyformer.experiments.service_plots import drift_curve
 from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
-from flows.made import made
 from flows.tasks.drift import read_drift
 from flows.tasks.evaluation.promote import champion_of
+from flows.tasks.made import made
 from flows.tasks.models import Contender, model_losses, model_times
 from flows.tasks.report import earlier_metrics, forecast_facts, read_report, report_page
 from flows.tasks.snapshots import Snapshots, newest_until, open_snapshots

@@ -18,7 +18,7 @@ from dyformer.experiments.tuning import chosen
 from dyformer.experiments.tuning.chosen import FOLDER, chosen_settings, tuned, tuned_sentence
 from dyformer.experiments.tuning.grids import grid_of, with_settings
 from dyformer.logs.datasets import DATASETS
-from flows.benchmark_command import tables_of
+from flows.commands.benchmark import tables_of
 from flows.tasks.methods import chosen_methods, searched_dataset
 
 RECORD = {

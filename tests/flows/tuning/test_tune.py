@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-import flows.tuning.searches
+import flows.tune
 from dyformer.embedder import Embed
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.tuning import grids
@@ -21,7 +21,7 @@ from flows.cli import main
 from flows.tasks.evaluation.tune import steps_to_tune_on, tune_trial, tuning_score
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import make_snapshots, open_snapshots
-from flows.tuning.searches import Searched
+from flows.tune import Searched
 from storage.artifacts.artifact import read_bytes
 
 GRID = {"power": (0.0, 0.5, 1.0, 2.0), "noise": (0.0, 1.0)}
@@ -70,15 +70,13 @@ def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(METHODS, "Powers", Powers())
     monkeypatch.setattr(grids, "GRIDS", {"Powers": GRID})
     monkeypatch.setattr(Powers, "fits", [])
-    monkeypatch.setattr(
-        flows.tuning.searches, "ingest", lambda dataset, reading: {"snapshots": make_snapshots("mylog")}
-    )
-    monkeypatch.setattr(flows.tuning.searches, "trial_task", tune_trial)
+    monkeypatch.setattr(flows.tune, "ingest", lambda dataset, reading: {"snapshots": make_snapshots("mylog")})
+    monkeypatch.setattr(flows.tune, "trial_task", tune_trial)
     return ingest(tmp_path)
 
 
 def tune(num_trials: int):
-    return flows.tuning.searches.tune.fn("mylog", ["Powers"], num_trials=num_trials)
+    return flows.tune.tune.fn("mylog", ["Powers"], num_trials=num_trials)
 
 
 def test_a_search_chooses_the_best_point_within_its_budget(snapshots: str):
@@ -132,7 +130,7 @@ def test_a_killed_search_goes_on_where_it_was(snapshots: str, tmp_path: Path, mo
 
 
 def test_a_trial_with_another_seed_is_another_one(snapshots: str):
-    experiment = flows.tuning.searches.experiment_of("mylog", None)
+    experiment = flows.tune.experiment_of("mylog", None)
     settings = {"power": 1.0, "noise": 1.0}
     addresses = [tune_trial(snapshots, "Powers", settings, experiment, seed) for seed in (0, 1)]
     assert tuning_score(addresses[0]) != tuning_score(addresses[1])
@@ -140,7 +138,7 @@ def test_a_trial_with_another_seed_is_another_one(snapshots: str):
 
 def test_a_method_without_a_grid_is_refused_before_anything_runs(snapshots: str):
     with pytest.raises(NoGrid, match="'L3' has no settings to search"):
-        flows.tuning.searches.tune.fn("mylog", ["Powers", "L3"])
+        flows.tune.tune.fn("mylog", ["Powers", "L3"])
     assert not Powers.fits
 
 
@@ -159,8 +157,8 @@ def test_what_searches_of_other_methods_chose_stays_in_the_file(
 ):
     file, tried = tmp_path / "chosen.json", [Tried({"aggregator": "mean"}, 0.7)]
     searched = Searched("steps 3, 4", None, {"GraphSAGE": tried})
-    monkeypatch.setattr(flows.tuning.searches, "tune", lambda *given: searched)
-    monkeypatch.setattr("flows.tuning.command.announced", nullcontext)
+    monkeypatch.setattr(flows.tune, "tune", lambda *given: searched)
+    monkeypatch.setattr("flows.commands.tune.announced", nullcontext)
     budget = {"trials": 6, "max_epochs": None}
     earlier = {"DySAT": {"settings": {"width": 256}, **budget}, "GraphSAGE": {"settings": {"aggregator": "gcn"}}}
     file.write_text(json.dumps(earlier))

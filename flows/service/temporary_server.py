@@ -15,7 +15,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from flows.environment import ServerUnreachable
+from flows.service.environment import ServerUnreachable
 from flows.service.listening import listening, port_of
 from flows.service.login import PREFECT, new_logins
 

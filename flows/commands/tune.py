@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.commands.runs import announced
 from flows.console import print_frame, write_json
 from flows.options import Changes, Epochs, JsonFile, Seed, check_titles, experiment_from, with_cap, with_reading
-from flows.runs import announced
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def tune(  # noqa: PLR0913, because each option is an argument
     for title in earlier.keys() - set(titles):
         _check_budget(title, earlier[title], trials, experiment.max_epochs)
     with announced():
-        from flows.tuning.searches import tune as flow
+        from flows.tune import tune as flow
 
         searched = flow(dataset, titles, reading, trials, seed, experiment)
     for title, tried in searched.tried.items():

@@ -11,10 +11,10 @@ import typer
 
 from flows.console import counts_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
-from flows.environment import ServerUnreachable, server_in_use
 from flows.options import on_command_line
 from flows.service import TAG
-from flows.temporary_server import use_temporary_server
+from flows.service.environment import ServerUnreachable, server_in_use
+from flows.service.temporary_server import use_temporary_server
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment

@@ -174,7 +174,7 @@ def configured_server() -> str:
     """Describe the server of PREFECT_API_URL, or of the running stack; raises ServerUnreachable if there is none."""
     from prefect.settings import PREFECT_API_URL
 
-    from flows.environment import ServerUnreachable, server_in_use
+    from flows.service.environment import ServerUnreachable, server_in_use
 
     if not PREFECT_API_URL.value():
         raise ServerUnreachable("no Prefect server is configured: run `dyformer up`, or set PREFECT_API_URL")

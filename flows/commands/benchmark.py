@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from dyformer.evaluation.protocols import PROTOCOLS
+from flows.commands.runs import announced, ingested
 from flows.console import plain_steps, print_frame, print_tables, write_json
 from flows.options import (
     Changes,
@@ -19,7 +20,6 @@ from flows.options import (
     with_cap,
     with_reading,
 )
-from flows.runs import announced, ingested
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,7 +306,7 @@ def _run_study(  # noqa: PLR0913, because each option is an argument
     for dataset in chosen:
         ingested(dataset, readings[dataset])
     with announced():
-        from flows.studies import run_study
+        from flows.commands.studies import run_study
 
         made = run_study(name, readings, experiments, steps, seeds, parallel, changes or [])
     print_tables([table.printed() for table in made.tables])

@@ -1,4 +1,4 @@
-"""The commands about what the champion publishes: `champions`, `rollback`, `export`, `drift`."""
+"""The commands about what was made: `champions`, `rollback`, `export`, `drift`, `compare`, `prune`."""
 
 from typing import Annotated, Literal
 
@@ -6,6 +6,7 @@ import typer
 
 from flows.console import print_frame, print_json, printable
 from flows.options import AsJson, Changes, experiment_from
+from flows.tasks.retention import KEEP
 
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")]
 
@@ -81,3 +82,30 @@ def drift(dataset: Dataset, changes: Changes = None, as_json: AsJson = False) ->
     else:
         print_frame(drift_texts(rows), f"drift of {dataset}")
         print(printable(f"{'; '.join(decision['alarms']) or 'no alarm'}; {decision['action']}: {decision['reason']}"))
+
+
+def compare(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN RUN ...", help="MLflow's ids (or their beginnings), or names of runs")
+    ],
+    details: Annotated[bool, typer.Option("--details", help="also list intervals, counts and seconds")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare tracked runs: the settings in which they differ, and the metrics of each."""
+    from storage.layout import Layout
+    from storage.tracking.comparison import compare_runs
+    from storage.tracking.runs import open_tracker
+
+    table = compare_runs(open_tracker(Layout.from_environment()), runs, details=details)
+    print_json(table.to_dicts()) if as_json else print_frame(table)
+
+
+def prune(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")],
+    keep: Annotated[int, typer.Option(help="number of newest versions that stay", min=2)] = KEEP,
+) -> None:
+    """Remove old versions: what neither the newest ones, nor a champion, nor the ledger needs."""
+    from flows.tasks.retention import pruned
+
+    for line in pruned(dataset, keep):
+        print(printable(line))

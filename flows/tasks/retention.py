@@ -1,24 +1,11 @@
-"""Old versions of datasets -> removed from the store and from MLflow, by the command `prune` and by `reconcile`."""
+"""Old versions of datasets -> removed from the store and from MLflow."""
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from flows.console import printable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from storage.layout import Layout
 
 KEEP = 10
-
-
-def prune(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a dataset in the store")],
-    keep: Annotated[int, typer.Option(help="number of newest versions that stay", min=2)] = KEEP,
-) -> None:
-    """Remove old versions: what neither the newest ones, nor a champion, nor the ledger needs."""
-    for line in pruned(dataset, keep):
-        print(printable(line))
 
 
 def pruned(dataset: str, keep: int = KEEP) -> list[str]:

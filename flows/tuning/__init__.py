@@ -1,1 +1,0 @@
-"""Searches for the settings of methods, by the command `tune`."""
