@@ -51,10 +51,10 @@ def without_prefect() -> None:
     from dyformer.evaluation import labelled_steps
     from dyformer.experiments.methods import METHODS
     from dyformer.scoring import heads
-    from storage import retention
+    from storage import removal
 
     heads.NUM_ROUNDS, labelled_steps.TRAINING_PER_FAMILY = 10, 2  # how much is stored does not depend on them
-    retention.YOUNG_SECONDS = 0.0  # a simulated day takes seconds
+    removal.YOUNG_SECONDS = 0.0  # a simulated day takes seconds
     for name, task in vars(retraining).copy().items():
         if name.endswith("_task") and hasattr(task, "fn"):
             setattr(retraining, name, task.fn)

@@ -228,8 +228,9 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="remove it without confirmation")] = False,
 ) -> None:
     """Remove a dataset from the store permanently; it can then be ingested again with other options."""
-    from storage.drop import check_dataset, drop_dataset
+    from storage.events.table import check_dataset
     from storage.layout import Layout
+    from storage.removal import drop_dataset
 
     layout = Layout.from_environment()
     check_dataset(layout, dataset)
@@ -250,7 +251,7 @@ def verify(
     ] = False,
 ) -> None:
     """Read everything stored and compare it with its checksums; the exit code is 1 if something is damaged."""
-    from storage.drop import check_dataset
+    from storage.events.table import check_dataset
     from storage.layout import Layout
     from storage.locks import DatasetInUse
     from storage.verification import dataset_of, faults, repaired

@@ -15,7 +15,7 @@ from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, for
 from flows.service.missing_runs import start_missing
 from flows.tasks.retention import KEEP, prune_published
 from flows.tasks.tracking.projection import project
-from storage.disk import make_folder
+from storage.files import make_folder
 from storage.layout import Layout
 from storage.tracking.dead_runs import end_dead_runs as end_tracked
 from storage.tracking.mlflow_client import reason

@@ -4,16 +4,21 @@ import functools
 import hashlib
 import json
 import os
+import tempfile
+import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from storage import disk, files
+from storage import files
+from storage.files import COPY_BYTES, named_write
 from storage.objects import StoreUnreachable
 
 DIGEST, RECORD = "digest", "record"
 CHANGED = "was changed after it was written"
 
 Wrong = Callable[[dict[str, Any]], str | None]
+MAKING = threading.Lock()  # two threads would make two folders, of which one is removed while it is used
 
 
 class Damaged(ValueError):
@@ -43,7 +48,7 @@ def file_sha256(address: str, stamp: files.Stamp | None = None) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _file_sha256(address: str, stamp: files.Stamp) -> str:
-    with files.open_stream(address) as stream, disk.named_read(address):
+    with files.open_stream(address) as stream, files.named_read(address):
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -66,7 +71,7 @@ def fault_of(address: str, num_bytes: int, checksum: str | None) -> str | None:
         return f"has {stamp[0]} bytes instead of {num_bytes}"
     try:
         is_same = checksum is None or file_sha256(address, stamp) == checksum
-    except disk.ReadFailed as error:
+    except files.ReadFailed as error:
         return error.problem
     return None if is_same else CHANGED
 
@@ -119,7 +124,7 @@ def read_stamped_record(
         content, stamp = files.read_stamped(address)
     except FileNotFoundError:
         return None, None
-    except disk.ReadFailed as error:
+    except files.ReadFailed as error:
         raise RecordDamaged(address, error.problem, remedy) from error
     problem = link_in(address)
     record = opened(content)
@@ -158,3 +163,37 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
 
 def _digest(record: Mapping[str, Any]) -> str:
     return sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode())
+
+
+def readable(address: str, num_bytes: int, checksum: str | None) -> tuple[str, str | None]:
+    """Give the path of a file, and what is wrong with the file: None for one of this size and this checksum."""
+    if not files.is_remote(address):
+        return address, fault_of(address, num_bytes, checksum)
+    try:
+        stamp = files.stamp(address)
+        if stamp[0] != num_bytes:
+            return address, f"has {stamp[0]} bytes instead of {num_bytes}"
+        path, found = _copied(address, stamp)
+    except FileNotFoundError:
+        return address, "is missing"
+    return path, None if checksum in (None, found) else CHANGED
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _copied(address: str, stamp: files.Stamp) -> tuple[str, str]:
+    """Copy an object; returns the path of the copy and its SHA-256."""
+    digest = hashlib.sha256()
+    with MAKING:
+        folder = _folder()
+    path = Path(folder.name, hashlib.sha256(f"{address} {stamp}".encode()).hexdigest()).with_suffix(".parquet")
+    with files.open_stream(address) as source, named_write(path), path.open("wb") as target:
+        while part := source.read(COPY_BYTES):
+            digest.update(part)
+            target.write(part)
+    return str(path), digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=1)
+def _folder() -> "tempfile.TemporaryDirectory[str]":
+    """Make the folder of the copies, which is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="dyformer-")

@@ -12,8 +12,7 @@ import duckdb
 import polars as pl
 
 from storage import files
-from storage.artifacts.artifact import MANIFEST, names, scan_table
-from storage.artifacts.unfinished import without_manifest
+from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
 from storage.checksums import Damaged, link_in
 from storage.events.declarations import declaration
 from storage.events.rows import NODE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS

@@ -7,17 +7,17 @@ from functools import partial
 
 from storage import files
 from storage.artifacts import artifact
+from storage.artifacts.artifact import without_manifest
 from storage.artifacts.checkpoints import FILE_NAME, CheckpointDamaged, from_bytes
-from storage.artifacts.unfinished import without_manifest
 from storage.champions import MISSING, champion_problems, repair_champion
 from storage.checksums import Damaged, link_in, no_folder_at
-from storage.disk import ReadFailed
 from storage.events import versions
 from storage.events.declarations import declaration
 from storage.events.versions import TableDamaged, Version
+from storage.files import ReadFailed
 from storage.layout import CHECKPOINTS, Layout
-from storage.leftovers import DROPPED, dropped_rests
 from storage.locks import DatasetInUse, not_in_use
+from storage.removal import DROPPED, dropped_rests
 from storage.tracking.marks import MARK, mark_problem, unmark
 
 MOST_FILES = 5  # that a message names

@@ -20,7 +20,7 @@ from flows.live.page import node_page, openapi_page
 from flows.live.service import LiveService
 from flows.tasks.live import ranking_record, written_id
 from flows.tasks.moments import UnreadableMoment, read_moment, written_moment
-from storage.disk import WriteFailed
+from storage.files import WriteFailed
 
 MOST_EVENTS = 10_000  # of a request
 MOST_PAIRS = 10_000

@@ -22,9 +22,9 @@ from dyformer.streams.event_state import EventState
 from flows.live.accepting import SentEvent, check_era, named_events
 from flows.tasks.event_state import newest_model, node_numbers
 from flows.tasks.live import OpenedRanking, open_horizon, open_ranking
-from storage.disk import WriteFailed
 from storage.events import versions
 from storage.events.table import history, newest_version, node_dictionary, scan_events
+from storage.files import WriteFailed
 from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, Record, WaitingEvents
 

@@ -29,7 +29,7 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry
 from rich.console import Console
 
-from storage.leases import LeaseBusy
+from storage.locks import LeaseBusy
 from storage.objects import StoreUnreachable
 
 if TYPE_CHECKING:

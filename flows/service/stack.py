@@ -34,7 +34,7 @@ from flows.service.running import (
 from flows.service.stopping import Stopping
 from flows.service.temporary_server import SERVER_LOGIN
 from flows.service.worker import SECONDS_FOR_RUNS
-from storage.disk import make_folder
+from storage.files import make_folder
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
 

@@ -19,20 +19,20 @@ from dyformer.logs.time_windows import Window
 from flows.tasks.contract import check_contract, with_form, without_forms
 from flows.tasks.reading import FIXED, check_duplicates, check_lateness, check_unread, declared_log, fraction
 from storage.checksums import Damaged
-from storage.disk import ReadFailed
 from storage.events import scratch_database
 from storage.events.commits import TakenBack, append_all, take_back
 from storage.events.declarations import declaration, declare
 from storage.events.disk_rows import SpilledRows, spill_events, times_of
 from storage.events.table import DatasetNotIngested, history, ingested_datasets, newest_version, scan_events
 from storage.events.versions import newest
+from storage.files import ReadFailed
 from storage.layout import Layout
-from storage.leftovers import remove_dropped, remove_leftovers
 from storage.locks import in_use
 from storage.raw.contents import Content, content_of, exact_files, known_contents, remember_contents
 from storage.raw.log_files import find_logs, raw_file
 from storage.raw.received import COLUMNS as RECEIVED_COLUMNS
 from storage.raw.received import close_received, received_files
+from storage.removal import remove_dropped, remove_leftovers
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

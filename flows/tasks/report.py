@@ -30,7 +30,7 @@ from storage.artifacts.artifact import (
     read_table,
 )
 from storage.artifacts.code import code_version
-from storage.drop import check_dataset
+from storage.events.table import check_dataset
 from storage.layout import FORECAST, Layout
 from storage.published import complete_rows, ledger
 from storage.tracking.marks import has_mark, unmark

@@ -11,7 +11,7 @@ KEEP = 10
 def pruned(dataset: str, keep: int = KEEP) -> list[str]:
     """Remove old versions of a dataset from the store and from MLflow; return what was done, as sentences."""
     from storage.layout import Layout
-    from storage.retention import prune as prune_store
+    from storage.removal import prune as prune_store
     from storage.tracking.mlflow_client import failures, reason
     from storage.tracking.retention import prune_runs
     from storage.tracking.runs import open_tracker
@@ -36,7 +36,7 @@ def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
     from storage.locks import DatasetInUse
     from storage.objects import StoreUnreachable
     from storage.published import publications
-    from storage.retention import removable
+    from storage.removal import removable
 
     lines, problems = [], []
     for dataset in layout.dataset_names(files.children(layout.datasets)):

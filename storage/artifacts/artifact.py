@@ -7,8 +7,10 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +20,9 @@ from typing import Any
 
 import polars as pl
 
-from storage import disk, files, kinds
+from storage import files, kinds
 from storage.artifacts.code import code_version
-from storage.checksums import CHANGED, Damaged, fault_of, link_in, sha256
-from storage.copies import readable
+from storage.checksums import CHANGED, Damaged, fault_of, link_in, readable, sha256
 from storage.kinds import is_below, wrong_kind
 
 MANIFEST = "manifest.json"
@@ -31,6 +32,9 @@ PENDING = "pending"  # folder of the store with a file for each result that is n
 MOST_LETTERS = 100  # of a name in a message
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # errors of a rename: an artifact has the name
 REMEDY = "delete its folder (or run `dyformer verify --repair`) and run the command that makes it again"
+CONTENT = (".parquet", "/weights.safetensors")
+LAST_KEY = re.compile("(settings|seed|commit)=.+")
+WRITING_SECONDS = 3600.0  # a writer needs minutes, and the clock of an object store may be another one
 
 
 class ArtifactMissing(ValueError):
@@ -176,7 +180,7 @@ class Draft:
     def add(self, name: str) -> dict[str, Any]:
         """Wait until the disk has a complete file; return its entry in the manifest: path, bytes, sha256."""
         path = self.path(name)
-        with disk.named_write(Path(self.address, name)), path.open("rb") as stream:
+        with files.named_write(Path(self.address, name)), path.open("rb") as stream:
             os.fsync(stream.fileno())
             checksum = hashlib.file_digest(stream, "sha256").hexdigest()
         self.entries[name] = {"path": path.name, "bytes": path.stat().st_size, "sha256": checksum}
@@ -193,16 +197,16 @@ class Draft:
 
     def _renamed(self, manifest_bytes: bytes) -> bool:
         final = Path(self.address)
-        with disk.named_write(final):
-            disk.write_synced(self.folder / MANIFEST, manifest_bytes)
-            disk.sync_folder(self.folder)
+        with files.named_write(final):
+            files.write_synced(self.folder / MANIFEST, manifest_bytes)
+            files.sync_folder(self.folder)
             try:
                 self.folder.rename(final)
             except OSError as error:
                 if error.errno not in TAKEN:
                     raise
                 return False
-            disk.sync_folder(final.parent)
+            files.sync_folder(final.parent)
         return True
 
     def _uploaded(self, manifest_bytes: bytes) -> bool:
@@ -226,9 +230,9 @@ def drafted(address: str) -> Iterator[Draft]:
     if files.is_remote(address):
         folder = Path(tempfile.mkdtemp(prefix="dyformer-"))
     else:
-        folder = final.with_name(disk.temporary_name(final.name))
-        with disk.named_write(final):
-            disk.make_folder(folder)
+        folder = final.with_name(files.temporary_name(final.name))
+        with files.named_write(final):
+            files.make_folder(folder)
     try:
         yield Draft(address, folder)
     finally:
@@ -245,17 +249,17 @@ def _publish_local(address: str, encoded: dict[str, bytes], lineage: Lineage) ->
     if (problem := link_in(address)) is not None:
         raise ArtifactDamaged(address, problem, REMEDY)
     final = Path(address)
-    temporary = final.with_name(disk.temporary_name(final.name))
+    temporary = final.with_name(files.temporary_name(final.name))
     try:
-        with disk.named_write(final):
-            disk.make_folder(temporary)
+        with files.named_write(final):
+            files.make_folder(temporary)
             for name, content in encoded.items():
-                disk.write_synced(temporary / name, content)
+                files.write_synced(temporary / name, content)
             manifest_bytes = _manifest_bytes(lineage, encoded, {name: name for name in encoded})
-            disk.write_synced(temporary / MANIFEST, manifest_bytes)
-            disk.sync_folder(temporary)
+            files.write_synced(temporary / MANIFEST, manifest_bytes)
+            files.sync_folder(temporary)
             _rename(temporary, final, lineage)
-            disk.sync_folder(final.parent)
+            files.sync_folder(final.parent)
     except (Exception, KeyboardInterrupt):
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -273,7 +277,7 @@ def _rename(temporary: Path, final: Path, lineage: Lineage) -> None:
         if is_current(str(final), lineage):
             shutil.rmtree(temporary)
             return
-        stale = final.with_name(disk.temporary_name(final.name))
+        stale = final.with_name(files.temporary_name(final.name))
         with contextlib.suppress(FileNotFoundError):  # another writer was quicker
             final.rename(stale)
             shutil.rmtree(stale)
@@ -348,7 +352,7 @@ def record_of(address: str) -> dict[str, Any] | None:
         content = files.read_bytes(location)
     except FileNotFoundError:
         return None
-    except disk.ReadFailed as error:
+    except files.ReadFailed as error:
         raise ArtifactDamaged(location, error.problem, REMEDY) from error
     if (problem := link_in(location)) is not None:
         raise ArtifactDamaged(location, problem, REMEDY)
@@ -434,3 +438,26 @@ def _canonical(value: Any) -> bytes:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
     except TypeError as error:
         raise ValueError(f"settings must be plain values (text, numbers, lists, dictionaries): {error}") from error
+
+
+def without_manifest(locations: list[str]) -> list[str]:
+    """Folders of artifacts that have tables or weights but no manifest, which no writer leaves on a local disk.
+
+    Only the last folder of an address is one: a file that a user put above belongs to no artifact. In an object store a
+    writer that is at work leaves the same, so that only folders are listed in which nothing was written for long.
+    """
+    folders = {location.rpartition("/")[0] for location in locations if location.endswith(CONTENT)}
+    whole = {location.rpartition("/")[0] for location in locations if location.endswith(f"/{MANIFEST}")}
+    lost = {folder for folder in folders - whole if LAST_KEY.fullmatch(folder.rpartition("/")[2])}
+    above = {folder for folder in lost if any(other.startswith(f"{folder}/") for other in whole)}
+    return sorted(folder for folder in lost - above if not _may_be_in_writing(folder, locations))
+
+
+def _may_be_in_writing(folder: str, locations: list[str]) -> bool:
+    if not files.is_remote(folder):
+        return False
+    try:
+        newest = max(files.modified(each) for each in locations if each.startswith(f"{folder}/"))
+    except FileNotFoundError:  # removed meanwhile
+        return True
+    return time.time() - newest < WRITING_SECONDS

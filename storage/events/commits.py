@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 import dyformer
 from dyformer.logs.events import ReadResult
-from storage import disk, files
+from storage import files
 from storage.artifacts.artifact import MANIFEST, Draft, Lineage, drafted, record_of
 from storage.events import rows, versions
 from storage.events.disk_rows import SpilledRows
@@ -279,7 +279,7 @@ def write_rows(draft: Draft, name: str, blocks: Iterable[pl.DataFrame], columns:
     encodings = {name: OF_INTEGERS for name, dtype in columns.items() if dtype == pl.Int64}
     encodings |= {name: OF_IDS for name in columns if name in IDS}
     num_rows = 0
-    with disk.named_write(Path(draft.address, path.name)), path.open("wb") as stream:
+    with files.named_write(Path(draft.address, path.name)), path.open("wb") as stream:
         writer = pq.ParquetWriter(
             stream,
             _arrow(pl.DataFrame(schema=columns)).schema,
@@ -363,10 +363,10 @@ def _sync(folder: str) -> None:
     """
     if not files.is_remote(folder):
         path = Path(folder)
-        with disk.named_write(path):
+        with files.named_write(path):
             for above in (path, *list(path.parents)[: NUM_FOLDERS - 1]):
                 if above.exists():
-                    disk.sync_folder(above)
+                    files.sync_folder(above)
 
 
 def _remove_leftovers(layout: Layout, before: Version) -> None:

@@ -98,3 +98,12 @@ def _opened(layout: Layout, dataset: str, number: int | None = None) -> Version:
     if not 1 <= number <= newest.number:
         raise DatasetNotIngested(f"dataset {dataset!r} has the table versions 1 to {newest.number}, not {number}")
     return versions.opened(layout, dataset, number)
+
+
+def check_dataset(layout: Layout, dataset: str) -> None:
+    """Raise DatasetNotIngested, with the names of the stored datasets, if the dataset is not in the store."""
+    names = layout.dataset_names(files.children(layout.datasets))
+    # S3 may list empty folders.
+    names = [name for name in names if files.find(layout.of_dataset(layout.datasets, name))]
+    if dataset not in names:
+        raise DatasetNotIngested(f"no dataset {dataset!r} in {layout.root}; it has: {', '.join(names) or 'none'}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from storage import copies, disk, files
+from storage import checksums, files
 from storage.artifacts.artifact import MANIFEST, ArtifactDamaged, Draft, record_of
 from storage.checksums import CHANGED, Damaged, link_in, no_folder_at, sha256
 from storage.kinds import is_below
@@ -160,7 +160,7 @@ def write_lists(draft: Draft, before: Version, sources: list[dict[str, Any]], pa
         PARTS: pl.DataFrame([*before.parts, *parts], schema=PART_COLUMNS),
     }
     for name, table in tables.items():
-        with disk.named_write(Path(draft.address, f"{name}.parquet")):
+        with files.named_write(Path(draft.address, f"{name}.parquet")):
             buffer = io.BytesIO()
             table.write_parquet(buffer)
             draft.path(f"{name}.parquet").write_bytes(buffer.getvalue())
@@ -168,7 +168,7 @@ def write_lists(draft: Draft, before: Version, sources: list[dict[str, Any]], pa
 
 
 def _readable(location: str, part: Mapping[str, Any]) -> str:
-    path, problem = copies.readable(location, part["bytes"], part["sha256"])
+    path, problem = checksums.readable(location, part["bytes"], part["sha256"])
     if problem is not None:
         raise TableDamaged(location, problem, REMEDY)
     return path
@@ -223,7 +223,7 @@ def _checked_list(
         content = files.read_bytes(location)
     except FileNotFoundError as error:
         raise TableDamaged(location, "is missing", REMEDY) from error
-    except disk.ReadFailed as error:
+    except files.ReadFailed as error:
         raise TableDamaged(location, error.problem, REMEDY) from error
     if sha256(content) != checksum:
         raise TableDamaged(location, CHANGED, REMEDY)

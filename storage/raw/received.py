@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from storage import disk
+from storage import files
 from storage.layout import Layout
 from storage.locks import alone
 
@@ -42,13 +42,13 @@ class ReceivedEvents:
         folder = Path(self.layout.received(self.dataset))
         with _lock(self.layout, self.dataset):
             if self._path is None or not self._path.exists():  # an ingest took it
-                disk.make_folder(folder)
+                files.make_folder(folder)
                 self._path = folder / f"{OPEN}{uuid.uuid4().hex}{ENDING}"
-            with disk.named_write(self._path):
+            with files.named_write(self._path):
                 is_new = not self._path.exists()
                 self._write(self._path, events)
                 if is_new:
-                    disk.sync_folder(folder)
+                    files.sync_folder(folder)
 
     def _write(self, path: Path, events: Iterable[Record]) -> None:
         lines = []
@@ -81,14 +81,14 @@ def close_received(layout: Layout, dataset: str) -> None:
         return
     with _lock(layout, dataset):
         for path in sorted(folder.glob(f"{OPEN}*{ENDING}")):
-            with disk.named_write(path):
+            with files.named_write(path):
                 _cut_unfinished(path)
                 if path.stat().st_size == 0:
                     path.unlink()
                 else:
                     token = path.name.removeprefix(OPEN)
                     path.rename(folder / f"{CLOSED}{time.time_ns():020}-{token}")
-        disk.sync_folder(folder)
+        files.sync_folder(folder)
 
 
 def received_files(layout: Layout, dataset: str) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from filelock import Timeout
 
-from storage.leases import LeaseBusy
+from storage.locks import LeaseBusy
 from storage.tracking.mlflow_client import failures
 from storage.tracking.runs import Status, TrackedRun, Tracker
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from storage import objects
-from storage.disk import temporary_name
+from storage.files import temporary_name
 from storage.tracking.addresses import database_of, without_password
 from storage.tracking.view import view_tags
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from storage.checksums import sha256
 from storage.layout import Layout
-from storage.leases import MOST_SECONDS, leased
+from storage.locks import MOST_SECONDS, leased
 from storage.tracking.addresses import database_of
 
 

@@ -36,12 +36,12 @@ from flows.tasks.retention import pruned
 from flows.tasks.tracking.projection import project
 from storage import files
 from storage.champions import champion_problems, read_champion, replace_champion, succession
-from storage.drop import drop_dataset
 from storage.events.table import history, ingested_datasets, read_events, scan_events
 from storage.layout import Layout
-from storage.leases import FREE
+from storage.locks import FREE
 from storage.published import publications
 from storage.queries import query, stop
+from storage.removal import drop_dataset
 from storage.tracking.marks import due
 from storage.verification import faults
 

@@ -18,7 +18,7 @@ from damage import NAMED, opened, prepared_store, results, trials, wrong_reading
 from object_store import BUCKET, object_store
 
 from storage import files
-from storage.artifacts import unfinished
+from storage.artifacts import artifact
 from storage.layout import Layout
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     started, num_held, num_tried = time.monotonic(), 0, 0
     with tempfile.TemporaryDirectory() as name, object_store(Path(name)) as keys, suppress(KeyboardInterrupt):
         os.environ.update(keys)
-        unfinished.WRITING_SECONDS = -60.0  # as if the damage had been done an hour ago
+        artifact.WRITING_SECONDS = -60.0  # as if the damage had been done an hour ago
         folder = Path(name) / "made"
         folder.mkdir()
         layout = opened(f"s3://{BUCKET}/store", str(folder / "state"))

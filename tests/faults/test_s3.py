@@ -14,7 +14,7 @@ from ingests import DATASET, ingested, write_logs
 
 from flows.tasks.tracking import results
 from flows.tasks.tracking.projection import project
-from storage import copies, files, objects
+from storage import checksums, files, objects
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.events.table import history, read_events
 from storage.layout import Layout
@@ -141,7 +141,7 @@ def test_ingests_survive_failed_requests(layout: Layout, failing: Proxy, tmp_pat
 def test_a_table_is_read_from_the_bytes_that_were_checked(layout: Layout, tmp_path: Path, failing: Proxy):
     write_logs(tmp_path)
     ingested("first")
-    copies._copied.cache_clear()
+    checksums._copied.cache_clear()
     failing.set(Fault())
     read_events(layout, DATASET)
     (data,) = {name for name in failing.requests() if name.startswith("GET") and "/interactions-" in name}

@@ -20,6 +20,7 @@ import flows.retrain as retraining
 from dyformer.evaluation import promotion
 from dyformer.experiments.methods import METHODS
 from dyformer.experiments.settings import Experiment
+from flows.commands import results
 from flows.tasks import stage_times, train
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.drift import read_drift, write_drift
@@ -34,13 +35,13 @@ from flows.tasks.retention import prune_published, pruned
 from flows.tasks.snapshots import StepOutOfRange, open_snapshots
 from flows.tasks.spaces import read_rotation
 from flows.tasks.tracking.projection import project
-from storage import files, retention
+from storage import files, removal
 from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_table
 from storage.champions import read_champion, replace_champion, succession
 from storage.layout import Layout
 from storage.published import ledger, publications
 from storage.queries import query
-from storage.retention import removable
+from storage.removal import removable
 from storage.tracking.marks import due
 from storage.tracking.runs import open_tracker, tracking_of
 from storage.verification import faults
@@ -538,9 +539,9 @@ def test_old_versions_go_and_a_rollback_still_finds_its_weights(
     layout = Layout.from_environment()
     before = ledger(layout, "mylog")
     assert removable(layout, "mylog", 2) == []  # all were written today
-    monkeypatch.setattr(retention, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(removal, "YOUNG_SECONDS", 0.0)
     assert removable(layout, "mylog", 2) == []  # a run may read the models of five older steps
-    monkeypatch.setattr(retention, "READ_STEPS", 0)
+    monkeypatch.setattr(removal, "READ_STEPS", 0)
     assert removable(layout, "mylog", 5) == []  # there are five versions of snapshots
     removed = removable(layout, "mylog", 2)
     assert read_report(first)[1]["addresses"]["snapshots"] in removed

@@ -96,7 +96,7 @@ def test_integers_stay_the_ids_that_they_are(tmp_path):
 
 
 def test_a_log_that_was_dropped_gets_its_received_events_again(store, tmp_path):
-    from storage.drop import drop_dataset
+    from storage.removal import drop_dataset
 
     ReceivedEvents(layout=store, dataset=NAME).append([received(1)])
     ingest_log(NAME, {}, silent, layout=store)

@@ -43,7 +43,7 @@ def publish(layout: Layout, dataset: str, num_versions: int) -> Path:
 def test_a_damaged_dataset_is_reported_and_the_others_are_pruned(
     server: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.retention.YOUNG_SECONDS", -60.0)
+    monkeypatch.setattr("storage.removal.YOUNG_SECONDS", -60.0)
     publication = publish(layout, "broken", 9)
     publication.write_bytes(publication.read_bytes()[:-1])
     publish(layout, "lost", 9).unlink()

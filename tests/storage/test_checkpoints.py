@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage import disk
+from storage import files
 from storage.artifacts.checkpoints import (
     CheckpointDamaged,
     CheckpointMismatch,
@@ -127,7 +127,7 @@ def test_an_interrupted_save_leaves_the_older(tmp_path: Path, monkeypatch: pytes
     def cut(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(disk if fails == "write_synced" else Path, fails, cut)
+    monkeypatch.setattr(files if fails == "write_synced" else Path, fails, cut)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(str(tmp_path), {}, {})
     assert load_checkpoint(str(tmp_path))[1] == RECORD

@@ -15,7 +15,7 @@ import pytest
 from power_cut import Disk
 from test_events_table import FIRST, SECOND, batch, ids, quarantine, result
 
-from storage import disk, files
+from storage import files
 from storage.artifacts import artifact
 from storage.artifacts.artifact import MANIFEST, lineage_of
 from storage.artifacts.artifact import digest as digest_of
@@ -299,7 +299,7 @@ def test_a_full_or_broken_disk_is_one_named_error_and_no_commit(
         monkeypatch.setattr(os, function, failing)
         try:
             ingest = append(layout, "chat", SECOND, "sha-2")
-        except disk.WriteFailed as failed:
+        except files.WriteFailed as failed:
             message = str(failed)
             assert layout.root in message
             assert os.strerror(error) in message
@@ -318,10 +318,10 @@ def test_a_full_or_broken_disk_is_one_named_error_and_no_commit(
 
 
 def test_the_files_of_killed_writers_are_removed_by_the_next_commit(stored: Layout):
-    left = Path(stored.commits("chat"), disk.temporary_name("commit=3"))
+    left = Path(stored.commits("chat"), files.temporary_name("commit=3"))
     left.mkdir()
     (left / "interactions.parquet").write_bytes(b"half")
-    declaration = Path(stored.commits("chat"), disk.temporary_name("declaration.json"))
+    declaration = Path(stored.commits("chat"), files.temporary_name("declaration.json"))
     declaration.write_bytes(b"half")
     assert read_events(stored, "chat").height == 5
     append(stored, "chat", result([("eve", "ann", 40)]), "sha-3")
@@ -332,7 +332,7 @@ def test_the_files_of_killed_writers_are_removed_by_the_next_commit(stored: Layo
 
 def test_a_writer_of_another_machine_is_left_alone(stored: Layout, tmp_path: Path):
     elsewhere = Layout(stored.root, str(tmp_path / "state of another machine"))
-    unfinished = Path(stored.commits("chat"), disk.temporary_name("commit=3"))
+    unfinished = Path(stored.commits("chat"), files.temporary_name("commit=3"))
     unfinished.mkdir()
     append(elsewhere, "chat", result([("eve", "ann", 40)]), "sha-3")
     assert unfinished.exists()

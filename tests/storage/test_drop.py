@@ -12,12 +12,11 @@ import pytest
 from storage import files
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import save_checkpoint
-from storage.drop import check_dataset, drop_dataset
 from storage.events.declarations import declare
-from storage.events.table import DatasetNotIngested
+from storage.events.table import DatasetNotIngested, check_dataset
 from storage.layout import Layout
-from storage.leftovers import remove_dropped
 from storage.locks import DatasetInUse
+from storage.removal import drop_dataset, remove_dropped
 from storage.verification import dataset_of, faults, repaired
 
 KEYS = {"version": 1, "until": 3, "settings": "0" * 12, "seed": 0}

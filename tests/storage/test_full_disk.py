@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from storage.artifacts.artifact import drafted
-from storage.disk import WriteFailed
 from storage.events.commits import write_rows
+from storage.files import WriteFailed
 
 
 @pytest.mark.parametrize("num_rows", [1, 20_000])  # written when the file is closed, and before

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, leases
-from storage.leases import LeaseBusy, leased
+from storage import files, locks
+from storage.locks import LeaseBusy, leased
 
 # A process that raises a number in the store, with a pause in which others may read it.
 PROCESS = """
 import sys, time
 from storage import files
-from storage.leases import leased
+from storage.locks import leased
 
 for _ in range(6):
     with leased(sys.argv[1] + "/lease"):
@@ -25,7 +25,7 @@ for _ in range(6):
 """
 HOLDER = """
 import sys, time
-from storage.leases import leased
+from storage.locks import leased
 
 with leased(sys.argv[1]):
     print("held", flush=True)
@@ -49,19 +49,19 @@ def test_a_killed_process_loses_its_lease(folder: str, monkeypatch: pytest.Monke
     with subprocess.Popen([sys.executable, "-c", HOLDER, folder], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        monkeypatch.setattr(leases, "MOST_SECONDS", 0.5)
+        monkeypatch.setattr(locks, "MOST_SECONDS", 0.5)
         with pytest.raises(LeaseBusy, match=f"{folder} is held by other processes"), leased(folder):
             pass
         holder.kill()
-    monkeypatch.setattr(leases, "MOST_SECONDS", 60)
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 1)
+    monkeypatch.setattr(locks, "MOST_SECONDS", 60)
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 1)
     started = time.monotonic()
     with leased(folder):
         assert time.monotonic() - started > 1
 
 
 def test_a_process_that_lost_its_lease_does_not_end_that_of_another(folder: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 0.2)
     with leased(folder):
         files.write_bytes(folder, b"other")
         time.sleep(0.5)  # in which a lease of its own would be renewed
@@ -69,13 +69,13 @@ def test_a_process_that_lost_its_lease_does_not_end_that_of_another(folder: str,
 
 
 def test_a_lease_is_renewed_while_it_is_held(folder: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.4)
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 0.4)
     with leased(folder):
         started = time.monotonic()
         with pytest.raises(LeaseBusy), leased(folder, 2.0):
             pass
-        assert time.monotonic() - started > 5 * leases.LEASE_SECONDS
-    assert files.read_bytes(folder) == leases.FREE
+        assert time.monotonic() - started > 5 * locks.LEASE_SECONDS
+    assert files.read_bytes(folder) == locks.FREE
     with leased(folder):
         pass
 

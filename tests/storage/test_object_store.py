@@ -17,8 +17,8 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from test_artifacts import CONTENTS, EDGES, LINEAGE, verified
 from test_events_table import BATCH_ROWS, FIRST, SECOND, assert_consistent, batch, quarantine
 
-from storage import checksums, disk, files, objects
-from storage.artifacts import unfinished
+from storage import checksums, files, objects
+from storage.artifacts import artifact
 from storage.artifacts.artifact import (
     ArtifactDamaged,
     ArtifactMissing,
@@ -251,7 +251,7 @@ def test_an_artifact_without_a_manifest_is_damage_once_its_writer_must_have_ende
     address = write_artifact(layout.artifact("snapshots", "uci", version=1, settings="ab"), CONTENTS, LINEAGE)
     files.remove(f"{address}/manifest.json")
     assert not list(faults(layout))
-    monkeypatch.setattr(unfinished, "WRITING_SECONDS", -60.0)
+    monkeypatch.setattr(artifact, "WRITING_SECONDS", -60.0)
     (fault,) = faults(layout)
     assert fault.address == address
     with pytest.raises(Damaged, match=r"has files but no manifest\.json"):
@@ -377,7 +377,7 @@ def test_a_store_that_cannot_be_reached_says_nothing_about_its_files(monkeypatch
     monkeypatch.setattr(files, "stamp", stamp)
     with pytest.raises(StoreUnreachable, match=r"steps.parquet cannot be reached"):
         checksums.fault_of("s3://bucket/steps.parquet", 10, "0")
-    with pytest.raises(StoreUnreachable), disk.named_read("s3://bucket/steps.parquet"):
+    with pytest.raises(StoreUnreachable), files.named_read("s3://bucket/steps.parquet"):
         raise StoreUnreachable("s3://bucket/steps.parquet", "no response")
     error = StoreUnreachable("s3://bucket/steps.parquet", "no response")
     assert (type(copy.copy(error)), str(copy.copy(error))) == (StoreUnreachable, str(error))  # as between processes

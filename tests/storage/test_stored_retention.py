@@ -5,11 +5,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from storage import files, retention
+from storage import files, removal
 from storage.artifacts.artifact import Lineage, digest, write_artifact
 from storage.champions import replace_champion
 from storage.layout import Layout
-from storage.retention import prune, removable
+from storage.removal import prune, removable
 
 KEYS = {"settings": "abc", "seed": 0}
 
@@ -49,7 +49,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     record = {"title": "L3", "models": [], "identity": "L3", "num_tests": 0, "tests": {}}
     record |= {"number": 1, "published": {"number": 1, "step": 2, **published}}
     assert replace_champion(layout, "chat", record, None)
-    monkeypatch.setattr(retention, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(removal, "YOUNG_SECONDS", 0.0)
     return layout
 
 
@@ -72,7 +72,7 @@ def test_old_versions_go_but_for_what_a_champion_published_and_the_model_behind_
 
 
 def test_what_was_written_within_a_day_stays(layout: Layout, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(retention, "YOUNG_SECONDS", 3_600.0)
+    monkeypatch.setattr(removal, "YOUNG_SECONDS", 3_600.0)
     assert removable(layout, "chat", 2) == []
 
 

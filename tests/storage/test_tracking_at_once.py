@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from storage import files, leases
+from storage import files, locks
 from storage.layout import Layout
-from storage.leases import LeaseBusy, leased
+from storage.locks import LeaseBusy, leased
 from storage.tracking import turns
 from storage.tracking.runs import open_tracker
 
@@ -118,7 +118,7 @@ def test_machines_with_one_object_store_take_turns_at_a_server(
     s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr(leases, "MOST_SECONDS", 0.3)
+    monkeypatch.setattr(locks, "MOST_SECONDS", 0.3)
     here, there = (Layout(f"{s3_bucket}/{tmp_path.name}", state=str(tmp_path / name)) for name in ("here", "there"))
     with pytest.raises(OSError, match="refused"), open_tracker(here).turn("chat"):  # it had its turn
         open_tracker(here).start_run(dataset="chat", name="a", key="same")

@@ -18,7 +18,7 @@ from test_commits import DAMAGE, commit_file, data_paths, flipped, flipped_linea
 from test_drop import HOLDER
 from test_events_table import FIRST, SECOND, ids
 
-from storage import checksums, disk, files
+from storage import checksums, files
 from storage.artifacts import artifact
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.artifacts.checkpoints import save_checkpoint
@@ -29,9 +29,9 @@ from storage.events.declarations import declaration, declare
 from storage.events.table import history, ingested_datasets, read_events
 from storage.events.versions import TableDamaged
 from storage.layout import Layout
-from storage.leftovers import remove_leftovers
 from storage.locks import DatasetInUse
 from storage.queries import query
+from storage.removal import remove_leftovers
 from storage.tracking.marks import mark
 from storage.verification import Fault, dataset_of, faults, repaired
 
@@ -216,11 +216,11 @@ def test_every_changed_byte_of_a_record_is_noticed_or_without_effect(tmp_path: P
 
 def test_leftovers_of_killed_writers_are_removed_after_a_day(layout: Layout):
     folder = Path(layout.artifact("vectors", "chat", **KEYS)).parent
-    old, new = (folder / disk.temporary_name(name) for name in ("seed=1", "seed=2"))
+    old, new = (folder / files.temporary_name(name) for name in ("seed=1", "seed=2"))
     for left in (old, new):
         left.mkdir()
         (left / "vectors.parquet").write_bytes(b"half")
-    declared = Path(layout.declaration("chat")).with_name(disk.temporary_name("declaration.json"))
+    declared = Path(layout.declaration("chat")).with_name(files.temporary_name("declaration.json"))
     declared.write_bytes(b"half")
     for left in (old, declared):
         os.utime(left, (0, 0))

@@ -9,7 +9,7 @@ import polars as pl
 
 from storage import files
 from storage.database import DatabaseFailed, Target, is_database, replace_rows
-from storage.drop import check_dataset
+from storage.events.table import check_dataset
 from storage.layout import Layout
 from storage.published import PUBLISHED_KINDS, check_one_space, latest_tables, ledger
 

@@ -9,8 +9,7 @@ from dyformer.extras import is_installed, missing
 from flows.tasks.tracking.refusals import Refusals
 from storage.artifacts.artifact import ArtifactMissing, digest
 from storage.layout import Layout
-from storage.leases import MOST_SECONDS, LeaseBusy
-from storage.locks import in_use
+from storage.locks import MOST_SECONDS, LeaseBusy, in_use
 from storage.objects import StoreUnreachable
 from storage.published import OUTCOMES
 from storage.tracking.marks import due, has_mark, is_removed, noted

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from storage.disk import make_folder
+from storage.files import make_folder
 from storage.layout import Layout
 
 LONGEST_PAUSE = timedelta(days=1)

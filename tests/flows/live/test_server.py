@@ -20,8 +20,8 @@ from flows.service.guard import Guard
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.live import open_horizon, open_ranking
-from storage.disk import WriteFailed
 from storage.events.table import scan_events
+from storage.files import WriteFailed
 
 ROWS = rows_of()
 NEXT = ROWS[-1][2] + 10

@@ -25,10 +25,10 @@ from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.refusals import pause_after
 from storage.artifacts.artifact import write_artifact
-from storage.drop import drop_dataset
 from storage.files import remove_folder
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
+from storage.removal import drop_dataset
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from prefect import Task, flow
 
 from flows.service import managed
 from flows.service.managed import DELAYS, JITTER, is_outage, stored_task
-from storage.leases import LeaseBusy
+from storage.locks import LeaseBusy
 from storage.objects import StoreUnreachable
 
 

@@ -1,19 +1,91 @@
-"""Versions of a dataset -> only the newest ones, and those that its champions need."""
+"""What is not needed of a store -> removed: a dataset, its old versions, and the files of killed writers and drops."""
 
+import re
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from storage import files
-from storage.artifacts.artifact import manifest, read_table
+from storage.artifacts.artifact import MANIFEST, manifest, read_table
 from storage.champions import read_champion
-from storage.drop import check_dataset
-from storage.layout import Layout
-from storage.locks import not_in_use
+from storage.events.table import check_dataset
+from storage.files import TEMPORARY
+from storage.layout import PART, Layout
+from storage.locks import DatasetInUse, not_in_use
 from storage.published import OUTCOMES, PUBLICATIONS, PUBLISHED_KINDS
 
+DROPPED = re.compile(r"\.+dataset=(.+?)(?:\.[0-9a-f]{32})+")  # renamed once, or again by a removal that was killed too
 PERMANENT = ("champion", PUBLICATIONS, OUTCOMES)  # kinds: the succession and the ledger, which are small
 FEWEST = 2
 READ_STEPS = 5  # steps before the newest ones whose models and evaluations a run reads
 YOUNG_SECONDS = 86_400.0  # what was written since is left, because a run or a benchmark may still read it
+
+
+def drop_dataset(layout: Layout, dataset: str) -> None:
+    """Remove the events, artifacts, checkpoints and champion record of a dataset; its files in `1_raw` stay.
+
+    The events are removed last, so that a killed drop can be repeated.
+
+    Raises:
+        DatasetNotIngested: no such dataset.
+        DatasetInUse: a process of this machine ingests it or trains on it.
+    """
+    check_dataset(layout, dataset)
+    with not_in_use(layout, dataset, "drop"):
+        for folder in layout.artifact_folders:
+            for kind in files.children(folder):
+                files.remove_folder(layout.of_dataset(f"{folder}/{kind}", dataset))
+        files.remove_folder(layout.of_dataset(layout.datasets, dataset))
+
+
+def remove_leftovers(layout: Layout, dataset: str) -> None:
+    """Remove the hidden files and folders of a dataset that nothing was written to for a day.
+
+    Parts of artifacts go too, if none was made for a day. The event table has leftovers of its own, which its
+    next commit removes. An object store has no hidden files.
+    """
+    _remove_old_parts(layout, dataset)
+    if not layout.is_local:
+        return
+    folders = [layout.of_dataset(layout.datasets, dataset)]
+    folders += [
+        layout.of_dataset(f"{folder}/{kind}", dataset)
+        for folder in layout.artifact_folders
+        for kind in files.children(folder)
+    ]
+    for folder in folders:
+        for left in [path for path in Path(folder).rglob(".*") if TEMPORARY.fullmatch(path.name)]:
+            files.remove_old(str(left))
+
+
+def _remove_old_parts(layout: Layout, dataset: str) -> None:
+    manifests = files.find(layout.artifacts(PART, dataset), MANIFEST)
+    with suppress(FileNotFoundError):  # another process has just removed one, so it is at work
+        if manifests and time.time() - max(map(files.modified, manifests)) > files.LEFTOVER_SECONDS:
+            for manifest in manifests:
+                files.remove_folder(manifest.rpartition("/")[0])
+
+
+def dropped_rests(layout: Layout) -> Iterator[tuple[str, str]]:
+    """Yield each folder that a killed drop has renamed and not removed, with its dataset.
+
+    An object store has none, because objects are removed one by one under their own names.
+    """
+    if not layout.is_local:
+        return
+    kinds = [f"{folder}/{kind}" for folder in layout.artifact_folders for kind in files.children(folder)]
+    for folder in (layout.datasets, *kinds):
+        for name in files.children(folder):
+            if (found := DROPPED.fullmatch(name)) is not None:
+                yield f"{folder}/{name}", found[1]
+
+
+def remove_dropped(layout: Layout) -> None:
+    """Remove what killed drops have left; the rest of a dataset that another process is just dropping stays."""
+    for address, dataset in dropped_rests(layout):
+        with suppress(DatasetInUse), not_in_use(layout, dataset, "drop"):
+            files.remove_folder(address)
 
 
 def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
