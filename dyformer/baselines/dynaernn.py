@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.sampling.adjacency import adjacency, window_snapshots
-from dyformer.sampling.adjacency_rows import input_tensor, reconstruction_losses, row_targets
+from dyformer.sampling.adjacency import adjacency, input_tensor, reconstruction_losses, row_targets, window_snapshots
 from dyformer.sampling.pairs import node_batches
 from dyformer.sampling.seeded import seeded
 

@@ -13,8 +13,14 @@ from torch import Tensor, nn
 
 from dyformer.embedder import Embed
 from dyformer.graphs.prepared_graph import PreparedGraph
-from dyformer.sampling.adjacency import adjacency, window_snapshots
-from dyformer.sampling.adjacency_rows import RowTargets, input_tensor, reconstruction_losses, row_targets
+from dyformer.sampling.adjacency import (
+    RowTargets,
+    adjacency,
+    input_tensor,
+    reconstruction_losses,
+    row_targets,
+    window_snapshots,
+)
 from dyformer.sampling.pairs import Pairs, node_batches
 from dyformer.sampling.seeded import seeded
 

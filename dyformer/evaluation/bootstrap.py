@@ -59,7 +59,7 @@ def resampled_metrics(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Give the AUC and the average precision `[B]` of each resample, NaN for one without pairs of both kinds."""
     # late, because numba takes half a second to import
-    from dyformer.scoring.weighted_metrics import weighted_metrics
+    from dyformer.scoring.metrics import weighted_metrics
 
     order_P = np.argsort(-score_P, kind="stable")
     is_last_P = np.diff(score_P[order_P], append=np.nan) != 0  # the last pair of each group of ties

@@ -30,7 +30,7 @@ from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.sampling.ranking_queries import FAMILIES, RankingQueries
-from dyformer.scoring.ranking_metrics import HITS, hits, mean_ranks, ndcg, reciprocal_rank
+from dyformer.scoring.metrics import HITS, hits, mean_ranks, ndcg, reciprocal_rank
 
 MIXED = "mixed"
 """All families but `inductive`, whose candidates become links later and do not exist at the last step."""

@@ -20,13 +20,14 @@ from dyformer.evaluation.scored_pairs import SLICES
 from dyformer.evaluation.scored_queries import MIXED
 from dyformer.experiments.plots import (
     comparison_chart,
+    drift_curve,
     family_heat_map,
+    ledger_curve,
     precision_curve,
     reliability_diagram,
     step_curve,
 )
 from dyformer.experiments.printed import PrintedTable
-from dyformer.experiments.service_plots import drift_curve, ledger_curve
 from dyformer.experiments.tables import order_in_report, printed_tables
 from dyformer.experiments.verdict import Verdict
 

@@ -1,10 +1,13 @@
-"""Events on disk -> the snapshots that `build_snapshots` makes, and the rows behind them.
+"""Events on disk -> the snapshots that `build_snapshots` makes, the rows behind them, and what is wrong with them.
+
+The check is SQL that shares nothing with the code that makes the tables.
 
 V permanent node numbers    N nodes of the graph    E edges of one snapshot    R rows in order of time
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+import duckdb
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -14,9 +17,6 @@ from dyformer.graphs.node_labels import NodeLabels
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 from dyformer.graphs.windows import Windows, split_windows
 from dyformer.logs.time_windows import TimeUnit, Window
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 NODES = """
 SELECT node, side, min(position) // 2 AS first_row FROM (
@@ -29,10 +29,40 @@ PAIRS = """
 SELECT least(source, target) AS source, greatest(source, target) AS target, count(*)::DOUBLE AS weight
 FROM in_time WHERE rowid >= $first AND rowid < $end GROUP BY 1, 2
 """
+SNAPSHOT_CHECKS = {
+    "an edge has source < target": "select count(*) from edges where source >= target",
+    "an edge is listed once in a step": (
+        "select count(*) from (select 1 from edges group by step, source, target having count(*) > 1)"
+    ),
+    "a weight is at least 1 and finite": "select count(*) from edges where not (weight >= 1 and isfinite(weight))",
+    "an edge's nodes are known at its step": (
+        "select count(*) from edges left join steps using (step) "
+        "where steps.step is null or source < 0 or target >= num_nodes"
+    ),
+    "steps count from 1 without a gap": (
+        "select count(*) from (select step, row_number() over (order by step) as n from steps) where step <> n"
+    ),
+    # Neighbouring windows of equal count may share a time, so only their order is checked.
+    "windows follow each other": (
+        "select count(*) from steps a left join steps b on b.step = a.step + 1 "
+        "where b.start_time < a.start_time or b.end_time < a.end_time or a.start_time > a.end_time"
+    ),
+    "nodes never become fewer": (
+        "select count(*) from steps a join steps b on b.step = a.step + 1 where b.num_nodes < a.num_nodes"
+    ),
+    "interactions are the edges' weights and the self-loops": (
+        "select count(*) from steps "
+        "left join (select step, sum(weight) as weight from edges group by step) using (step) "
+        "where num_interactions <> coalesce(weight, 0) + num_self_loops"
+    ),
+    "the nodes are those known at the last step": (
+        "select abs(count(*) - (select max(num_nodes) from steps)) from nodes"
+    ),
+}
 
 
 def cut_rows(
-    connection: "DuckDBPyConnection", time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit
+    connection: duckdb.DuckDBPyConnection, time_R: NDArray[np.int64], window: Window, time_unit: TimeUnit
 ) -> DynamicGraph:
     """Cut the table `in_time` (source, target, side, time), which is in order of time, into snapshots.
 
@@ -52,7 +82,7 @@ def cut_rows(
 
 
 def _snapshot(
-    connection: "DuckDBPyConnection", windows: Windows, index: int, number_V: NDArray[np.int64], num_nodes: int
+    connection: duckdb.DuckDBPyConnection, windows: Windows, index: int, number_V: NDArray[np.int64], num_nodes: int
 ) -> Snapshot:
     rows = {"first": int(windows.first_row_T[index]), "end": int(windows.end_row_T[index])}
     pairs = connection.sql(PAIRS, params=rows).pl()
@@ -112,3 +142,22 @@ def _numbers(graph: DynamicGraph) -> NDArray[np.int64]:
     number_V = np.zeros(int(graph.node_N.max(initial=-1)) + 1, dtype=np.int64)
     number_V[graph.node_N] = np.arange(len(graph.node_N))
     return number_V
+
+
+def snapshot_faults(snapshot_tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """Violated checks of the tables `edges`, `steps` and `nodes`, with the number of rows; empty for sound tables."""
+    with duckdb.connect() as connection:
+        for name in ("edges", "steps", "nodes"):
+            connection.register(name, snapshot_tables[name])
+        return faults_in(connection)
+
+
+def faults_in(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Check the tables of a connection as `snapshot_faults` does."""
+    found = {claim: _number(connection, query) for claim, query in SNAPSHOT_CHECKS.items()}
+    return [f"violated: {claim} ({num_rows} rows)" for claim, num_rows in found.items() if num_rows]
+
+
+def _number(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    (row,) = connection.execute(query).fetchall()
+    return int(row[0] or 0)

@@ -154,7 +154,7 @@ class LinkFeatures:
         self, source_B: NDArray[np.int64], target_B: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], list[NDArray[np.float64]]]:
         """Give the edge of each pair (-1: none) and the columns of SYMMETRIC; busy ends must be adjacent."""
-        from dyformer.graphs.kernels.weighted_paths import weighted_path_sums  # late, as numba is slow to import
+        from dyformer.graphs.kernels.paths import weighted_path_sums  # late, as numba is slow to import
 
         degree_N, union = self.pairs.degree_N, self.pairs.union
         many_B, few_B = busier_end_first(degree_N, source_B, target_B)

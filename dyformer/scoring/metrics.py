@@ -1,12 +1,16 @@
-"""Scores and labels of pairs -> AUC, average precision.
+"""Scores and labels of pairs -> AUC, average precision, also of resampled nodes; ranks of true targets; calibration.
 
-P scored pairs
+P scored pairs    B resamples, or bins    S nodes of the pairs    Q queries    C candidates of a query
 
 Scikit-learn's functions give the same values (to 1e-15), but take 10 to 20 times as long on 2,000 pairs.
 """
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
+
+HITS = (1, 10, 50)
+NUM_BINS = 15
 
 
 def auc(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> float:
@@ -49,3 +53,97 @@ def _checked(positive_P: NDArray[np.bool_], score_P: NDArray[np.floating]) -> ND
     if not np.isfinite(score_P).all():
         raise ValueError(f"expected finite scores: {int((~np.isfinite(score_P)).sum())} of {len(score_P)} are not")
     return positive_P
+
+
+@njit(nogil=True, cache=True)
+def weighted_metrics(weight_BS, source_P, target_P, positive_P, is_last_P):
+    """Give AUC and average precision `[B]` where a pair counts as often as the product of its two ends' weights.
+
+    The ends are positions in `weight_BS`; `is_last_P` marks the last pair of each group of tied scores. A resample
+    without pairs of both kinds gives NaN. Scikit-learn's functions with `sample_weight` sort the scores at every call.
+    """
+    num_resamples = len(weight_BS)
+    auc_B, precision_B = np.full(num_resamples, np.nan), np.full(num_resamples, np.nan)
+    for resample in range(num_resamples):
+        weight_S = weight_BS[resample]
+        positives, negatives, above, precision = 0.0, 0.0, 0.0, 0.0
+        group_positives, group_negatives = 0.0, 0.0
+        for pair in range(len(source_P)):
+            weight = float(weight_S[source_P[pair]]) * float(weight_S[target_P[pair]])
+            if positive_P[pair]:
+                group_positives += weight
+            else:
+                group_negatives += weight
+            if is_last_P[pair]:
+                # Positive pairs with a higher score count whole, those with an equal score half.
+                above += group_negatives * (positives + group_positives / 2)
+                positives += group_positives
+                negatives += group_negatives
+                if group_positives > 0.0:
+                    precision += group_positives * positives / (positives + negatives)
+                group_positives, group_negatives = 0.0, 0.0
+        if positives > 0.0 and negatives > 0.0:
+            auc_B[resample] = above / (positives * negatives)
+            precision_B[resample] = precision / positives
+    return auc_B, precision_B
+
+
+def mean_ranks(
+    score_Q: NDArray[np.floating], score_QC: NDArray[np.floating], valid_QC: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Rank the true target of each query among its candidates, [Q]; rank 1 is the best.
+
+    Candidates with the same score share their ranks: the true target gets the mean of the ranks that the tied ones take
+    up. Padding is marked by `valid_QC`. Raises ValueError for a valid score that is not a finite number.
+    """
+    broken = int((~np.isfinite(score_Q)).sum() + (~np.isfinite(score_QC) & valid_QC).sum())
+    if broken:
+        raise ValueError(f"expected finite scores: {broken} of {score_Q.size + int(valid_QC.sum())} are not")
+    above_Q = ((score_QC > score_Q[:, None]) & valid_QC).sum(axis=1)
+    tied_Q = ((score_QC == score_Q[:, None]) & valid_QC).sum(axis=1)
+    return 1 + above_Q + tied_Q / 2
+
+
+def reciprocal_rank(rank_Q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give 1 / rank, [Q]; the mean over queries is the MRR."""
+    return 1 / rank_Q
+
+
+def hits(rank_Q: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Give 1 where the true target is among the first k, else 0, [Q]."""
+    return (rank_Q <= k).astype(np.float64)
+
+
+def ndcg(rank_Q: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Give the discounted gain of one true target, 1 / log2(1 + rank) among the first k, else 0, [Q]; 1 is the best."""
+    return np.where(rank_Q <= k, 1 / np.log2(1 + rank_Q), 0)
+
+
+def brier(positive_P: NDArray[np.bool_], probability_P: NDArray[np.floating]) -> float:
+    """Give the mean squared difference of probabilities and labels (Brier, 1950). Raises ValueError."""
+    _check_probabilities(positive_P, probability_P)
+    return float(np.mean((probability_P - positive_P) ** 2))
+
+
+def expected_calibration_error(positive_P: NDArray[np.bool_], probability_P: NDArray[np.floating]) -> float:
+    """Give the mean of |mean probability - fraction of positives| over NUM_BINS bins, weighted by their pairs.
+
+    The bins divide [0, 1] equally (Guo et al., 2017). Raises ValueError for a value that is no probability.
+    """
+    _check_probabilities(positive_P, probability_P)
+    bin_P = np.minimum((probability_P * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    # The difference of two means of one bin, times the bin's fraction of pairs, is the mean difference over all pairs.
+    difference_B = np.bincount(bin_P, probability_P - positive_P, NUM_BINS)
+    return float(np.abs(difference_B).sum() / len(bin_P))
+
+
+def _check_probabilities(positive_P: NDArray[np.bool_], probability_P: NDArray[np.floating]) -> None:
+    if np.shape(positive_P) != np.shape(probability_P) or not len(probability_P):
+        raise ValueError(
+            f"expected one probability per pair: found {np.shape(positive_P)} pairs and {np.shape(probability_P)} "
+            f"probabilities"
+        )
+    if not ((probability_P >= 0) & (probability_P <= 1)).all():  # NaN fails as well
+        raise ValueError(
+            f"expected probabilities from 0 to 1: found {np.min(probability_P)} to {np.max(probability_P)}"
+        )

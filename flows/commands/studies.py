@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.experiments.plots import comparison_chart, step_curve
 from dyformer.experiments.settings import Experiment
-from dyformer.experiments.studies.paper_tables import LAST_STEPS
-from dyformer.experiments.studies.studies import STUDIES, Study
+from dyformer.experiments.studies.studies import LAST_STEPS, STUDIES, Study
 from dyformer.experiments.studies.study_tables import (
     Setup,
     StudyTable,

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import polars as pl
 
-from dyformer.graphs.disk_snapshots import cut_rows, interactions_behind, labels_behind
+from dyformer.graphs.disk_snapshots import cut_rows, faults_in, interactions_behind, labels_behind, snapshot_faults
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.node_labels import NodeLabels
-from dyformer.graphs.snapshot_checks import faults_in, snapshot_faults
 from dyformer.graphs.snapshots import (
     DynamicGraph,
     StepOutOfRange,
@@ -33,7 +32,7 @@ from storage.layout import Layout
 
 TABLES = ("edges", "steps", "nodes")
 COUNTS = ("step", "interactions", "edges", "active_nodes", "nodes_seen", "new_edges")
-CODE = ("dyformer.graphs.disk_snapshots", "dyformer.graphs.snapshot_checks")
+CODE = ("dyformer.graphs.disk_snapshots",)
 NUM_GRAPHS = 1  # that a process keeps: its tasks read one after another what is made of the same snapshots
 
 

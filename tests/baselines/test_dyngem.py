@@ -9,8 +9,7 @@ from toy_graphs import random_graph, toy_graph, with_snapshots
 
 from dyformer.baselines.dyngem import DynGEM, RowAutoEncoder, edge_batches
 from dyformer.graphs.prepared_graph import GraphConfig, PreparedGraph, prepare_graph
-from dyformer.sampling.adjacency import adjacency
-from dyformer.sampling.adjacency_rows import input_tensor, row_targets
+from dyformer.sampling.adjacency import adjacency, input_tensor, row_targets
 
 LOG = random_graph(np.random.default_rng(0), num_nodes=12, num_steps=3, num_edges=14)
 MATRIX = adjacency(LOG.snapshots[0])

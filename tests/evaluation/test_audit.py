@@ -258,10 +258,10 @@ def interactions_of_the_labelled_step(patch: pytest.MonkeyPatch):
 
 
 def snapshots_that_keep_the_first_rows(patch: pytest.MonkeyPatch):
-    from dyformer.evaluation.audit import invariances
+    from dyformer.evaluation.audit import checks
 
-    honest = invariances.graph_of
-    patch.setattr(invariances, "graph_of", lambda rows, graph: honest(rows[: len(rows) // 2], graph))
+    honest = checks.graph_of
+    patch.setattr(checks, "graph_of", lambda rows, graph: honest(rows[: len(rows) // 2], graph))
 
 
 def a_memory_that_forgets(patch: pytest.MonkeyPatch):

@@ -49,7 +49,7 @@ EDITS = {
     "snapshots on disk": (
         "graphs/disk_snapshots.py", "least(source, target)", "greatest(source, target)", {"snapshots"},
     ),
-    "checks": ("graphs/snapshot_checks.py", "where source >= target", "where source > target", {"snapshots"}),
+    "checks": ("graphs/disk_snapshots.py", "where source >= target", "where source > target", {"snapshots"}),
     "pagerank": (
         "graphs/pagerank.py", "TABLE_TOP_K = ", "TABLE_TOP_K = 1 + ", {"pagerank", BASELINE, *WEIGHTS_AND_AFTER},
     ),

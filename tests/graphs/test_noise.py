@@ -4,8 +4,7 @@ from scipy.stats import chisquare
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.graphs.config import GraphConfig
-from dyformer.graphs.noise import with_noise
-from dyformer.graphs.prepared_graph import one_step_on, prepare_graph
+from dyformer.graphs.prepared_graph import one_step_on, prepare_graph, with_noise
 from dyformer.graphs.snapshots import Snapshot, prefix
 from dyformer.graphs.union_graph import build_union_graph
 

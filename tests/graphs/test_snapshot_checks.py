@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from dyformer.graphs.snapshot_checks import snapshot_faults
+from dyformer.graphs.disk_snapshots import snapshot_faults
 from dyformer.graphs.snapshots import build_snapshots, to_tables
 from dyformer.logs.time_windows import Window
 

@@ -6,7 +6,7 @@ B rows    D width
 import pytest
 import torch
 
-from dyformer.model.dropout import add_dropped
+from dyformer.model.transformer import add_dropped
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,7 @@ import pytest
 import torch
 from toy_graphs import random_graph
 
-from dyformer.sampling.adjacency import adjacency
-from dyformer.sampling.adjacency_rows import input_tensor, reconstruction_losses, row_targets
+from dyformer.sampling.adjacency import adjacency, input_tensor, reconstruction_losses, row_targets
 
 MATRIX = adjacency(random_graph(np.random.default_rng(0), num_nodes=40, num_steps=1, num_edges=30).snapshots[0])
 ROWS = MATRIX[np.array([3, 0, 7, 11])]

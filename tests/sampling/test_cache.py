@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dyformer.sampling.cache import cached
+from dyformer.sampling.link_batches import cached
 
 
 def recorded(max_size: int) -> tuple[Callable[[int], str], list[int]]:

@@ -7,8 +7,7 @@ from toy_graphs import toy_graph
 
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import prepare_graph
-from dyformer.sampling.history_links import HistoryLinks, history_links
-from dyformer.sampling.link_batches import LinkTask, PairSizes, PairSource
+from dyformer.sampling.link_batches import HistoryLinks, LinkTask, PairSizes, PairSource, history_links
 
 STEPS = ([(0, 1), (1, 2)], [(0, 1), (2, 3), (3, 4)], [(4, 5)])
 NONE_HELD_OUT = [np.zeros(len(edges), dtype=np.bool_) for edges in STEPS]

@@ -140,7 +140,7 @@ def test_active_candidates_are_drawn_as_often_as_they_receive_links(num: int):
 
 
 def test_exact_draws_have_the_distribution_of_the_rejected_ones(monkeypatch: pytest.MonkeyPatch):
-    from dyformer.sampling import candidates as module
+    from dyformer.sampling import ranking_queries as module
 
     graph, drawn = hub_graph(), Counter()
     monkeypatch.setattr(module, "_first_of_row", lambda node_QX: np.zeros(node_QX.shape, dtype=np.bool_))
@@ -225,7 +225,7 @@ def test_queries_survive_their_tables(step: int):
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    from dyformer.sampling import candidates as module
+    from dyformer.sampling import ranking_queries as module
 
     whole = ranking_queries(LOGS["one side"], STEP, seed=0, num_per_family=30)
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 50)

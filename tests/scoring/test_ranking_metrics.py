@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 from sklearn.metrics import brier_score_loss, ndcg_score
 
-from dyformer.scoring.ranking_metrics import (
+from dyformer.scoring.metrics import (
     brier,
     expected_calibration_error,
     hits,

@@ -1,9 +1,10 @@
-"""Forecasts that would have been published for a past step, and its links -> rows of metrics, and reliability.
+"""Forecasts for a step, and its links -> rows of metrics, reliability, and what came of those that were published.
 
 P pairs: each node's ten best partners; a pair that is linked in the forecast step came    B resamples    K bins
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 
 from dyformer.evaluation.bootstrap import NodeResamples, interval, node_resamples
 from dyformer.evaluation.first_stage import linked_in, ordered
-from dyformer.evaluation.forecasts.best_partners import BUSIEST, NUM_PARTNERS, PUBLISHED, evaluated_nodes
+from dyformer.evaluation.forecasts.best_partners import BUSIEST, FIRST, NUM_PARTNERS, PUBLISHED, evaluated_nodes
 from dyformer.evaluation.forecasts.forecast import Forecast
 from dyformer.evaluation.rows import Cell, Measured, Run, means, metric_rows, pair_weights
 from dyformer.graphs.snapshots import DynamicGraph
-from dyformer.scoring.ranking_metrics import expected_calibration_error
+from dyformer.scoring.metrics import expected_calibration_error
 from dyformer.scoring.retrieval import Retrieved
 
 CONFIDENT = 0.8
@@ -201,3 +202,39 @@ def _weights(rows: pl.DataFrame, resamples: NodeResamples) -> NDArray[np.float32
 
 def _ends(rows: pl.DataFrame) -> Sequence[NDArray[np.int64]]:
     return [rows[end].to_numpy() for end in ("node", "partner")]
+
+
+def outcome_rows(pairs: pl.DataFrame, dataset: str, method: str, step: int) -> list[dict[str, Any]]:
+    """Measure the best partners of a forecast, one row for each slice of links that has pairs.
+
+    Args:
+        pairs: at most NUM_PARTNERS partners a node: node, partner, rank, probability, linked_before, evidence, came.
+        dataset: name of the log.
+        method: that was published.
+        step: that was forecast.
+
+    Returns:
+        slice; num_pairs, num_came: pairs, and those that were linked in the step; precision_at_K: fraction of the
+        first K partners that were; precision_at_10_low, precision_at_10_high: 95 % interval under resamples of nodes;
+        probability: mean; calibration_error; brier.
+    """
+    named = pairs.with_columns(method=pl.lit(method), seed=pl.lit(0, pl.Int64), step=pl.lit(step, pl.Int64))
+    metrics = forecast_metrics(named.select(BACKTEST_SCHEMA.names()), dataset).filter(step=str(step))
+    is_in = {"all": pl.lit(value=True), "new": ~pl.col("linked_before"), "repeat": pl.col("linked_before")}
+    parts = {part: pairs.filter(is_in[part]) for part in SLICES}
+    return [_row(part, own, metrics.filter(slice=part)) for part, own in parts.items() if not own.is_empty()]
+
+
+def _row(part: str, pairs: pl.DataFrame, metrics: pl.DataFrame) -> dict[str, Any]:
+    value = {row["metric"]: row for row in metrics.iter_rows(named=True)}
+    best = value[f"precision_at_{NUM_PARTNERS}"]
+    return {
+        "slice": part,
+        "num_pairs": pairs.height,
+        "num_came": int(pairs["came"].sum()),
+        **{f"precision_at_{k}": pairs.filter(pl.col("rank") <= k)["came"].mean() for k in FIRST},
+        **{f"precision_at_{NUM_PARTNERS}_{end}": best[end] for end in ("low", "high")},
+        "probability": pairs["probability"].mean(),
+        "calibration_error": value["calibration_error"]["value"],
+        "brier": value["brier"]["value"],
+    }

@@ -38,7 +38,7 @@ from dyformer.evaluation.scored_queries import (
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, prefix
 from dyformer.sampling.pairs import known_edges, nodes_known_before
 from dyformer.sampling.ranking_queries import RankingQueries, queries_from_tables, queries_to_tables, ranking_queries
-from dyformer.scoring.ranking_metrics import HITS
+from dyformer.scoring.metrics import HITS
 from dyformer.scoring.retrieval import Retrieved
 
 QUERY_TABLES = ("queries", "links")

@@ -8,7 +8,7 @@ import polars as pl
 
 from dyformer.evaluation.first_stage import linked_in, ordered
 from dyformer.evaluation.forecasts.best_partners import NUM_PARTNERS
-from dyformer.evaluation.forecasts.outcomes import outcome_rows
+from dyformer.evaluation.forecasts.forecast_rows import outcome_rows
 from dyformer.scoring.retrieval import Retrieved
 from flows.tasks.made import made
 from flows.tasks.predict import user_ids

@@ -14,9 +14,8 @@ from dyformer.evaluation.forecasts.stored_forecast import history_tables
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
-from dyformer.experiments.plots import loss_curve
+from dyformer.experiments.plots import drift_curve, loss_curve
 from dyformer.experiments.printed import markdown_rows
-from dyformer.experiments.service_plots import drift_curve
 from dyformer.experiments.tables import run_tables
 from dyformer.experiments.verdict import verdict
 from flows.tasks.drift import read_drift

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dyformer.experiments.studies.paper_tables import COSTS, ENCODINGS, HOPS, LAYERS, LINKS, NEW_LINKS, NOISE, TOWERS
+from dyformer.experiments.studies.studies import COSTS, ENCODINGS, HOPS, LAYERS, LINKS, NEW_LINKS, NOISE, TOWERS
 
 NUMBER = re.compile(r"(\d+\.\d+)\s*\\pm")
 
