@@ -1,17 +1,38 @@
-"""Metrics of scored pairs per step, pooled and averaged, with their intervals and differences."""
+"""Scored pairs as tables; their metrics per step, pooled and averaged; numbers of past partners and their levels."""
 
+import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from ranked_logs import growing_log
 from scored_cases import evaluated_pairs, pairs_at
 from toy_graphs import toy_graph
 
+from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.bootstrap import node_resamples, resampled_metrics
+from dyformer.evaluation.evidence import evidence, num_partners
+from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.evaluation.rows import METRICS_SCHEMA
-from dyformer.evaluation.scored_pairs import NotTheSamePairs, ScoredPairs, from_table, log_metrics, metrics_of, to_table
+from dyformer.evaluation.scored_pairs import (
+    PAIRS_SCHEMA,
+    NotTheSamePairs,
+    OtherColumns,
+    ScoredPairs,
+    from_table,
+    log_metrics,
+    metrics_of,
+    to_table,
+)
+from dyformer.experiments.methods import METHODS
+from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.prepared_graph import prepare_graph
+from dyformer.graphs.snapshots import interactions_of
 from dyformer.scoring.metrics import auc, average_precision
+from flows.tasks.report import read_report
+from storage.artifacts.artifact import ArtifactMissing, Lineage, write_artifact
 
 
 def value(metrics: pl.DataFrame, step: str, part: str = "all", metric: str = "auc") -> float:
@@ -164,3 +185,70 @@ def test_methods_of_other_pairs_are_refused():
     other = replace(mine, method="other", target_P=mine.target_P + 1)
     with pytest.raises(NotTheSamePairs, match=r"other and mine .* different pairs of step 3 \(target_P differs\)"):
         metrics_of([mine, other], "toy")
+
+
+def test_partners_are_counted_once_over_all_steps():
+    graph = toy_graph([(0, 1), (1, 2)], [(1, 0), (1, 3)], [(0, 1)])
+    assert num_partners(graph.snapshots).tolist() == [1, 3, 1, 1]
+    assert num_partners(graph.snapshots[:1]).tolist() == [1, 2, 1]
+
+
+def test_levels_begin_at_their_numbers():
+    found = evidence(np.array([0, 1, 2, 4, 5, 100]))
+    assert found.tolist() == ["none", "one", "few", "few", "many", "many"]
+
+
+def test_every_known_node_has_forecasts_with_its_level():
+    log = growing_log(num_nodes=150, num_steps=7, num_rows=40)
+    rows = rows_of(log)
+    alone = (
+        rows.filter(pl.col("step") == 3).head(1).with_columns(pl.lit(10_000).alias(end) for end in ("source", "target"))
+    )
+    graph = graph_of(pl.concat([rows, alone.select(rows.columns).cast(rows.schema)]), log)
+    past = prepare_graph(graph, until=6, config=GraphConfig())
+    known = interactions_of(past.history)
+    partners: list[set[int]] = [set() for _ in range(past.history.snapshots[-1].num_nodes)]
+    for source, target in zip(known.source_R.tolist(), known.target_R.tolist(), strict=True):
+        if source != target:
+            partners[source].add(target)
+            partners[target].add(source)
+    best = fit_forecast("L3", METHODS["L3"], past, seed=0).top(3)
+    assert set(best["node"]) == set(range(len(partners)))
+    assert (past.history.node_N == 10_000).sum() == 1
+    levels = {0: "none", 1: "one", 2: "few", 3: "few", 4: "few"}
+    expected = [levels.get(len(partners[node]), "many") for node in best["node"]]
+    assert best["evidence"].to_list() == expected
+    assert set(expected) == {"none", "one", "few", "many"}
+
+
+def test_scored_pairs_survive_parquet():
+    evaluated = evaluated_pairs()
+    file = io.BytesIO()
+    to_table(evaluated).write_parquet(file)
+    table = pl.read_parquet(io.BytesIO(file.getvalue()))
+    assert table.schema == PAIRS_SCHEMA
+    for before, after in zip(evaluated, from_table(table), strict=True):
+        assert (before.method, before.seed, before.step, before.family) == (
+            after.method,
+            after.seed,
+            after.step,
+            after.family,
+        )
+        for name in ("source_P", "target_P", "positive_P", "new_P", "score_P"):
+            np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+    assert from_table(to_table([])) == []
+
+
+def test_a_table_of_an_earlier_version_is_refused_with_the_command_that_makes_it_again():
+    earlier = to_table(evaluated_pairs()).rename({"positive": "linked"})
+    with pytest.raises(OtherColumns, match=r"linked.*expected.*positive.*earlier version.*dyformer benchmark"):
+        from_table(earlier)
+
+
+def test_a_report_of_an_earlier_version_is_refused_with_the_command_that_makes_it_again(tmp_path: Path):
+    lineage = Lineage(kind="report", dataset="mylog", table_version=1)
+    for name in ("former_name", "metrics"):
+        earlier = {name: pl.DataFrame({"value": [0.5]}), "summary.json": b"{}"}
+        address = write_artifact(str(tmp_path / name), earlier, lineage)
+        with pytest.raises(ArtifactMissing, match="earlier version of dyformer: delete it and run `dyformer run`"):
+            read_report(address)

@@ -1,4 +1,4 @@
-"""The registry of methods, and names of methods on a command line."""
+"""The registry of methods, their names on a command line, and their titles, known before any is imported."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -13,8 +13,16 @@ from toy_graphs import random_graph
 from dyformer.embedder import Embedder, Scorer
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
-from dyformer.experiments.methods import METHODS, TRAINED_BASELINES, VARIATIONS, Variation, default_methods
+from dyformer.experiments.methods import (
+    EVENT_METHODS,
+    METHODS,
+    TRAINED_BASELINES,
+    VARIATIONS,
+    Variation,
+    default_methods,
+)
 from dyformer.experiments.settings import Experiment
+from dyformer.experiments.titles import known_titles, split_names, written_titles
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.training.stages import DyFormerEmbedder
 from flows.tasks.methods import (
@@ -254,3 +262,24 @@ def test_a_cap_on_epochs_is_the_same_for_every_trained_method_and_changes_none_t
             assert embedder.call_args.kwargs["finetune"] == changed.finetune
     long = Experiment().changed({"max_epochs": 15})  # between those of the stages
     assert [long.capped.pretrain and long.capped.pretrain.epochs, long.capped.finetune.epochs] == [15, 12]
+
+
+def test_the_titles_read_from_the_source_are_those_of_the_methods():
+    assert written_titles() == [*METHODS, *VARIATIONS, *EVENT_METHODS]
+
+
+def test_a_title_that_a_program_adds_is_known(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(METHODS, "Toy", METHODS["L3"])
+    assert known_titles() == [*METHODS, *VARIATIONS, *EVENT_METHODS]
+    assert "Toy" in known_titles()
+
+
+def test_a_title_with_commas_stays_whole_in_a_list():
+    given = ["Published DyFormer, 1 hop, 10 % noise,l3,published dyformer, 4 layers", "dysat,Published DyFormer, 1 hop"]
+    assert split_names(given) == [
+        "Published DyFormer, 1 hop, 10 % noise",
+        "l3",
+        "published dyformer, 4 layers",
+        "dysat",
+        "Published DyFormer, 1 hop",
+    ]

@@ -1,3 +1,5 @@
+"""The union graph; its compiled loops run by the interpreter, which raises on an index beyond the end of an array."""
+
 from dataclasses import fields, replace
 from typing import Any
 
@@ -7,6 +9,7 @@ from graph_cases import NAMED, dense_adjacency, dense_union, named_union, random
 from numpy.testing import assert_array_equal
 from toy_graphs import toy_graph
 
+from dyformer.graphs.kernels.union import _copy, _field_of
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, connections, extend_union_graph
 
@@ -193,3 +196,21 @@ def test_more_nodes_than_keys_can_number_are_refused():
 def test_a_window_without_steps_is_refused():
     with pytest.raises(ValueError, match="expected at least 1"):
         build_union_graph(toy_graph([(0, 1)]), until=1, window=0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 14, 15, 16, 17, 31, 32, 47])
+def test_a_copy_of_any_length_touches_nothing_else(length: int):
+    source = np.arange(3, 3 + length)
+    copied = np.full(length + 1, -1)
+    assert _copy.py_func(source, 0, length, copied[1:], 0) == length
+    assert_array_equal(copied, [-1, *source])
+    assert _copy.py_func(source, length, length, copied[1:], length) == length
+
+
+def test_a_full_field_is_skipped_and_the_first_field_follows_the_last():
+    node_F = np.full(64, -1, dtype=np.int64)
+    last = [node for node in range(1_000) if _field_of.py_func(node, node_F) == 63][:3]
+    for node, field in zip(last, (63, 0, 1), strict=True):
+        assert _field_of.py_func(node, node_F) == field
+        node_F[field] = node
+    assert [_field_of.py_func(node, node_F) for node in last] == [63, 0, 1]

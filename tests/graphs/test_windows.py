@@ -1,3 +1,5 @@
+"""Windows of a log, and the one after the newest against windows cut from a log that has a row in it."""
+
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dyformer.graphs import windows
+from dyformer.graphs.horizon import next_window
 from dyformer.graphs.windows import (
     TooFewRows,
     Windows,
@@ -17,10 +20,12 @@ from dyformer.graphs.windows import (
     split_windows,
     time_order,
 )
-from dyformer.logs.time_windows import Window, WindowError
+from dyformer.logs.time_windows import TimeUnit, Window, WindowError
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
+HOUR = 3_600_000_000
+YEAR_START = 1_704_067_200_000_000  # 2024-01-01, UTC
 
 
 def micros(text: str, zone: str = "UTC", fold: int = 0) -> int:
@@ -294,3 +299,45 @@ def test_windows_without_rows_are_named_where_they_are_most():
     assert "nearly all are of 2020-01-04 to 2020-10-24" in sentence
     few_R = np.array([*in_2020[:3], in_2020[0] + 100 * DAY])
     assert emptiness(split_windows(few_R, window, "s"), few_R, "s") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("7d", "us"),
+        ("36h", "us"),
+        ("7d in Europe/Berlin", "us"),
+        ("calendar 1mo", "us"),
+        ("calendar 1mo in America/Chicago", "us"),
+        ("calendar 1w", "us"),
+        ("7d trim 3d 0", "us"),
+        ("3", "step"),
+    ],
+)
+def test_the_next_window_is_the_one_that_the_grown_log_has(text: str, unit: TimeUnit):
+    step = 1 if unit == "step" else HOUR
+    start = 5 if unit == "step" else YEAR_START + 17 * HOUR
+    time_R = start + step * np.arange(24 * 300)
+    window = Window.parse(text)
+    grown = split_windows(time_R, window, unit)
+    for newest in (2, 5):
+        end = int(grown.end_time_T[newest - 1])
+        before = split_windows(time_R[time_R < end], window, unit)
+        ends = complete_ends(int(time_R[0]), int(time_R[-1]), window, unit)
+        horizon = next_window(int(before.start_time_T[0]), end, newest, window, unit)
+        assert horizon == (grown.start_time_T[newest], grown.end_time_T[newest])
+        assert horizon.end == ends[newest]
+
+
+def test_a_month_with_a_change_of_the_clock_is_an_hour_shorter():
+    """The wall clock of Berlin, not a number of days, ends March 2024."""
+    window = Window.parse("calendar 1mo in Europe/Berlin")
+    march, april = 1_709_247_600_000_000, 1_711_922_400_000_000  # 2024-02-29T23:00Z, 2024-03-31T22:00Z
+    assert next_window(march - 29 * 24 * HOUR, march, 1, window, "us") == (march, april)
+    assert april - march == (31 * 24 - 1) * HOUR
+
+
+def test_windows_of_equal_counts_have_no_end_in_time():
+    assert next_window(0, 120, 12, Window.parse("12 equal"), "us") == (120, None)
+    assert next_window(0, 120, 12, Window.parse("12 equal time"), "us") == (120, 130)
+    assert next_window(0, 50, 5, Window.parse("12 equal time"), "us") == (50, 60)  # as of an earlier one of the windows

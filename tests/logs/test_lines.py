@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from raw_logs import EPOCH, SECOND, ends, raw, read, reasons
 
 from dyformer.logs import delimited, events
-from dyformer.logs.events import read_events
+from dyformer.logs.events import in_pieces, read_events
+from dyformer.logs.ids import ID
 from dyformer.logs.lines import integer_rows, text_blocks
 from dyformer.logs.plan import Declared
 from dyformer.logs.raw_file import RawFile
@@ -153,3 +154,36 @@ def test_every_line_end_ends_one_line(block_bytes):
     frame = pl.concat(lines.frame for lines in blocks)
     assert frame["raw"].to_list() == ["a", "b", "c", "", "d", "", "e", "", "f"]
     assert frame["line"].to_list() == list(range(1, 10))
+
+
+def block(ids, labels, dtype):
+    return pl.DataFrame({"source": ids, "label": labels}, schema={"source": dtype, "label": pl.Int8})
+
+
+BLOCKS = [
+    block([1, 2], [None, 1], pl.Int64),
+    block([2**40], [0], pl.Int64),
+    block(["b", "a"], [1, None], ID),
+    block(["b"], [None], ID),
+    block([7], [1], pl.UInt32),
+    block([5, 0, 6], [None, None, 1], pl.UInt32),
+]
+
+
+def test_blocks_of_the_same_types_come_in_one_piece_and_in_order():
+    pieces = list(in_pieces(iter(BLOCKS)))
+    assert [piece.schema["source"] for piece in pieces] == [pl.Int64, ID, pl.UInt32]
+    assert [piece.rows() for piece in pieces] == [
+        [(1, None), (2, 1), (2**40, 0)],
+        [("b", 1), ("a", None), ("b", None)],
+        [(7, 1), (5, None), (0, None), (6, 1)],
+    ]
+    assert all(column.n_chunks() == 1 for piece in pieces for column in piece.get_columns())
+    assert list(in_pieces([])) == []
+
+
+def test_a_piece_outlives_its_blocks():
+    (piece,) = in_pieces(block([row], [0], pl.Int64) for row in range(3000))
+    others = [bytearray(24_000) for _ in range(50)]
+    assert piece["source"].to_list() == list(range(3000))
+    assert len(others) == 50

@@ -1,12 +1,18 @@
+import csv
+import io
 import json
+from datetime import UTC, date, datetime
 
+import polars as pl
 import pytest
-from raw_logs import EPOCH, GOOD, SECOND, ends, raw, read, reasons, texts
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from raw_logs import EPOCH, GOOD, SECOND, ends, parquet, raw, read, reasons, texts
 
 from dyformer.logs.datasets import DATASETS
-from dyformer.logs.events import read_events
+from dyformer.logs.events import raw_rows, read_events
 from dyformer.logs.plan import Declared, declared_by
-from dyformer.logs.raw_file import ColumnNotFound
+from dyformer.logs.raw_file import ColumnNotFound, DamagedLog
 from dyformer.logs.sniffing import sniff_plan
 
 
@@ -123,3 +129,130 @@ def test_json_lines_read_like_text():
 
 def test_an_empty_file_among_others_is_passed_over():
     assert read("", GOOD, "# nothing\n").num_accepted == 40
+
+
+def test_quoted_fields_keep_separators_quotes_and_line_ends():
+    text = (
+        "source,target,time\n"
+        f'"a, b","say ""hi""",{EPOCH}\n'
+        f'plain, "spaced out" ,"{EPOCH}"\n'
+        f'"two\nlines","x",{EPOCH}\n'
+        f'"\n# three\n\n",y,{EPOCH}\n'
+        f"last,z,{EPOCH}\n"
+    )
+    result = read(text)
+    assert result.events["source"].to_list() == ["a, b", "plain", "two\nlines", "# three", "last"]
+    assert result.events["target"].to_list() == ['say "hi"', "spaced out", "x", "y", "z"]
+    assert result.events["line"].to_list() == [2, 3, 4, 6, 10]
+    assert result.num_quarantined == 0
+
+
+def test_quoted_fields_between_spaces():
+    assert ends(read(f'"a b"  c\t{EPOCH}\nd "e" {EPOCH}\n')) == [
+        ("a b", "c", EPOCH * SECOND),
+        ("d", "e", EPOCH * SECOND),
+    ]
+
+
+def test_a_stray_quote_inside_a_field_is_text():
+    assert read(f'5" nail,box,{EPOCH}\n7" nail,box,{EPOCH}\n').events["source"].to_list() == ['5" nail', '7" nail']
+
+
+def test_an_unclosed_quote_costs_one_row():
+    text = GOOD + f'"open,v,{EPOCH}\n' + GOOD + f'u,"open,{EPOCH}\n' + GOOD
+    result = read(text)
+    assert reasons(result) == {41: "unclosed quote", 82: "unclosed quote"}
+    assert result.num_accepted == 120
+
+
+def test_an_open_quote_is_not_closed_by_lines_that_make_no_row():
+    result = read(GOOD + f'"a\nb",c,{EPOCH},more,fields\n')
+    assert reasons(result) == {41: "unclosed quote", 42: "too many fields"}
+
+
+@pytest.mark.parametrize("block_bytes", [16, 33, 64, 1000])
+def test_records_cut_by_the_end_of_a_block_are_whole(block_bytes):
+    text = "source,target,time\n" + "".join(f'"a\n{i}\n",b,{EPOCH + i}\nc,"d{i}",{EPOCH}\n' for i in range(9))
+    text += f'"open,v,{EPOCH}\nu,v,{EPOCH}\n"z\nz",v,{EPOCH}'
+    files = raw(text)
+    plan = sniff_plan(files)
+    whole = pl.concat(raw_rows(files[0], plan), how="diagonal")
+    cut = pl.concat(raw_rows(files[0], plan, block_bytes=block_bytes), how="diagonal")
+    assert cut.select(sorted(cut.columns)).equals(whole.select(sorted(cut.columns)))
+    assert whole.filter(pl.col("reason").is_null()).height == 20
+    assert whole["reason"].drop_nulls().to_list() == ["unclosed quote"]
+
+
+messy = st.text("ab\"\n,;| é#%'", min_size=1, max_size=8).map(str.strip).filter(bool)
+
+
+junk = st.sampled_from(
+    [
+        "",
+        "% no comment below a header",
+        "# one, two",
+        "x,y",
+        "a,b,c,d,e",
+        ",b,5,1",
+        'p,"q"r,5,1',
+        "source,target,time,weight",
+    ]
+)
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(st.tuples(messy, messy, junk), min_size=1, max_size=25),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    block_bytes=st.integers(1, 200),
+)
+def test_messy_fields_survive_among_broken_lines(rows, quoting, block_bytes):
+    stream = io.StringIO()
+    writer = csv.writer(stream, quoting=quoting, lineterminator="\n")
+    writer.writerow(["source", "target", "time", "weight"])
+    for source, target, after in rows:
+        writer.writerow([source, target, EPOCH, 1.5])
+        stream.write(after + "\n")
+    files = raw(stream.getvalue())
+    plan = sniff_plan(files, Declared(separator=",", has_header=True, time_unit="s"))
+    result = read_events(files, plan)
+    assert result.events.select("source", "target").rows() == [row[:2] for row in rows]
+    num_bad = sum(bool(after) for _, _, after in rows)
+    assert (result.num_quarantined, result.num_read) == (num_bad, num_bad + len(rows))
+    pieces = pl.concat(raw_rows(files[0], plan, block_bytes=block_bytes), how="diagonal")
+    bad = set(result.quarantine["line"])
+    assert [line for line in pieces["line"] if line not in bad] == result.events["line"].to_list()
+
+
+def test_parquet_reads_typed_columns():
+    moments = [datetime(2024, 1, 1, 1, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC), None]
+    frame = pl.DataFrame(
+        {"source": [7.0, None, 8.0], "target": ["a", "b", "c"], "when": moments, "weight": [1.5, 2.0, 3.0]}
+    )
+    for unit in ("ms", "us", "ns"):
+        content = parquet(frame.with_columns(pl.col("when").dt.cast_time_unit(unit).dt.convert_time_zone("Asia/Tokyo")))
+        result = read(content)
+        assert result.events.select("source", "target", "time", "weight", "line").rows() == [
+            ("7", "a", int(moments[0].timestamp()) * SECOND, 1.5, 1)
+        ]
+        assert reasons(result) == {2: "empty id", 3: "unreadable time"}
+    assert json.loads(result.quarantine["raw"][0])["target"] == "b"
+
+
+def test_parquet_of_dates_and_of_counts():
+    dates = pl.DataFrame({"source": [1, 2], "target": [3, 4], "t": [date(2024, 1, 1)] * 2})
+    assert (
+        read(parquet(dates)).events["time"].to_list()
+        == [int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND] * 2
+    )
+    counts = pl.DataFrame({"source": [1, 2], "target": [3, 4], "t": [EPOCH * 1000, EPOCH * 1000 + 1]})
+    assert read(parquet(counts)).events["time"].to_list() == [EPOCH * SECOND, EPOCH * SECOND + 1000]
+
+
+def test_parquet_of_lists_or_broken_bytes_is_refused():
+    lists = pl.DataFrame({"source": [[1]], "target": [3], "t": [EPOCH]})
+    with pytest.raises(DamagedLog, match="column 'source' holds large_list"):
+        read(parquet(lists))
+    content = parquet(pl.DataFrame({"source": [1], "target": [3], "t": [EPOCH]}))
+    with pytest.raises(DamagedLog, match=r"part-0.log starts like Parquet but cannot be read"):
+        read(content[:-10])

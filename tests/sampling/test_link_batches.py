@@ -1,28 +1,41 @@
-"""The pairs of training batches."""
+"""The pairs of training batches, the links of the history, and the cache of what a step needs."""
 
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 from toy_graphs import random_graph, toy_graph
 
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.sampling import link_batches
 from dyformer.sampling.link_batches import (
+    HistoryLinks,
     LinkTask,
     PairBatch,
     PairSizes,
     PairSource,
+    cached,
     draw_positives,
     edges_inside,
     forecast_tasks,
+    history_links,
     reconstruction_tasks,
 )
 from dyformer.sampling.subgraphs import AsOfGraph, as_of_graph
 
 SIZES = PairSizes(num_positives=8, num_negatives=3, num_targets=14, num_context=10)
+STEPS = ([(0, 1), (1, 2)], [(0, 1), (2, 3), (3, 4)], [(4, 5)])
+NONE_HELD_OUT = [np.zeros(len(edges), dtype=np.bool_) for edges in STEPS]
+
+
+NONE = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def example_graph() -> PreparedGraph:
@@ -294,3 +307,182 @@ def test_a_ranked_batch_marks_the_pairs_of_targets_without_an_edge(graph: Prepar
     (same,) = plain.batches([task], np.random.default_rng(0), held_out=False, two_views=False)
     assert same.negative_GG is None
     assert pairs_of(same) == pairs_of(batch)
+
+
+def recorded(max_size: int) -> tuple[Callable[[int], str], list[int]]:
+    """A cached text of `key` letters, and the keys in the order in which values were computed."""
+    computed: list[int] = []
+
+    def compute(key: int) -> str:
+        computed.append(key)
+        return "x" * key
+
+    return cached(compute, size=len, max_size=max_size), computed
+
+
+def test_a_cached_value_is_not_computed_again():
+    function, computed = recorded(100)
+    assert [function(3), function(5), function(3)] == ["xxx", "xxxxx", "xxx"]
+    assert function(3) is function(3)
+    assert computed == [3, 5]
+
+
+def test_the_least_recently_used_value_is_evicted_first():
+    function, computed = recorded(10)
+    for key in (4, 5, 4, 3):  # 5 is evicted for 3
+        function(key)
+    assert computed == [4, 5, 3]
+    function(4)
+    function(3)
+    assert computed == [4, 5, 3]
+    function(5)
+    assert computed == [4, 5, 3, 5]
+
+
+def test_values_whose_sizes_sum_to_the_maximum_are_all_cached():
+    function, computed = recorded(10)
+    for key in (4, 6, 4, 6):
+        function(key)
+    assert computed == [4, 6]
+
+
+def test_a_value_larger_than_the_maximum_is_cached_alone():
+    function, computed = recorded(10)
+    for key in (2, 50, 50, 2):
+        function(key)
+    assert computed == [2, 50, 2]
+
+
+def test_many_threads_that_need_one_value_get_the_same_one():
+    together, computed = threading.Barrier(8), []
+
+    def compute(key: int) -> object:
+        computed.append(key)
+        threading.Event().wait(0.05)
+        return object()
+
+    function = cached(compute, size=lambda value: 1, max_size=10)
+
+    def wait_and_call(_: int) -> object:
+        together.wait(10)
+        return function(1)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(wait_and_call, range(8)))) == 1
+    assert computed == [1]
+
+
+def test_different_values_are_computed_concurrently():
+    together = threading.Barrier(2)
+    function = cached(lambda key: together.wait(10), size=lambda value: 1, max_size=10)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(function, range(2))) == [0, 1]
+
+
+def test_a_value_in_computation_is_not_computed_again_after_a_large_one():
+    begun, go_on, computed = threading.Event(), threading.Event(), []
+
+    def compute(key: int) -> int:
+        computed.append(key)
+        if key == 1:
+            begun.set()
+            assert go_on.wait(10)
+        return key
+
+    function = cached(compute, size=lambda value: value, max_size=10)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(function, 1)
+        assert begun.wait(10)
+        assert function(50) == 50
+        second = pool.submit(function, 1)
+        go_on.set()
+        assert first.result(10) is second.result(10)
+    assert computed == [1, 50]
+
+
+def test_many_threads_and_evictions_give_each_key_its_value():
+    function, _ = recorded(20)
+    with ThreadPoolExecutor(8) as pool:
+        keys = [key % 13 for key in range(2_000)]
+        assert list(pool.map(function, keys)) == ["x" * key for key in keys]
+
+
+def test_a_failed_computation_is_tried_again():
+    tries: list[int] = []
+
+    def compute(key: int) -> int:
+        tries.append(key)
+        if len(tries) == 1:
+            raise ZeroDivisionError
+        return key
+
+    function = cached(compute, size=lambda value: 1, max_size=10)
+    with pytest.raises(ZeroDivisionError):
+        function(7)
+    assert function(7) == 7
+
+
+def links(held_out: list[np.ndarray] = NONE_HELD_OUT, half_life: float = 2.0) -> HistoryLinks:
+    graph = toy_graph(*STEPS)
+    return history_links(graph.snapshots, held_out, graph.side_N, half_life=half_life)
+
+
+def frequencies(drawn: tuple[np.ndarray, np.ndarray]) -> dict[tuple[int, int], float]:
+    counts = Counter(zip(*(ends.tolist() for ends in drawn), strict=True))
+    return {pair: count / counts.total() for pair, count in counts.items()}
+
+
+def test_a_link_is_drawn_half_as_often_as_one_a_half_life_newer():
+    found = frequencies(links().draw_positives(200_000, np.random.default_rng(0)))
+    old, middle = 0.5, 0.5**0.5
+    weight = {(0, 1): old + middle, (1, 2): old, (2, 3): middle, (3, 4): middle, (4, 5): 1.0}
+    total = sum(weight.values())
+    assert found == pytest.approx({pair: each / total for pair, each in weight.items()}, abs=0.01)
+
+
+def test_held_out_links_are_neither_positives_nor_negatives():
+    held_out = [np.array([False, True]), np.array([False, False, True]), np.array([False])]
+    generator = np.random.default_rng(0)
+    positives = frequencies(links(held_out).draw_positives(5_000, generator))
+    assert set(positives) == {(0, 1), (2, 3), (4, 5)}
+    negatives = links(held_out).draw_negatives(5_000, generator, positives=NONE, hard=0.0)
+    found = {tuple(sorted(pair)) for pair in frequencies(negatives)}
+    everyone = {(a, b) for a in range(6) for b in range(a + 1, 6)}
+    assert found == everyone - {(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)}
+
+
+def test_draws_have_64_bits_and_a_history_without_links_gives_none():
+    source_P, target_P = links().draw_positives(3, np.random.default_rng(0))
+    assert source_P.dtype == target_P.dtype == np.int64
+    everything = [~held_out for held_out in NONE_HELD_OUT]
+    assert_array_equal(links(everything).source_L, np.empty(0, dtype=np.int32))
+
+
+def test_batches_have_history_links_of_the_window_alone_and_no_held_out_ones():
+    graph = toy_graph([(0, 1), (1, 2), (2, 4)], [(0, 2), (1, 3), (3, 4)], [(0, 3), (2, 3), (1, 4)], [(0, 4), (1, 2)])
+    prepared = prepare_graph(graph, until=4, config=GraphConfig(history_window=2))
+    sizes = PairSizes(num_positives=2, num_negatives=1, num_targets=4, num_context=2, num_history_links=300)
+    source = PairSource(prepared, sizes, validation_fraction=0.4, seed=2)
+    task = LinkTask(until=4, step=3, hidden=True)
+    (batch,) = source.batches([task], np.random.default_rng(0), held_out=False, two_views=False)
+    assert batch.history is not None
+    drawn = frequencies((batch.history.positive_first_P.numpy(), batch.history.positive_second_P.numpy()))
+    trained = set()
+    for step in (3, 4):
+        snapshot = graph.snapshots[step - 1]
+        is_trained_E = np.random.default_rng([2, step]).random(len(snapshot.source_E)) >= 0.4
+        ends = snapshot.source_E[is_trained_E].tolist(), snapshot.target_E[is_trained_E].tolist()
+        trained |= set(zip(*ends, strict=True))
+    assert set(drawn) == trained
+    assert len(trained) < 5
+    (validation,) = source.batches([task], np.random.default_rng(0), held_out=True, two_views=False)
+    assert validation.history is None
+
+
+def test_hard_negatives_are_ends_of_the_positives_without_an_edge_in_any_step():
+    positives = np.array([0, 2, 3]), np.array([1, 3, 4])
+    negatives = links().draw_negatives(4_000, np.random.default_rng(0), positives=positives, hard=1.0)
+    found = {tuple(sorted(pair)) for pair in frequencies(negatives)}
+    assert found == {(0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, 4)}
+    mixed = links().draw_negatives(4_000, np.random.default_rng(0), positives=positives, hard=0.5)
+    assert {tuple(sorted(pair)) for pair in frequencies(mixed)} == found | {(0, 5), (1, 5), (2, 5), (3, 5)}

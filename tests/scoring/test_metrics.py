@@ -2,9 +2,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, roc_auc_score
+from scipy.stats import rankdata
+from sklearn.metrics import average_precision_score, brier_score_loss, ndcg_score, roc_auc_score
 
-from dyformer.scoring.metrics import auc, average_precision
+from dyformer.scoring.metrics import (
+    auc,
+    average_precision,
+    brier,
+    expected_calibration_error,
+    hits,
+    mean_ranks,
+    ndcg,
+    reciprocal_rank,
+)
+
+ALL = np.ones((3, 7), dtype=bool)
 
 
 def scored(seed: int, num_pairs: int, num_levels: int) -> tuple[np.ndarray, np.ndarray]:
@@ -67,3 +79,89 @@ def test_pairs_without_a_metric_are_refused(metric):
         metric(np.array([True, False]), np.array([np.nan, 0.1]))
     with pytest.raises(ValueError, match="one score per pair"):
         metric(np.array([True, False]), np.zeros(3))
+
+
+def test_constant_scorer_has_the_analytic_mean_rank():
+    rank_Q = mean_ranks(np.zeros(3), np.zeros((3, 7)), ALL)
+    np.testing.assert_array_equal(rank_Q, 4.5)  # the mean of 1 .. 8
+    np.testing.assert_allclose(reciprocal_rank(rank_Q), 1 / 4.5)
+
+
+def test_oracle_comes_first_and_reversed_oracle_last():
+    negative_QC = np.random.default_rng(0).random((3, 7))
+    np.testing.assert_array_equal(mean_ranks(np.full(3, 2.0), negative_QC, ALL), 1)
+    np.testing.assert_array_equal(mean_ranks(np.full(3, -2.0), negative_QC, ALL), 8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_ranks_are_those_of_the_definition(seed: int):
+    generator = np.random.default_rng(seed)
+    score_Q, score_QC = generator.integers(4, size=5) / 2, generator.integers(4, size=(5, 9)) / 2
+    valid_QC = generator.random((5, 9)) < 0.7
+    ranks = [
+        rankdata(-np.concatenate([[score], scores[valid]]))[0]
+        for score, scores, valid in zip(score_Q, score_QC, valid_QC, strict=True)
+    ]
+    np.testing.assert_allclose(mean_ranks(score_Q, score_QC, valid_QC), ranks)
+
+
+def test_padding_is_not_ranked_whatever_its_score():
+    valid_QC = np.array([[True, False, False]])
+    for padded in (np.inf, np.nan, 5.0):
+        assert mean_ranks(np.array([1.0]), np.array([[0.0, padded, padded]]), valid_QC) == 1
+
+
+def test_hits_and_ndcg_of_one_true_target():
+    rank_Q = np.array([1, 1.5, 2, 10, 10.5, 11])
+    np.testing.assert_array_equal(hits(rank_Q, 1), [1, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(hits(rank_Q, 10), [1, 1, 1, 1, 0, 0])
+    generator = np.random.default_rng(1)
+    score_Q, score_QC = generator.random(20), generator.random((20, 30))
+    ours = ndcg(mean_ranks(score_Q, score_QC, np.ones((20, 30), dtype=bool)), 10)
+    label = np.eye(1, 31)
+    theirs = [ndcg_score(label, [[score, *scores]], k=10) for score, scores in zip(score_Q, score_QC, strict=True)]
+    np.testing.assert_allclose(ours, theirs)
+    assert 0 < ours.mean() < 1
+
+
+def test_score_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="1 of 24 are not"):
+        mean_ranks(np.array([0.0, np.nan, 0.0]), np.zeros((3, 7)), ALL)
+    with pytest.raises(ValueError, match="21 of 24 are not"):
+        mean_ranks(np.zeros(3), np.full((3, 7), np.inf), ALL)
+
+
+def test_brier_equals_scikit_learns():
+    generator = np.random.default_rng(2)
+    probability_P = generator.random(200)
+    positive_P = generator.random(200) < probability_P
+    assert brier(positive_P, probability_P) == pytest.approx(brier_score_loss(positive_P, probability_P))
+
+
+def test_calibration_error_is_that_of_the_definition():
+    generator = np.random.default_rng(3)
+    probability_P = np.append(generator.random(500), [0.0, 1.0])
+    positive_P = generator.random(502) < probability_P**2
+    expected = 0.0
+    for low in range(15):
+        inside = (probability_P >= low / 15) & ((probability_P < (low + 1) / 15) | (low == 14))
+        if inside.any():
+            expected += inside.mean() * abs(probability_P[inside].mean() - positive_P[inside].mean())
+    assert expected > 0.05
+    assert expected_calibration_error(positive_P, probability_P) == pytest.approx(expected)
+
+
+def test_calibrated_probabilities_have_a_small_error_and_overstated_ones_a_large():
+    generator = np.random.default_rng(4)
+    probability_P = generator.random(100_000) ** 3
+    positive_P = generator.random(100_000) < probability_P
+    assert expected_calibration_error(positive_P, probability_P) < 0.01
+    assert expected_calibration_error(positive_P, probability_P ** (1 / 3)) > 0.2
+
+
+@pytest.mark.parametrize("wrong", [[0.5, 1.5], [np.nan, 0.5], [0.5]])
+def test_values_that_are_no_probabilities_are_refused(wrong: list[float]):
+    for metric in (brier, expected_calibration_error):
+        with pytest.raises(ValueError, match="expected"):
+            metric(np.array([True, False]), np.array(wrong))

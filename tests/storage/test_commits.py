@@ -1,4 +1,4 @@
-"""The files of commits: durable, checked, readable by other programs, and damaged ones are named."""
+"""The files of commits: durable, checked, readable elsewhere; damaged ones are named, as wrong declarations are."""
 
 import errno
 import json
@@ -20,9 +20,10 @@ from storage.artifacts import artifact
 from storage.artifacts.artifact import MANIFEST, lineage_of
 from storage.artifacts.artifact import digest as digest_of
 from storage.artifacts.artifact import names as names_of
-from storage.checksums import sha256
+from storage.checksums import RecordDamaged, sha256, write_record
 from storage.events import commits, versions
 from storage.events.commits import append, append_all
+from storage.events.declarations import DeclarationConflict, declaration, declare
 from storage.events.table import (
     DatasetNotIngested,
     history,
@@ -35,6 +36,9 @@ from storage.events.table import (
 )
 from storage.events.versions import INTERACTIONS, NODES, PARTS, QUARANTINE, SOURCES, TableDamaged
 from storage.layout import Layout
+
+RECORD = {"separator": "\t", "columns": {"source": 0, "target": "item"}, "bipartite": True, "window": "7d"}
+FIXED = ("bipartite", "time_unit")
 
 
 @pytest.fixture
@@ -376,3 +380,52 @@ def test_a_commit_of_many_rows_is_encoded_in_groups(layout: Layout, monkeypatch:
     assert pq.ParquetFile(path).num_row_groups > 10
     assert read_events(layout, "chat").height == 1000
     assert quarantine(layout).height == 3
+
+
+def test_a_log_is_known_by_its_name_later(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    assert declaration(layout, "mylog") is None
+    declare(layout, "mylog", RECORD, fixed=FIXED)
+    assert declaration(Layout(str(tmp_path)), "mylog") == RECORD
+    assert declaration(layout, "other") is None
+
+
+def test_options_without_effect_on_stored_rows_may_change(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    declare(layout, "mylog", RECORD, fixed=FIXED)
+    declare(layout, "mylog", RECORD | {"window": "1mo"}, fixed=FIXED)
+    found = declaration(layout, "mylog")
+    assert found == RECORD | {"window": "1mo"}
+
+
+def test_options_that_stored_rows_depend_on_may_not_change(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    declare(layout, "mylog", RECORD, fixed=FIXED)
+    with pytest.raises(DeclarationConflict, match=r"with bipartite = True, but now .*with --bipartite or --one-space"):
+        declare(layout, "mylog", RECORD | {"bipartite": False}, fixed=FIXED)
+    assert declaration(layout, "mylog") == RECORD
+
+
+def test_the_declaration_of_another_dataset_is_named(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    declare(layout, "mylog", RECORD)
+    declare(layout, "other", RECORD | {"window": "1d"})
+    files.write_bytes(layout.declaration("mylog"), files.read_bytes(layout.declaration("other")))
+    with pytest.raises(RecordDamaged, match=r"is the record of dataset 'other'.*dyformer drop mylog"):
+        declaration(layout, "mylog")
+    assert (declaration(layout, "other") or {})["window"] == "1d"
+
+
+def test_a_sound_record_of_another_kind_is_named(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    write_record(layout.declaration("mylog"), {"number": 1, "method": "L3"})
+    with pytest.raises(RecordDamaged, match=r"is a record of another kind \(method, number\)"):
+        declaration(layout, "mylog")
+
+
+def test_a_declaration_of_an_earlier_version_has_no_name(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    write_record(layout.declaration("mylog"), RECORD)
+    assert declaration(layout, "mylog") == RECORD
+    declare(layout, "mylog", RECORD | {"window": "1d"})
+    assert declaration(layout, "mylog") == RECORD | {"window": "1d"}

@@ -1,14 +1,18 @@
-"""A file that another process removes or renames while a folder is listed is left out, and is no error."""
+"""A file that vanishes while it is listed is left out; a full disk is an error with a remedy, and leaves no file."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 from storage import files
-from storage.artifacts.artifact import Lineage, write_artifact
+from storage.artifacts.artifact import Lineage, drafted, write_artifact
+from storage.events.commits import write_rows
+from storage.files import WriteFailed
 from storage.layout import Layout
 from storage.tracking.marks import due
 
@@ -53,3 +57,13 @@ def test_results_that_another_process_has_removed_are_not_due(tmp_path: Path, mo
 
     monkeypatch.setattr(files, "modified", after_a_removal)
     assert due(layout) == addresses[1:]
+
+
+@pytest.mark.parametrize("num_rows", [1, 20_000])  # written when the file is closed, and before
+def test_a_full_disk_is_named_and_leaves_nothing(num_rows: int, tmp_path: Path) -> None:
+    rows = pl.DataFrame({"time": np.random.default_rng(0).integers(0, 2**60, num_rows)})
+    with drafted(str(tmp_path / "commit=1")) as draft:
+        draft.path("interactions.parquet").symlink_to("/dev/full")
+        with pytest.raises(WriteFailed, match=r"commit=1/interactions.parquet .*No space left on device"):
+            write_rows(draft, "interactions", [rows], {"time": pl.Int64})
+    assert list(tmp_path.iterdir()) == []
