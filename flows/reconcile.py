@@ -17,9 +17,9 @@ from flows.tasks.retention import KEEP, prune_published
 from flows.tasks.tracking.projection import project
 from storage.files import make_folder
 from storage.layout import Layout
-from storage.tracking.dead_runs import end_dead_runs as end_tracked
 from storage.tracking.mlflow_client import reason
 from storage.tracking.runs import open_tracker
+from storage.tracking.upkeep import end_dead_runs as end_tracked
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

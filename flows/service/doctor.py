@@ -20,10 +20,10 @@ from storage import files
 from storage.artifacts.artifact import MANIFEST
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
-from storage.tracking.dead_runs import running_flows
 from storage.tracking.marks import due
 from storage.tracking.mlflow_client import failures, reason
 from storage.tracking.runs import open_tracker
+from storage.tracking.upkeep import running_flows
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -15,7 +15,7 @@ from flows.service.dead_runs import FINAL, SKIPPED, runs_where
 from flows.service.schedules import scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.finished import lacks_published
-from flows.tasks.tracking.refusals import pause_after
+from flows.tasks.tracking.projection import pause_after
 from storage.events.table import history, ingested_datasets
 from storage.layout import Layout
 from storage.objects import StoreUnreachable

@@ -1,7 +1,8 @@
 """A command -> a process with its log, its health and its end, and all processes that it started.
 
 Every process of a stack has a mark in its environment, which its children inherit. What is left over is found by it,
-because the runs that a worker starts lead sessions of their own.
+because the runs that a worker starts lead sessions of their own. Ctrl-C, SIGTERM and the end of a terminal are noted,
+because others have to be stopped first.
 """
 
 import os
@@ -11,14 +12,53 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 MARK = "DYFORMER_STACK"
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_TO_END = 3.0  # of a server whose parent has ended
+
+
+class Stopping:
+    """Whether the stack shall stop: Ctrl-C, SIGTERM or the end of the terminal; a second signal hurries."""
+
+    def __init__(self) -> None:
+        self._event, self._num = threading.Event(), 0
+
+    def __call__(self) -> bool:
+        """Whether a signal has come."""
+        return self._event.is_set()
+
+    def is_hurried(self) -> bool:
+        """Whether two have come."""
+        return self._num > 1
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a signal; returns whether one came."""
+        return self._event.wait(seconds)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._num += 1
+        self._event.set()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take these signals during a `with` block.
+
+        Children then have the usual handlers, even where this process was started to ignore Ctrl-C.
+        """
+        before = {each: signal.signal(each, self._receive) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        descriptor = signal.set_wakeup_fd(-1)  # a command ends two seconds after Ctrl-C; this one stops its servers
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(descriptor)
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
 
 class ServiceFailed(ValueError):

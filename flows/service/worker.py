@@ -14,8 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from flows.service.deployments import GPU_POOL, POOL
-from flows.service.processes import SECONDS_BETWEEN_LOOKS, end_with, marked
-from flows.service.stopping import Stopping
+from flows.service.processes import SECONDS_BETWEEN_LOOKS, Stopping, end_with, marked
 
 RUNS = "DYFORMER_WORKER"  # in the environment of a worker and of its runs
 NUM_RUNS = {POOL: 2, GPU_POOL: 1}  # one training, and something short beside it where no GPU is its own

@@ -16,8 +16,17 @@ from dyformer.logs.plan import Declared, ReadPlan, describe
 from dyformer.logs.raw_file import EmptyLog, RawFile
 from dyformer.logs.sniffing import sniff_plan
 from dyformer.logs.time_windows import Window
-from flows.tasks.contract import check_contract, with_form, without_forms
-from flows.tasks.reading import FIXED, check_duplicates, check_lateness, check_unread, declared_log, fraction
+from flows.tasks.reading import (
+    FIXED,
+    check_contract,
+    check_duplicates,
+    check_lateness,
+    check_unread,
+    declared_log,
+    fraction,
+    with_form,
+    without_forms,
+)
 from storage.checksums import Damaged
 from storage.events import scratch_database
 from storage.events.commits import TakenBack, append_all, take_back

@@ -13,8 +13,8 @@ def pruned(dataset: str, keep: int = KEEP) -> list[str]:
     from storage.layout import Layout
     from storage.removal import prune as prune_store
     from storage.tracking.mlflow_client import failures, reason
-    from storage.tracking.retention import prune_runs
     from storage.tracking.runs import open_tracker
+    from storage.tracking.upkeep import prune_runs
 
     layout = Layout.from_environment()
     lines = [f"removed {len(prune_store(layout, dataset, keep))} artifacts of {dataset} from {layout.root}"]

@@ -3,6 +3,9 @@
 A run is found by its key, metrics carry their time and step, a file has one path, and a run registers one model. A call
 whose response was lost can therefore be repeated without duplicates. MLflow refuses none of them twice, so of two
 processes one searches and creates at a time: see `storage.tracking.turns`.
+
+MLflow records absolute addresses. Without `follow_store`, the runs of a copied store would write their files into the
+store that it was copied from, and those of a moved store into a folder that nobody looks at.
 """
 
 import os
@@ -18,6 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from storage import objects
 from storage.files import temporary_name
+from storage.layout import Layout
 from storage.tracking.addresses import database_of, without_password
 from storage.tracking.view import view_tags
 
@@ -43,6 +47,13 @@ ENVIRONMENT = {  # mlflow reads it when it is imported or called; a variable tha
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""Where MLflow records the addresses of files, as table and column."""
 
 
 class NeedsServer(ValueError):
@@ -317,3 +328,31 @@ def _ensure_model(client: "MlflowClient", name: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+
+
+def follow_store(layout: Layout) -> None:
+    """Replace the folder of files that the experiments of the store's own database have by the one of this store.
+
+    Experiments of others stay as they are, and so do ours whose files do not lie in a folder of this machine named as
+    ours, such as those made through a server. A database beside the store (DYFORMER_STATE) may be of several stores.
+    """
+    database, artifact_root = database_of(layout.tracking_database), layout.tracking_artifacts
+    if layout.state != layout.root or database is None:
+        return
+    with closing(sqlite3.connect(database, timeout=LOCKED_SECONDS, isolation_level=None)) as connection:
+        for left in _other_roots(connection, artifact_root):
+            connection.execute("begin immediate")
+            for table, column in COLUMNS:
+                connection.execute(
+                    f"update {table} set {column} = ? || substr({column}, ?) where substr({column}, 1, ?) = ?",  # noqa: S608
+                    (artifact_root, len(left) + 1, len(left) + 1, f"{left}/"),
+                )
+            connection.execute("commit")
+
+
+def _other_roots(connection: sqlite3.Connection, artifact_root: str) -> set[str]:
+    found = connection.execute("select name, artifact_location from experiments").fetchall()
+    ending = f"/{Path(artifact_root).name}"
+    ours = [(name, location) for name, location in found if name.startswith(PREFIX)]
+    roots = {location.removesuffix(f"/{name}") for name, location in ours if location.endswith(f"{ending}/{name}")}
+    return {root for root in roots if root.startswith("/") and root.endswith(ending)} - {artifact_root}

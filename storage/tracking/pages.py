@@ -5,8 +5,7 @@ from urllib.parse import urlsplit
 
 from storage.layout import Layout
 from storage.tracking.addresses import without_password
-from storage.tracking.mlflow_client import PREFIX, connect
-from storage.tracking.moved_store import follow_store
+from storage.tracking.mlflow_client import PREFIX, connect, follow_store
 from storage.tracking.turns import turn
 from storage.tracking.view import VIEW, view_tags
 

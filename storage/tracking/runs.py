@@ -22,8 +22,15 @@ from storage.objects import is_remote
 from storage.tracking import mlflow_client
 from storage.tracking.addresses import without_password
 from storage.tracking.marks import marked
-from storage.tracking.mlflow_client import connect, ensure_run, limit_s3_requests, probe, reason, runs_of_key
-from storage.tracking.moved_store import follow_store
+from storage.tracking.mlflow_client import (
+    connect,
+    ensure_run,
+    follow_store,
+    limit_s3_requests,
+    probe,
+    reason,
+    runs_of_key,
+)
 from storage.tracking.turns import turn
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import build_snapshots
 from dyformer.logs.time_windows import Window
-from flows.tasks.evaluation.audit import PAGE, audit_log, read_audit
-from flows.tasks.evaluation.audit_store import STORE_CHECKS, audit_store
+from flows.tasks.evaluation.audit import PAGE, STORE_CHECKS, audit_log, audit_store, read_audit
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import StepOutOfRange, make_snapshots, open_snapshots
 from storage.artifacts.artifact import names

@@ -20,8 +20,7 @@ from mlflow import MlflowClient
 
 import flows.cli
 from flows.tasks.tracking import results
-from flows.tasks.tracking.projection import project
-from flows.tasks.tracking.refusals import FILE
+from flows.tasks.tracking.projection import FILE, project
 from storage import files
 from storage.artifacts.artifact import (
     ArtifactMissing,

@@ -5,8 +5,8 @@ import pytest
 from compose_stack import Stack
 
 from storage.layout import Layout
-from storage.tracking.retention import prune_runs
 from storage.tracking.runs import open_tracker
+from storage.tracking.upkeep import prune_runs
 
 pytestmark = pytest.mark.stack
 

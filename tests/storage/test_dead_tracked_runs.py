@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from storage.layout import Layout
-from storage.tracking.dead_runs import FLOW_RUN, end_dead_runs
 from storage.tracking.pages import make_database, runs_page
 from storage.tracking.runs import open_tracker
+from storage.tracking.upkeep import FLOW_RUN, end_dead_runs
 
 
 @pytest.fixture

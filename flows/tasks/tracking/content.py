@@ -13,8 +13,8 @@ from flows.tasks.snapshots import Snapshots, snapshot_counts
 from storage.artifacts.artifact import digest
 from storage.artifacts.code import code_version
 from storage.checksums import sha256
-from storage.tracking.dead_runs import FLOW_RUN
 from storage.tracking.runs import TrackedRun
+from storage.tracking.upkeep import FLOW_RUN
 
 METRIC_NAMES = {
     "auc": "auc",

@@ -26,8 +26,8 @@ from flows.service.deployments import ENDING, GPU_POOL, POOL, deploy, file_of_de
 from flows.service.schedules import make_schedule, remove_schedule, schedule_of
 from storage.artifacts.artifact import Lineage, write_artifact
 from storage.layout import Layout
-from storage.tracking.dead_runs import FLOW_RUN
 from storage.tracking.runs import open_tracker
+from storage.tracking.upkeep import FLOW_RUN
 
 Found = dict[str, dict[str, str]]
 

@@ -10,9 +10,9 @@ import pytest
 from filelock import FileLock
 
 from flows.service.listening import PortTaken, port_of
+from flows.service.processes import Stopping
 from flows.service.running import ADDRESSES, LOCK, RECORD, running_stack, use_running_stack
 from flows.service.stack import HOST, Ports, StackRuns, run_stack
-from flows.service.stopping import Stopping
 from storage.layout import Layout
 
 

@@ -23,7 +23,7 @@ from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.finished import SUMMARY
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import open_snapshots
-from flows.tasks.tracking.refusals import pause_after
+from flows.tasks.tracking.projection import pause_after
 from storage.artifacts.artifact import write_artifact
 from storage.files import remove_folder
 from storage.layout import Layout
