@@ -165,7 +165,7 @@ def _pooled(evaluated: Sequence[ScoredPairs], part: str, resamples: NodeResample
     return {(metric, evaluated[0].family, part): own for metric, own in measured.items()}
 
 
-def log_metrics(graph: DynamicGraph, steps: Iterable[int], dataset: str, protocol: str = "paper") -> pl.DataFrame:
+def log_metrics(graph: DynamicGraph, steps: Iterable[int], dataset: str) -> pl.DataFrame:
     """Give two properties of the log as rows of METRICS_SCHEMA, under the method `-` without a seed.
 
     `coverage`: fraction of a step's edges that can be scored, because both ends are known before.
@@ -173,7 +173,7 @@ def log_metrics(graph: DynamicGraph, steps: Iterable[int], dataset: str, protoco
     """
     counts = {step: _edge_counts(graph, step) for step in steps}
     return pl.concat(
-        log_rows(dataset, protocol, metric, fractions({step: (own[index], own[2]) for step, own in counts.items()}))
+        log_rows(dataset, "paper", metric, fractions({step: (own[index], own[2]) for step, own in counts.items()}))
         for index, metric in enumerate(("coverage", "repeat_rate"))
     )
 

@@ -180,7 +180,6 @@ def query_log_rows(
     queries: Iterable[RankingQueries],
     dataset: str,
     *,
-    protocol: str = "prequential",
     retrieved: Mapping[int, tuple[int, int]] | None = None,
 ) -> pl.DataFrame:
     """Give properties of the log as rows of METRICS_SCHEMA, under the method `-` without a seed.
@@ -196,7 +195,7 @@ def query_log_rows(
     }
     counts["repeat_rate"] = {step: (int((~each.new_Q).sum()), len(each.new_Q)) for step, each in posed.items()}
     counts["retrieved"] = dict(retrieved or {})
-    return pl.concat(log_rows(dataset, protocol, name, fractions(own)) for name, own in counts.items())
+    return pl.concat(log_rows(dataset, "prequential", name, fractions(own)) for name, own in counts.items())
 
 
 def ranks_of(scored: ScoredQueries, family: str) -> NDArray[np.float64]:

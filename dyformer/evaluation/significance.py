@@ -25,16 +25,16 @@ TESTS_SCHEMA = pl.Schema(
 )
 
 
-def wilcoxon_tests(metrics: pl.DataFrame, *, metric: str = "auc", slice_name: str = "all") -> pl.DataFrame:
+def wilcoxon_tests(metrics: pl.DataFrame, *, slice_name: str = "all") -> pl.DataFrame:
     """Test each method against each baseline over all steps and seeds; columns as in TESTS_SCHEMA.
 
-    The two-sided signed-rank test (Wilcoxon, 1945) of the differences in a metric, for at least 6 of them: fewer can
+    The two-sided signed-rank test (Wilcoxon, 1945) of the differences in AUC, for at least 6 of them: fewer can
     never reach p < 0.05. The tests of one method are one family, corrected by Holm (1979), as Demsar (2006) advises
     for the comparison of one method with several others. Seeds of one step share its links, so that with many seeds
     the p-values are too small: the interval of the difference is stricter there. `metrics` has the columns of
     METRICS_SCHEMA.
     """
-    wanted = (pl.col("metric") == metric) & (pl.col("slice") == slice_name) & pl.col("seed").is_not_null()
+    wanted = (pl.col("metric") == "auc") & (pl.col("slice") == slice_name) & pl.col("seed").is_not_null()
     rows = metrics.filter(wanted & ~pl.col("step").is_in(["micro", "macro"])).select(
         "method", "seed", "step", "value", "is_baseline"
     )

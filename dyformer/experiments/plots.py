@@ -141,14 +141,14 @@ def family_heat_map(metrics: pl.DataFrame) -> Figure:
     return figure
 
 
-def precision_curve(metrics: pl.DataFrame, *, slice_name: str = KNOWN) -> Figure:
+def precision_curve(metrics: pl.DataFrame) -> Figure:
     """Draw the precision of the k best partners against k, one line a method: mean over steps and seeds.
 
     Our methods are in colour with 95 % intervals, baselines grey. Raises ValueError when the frame has no such value.
     """
-    wanted = pl.col("metric").str.starts_with("precision_at_") & (pl.col("slice") == slice_name)
+    wanted = pl.col("metric").str.starts_with("precision_at_") & (pl.col("slice") == KNOWN)
     rows = metrics.filter(wanted, family=PUBLISHED, step="macro").drop_nulls("value")
-    rows = _not_empty(rows, metrics, "precision_at_k", slice_name)
+    rows = _not_empty(rows, metrics, "precision_at_k", KNOWN)
     rows = rows.with_columns(k=pl.col("metric").str.split("_").list.last().cast(pl.Int64))
     figure, axes = empty_axes(7.5, 4.6)
     styles = _styles(rows.filter(pl.col("k") == pl.col("k").max()))
@@ -161,7 +161,7 @@ def precision_curve(metrics: pl.DataFrame, *, slice_name: str = KNOWN) -> Figure
             )
     axes.set_xlabel("k best partners of a node")
     axes.set_xticks(rows["k"].unique().sort().to_list())
-    _finish(axes, rows, "precision_at_k", slice_name, reverse=True)
+    _finish(axes, rows, "precision_at_k", KNOWN, reverse=True)
     return figure
 
 

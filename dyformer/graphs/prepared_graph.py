@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, prefix
-from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph, extend_union_graph
+from dyformer.graphs.union_graph import TemporalUnionGraph, build_union_graph
 
 
 def with_noise(history: DynamicGraph, fraction: float, *, seed: int) -> DynamicGraph:
@@ -85,13 +85,10 @@ class PreparedGraph:
     config: GraphConfig
     until: int
     history: DynamicGraph  # steps 1 .. until
-    extended_union: TemporalUnionGraph | None = None  # `union`, where it was extended from the step before
 
     @cached_property
     def union(self) -> TemporalUnionGraph:
         """The union graph of the newest `history_window` steps, built at the first use: scorers of pairs need none."""
-        if self.extended_union is not None:
-            return self.extended_union
         return build_union_graph(self.history, until=self.until, window=self.config.history_window)
 
     @cached_property
@@ -119,28 +116,12 @@ def count_activity(history: DynamicGraph) -> Activity:
 
 def prepare_graph(graph: DynamicGraph, *, until: int, config: GraphConfig) -> PreparedGraph:
     """Give a graph as of the step `until`. Raises ValueError where there is no such step."""
-    return PreparedGraph(config=config, until=until, history=_history(graph, until, config))
+    history = with_noise(prefix(graph, until), config.noise, seed=config.noise_seed)
+    return PreparedGraph(config=config, until=until, history=history)
 
 
 def with_window(prepared: PreparedGraph, window: int) -> PreparedGraph:
     """Give the prepared graph with another history window."""
     if prepared.config.history_window == window:
         return prepared
-    return replace(prepared, config=replace(prepared.config, history_window=window), extended_union=None)
-
-
-def _history(graph: DynamicGraph, until: int, config: GraphConfig) -> DynamicGraph:
-    return with_noise(prefix(graph, until), config.noise, seed=config.noise_seed)
-
-
-def one_step_on(prepared: PreparedGraph, graph: DynamicGraph) -> PreparedGraph:
-    """Give the prepared graph one step later; a union graph that loses no step is extended instead of built anew.
-
-    Raises ValueError where the graph has no later step.
-    """
-    window = prepared.config.history_window
-    if window is not None and prepared.until >= window:
-        return prepare_graph(graph, until=prepared.until + 1, config=prepared.config)
-    history = _history(graph, prepared.until + 1, prepared.config)
-    union = extend_union_graph(prepared.union, history.snapshots[-1])
-    return PreparedGraph(config=prepared.config, until=history.num_steps, history=history, extended_union=union)
+    return replace(prepared, config=replace(prepared.config, history_window=window))

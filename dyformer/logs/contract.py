@@ -27,7 +27,6 @@ STEP_GAP = 1_000
 STEP_SPANS = 30  # integer steps have no calendar, and the first file may be short
 LEAST_IDS = 20  # of both the stored rows and a file, for their ids to be compared
 LEAST_KNOWN = 0.01  # of the ids of the smaller of the two
-SPREADSHEET_EPOCH = 25_569  # days from 1899-12-30, day 0 of a spreadsheet, to 1970
 SPREADSHEET_DAYS = (20_000, 80_000)  # the years 1954 to 2119
 
 

@@ -63,7 +63,7 @@ def _of_one_type(values: Sequence[object]) -> pl.Series:
     return pl.Series(list(values))
 
 
-def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame") -> RawFile:
+def frame_file(frame: "pl.DataFrame | pd.DataFrame") -> RawFile:
     """Write a data frame to a Parquet file in memory, so that it is read like any other file of a log."""
     if not isinstance(frame, pl.DataFrame):
         import pyarrow as pa
@@ -76,7 +76,7 @@ def frame_file(frame: "pl.DataFrame | pd.DataFrame", name: str = "the data frame
         frame = pl.DataFrame(pa.Table.from_pandas(frame, preserve_index=False))
     content = io.BytesIO()
     frame.write_parquet(content, compression="lz4")
-    return RawFile(name=name, open=lambda: io.BytesIO(content.getbuffer()))
+    return RawFile(name="the data frame", open=lambda: io.BytesIO(content.getbuffer()))
 
 
 def parquet_rows(file: RawFile, plan: ReadPlan) -> Iterator[pl.DataFrame]:

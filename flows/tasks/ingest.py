@@ -111,7 +111,7 @@ def ingest_log(
     }
 
 
-def undo_ingest(dataset: str, layout: Layout | None = None) -> TakenBack:
+def undo_ingest(dataset: str) -> TakenBack:
     """Take back the newest commit of a log; champions, publications and the ledger stay as they are.
 
     What was made of the rows before is current again. The form of the files of this commit is forgotten.
@@ -120,7 +120,7 @@ def undo_ingest(dataset: str, layout: Layout | None = None) -> TakenBack:
         DatasetNotIngested: the store lacks the log.
         OnlyCommit: no other commit has events.
     """
-    layout = layout or Layout.from_environment()
+    layout = Layout.from_environment()
     newest_version(layout, dataset)  # raises where there is none
     with _committing(layout, dataset, was_there=True):
         taken = take_back(layout, dataset)

@@ -200,8 +200,6 @@ def most_probable(opened: Snapshots, forecasts: pl.DataFrame) -> pl.DataFrame:
         "source": pl.when(is_swapped).then("partner_id").otherwise("id"),
         "target": pl.when(is_swapped).then("id").otherwise("partner_id"),
     }
-    pairs = forecasts.select(
-        **ends, **{name: pl.col(name) for name in ("probability", "score", "linked_before", "reasons")}
-    )
+    pairs = forecasts.select(**ends, **{name: pl.col(name) for name in LINK_COLUMNS})
     pairs = pairs.unique(["source", "target"], maintain_order=True)
     return pairs.sort("score", descending=True, maintain_order=True).head(NUM_LINKS)

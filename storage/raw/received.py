@@ -22,7 +22,6 @@ from storage.locks import alone
 OPEN, CLOSED = ".open-", "received-"
 ENDING = ".jsonl"
 COLUMNS = ("source", "target", "time", "weight")
-TAIL_BYTES = 1 << 16
 
 Record = Mapping[str, Any]
 

@@ -33,8 +33,8 @@ from storage.artifacts.artifact import read_table
 from storage.files import write_bytes
 from storage.layout import Layout
 from storage.tracking.marks import unmark
-from storage.tracking.pages import COLUMNS
 from storage.tracking.runs import open_tracker, tracking_of
+from storage.tracking.view import COLUMNS
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 

@@ -13,7 +13,7 @@ from toy_graphs import random_graph
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.interactions import Interactions
 from dyformer.graphs.node_labels import NodeLabels, first_positives, newest_labels, positive_coverage
-from dyformer.graphs.prepared_graph import one_step_on, prepare_graph
+from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import build_snapshots, from_tables, interactions_of, prefix, to_tables
 from dyformer.logs.time_windows import LONGEST, Window
 
@@ -92,7 +92,6 @@ def test_the_prepared_graph_carries_the_interactions_of_its_steps():
     graph = random_graph(np.random.default_rng(0), num_nodes=8, num_steps=4, num_edges=6)
     prepared = prepare_graph(graph, until=2, config=GraphConfig())
     assert_same(interactions_of(prepared.history), interactions_of(prefix(graph, 2)))
-    assert_same(interactions_of(one_step_on(prepared, graph).history), interactions_of(prefix(graph, 3)))
     assert len(interactions_of(prefix(graph, 3)).time_R) == sum(s.num_interactions for s in graph.snapshots[:3])
 
 

@@ -9,7 +9,7 @@ from toy_graphs import random_graph, toy_graph
 from dyformer.graphs.config import GraphConfig
 from dyformer.graphs.distances import distance_table
 from dyformer.graphs.pagerank import joint_context, pagerank_table
-from dyformer.graphs.prepared_graph import PreparedGraph, one_step_on, prepare_graph, with_noise
+from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph, with_noise
 from dyformer.graphs.snapshots import Snapshot, build_snapshots, prefix, to_tables
 from dyformer.graphs.union_graph import build_union_graph
 from dyformer.logs.datasets import DATASETS
@@ -45,18 +45,6 @@ def test_the_window_bounds_the_union_and_not_the_history():
     ]
     whole = prepare_graph(toy_graph(*STEPS), until=4, config=GraphConfig(history_window=None))
     assert (whole.union.first_step, len(whole.union.source_E)) == (1, 5)
-
-
-def test_step_by_step_equals_prepared_at_once():
-    graph = toy_graph(*STEPS)
-    for window in (1, 2, None):
-        config = GraphConfig(history_window=window)
-        prepared = prepare_graph(graph, until=1, config=config)
-        for until in (2, 3, 4):
-            prepared = one_step_on(prepared, graph)
-            assert_same(prepared, prepare_graph(graph, until=until, config=config))
-        with pytest.raises(ValueError, match="step 5 is out of range: expected a step from 1 to 4"):
-            one_step_on(prepared, graph)
 
 
 def test_activity_counts_the_edges_of_each_node_at_each_step():
@@ -171,7 +159,3 @@ def test_methods_read_the_noisy_history_and_the_evaluated_step_stays():
     assert list(map(edges, prepared.history.snapshots)) == list(map(edges, noisy.snapshots))
     union = build_union_graph(noisy, until=4, window=None)
     np.testing.assert_array_equal(prepared.union.neighbor_M, union.neighbor_M)
-    moved = one_step_on(prepare_graph(GRAPH, until=3, config=config), GRAPH)
-    assert list(map(edges, moved.history.snapshots)) == list(map(edges, noisy.snapshots))
-    np.testing.assert_array_equal(moved.union.neighbor_M, prepared.union.neighbor_M)
-    np.testing.assert_array_equal(moved.union.presence_EW, prepared.union.presence_EW)
