@@ -17,7 +17,7 @@ from dyformer.evaluation.fitting import MIN_TRAINED_STEPS, fitted_vectors, rotat
 from dyformer.evaluation.rows import METRICS_SCHEMA, log_rows
 from dyformer.evaluation.scored_pairs import NO_NODE, ScoredPairs, metrics_of
 from dyformer.graphs.config import GraphConfig
-from dyformer.graphs.node_labels import NodeLabels, first_positives, newest_labels, positive_coverage
+from dyformer.graphs.interactions import NodeLabels, first_positives, newest_labels, positive_coverage
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph
 from dyformer.scoring.node_head import FeaturesOf, fit_node_head

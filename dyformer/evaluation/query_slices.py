@@ -1,18 +1,35 @@
-"""Ranking queries and the graph before them -> the slices of queries that metrics are given for.
+"""What is known before a step -> levels of evidence of its nodes, and the slices of queries that metrics are given for.
 
-Q queries    N nodes known one step before    T steps
+Q queries    N nodes known one step before    T steps    X nodes, with repeats
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.evaluation.evidence import LEVELS, evidence, num_partners
-from dyformer.graphs.snapshots import DynamicGraph
+from dyformer.graphs.snapshots import DynamicGraph, Snapshot
+from dyformer.sampling.pairs import past_pair_keys
 from dyformer.sampling.ranking_queries import RankingQueries, step_pairs
 
+LEVELS = {"none": 0, "one": 1, "few": 2, "many": 5}
+"""Name of a level -> the least number of past partners."""
 KNOWN = "known"
 NUM_DECILES = 10
 AGES = {"1": (1, 1), "2-4": (2, 4), "5+": (5, np.inf)}  # steps since a node came
+
+
+def num_partners(snapshots: Sequence[Snapshot]) -> NDArray[np.int64]:
+    """Count the distinct partners of each node [N] in all snapshots; a node alone with itself has none."""
+    num_nodes = snapshots[-1].num_nodes
+    key_K = past_pair_keys(snapshots, num_nodes)
+    return np.bincount(np.concatenate([key_K // num_nodes, key_K % num_nodes]), minlength=num_nodes)
+
+
+def evidence(num_X: NDArray[np.int64]) -> NDArray[np.str_]:
+    """Give the level [X] of numbers of partners."""
+    level_X = np.searchsorted(list(LEVELS.values()), num_X, side="right") - 1
+    return np.array(list(LEVELS))[level_X]
 
 
 def query_slices(graph: DynamicGraph, queries: RankingQueries) -> dict[str, NDArray[np.bool_]]:
@@ -22,7 +39,7 @@ def query_slices(graph: DynamicGraph, queries: RankingQueries) -> dict[str, NDAr
     - new, repeat: whether the pair was linked before.
     - inactive_ends=0, 1, 2: number of ends without an interaction in the newest snapshot before the step.
     - degree_decile=1 .. 10: of the source's number of past partners, among the queries; equal degrees share a decile.
-    - evidence=none, one, few, many: level of the end with fewer past partners (dyformer/evaluation/evidence.py).
+    - evidence=none, one, few, many: level of the end with fewer past partners.
     - age=1, 2-4, 5+: steps since the younger end came.
     - side=0, 1: side of the source, on a bipartite log.
 

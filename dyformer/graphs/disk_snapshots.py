@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dyformer.graphs.interactions import Interactions
-from dyformer.graphs.node_labels import NodeLabels
+from dyformer.graphs.interactions import Interactions, NodeLabels
 from dyformer.graphs.snapshots import DynamicGraph, Snapshot, interactions_in
 from dyformer.graphs.windows import Windows, split_windows
 from dyformer.logs.time_windows import TimeUnit, Window

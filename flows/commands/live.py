@@ -53,8 +53,7 @@ def rank(
     import polars as pl
 
     from dyformer.logs.time_windows import horizon_length
-    from flows.tasks.live import open_horizon, open_ranking, ranking_record
-    from flows.tasks.moments import read_moment
+    from flows.tasks.live import open_horizon, open_ranking, ranking_record, read_moment
     from storage.events.declarations import declaration
     from storage.events.table import newest_version
     from storage.layout import Layout

@@ -13,8 +13,7 @@ import polars as pl
 from dyformer.logs.time_windows import TimeUnit
 from dyformer.scoring.live_ranking import PastPartner
 from flows.console import printed_probability
-from flows.tasks.live import ranking_record
-from flows.tasks.moments import written_moment
+from flows.tasks.live import ranking_record, written_moment
 from storage.artifacts.artifact import ArtifactMissing, read_table
 from storage.published import ledger, publications
 

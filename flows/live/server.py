@@ -15,11 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dyformer
 from dyformer.scoring.event_horizon import FittedHorizon
-from flows.live.accepting import BadEvent, SentEvent, checked_event
 from flows.live.page import node_page, openapi_page
-from flows.live.service import LiveService
-from flows.tasks.live import ranking_record, written_id
-from flows.tasks.moments import UnreadableMoment, read_moment, written_moment
+from flows.live.service import BadEvent, LiveService, SentEvent, checked_event
+from flows.tasks.live import UnreadableMoment, ranking_record, read_moment, written_id, written_moment
 from storage.files import WriteFailed
 
 MOST_EVENTS = 10_000  # of a request

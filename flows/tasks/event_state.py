@@ -18,9 +18,8 @@ from safetensors.numpy import load, save
 from dyformer.scoring.event_forecaster import EventForecaster, FittedEventForecaster
 from dyformer.scoring.event_horizon import FittedHorizon, fit_horizon
 from dyformer.scoring.past_fit import fit_on_past
-from dyformer.streams.event_log import EventLog
+from dyformer.streams.event_log import MICROSECOND, EventLog, NumberedEvents, event_log_of
 from dyformer.streams.event_state import EventState, StateSettings
-from dyformer.streams.log_rows import MICROSECOND, NumberedEvents, event_log_of
 from storage import files
 from storage.artifacts.artifact import MANIFEST, Lineage, is_current, read_bytes, record_of
 from storage.artifacts.code import code_digest
@@ -30,9 +29,9 @@ from storage.events.declarations import declaration
 from storage.events.table import history, newest_version, node_dictionary, read_events, scan_events
 from storage.layout import EVENT_MODEL, STATE, Layout
 
-STATE_CODE = ("dyformer.streams.event_state", "dyformer.streams.log_rows")
-HORIZON_CODE = ("dyformer.scoring.event_horizon", "dyformer.streams.log_rows")
-MODEL_CODE = ("dyformer.scoring.past_fit", "dyformer.streams.log_rows")
+STATE_CODE = ("dyformer.streams.event_state", "dyformer.streams.event_log")
+HORIZON_CODE = ("dyformer.scoring.event_horizon", "dyformer.streams.event_log")
+MODEL_CODE = ("dyformer.scoring.past_fit", "dyformer.streams.event_log")
 
 Show = Callable[[str], None]
 

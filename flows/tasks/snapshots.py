@@ -8,8 +8,7 @@ from typing import Any, Literal
 import polars as pl
 
 from dyformer.graphs.disk_snapshots import cut_rows, faults_in, interactions_behind, labels_behind, snapshot_faults
-from dyformer.graphs.interactions import Interactions
-from dyformer.graphs.node_labels import NodeLabels
+from dyformer.graphs.interactions import Interactions, NodeLabels
 from dyformer.graphs.snapshots import (
     DynamicGraph,
     StepOutOfRange,

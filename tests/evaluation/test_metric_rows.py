@@ -13,8 +13,8 @@ from toy_graphs import toy_graph
 
 from dyformer.evaluation.audit.poisons import graph_of, rows_of
 from dyformer.evaluation.bootstrap import node_resamples, resampled_metrics
-from dyformer.evaluation.evidence import evidence, num_partners
 from dyformer.evaluation.forecasts.forecast import fit_forecast
+from dyformer.evaluation.query_slices import evidence, num_partners
 from dyformer.evaluation.rows import METRICS_SCHEMA
 from dyformer.evaluation.scored_pairs import (
     PAIRS_SCHEMA,

@@ -23,7 +23,7 @@ from dyformer.evaluation.node_classification import (
 )
 from dyformer.evaluation.scored_pairs import ScoredPairs, from_table, to_table
 from dyformer.graphs.config import GraphConfig
-from dyformer.graphs.node_labels import NodeLabels, first_positives, newest_labels
+from dyformer.graphs.interactions import NodeLabels, first_positives, newest_labels
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dyformer.graphs.node_labels import first_positives, positive_coverage
+from dyformer.graphs.interactions import first_positives, positive_coverage
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import Snapshots, make_snapshots, open_snapshots
 from storage.events.table import node_dictionary, scan_quarantine

@@ -11,8 +11,7 @@ from numpy.testing import assert_array_equal
 from toy_graphs import random_graph
 
 from dyformer.graphs.config import GraphConfig
-from dyformer.graphs.interactions import Interactions
-from dyformer.graphs.node_labels import NodeLabels, first_positives, newest_labels, positive_coverage
+from dyformer.graphs.interactions import Interactions, NodeLabels, first_positives, newest_labels, positive_coverage
 from dyformer.graphs.prepared_graph import prepare_graph
 from dyformer.graphs.snapshots import build_snapshots, from_tables, interactions_of, prefix, to_tables
 from dyformer.logs.time_windows import LONGEST, Window

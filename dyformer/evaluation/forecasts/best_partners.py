@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Score
 from dyformer.evaluation.bootstrap import NodeResamples
-from dyformer.evaluation.evidence import num_partners
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.query_slices import KNOWN
+from dyformer.evaluation.query_slices import KNOWN, num_partners
 from dyformer.evaluation.rows import Cell, Measured, Run, means, pair_weights
 from dyformer.evaluation.scored_queries import RankingTrial
 from dyformer.graphs.snapshots import DynamicGraph, prefix

@@ -15,10 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, NoVectors, Score, Scorer
-from dyformer.evaluation.evidence import evidence, num_partners
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import NUM_OLDER_STEPS
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
+from dyformer.evaluation.query_slices import evidence, num_partners
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.sampling.pairs import TooFewLinks
 from dyformer.scoring.calibration import Calibration, fit_calibration

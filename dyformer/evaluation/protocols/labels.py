@@ -19,7 +19,7 @@ from dyformer.evaluation.node_classification import (
 )
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.scored_pairs import from_table, to_table
-from dyformer.graphs.node_labels import NodeLabels
+from dyformer.graphs.interactions import NodeLabels
 from dyformer.graphs.snapshots import DynamicGraph
 
 LABELLED = "users with a first positive label in the next step"

@@ -15,7 +15,7 @@ import polars as pl
 from dyformer.embedder import Embedder, NodeScorer, Ranker, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf
 from dyformer.graphs.config import GraphConfig
-from dyformer.graphs.node_labels import NodeLabels
+from dyformer.graphs.interactions import NodeLabels
 from dyformer.graphs.snapshots import FIRST_EVALUATED_STEP, DynamicGraph, StepOutOfRange
 from dyformer.logs.datasets import DATASETS
 from dyformer.logs.time_windows import TimeUnit, Window

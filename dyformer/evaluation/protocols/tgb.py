@@ -28,8 +28,7 @@ from dyformer.evaluation.rows import Cell as Metric
 from dyformer.evaluation.rows import Measured, Run, log_rows, means, metric_rows
 from dyformer.evaluation.scored_pairs import NotTheSamePairs
 from dyformer.scoring.event_ranks import BadScores, event_ranks
-from dyformer.streams.event_log import EventLog
-from dyformer.streams.log_rows import event_log_of
+from dyformer.streams.event_log import EventLog, event_log_of
 
 NAME = "tgb"
 METRICS = ("mrr", "hits@10")

@@ -252,7 +252,7 @@ def test_a_server_that_starts_again_has_what_was_acknowledged(client, store):
 
 
 def test_events_of_several_threads_are_written_together_and_once(service, store):
-    from flows.live.accepting import checked_event
+    from flows.live.service import checked_event
 
     def send(number):
         moment = checked_event(f"u{number}", "p1", NEXT + number, 1.0, "s")
