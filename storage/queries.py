@@ -13,12 +13,12 @@ import polars as pl
 
 from storage import files
 from storage.artifacts.artifact import MANIFEST, names, scan_table, without_manifest
+from storage.champions import PUBLISHED_TABLES, check_one_space, latest_tables, ledger
 from storage.checksums import Damaged, link_in
 from storage.events.declarations import declaration
 from storage.events.rows import NODE_COLUMNS, REJECTED_COLUMNS, STORED_COLUMNS
 from storage.events.table import DatasetNotIngested, node_dictionary, scan_events, scan_quarantine
 from storage.layout import Layout
-from storage.published import PUBLISHED_TABLES, check_one_space, latest_tables, ledger
 
 TIMESTAMP = pl.Datetime("us")  # of DuckDB, without a time zone: all times are in UTC
 CLOCK = ("arrival",)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from storage import files
 from storage.artifacts.artifact import MANIFEST, manifest, read_table
-from storage.champions import read_champion
+from storage.champions import OUTCOMES, PUBLICATIONS, PUBLISHED_KINDS, read_champion
 from storage.events.table import check_dataset
 from storage.files import TEMPORARY
 from storage.layout import PART, Layout
 from storage.locks import DatasetInUse, not_in_use
-from storage.published import OUTCOMES, PUBLICATIONS, PUBLISHED_KINDS
 
 DROPPED = re.compile(r"\.+dataset=(.+?)(?:\.[0-9a-f]{32})+")  # renamed once, or again by a removal that was killed too
 PERMANENT = ("champion", PUBLICATIONS, OUTCOMES)  # kinds: the succession and the ledger, which are small

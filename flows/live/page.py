@@ -15,7 +15,7 @@ from dyformer.scoring.live_ranking import PastPartner
 from flows.console import printed_probability
 from flows.tasks.live import ranking_record, written_moment
 from storage.artifacts.artifact import ArtifactMissing, read_table
-from storage.published import ledger, publications
+from storage.champions import ledger, publications
 
 if TYPE_CHECKING:
     from flows.live.service import LiveService

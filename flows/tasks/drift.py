@@ -31,7 +31,7 @@ from flows.tasks.models import Contender
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, read_bytes, read_table
 from storage.artifacts.made import Contents
-from storage.published import complete_rows, ledger
+from storage.champions import complete_rows, ledger
 
 DRIFT, DECISION, ALARM = "drift", "decision.json", "alarm.json"
 WEBHOOK = "DYFORMER_ALARM_WEBHOOK"  # an address that may hold a secret, so it is no setting

@@ -30,9 +30,9 @@ from storage.artifacts.artifact import (
     read_table,
 )
 from storage.artifacts.code import code_version
+from storage.champions import complete_rows, ledger
 from storage.events.table import check_dataset
 from storage.layout import FORECAST, Layout
-from storage.published import complete_rows, ledger
 from storage.tracking.marks import has_mark, unmark
 from storage.tracking.runs import tracking_of
 

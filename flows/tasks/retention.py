@@ -33,9 +33,9 @@ def prune_published(layout: "Layout", keep: int) -> tuple[list[str], list[str]]:
         What was done, as sentences, and one for each dataset with a fault, which stays as it is.
     """
     from storage import files
+    from storage.champions import publications
     from storage.locks import DatasetInUse
     from storage.objects import StoreUnreachable
-    from storage.published import publications
     from storage.removal import removable
 
     lines, problems = [], []

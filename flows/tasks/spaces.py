@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dyformer.scoring.vector_spaces import align, rotated
 from storage.artifacts.artifact import lineage_of, names, read_bytes, read_table
-from storage.published import check_one_space
+from storage.champions import check_one_space
 
 OWN, ROTATION, SPACE = "own", "rotation", "space.json"
 IDS = ["side", "id"]

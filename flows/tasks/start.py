@@ -14,7 +14,7 @@ from flows.tasks.models import TRAINING, Contender, open_model, trained_until
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import Lineage, lineage_of, manifest
 from storage.artifacts.code import code_digest
-from storage.published import publications
+from storage.champions import publications
 
 FRESH = "trained from scratch, because"
 

@@ -20,10 +20,9 @@ from typing import Any
 
 import polars as pl
 
-from storage import files, kinds
+from storage import checksums, files
 from storage.artifacts.code import code_version
-from storage.checksums import CHANGED, Damaged, fault_of, link_in, readable, sha256
-from storage.kinds import is_below, wrong_kind
+from storage.checksums import CHANGED, Damaged, fault_of, is_below, link_in, readable, sha256, wrong_kind
 
 MANIFEST = "manifest.json"
 MARK = "tracked.json"  # beside a finished result that is in MLflow
@@ -359,7 +358,7 @@ def record_of(address: str) -> dict[str, Any] | None:
     record = _whole(content)
     if record is None:
         raise ArtifactDamaged(location, CHANGED, REMEDY)
-    problem = wrong_kind(kinds.Manifest, record) or _elsewhere(address, record["lineage"])
+    problem = wrong_kind(checksums.Manifest, record) or _elsewhere(address, record["lineage"])
     if problem is None:
         paths = [entry["path"] for entry in record["files"].values()]
         outside = [path for path in paths if "/" in path or not is_below(path)]

@@ -4,10 +4,9 @@ import json
 from functools import partial
 from typing import Any
 
-from storage import kinds
-from storage.checksums import RecordDamaged, create_record, read_record, write_record
+from storage import checksums
+from storage.checksums import RecordDamaged, create_record, read_record, write_record, wrong_kind
 from storage.events.versions import has_commits
-from storage.kinds import wrong_kind
 from storage.layout import Layout
 
 OPTIONS = {"time_unit": "--time-unit", "bipartite": "--bipartite or --one-space"}
@@ -53,7 +52,7 @@ def declaration(layout: Layout, dataset: str, needed: tuple[str, ...] = ()) -> d
     """
     remedy = f"remove the log with `dyformer drop {dataset}` and ingest its files again, with the options of before"
     address = layout.declaration(dataset)
-    record = read_record(address, remedy, partial(wrong_kind, kinds.Declaration))
+    record = read_record(address, remedy, partial(wrong_kind, checksums.Declaration))
     if record is None and has_commits(layout, dataset):
         raise RecordDamaged(address, "is missing, though the log has events", remedy)
     if record is not None and (other := _other(record, dataset)):
@@ -68,6 +67,6 @@ def _other(record: dict[str, Any], dataset: str) -> str | None:
     """Say that a sound record is not the declaration of a dataset; take its name out of it if it is."""
     if (name := record.pop("dataset", dataset)) != dataset:  # a record of an earlier version has no name
         return f"is the record of dataset {name!r}"
-    if record and not record.keys() & kinds.Declaration.model_fields.keys():
+    if record and not record.keys() & checksums.Declaration.model_fields.keys():
         return f"is a record of another kind ({', '.join(sorted(record)[:3])})"
     return None

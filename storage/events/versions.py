@@ -19,8 +19,7 @@ import polars as pl
 
 from storage import checksums, files
 from storage.artifacts.artifact import MANIFEST, ArtifactDamaged, Draft, record_of
-from storage.checksums import CHANGED, Damaged, link_in, no_folder_at, sha256
-from storage.kinds import is_below
+from storage.checksums import CHANGED, Damaged, is_below, link_in, no_folder_at, sha256
 from storage.layout import Layout
 
 Row = Mapping[str, Any]

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from dyformer.logs.raw_file import LogError, LogNotFound, RawFile, changed, exact_file, pieces
-from storage import kinds
-from storage.checksums import RecordDamaged, read_record, write_record
-from storage.kinds import wrong_kind
+from storage import checksums
+from storage.checksums import RecordDamaged, read_record, write_record, wrong_kind
 from storage.layout import Layout
 
 TICK_SECONDS = 0.05  # two writes within a tick of the system's clock give a file the same time
@@ -67,7 +66,7 @@ def exact_files(contents: Mapping[Content, RawFile]) -> Iterator[dict[Content, R
 def known_contents(layout: Layout, dataset: str) -> dict[str, Content]:
     """Contents of the files of a log that were read before, by name; none where the record of them is damaged."""
     try:
-        record = read_record(layout.raw_files(dataset), "", partial(wrong_kind, kinds.RawFiles)) or {"files": {}}
+        record = read_record(layout.raw_files(dataset), "", partial(wrong_kind, checksums.RawFiles)) or {"files": {}}
     except RecordDamaged:  # the files are read again, and the record is written anew
         return {}
     return {name: Content(**{**entry, "stamp": tuple(entry["stamp"])}) for name, entry in record["files"].items()}

@@ -44,10 +44,10 @@ from sweep import error_line, options_of, swept
 from flows.ending import NOTHING_TO_DO
 from flows.service.processes import marked
 from storage.artifacts.artifact import read_table
+from storage.champions import latest
 from storage.events.table import ingested_datasets, read_events
 from storage.layout import Layout
 from storage.locks import DatasetInUse, not_in_use
-from storage.published import latest
 from storage.verification import faults
 
 COMMANDS = ("run", "retrain", "schedule", "rollback")  # of one dataset, in this order

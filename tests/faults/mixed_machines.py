@@ -35,11 +35,10 @@ from flows.tasks.publishing.champions import rollback
 from flows.tasks.retention import pruned
 from flows.tasks.tracking.projection import project
 from storage import files
-from storage.champions import champion_problems, read_champion, replace_champion, succession
+from storage.champions import champion_problems, publications, read_champion, replace_champion, succession
 from storage.events.table import history, ingested_datasets, read_events, scan_events
 from storage.layout import Layout
 from storage.locks import FREE
-from storage.published import publications
 from storage.queries import query, stop
 from storage.removal import drop_dataset
 from storage.tracking.marks import due

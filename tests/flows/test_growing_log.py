@@ -37,9 +37,8 @@ from flows.tasks.spaces import read_rotation
 from flows.tasks.tracking.projection import project
 from storage import files, removal
 from storage.artifacts.artifact import ArtifactMissing, digest, lineage_of, read_table
-from storage.champions import read_champion, replace_champion, succession
+from storage.champions import ledger, publications, read_champion, replace_champion, succession
 from storage.layout import Layout
-from storage.published import ledger, publications
 from storage.queries import query
 from storage.removal import removable
 from storage.tracking.marks import due

@@ -24,9 +24,8 @@ from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import aliases_of
 from storage import files
 from storage.artifacts.artifact import read_table, write_artifact
-from storage.champions import champion_problems
+from storage.champions import champion_problems, latest, ledger, outcomes, publications
 from storage.layout import Layout
-from storage.published import latest, ledger, outcomes, publications
 from storage.queries import query
 
 pytestmark = pytest.mark.usefixtures("few_trees")

@@ -9,8 +9,8 @@ import pytest
 from flows.reconcile import reconcile
 from storage import files
 from storage.artifacts.artifact import MANIFEST, Lineage, write_artifact
+from storage.champions import PUBLICATION_SCHEMA, PUBLICATIONS
 from storage.layout import Layout
-from storage.published import PUBLICATION_SCHEMA, PUBLICATIONS
 
 SETTINGS = "0" * 12
 

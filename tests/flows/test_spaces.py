@@ -25,9 +25,8 @@ from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.spaces import read_rotation, space_record
 from storage.artifacts.artifact import ArtifactMissing, names, read_table, write_artifact
 from storage.artifacts.checkpoints import to_bytes
-from storage.champions import read_champion, replace_champion, succession
+from storage.champions import MixedSpaces, publications, read_champion, replace_champion, succession
 from storage.layout import Layout
-from storage.published import MixedSpaces, publications
 from storage.queries import query
 
 NUM_NODES, WIDTH = 40, 8

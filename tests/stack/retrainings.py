@@ -13,9 +13,8 @@ from compose_stack import Stack
 from stack_processes import wait_until
 
 from storage.artifacts.artifact import read_table
-from storage.champions import read_champion
+from storage.champions import latest, publications, read_champion
 from storage.layout import Layout
-from storage.published import latest, publications
 from storage.tracking.marks import due
 
 # Long enough to be stopped in: the epochs are short, and there are many.

@@ -18,9 +18,8 @@ from stack_processes import wait_until
 from weekly_log import rows_of
 
 from storage.artifacts.artifact import read_table
-from storage.champions import read_champion, tenure
+from storage.champions import latest, publications, read_champion, tenure
 from storage.layout import Layout
-from storage.published import latest, publications
 
 pytestmark = pytest.mark.stack
 

@@ -21,8 +21,8 @@ from flows.live.service import LiveService
 from flows.service.guard import Guard
 from flows.tasks import event_state
 from storage.artifacts.artifact import Lineage, write_artifact
+from storage.champions import OUTCOME_SCHEMA, PUBLICATION_SCHEMA
 from storage.layout import Layout
-from storage.published import OUTCOME_SCHEMA, PUBLICATION_SCHEMA
 
 pytestmark = pytest.mark.stack
 

@@ -19,11 +19,19 @@ from flows.tasks.snapshots import make_snapshots, open_snapshots
 from flows.tasks.tracking.retraining import register
 from storage.artifacts.artifact import lineage_of, manifest, read_bytes
 from storage.artifacts.made import HISTORY
-from storage.champions import champion_lock, next_publication, replace_champion, succession, tenure, update_copy
+from storage.champions import (
+    PUBLISHED_KINDS,
+    champion_lock,
+    next_publication,
+    publications,
+    replace_champion,
+    succession,
+    tenure,
+    update_copy,
+)
 from storage.checksums import sha256
 from storage.events.table import check_dataset, first_arrival
 from storage.layout import Layout
-from storage.published import PUBLISHED_KINDS, publications
 from storage.tracking.runs import Tracker
 
 COLUMNS = {

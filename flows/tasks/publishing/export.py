@@ -8,10 +8,10 @@ from typing import Literal
 import polars as pl
 
 from storage import files
+from storage.champions import PUBLISHED_KINDS, check_one_space, latest_tables, ledger
 from storage.database import DatabaseFailed, Target, is_database, replace_rows
 from storage.events.table import check_dataset
 from storage.layout import Layout
-from storage.published import PUBLISHED_KINDS, check_one_space, latest_tables, ledger
 
 Format = Literal["parquet", "csv"]
 

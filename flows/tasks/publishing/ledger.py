@@ -15,9 +15,9 @@ from flows.tasks.predict import user_ids
 from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import ArtifactMissing, lineage_of, read_table
 from storage.artifacts.made import Contents
+from storage.champions import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
 from storage.checksums import sha256
 from storage.events.table import first_arrival
-from storage.published import OUTCOME_SCHEMA, OUTCOMES, complete_rows, ledger, outcomes, publications
 from storage.tracking.runs import Tracker
 
 TRACKED = ("precision_at_10", "precision_at_10_low", "precision_at_10_high", "calibration_error", "brier")

@@ -15,9 +15,17 @@ from flows.tasks.spaces import space_record
 from storage.artifacts.artifact import Lineage, digest, lineage_of, manifest, read_table
 from storage.artifacts.code import code_digest
 from storage.artifacts.made import planned
-from storage.champions import champion_lock, next_publication, replace_champion, tenure
+from storage.champions import (
+    PUBLICATION_SCHEMA,
+    PUBLICATIONS,
+    PUBLISHED_KINDS,
+    champion_lock,
+    next_publication,
+    publications,
+    replace_champion,
+    tenure,
+)
 from storage.layout import Layout
-from storage.published import PUBLICATION_SCHEMA, PUBLICATIONS, PUBLISHED_KINDS, publications
 
 ROLLBACK = "rollback.json"
 
