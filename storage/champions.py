@@ -160,7 +160,7 @@ def _sound(address: str) -> dict[str, Any] | None:
 
 
 def _wrong(record: dict[str, Any]) -> str | None:
-    return wrong_kind(checksums.Champion if "title" in record else checksums.EarlierChampion, record)
+    return wrong_kind(checksums.Champion, record)
 
 
 def _remedy(dataset: str) -> str:

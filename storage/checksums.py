@@ -300,13 +300,6 @@ class Champion(Tenure, strict=True):
     earlier: list[Tenure] = []
 
 
-class EarlierChampion(BaseModel, strict=True):
-    """The champion as the first version wrote it: a model."""
-
-    model: PathBelow
-    space: str
-
-
 class RawContent(BaseModel, strict=True):
     """The checksum of a raw file, and what shows that it has changed since."""
 

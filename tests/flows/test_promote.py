@@ -440,23 +440,6 @@ def test_steps_of_a_training_are_counted_in_the_snapshots_at_hand(snapshots: str
     assert trained_until(lineage, later) == 6
 
 
-def test_a_record_of_an_earlier_version_is_read(snapshots: str, champion_skill: Callable):
-    layout, model = Layout.from_environment(), trained(snapshots, 1.0, until=3)
-    champion_file().parent.mkdir(parents=True)
-    record = {"model": layout.relative(model), "space": space_of(model), "step": 4}
-    champion_file().write_text(json.dumps(record))
-    calls = champion_skill(1.0)
-    outcome = promoted(snapshots, contender_of(snapshots, 2.0), 1.0)
-    assert [call[2:] for call in calls] == [((5,), "champion", 0, (model,))]
-    assert outcome["champion"] == {"title": TITLE, "models": [model]}
-    assert record_of()["num_tests"] == 1
-    gone = {"model": "5_checkpoints/model/gone", "space": "0", "step": 4}
-    champion_file().write_text(json.dumps(gone))
-    outcome = promoted(snapshots, contender_of(snapshots, 3.0), 1.0)
-    assert outcome["promoted"]
-    assert outcome["reason"].startswith("the champion's weights are missing; ")
-
-
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_champion_without_one_of_its_models_is_replaced(snapshots: str, index: int):
     champion = contender_of(snapshots, 1.0, until=3)

@@ -24,7 +24,6 @@ from flows.tasks.snapshots import Snapshots, open_snapshots
 from storage.artifacts.artifact import lineage_of, manifest, read_table
 from storage.artifacts.made import HISTORY
 from storage.champions import champion_lock, read_champion, replace_champion, succession, update_copy
-from storage.files import Stamp
 from storage.layout import Layout
 
 CHAMPION = "champion"
@@ -104,7 +103,7 @@ def promote_if_better(
 def _decided(given: _Given, contender: Contender, rule: PromotionConfig, note: str | None) -> dict[str, Any] | None:
     """Return the recorded outcome or that of a comparison; None if another machine recorded one meanwhile."""
     opened = given.opened
-    record, stamp = record_and_stamp(opened.layout, opened.dataset)
+    record, stamp = read_champion(opened.layout, opened.dataset)
     key = f"{identity(contender)}{STEP_IN_TEST}{opened.time('end_time', given.drawn.step)}"
     known = record if record is not None and is_usable(opened.layout, record) else None
     if known is not None and key in known["tests"]:
@@ -133,21 +132,9 @@ def champion_of(layout: Layout, dataset: str) -> dict[str, Any] | None:
     title; models: addresses below the root, the newest last; identity: title and the models' spaces; version, until,
     space: of the newest model; step, end_time, seed: of the comparison that it won; metrics; difference; num_tests: how
     often it was tested since; tests: the outcome of each; since, reason; number: of the champion; earlier: the records
-    of those before it; published: its newest forecasts. A record of an earlier version has a model only.
+    of those before it; published: its newest forecasts.
     """
-    return record_and_stamp(layout, dataset)[0]
-
-
-def record_and_stamp(layout: Layout, dataset: str) -> tuple[dict[str, Any], Stamp] | tuple[None, None]:
-    """Read the record of a dataset's champion as `champion_of`, and the stamp for replacing it."""
-    record, stamp = read_champion(layout, dataset)
-    if record is None or stamp is None:
-        return None, None
-    if "title" in record:
-        return record, stamp
-    title = FORECASTER_WITH + "DyFormer"
-    about = {"title": title, "models": [record["model"]], "identity": f"{title} {record['space']}"}
-    return {**record, **about, "num_tests": 0, "tests": {}}, stamp
+    return read_champion(layout, dataset)[0]
 
 
 def champion_contender(snapshots: str) -> Contender | None:

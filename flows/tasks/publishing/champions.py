@@ -12,7 +12,6 @@ from flows.tasks.evaluation.promote import (
     ChampionChanged,
     champion_of,
     is_usable,
-    record_and_stamp,
 )
 from flows.tasks.publishing.publications import ROLLBACK, publish_again
 from flows.tasks.snapshots import make_snapshots, open_snapshots
@@ -24,6 +23,7 @@ from storage.champions import (
     champion_lock,
     next_publication,
     publications,
+    read_champion,
     replace_champion,
     succession,
     tenure,
@@ -90,7 +90,7 @@ def rollback(dataset: str, number: int | None = None) -> dict[str, Any]:
     with champion_lock(layout, dataset):
         update_copy(layout, dataset)
         for _ in range(MOST_TRIES):
-            record, stamp = record_and_stamp(layout, dataset)
+            record, stamp = read_champion(layout, dataset)
             if record is not None and _is_unfinished(layout, dataset, record, number):
                 publish_again(layout, dataset)
                 return record

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from flows.tasks.evaluation.promote import MOST_TRIES, ChampionChanged, champion_of, identity, record_and_stamp
+from flows.tasks.evaluation.promote import MOST_TRIES, ChampionChanged, champion_of, identity
 from flows.tasks.models import Contender, space_of
 from flows.tasks.predict import write_vectors
 from flows.tasks.snapshots import open_snapshots
@@ -22,6 +22,7 @@ from storage.champions import (
     champion_lock,
     next_publication,
     publications,
+    read_champion,
     replace_champion,
     tenure,
 )
@@ -45,7 +46,7 @@ def publish(snapshots: str, contender: Contender, forecasts: str, vectors: str |
     }
     with champion_lock(layout, dataset):
         for _ in range(MOST_TRIES):
-            record, stamp = record_and_stamp(layout, dataset)
+            record, stamp = read_champion(layout, dataset)
             if record is None or record["identity"] != identity(contender):
                 return None
             if {**(record.get("published") or {}), **addresses} == record.get("published"):
