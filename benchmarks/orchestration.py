@@ -34,7 +34,7 @@ def retrained(way: str) -> dict[str, float]:
     import torch  # noqa: F401, imported late otherwise
 
     import flows.retrain as retraining
-    from flows.service.temporary_server import use_temporary_server
+    from flows.commands.temporary_server import use_temporary_server
     from flows.tasks.report import read_report
 
     use_temporary_server()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flows.commands.temporary_server import use_temporary_server
 from flows.console import counts_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
 from flows.options import on_command_line
 from flows.service import TAG
 from flows.service.environment import ServerUnreachable, server_in_use
-from flows.service.temporary_server import use_temporary_server
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 from filelock import FileLock, Timeout
 
 from flows.service.listening import PortTaken, listening, port_of
-from flows.service.login import PREFECT, close_folder, new_logins, write_variables
+from flows.service.login import PREFECT, SERVER_LOGIN, close_folder, new_logins, write_variables
 from flows.service.mlflow_server import DATABASE
 from flows.service.processes import MARK, Service, ServiceFailed, Stopping, end_marked, marked, wait_for_end
 from flows.service.running import (
@@ -31,7 +31,6 @@ from flows.service.running import (
     last_stack,
     running_stack,
 )
-from flows.service.temporary_server import SERVER_LOGIN
 from flows.service.worker import SECONDS_FOR_RUNS
 from storage.files import make_folder
 from storage.layout import Layout

@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
+from flows.commands import temporary_server
 from flows.console import print_frame, printable
 from flows.ending import PACKAGES, SECONDS_TO_STOP, STOPPED_LINE, exit_code
-from flows.service import temporary_server
 from flows.service.listening import listening
 
 COMMAND = (sys.executable, "-c", "from flows.cli import main; main()")

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from flows import temporary_server
+from flows.commands import temporary_server
 from flows.service.environment import ServerUnreachable
 from flows.service.login import PREFECT
 

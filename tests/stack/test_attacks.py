@@ -68,7 +68,7 @@ def test_a_page_on_another_port_reads_and_does_nothing(target: Target) -> None:
 TEMPORARY = """
 import sys
 import os
-from flows.service.temporary_server import use_temporary_server
+from flows.commands.temporary_server import use_temporary_server
 use_temporary_server()
 from prefect.client.orchestration import get_client
 print(os.environ["PREFECT_API_URL"], flush=True)

@@ -13,9 +13,8 @@ from dyformer.scoring import event_horizon, heads
 from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_log import EventQueries
 from flows.live import service as live
-from flows.live.accepting import SentEvent
 from flows.live.server import application
-from flows.live.service import LiveService
+from flows.live.service import LiveService, SentEvent
 from flows.service.guard import Guard
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log

@@ -17,9 +17,8 @@ from urllib.request import urlopen
 
 from flows.service.environment import ServerUnreachable
 from flows.service.listening import listening, port_of
-from flows.service.login import PREFECT, new_logins
+from flows.service.login import PREFECT, SERVER_LOGIN, new_logins
 
-SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"
 SECONDS_TO_END = 5.0
 PAUSE = 0.1  # seconds between two looks at a server that starts
 
