@@ -334,7 +334,7 @@ def distinct_nodes(subgraphs: Sequence[SubgraphBatch], history: LabelledPairs | 
     nodes = [node_B for subgraph in subgraphs for node_B in (subgraph.target_G, subgraph.context_C)]
     nodes += [] if history is None else [getattr(history, field.name) for field in fields(LabelledPairs)]
     node_B = torch.cat(nodes).numpy()
-    has_N = np.zeros(node_B.max() + 1, dtype=np.bool_)
+    has_N = np.zeros(node_B.max(initial=-1) + 1, dtype=np.bool_)
     has_N[node_B] = True
     return torch.from_numpy(np.flatnonzero(has_N))
 

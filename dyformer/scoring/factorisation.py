@@ -83,9 +83,9 @@ def _largest(
     """Give the RANK values [K] that are largest in magnitude, and their left and right vectors [N, K]."""
     num_nodes = len(matrix.indptr) - 1
     value_K, columns = np.zeros(0), []
-    for norm, row_R, column_C, part in _parts(matrix, part_N):
-        if len(value_K) == RANK and norm <= np.abs(value_K[-1]) * (1 + 10.0**-DIGITS):
-            break  # no value is larger than the norm of its matrix
+    for bound, row_R, column_C, part in _parts(matrix, part_N):
+        if len(value_K) == RANK and bound <= np.abs(value_K[-1]) * (1 + 10.0**-DIGITS):
+            break
         value_V, left_RV, right_CV = decompose(part)
         columns += [(row_R, left_RV[:, v], column_C, right_CV[:, v]) for v in range(len(value_V))]
         value_K = np.concatenate([value_K, value_V])
@@ -101,22 +101,30 @@ def _largest(
 def _parts(
     matrix: sparse.csr_array, part_N: NDArray[np.int32]
 ) -> Iterator[tuple[float, NDArray[np.integer], NDArray[np.integer], sparse.csr_array]]:
-    """Yield the norm, the rows, the columns and the entries of each part that has any, of the largest norm first."""
+    """Yield a bound of its values, the rows, the columns and the entries of each part that has any, the largest first.
+
+    The bound is the least of two norms: Frobenius', and the root of the largest sum of a row times that of a column,
+    which of a single pair is its value itself.
+    """
     entries = matrix.tocoo()
     row_E, column_E = entries.coords
     part_E = part_N[row_E]
     square_P = np.bincount(part_E, weights=entries.data**2)
+    largest_2P = np.zeros((2, len(square_P)))
+    for largest_P, node_E in zip(largest_2P, (row_E, column_E), strict=True):
+        np.maximum.at(largest_P, part_E, np.bincount(node_E, weights=np.abs(entries.data))[node_E])
+    bound_P = np.sqrt(np.minimum(square_P, largest_2P.prod(axis=0)))
     order_E = np.argsort(part_E, kind="stable")
     first_P = np.searchsorted(part_E[order_E], np.arange(len(square_P) + 1))
-    for part in np.argsort(-square_P, kind="stable"):
-        if square_P[part] == 0:
+    for part in np.argsort(-bound_P, kind="stable"):
+        if bound_P[part] == 0:
             return
         at_E = order_E[first_P[part] : first_P[part + 1]]
         row_R, in_row_E = np.unique(row_E[at_E], return_inverse=True)
         column_C, in_column_E = np.unique(column_E[at_E], return_inverse=True)
         shape = (len(row_R), len(column_C))
         of_part = sparse.csr_array((entries.data[at_E], (in_row_E, in_column_E)), shape=shape)
-        yield float(np.sqrt(square_P[part])), row_R, column_C, of_part
+        yield float(bound_P[part]), row_R, column_C, of_part
 
 
 def _eigen(part: sparse.csr_array) -> tuple[Values, Values, Values]:
@@ -166,5 +174,6 @@ def _basis(part: sparse.csr_array) -> Values:
 
 def _without_noise(factor_NK: NDArray[np.float64]) -> NDArray[np.float32]:
     length_N = np.linalg.norm(factor_NK, axis=1)
-    is_sound_NK = (length_N > SHORTEST * length_N.max())[:, None] & (np.abs(factor_NK) > SMALLEST * length_N.max())
+    longest = length_N.max(initial=0)
+    is_sound_NK = (length_N > SHORTEST * longest)[:, None] & (np.abs(factor_NK) > SMALLEST * longest)
     return np.where(is_sound_NK, factor_NK, 0).astype(np.float32)

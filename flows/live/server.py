@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, Field, StrictInt, StrictStr
@@ -206,7 +208,8 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
     ) -> JSONResponse:
         """Rank the next targets of a source; one without a past is ranked as a new source, which a note says."""
         moment, of_pairs = _moment(service, at), _of_pairs(service, horizon)
-        ranking = service.ranking.rank(source, at=moment, k=k, with_reasons=reasons, horizon=of_pairs)
+        rank = partial(service.ranking.rank, source, at=moment, k=k, with_reasons=reasons, horizon=of_pairs)
+        ranking = rank() if of_pairs is None else await run_in_threadpool(rank)  # a horizon's heads take longer
         return JSONResponse({**ranking_record(service.opened, ranking), "horizon": horizon})
 
     @app.post("/score", response_model=ScoredPairs)

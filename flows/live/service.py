@@ -147,6 +147,7 @@ class LiveService:
         self._queue: list[_Sent] = []
         self._last_pass = 0.0
         self._stored = TimeRange(first=0, last=0)
+        self._horizons_of = -1  # version that the horizons are of, or that has too few past events
         self._refresh()
         self._fit_horizons()
 
@@ -203,29 +204,31 @@ class LiveService:
         while not is_stopping.wait(SECONDS_BETWEEN_LOOKS):
             try:
                 if self._is_behind():
-                    version = self.opened.version
                     self._refresh()
-                    if self.opened.version != version:
-                        self._refit_horizons()
+                if self.opened.version != self._horizons_of:  # also where the fit failed at an earlier look
+                    self._refit_horizons()
                 self.problem = None
-            except (ValueError, OSError) as error:
+            except Exception as error:  # noqa: BLE001, because without this thread the server would stand still unseen
                 if self.problem != str(error):
                     self.show(f"the store could not be read: {error}")
                 self.problem = str(error)
 
     def _refit_horizons(self) -> None:
+        version = self.opened.version
         try:
             self._fit_horizons()
         except TooFewPastEvents as error:  # in the newest past times; those that were fitted before go on
             self.show(f"the horizons stay those of an earlier version of {self.dataset}: {error}")
+            self._horizons_of = version
 
     def _fit_horizons(self) -> None:
         """Fit the horizons on the version of the ranking, which is served meanwhile."""
-        opened = self.opened
-        self.horizons = {
-            name: open_horizon(opened, horizon_length(name, opened.time_unit), show=self.show, layout=self.layout)
-            for name in self.lengths
-        }
+        opened, fitted = self.opened, {}
+        for name in self.lengths:
+            length = horizon_length(name, opened.time_unit)
+            fitted[name] = open_horizon(opened, length, show=self.show, layout=self.layout)
+            opened.ranking.rank("", horizon=fitted[name])  # reads its trees, which no request then waits for
+        self.horizons, self._horizons_of = fitted, opened.version
 
     def _is_behind(self) -> bool:
         if self.num_late and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE:
@@ -249,6 +252,8 @@ class LiveService:
             opened.ranking.observe(named_events(events))
         times = history(self.layout, self.dataset, opened.version)
         with self._changing:  # what came meanwhile
+            if max(times["last_time"]) < self._stored.last:  # events were taken back, which the horizons may have read
+                self.horizons = {}
             self.opened, self.num_late, self._last_pass = opened, 0, time.monotonic()
             self._stored = TimeRange(first=min(times["first_time"]), last=max(times["last_time"]))
             self._observe(_sent_event(record) for record in waiting.read())

@@ -78,8 +78,7 @@ def _started(
     failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
     is_dead = bool(failed) and failed[0].state_type == "CRASHED"
     if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
-        experiment = experiment_for(dataset).changed(deployment.parameters.get("changes") or {})
-        if not whole or not lacks_published(layout, dataset, experiment, deployment.parameters.get("seed", 0)):
+        if not whole or not _lacks_published(layout, dataset, deployment):
             return None
         own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
         if len(own) > FEW_TRIES:
@@ -101,6 +100,12 @@ def _started(
     name = f"{NAME}{deployment.id}-{arrival}-{ended[0].id if ended else 'first'}"
     run = client.create_flow_run_from_deployment(deployment.id, idempotency_key=name)
     return None if run.state_type in FINAL else f"{dataset}, version {version} of the event table"
+
+
+def _lacks_published(layout: Layout, dataset: str, deployment: "DeploymentResponse") -> bool:
+    """Whether a part of what the newest report of the schedule's settings published is missing."""
+    experiment = experiment_for(dataset).changed(deployment.parameters.get("changes") or {})
+    return lacks_published(layout, dataset, experiment, deployment.parameters.get("seed", 0))
 
 
 def _is_try(run: "FlowRun") -> bool:

@@ -37,7 +37,7 @@ def test_a_matrix_of_lower_rank_is_met_exactly(num_nodes: int):
     np.testing.assert_allclose(factors.left_NK @ factors.right_NK.T, matrix.toarray(), atol=1e-5)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 3, 100])
+@pytest.mark.parametrize("num_nodes", [0, 1, 3, 100])
 def test_a_matrix_of_zeros_has_zero_factors(num_nodes: int):
     factors = factorise(sparse.csr_array((num_nodes, num_nodes)))
     assert not factors.left_NK.any()
@@ -101,6 +101,21 @@ def test_where_the_iteration_fails_another_one_takes_over(monkeypatch: pytest.Mo
     np.testing.assert_allclose(factors.left_NK @ factors.right_NK.T, nearest(matrix, RANK), atol=2e-2)
     np.testing.assert_allclose(product_NN, nearest(symmetric, RANK), atol=2e-2)
     np.testing.assert_array_equal(factors.left_NK, factorise(matrix).left_NK)
+
+
+def test_small_parts_whose_values_are_too_small_are_not_decomposed(monkeypatch: pytest.MonkeyPatch):
+    decompose, sizes = factorisation._eigen, []
+
+    def counting(part: sparse.csr_array):
+        sizes.append(len(part.indptr) - 1)
+        return decompose(part)
+
+    monkeypatch.setattr(factorisation, "_eigen", counting)
+    weight, first = np.random.default_rng(0).uniform(0.7, 1, 3_000), np.arange(0, 6_000, 2)
+    ends = np.concatenate([first, first + 1]), np.concatenate([first + 1, first])
+    found = spectrum(sparse.csr_array((np.concatenate([weight, weight]), ends), shape=(6_000, 6_000)))
+    np.testing.assert_allclose(np.sort(np.abs(found.value_K)), np.repeat(np.sort(weight)[-RANK // 2 :], 2))
+    assert len(sizes) <= RANK // 2 + 1
 
 
 @pytest.mark.parametrize("num_nodes", [50, 300])

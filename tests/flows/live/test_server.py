@@ -19,6 +19,7 @@ from flows.service.guard import Guard
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.live import open_horizon, open_ranking
+from storage.events.commits import take_back
 from storage.events.table import scan_events
 from storage.files import WriteFailed
 
@@ -91,10 +92,14 @@ def test_an_event_counts_in_the_next_request(client):
 
 
 @pytest.fixture
-def with_horizons(store, monkeypatch):
+def few_rounds_of_horizons(monkeypatch):
     few = replace(event_horizon.EVENTS, gate_rounds=8, past_rounds=8, new_rounds=8)
     monkeypatch.setattr(event_horizon, "EVENTS", few)
     monkeypatch.setattr(heads, "NUM_ROUNDS", 8)
+
+
+@pytest.fixture
+def with_horizons(store, few_rounds_of_horizons):
     return LiveService(layout=store, dataset=NAME, show=silent, lengths=("6h", "12h"))
 
 
@@ -138,6 +143,55 @@ def test_horizons_are_fitted_again_on_a_new_commit_and_on_no_event_that_was_only
     expected = open_horizon(open_ranking(NAME, layout=store), 6 * HOUR, layout=store)
     assert with_horizons.horizons["6h"].record() == expected.record()
     assert with_horizons.horizons["6h"].record() != before["6h"].record()
+
+
+def test_a_fit_of_horizons_that_fails_is_tried_again(with_horizons, store, tmp_path, monkeypatch):
+    fit, failures, before = live.open_horizon, [OSError("the store is away")], with_horizons.horizons
+
+    def failing(*given, **options):
+        if failures:
+            raise failures.pop()
+        return fit(*given, **options)
+
+    monkeypatch.setattr(live, "open_horizon", failing)
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
+    later = [(f"u{number % 12}", f"p{number % 16}", NEXT + 600 * number) for number in range(300)]
+    assert ingest(store, tmp_path, later, 1) == 2
+    is_stopping = threading.Event()
+    following = threading.Thread(target=with_horizons.follow, args=(is_stopping,))
+    following.start()
+    until = time.monotonic() + 60
+    while with_horizons.horizons is before and time.monotonic() < until:
+        time.sleep(0.05)
+    is_stopping.set()
+    following.join()
+    assert not failures
+    assert with_horizons.horizons is not before
+
+
+def test_horizons_that_may_have_read_what_was_taken_back_are_served_no_more(
+    store, tmp_path, monkeypatch, few_rounds_of_horizons
+):
+    later = [(f"u{number % 12}", f"p{number % 16}", NEXT + 600 * number) for number in range(300)]
+    assert ingest(store, tmp_path, later, 1) == 2
+    service = LiveService(layout=store, dataset=NAME, show=silent, lengths=("6h",))
+    take_back(store, NAME)
+
+    def away(*given, **options):
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(live, "open_horizon", away)
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
+    is_stopping = threading.Event()
+    following = threading.Thread(target=service.follow, args=(is_stopping,))
+    following.start()
+    until = time.monotonic() + 60
+    while service.problem is None and time.monotonic() < until:
+        time.sleep(0.05)
+    is_stopping.set()
+    following.join()
+    assert service.problem == "the store is away"
+    assert service.horizons == {}
 
 
 def test_a_horizon_that_is_too_long_is_refused_at_the_start(store):

@@ -14,6 +14,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events import emit_event
 from prefect.states import Cancelling, Completed, Pending, Running
+from prefect_server import shared_server
 
 from flows.service import TAG, dead_runs
 from flows.service.dead_runs import end_dead_runs, end_orphans, ended_among, forget_old, resubmit_unbegun, runs_where
@@ -28,6 +29,13 @@ def waiting() -> None:
 @task
 def part() -> None:
     """Never called."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of its own, because these tests end runs that do not report, also those of tests beside them."""
+    with shared_server(tmp_path_factory.mktemp("prefect")) as address:
+        yield address
 
 
 @pytest.fixture
