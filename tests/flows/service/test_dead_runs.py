@@ -13,6 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events import emit_event
+from prefect.events.worker import EventsWorker
 from prefect.states import Cancelling, Completed, Pending, Running
 from prefect_server import shared_server
 
@@ -34,8 +35,10 @@ def part() -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of its own, because these tests end runs that do not report, also those of tests beside them."""
+    EventsWorker.drain_all()  # whose connection would go on to the server of the tests before
     with shared_server(tmp_path_factory.mktemp("prefect")) as address:
         yield address
+        EventsWorker.drain_all()
 
 
 @pytest.fixture
