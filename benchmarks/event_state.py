@@ -18,6 +18,7 @@ NUM_EVENTS = 1_000_000
 NUM_SOURCES, NUM_TARGETS = NUM_EVENTS // 10, NUM_EVENTS // 20
 NUM_QUERIES = 2_000
 MAX_SECONDS = 10.0
+LOGS = {"returning": 0.9, "new": 0.0}  # the fraction of events that go to a usual target of their source
 EVENTS_OF_SLOPES = {
     "returning": (500_000, 1_000_000, 2_000_000, 4_000_000),
     "new": (250_000, 500_000, 1_000_000, 2_000_000),
@@ -44,9 +45,6 @@ def log_of(returning: float, num_events: int = NUM_EVENTS, seed: int = 0) -> Eve
         two_sides=True,
         seconds=1.0,
     )
-
-
-LOGS = {"returning": 0.9, "new": 0.0}
 
 
 def main() -> None:

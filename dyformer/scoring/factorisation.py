@@ -24,9 +24,8 @@ TOLERANCE = 1e-6  # of eigenvalues; with NUM_VECTORS vectors a million edges tak
 NUM_VECTORS = 3 * RANK  # of the iteration, at once
 NUM_ROUNDS = 30  # of the iteration that takes over where that of ARPACK fails
 DENSE_NODES = 2 * RANK  # up to this size the exact decomposition of the dense matrix is as fast
-DIGITS = (
-    9  # of a value by the largest one: those of equal parts differ in later ones, and come in the order of the parts
-)
+# Digits of a value by the largest one: those of equal parts differ in later ones, and come in the order of the parts.
+DIGITS = 9
 
 Values = NDArray[np.float64]
 

@@ -92,8 +92,9 @@ def node_page(service: "LiveService", source: str, k: int) -> str:
 
 
 def _node_parts(service: "LiveService", source: str, k: int) -> Iterable[str]:
-    record = ranking_record(service.opened, service.ranking.rank(source, k=k))
-    past = service.ranking.past(source, NUM_PAST)
+    opened = service.opened  # before the horizons: after an undo, none of before it remains
+    record = ranking_record(opened, opened.ranking.rank(source, k=k))
+    past = opened.ranking.past(source, NUM_PAST)
     if not record["known"]:
         yield from _found(service, source)
     yield f"<h2>Next partners of {escape(source)}</h2>"
@@ -101,7 +102,7 @@ def _node_parts(service: "LiveService", source: str, k: int) -> Iterable[str]:
         yield f"<p>{escape(record['note'][:1].upper() + record['note'][1:])}.</p>"
     yield _table(RANKED, map(_ranked_row, record["ranking"]))
     for name, of_pairs in service.horizons.items():
-        rows = ranking_record(service.opened, service.ranking.rank(source, k=k, horizon=of_pairs))["ranking"]
+        rows = ranking_record(opened, opened.ranking.rank(source, k=k, horizon=of_pairs))["ranking"]
         yield f"<h2>Partners of {escape(source)} within {escape(name)}</h2>"
         yield _table(RANKED, map(_ranked_row, rows))
     yield "<h2>Past partners, the newest first</h2>"

@@ -20,7 +20,7 @@ from storage.layout import Layout
 USUAL_PORT = 8100
 ADDRESS, LOGIN = "DYFORMER_SERVE_URL", "DYFORMER_SERVE_LOGIN"
 LOCAL = ("127.0.0.1", "localhost")
-SECONDS_OF_A_THREAD = 0.0005  # that it computes while another one waits; Python's 0.005 are longer than a ranking
+SECONDS_OF_A_THREAD = 0.0005  # that it computes while a ranking waits; by default Python takes ten times as long
 
 
 class ServerRuns(ValueError):
@@ -56,7 +56,7 @@ def serve_dataset(
     close_folder(Path(layout.service))
     with _alone(layout, dataset):
         service = LiveService(layout=layout, dataset=dataset, show=show, lengths=horizons)
-        _prepare(service)
+        sys.setswitchinterval(SECONDS_OF_A_THREAD)
         listener = _listener(host, port)
         port = port_of(listener)
         login = f"{USER}:{secrets.token_urlsafe(32)}"
@@ -71,12 +71,6 @@ def serve_dataset(
                 uvicorn.Server(config).run(sockets=[listener])
         finally:
             file.unlink(missing_ok=True)
-
-
-def _prepare(service: LiveService) -> None:
-    """Let rankings wait neither for compiled functions to load nor long for the threads that accept events."""
-    service.ranking.rank("")
-    sys.setswitchinterval(SECONDS_OF_A_THREAD)
 
 
 @contextmanager

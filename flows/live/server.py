@@ -207,10 +207,11 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
         horizon: str | None = None,
     ) -> JSONResponse:
         """Rank the next targets of a source; one without a past is ranked as a new source, which a note says."""
-        moment, of_pairs = _moment(service, at), _of_pairs(service, horizon)
-        rank = partial(service.ranking.rank, source, at=moment, k=k, with_reasons=reasons, horizon=of_pairs)
+        moment, opened = _moment(service, at), service.opened
+        of_pairs = _of_pairs(service, horizon)  # after `opened`: after an undo, none of before it remains
+        rank = partial(opened.ranking.rank, source, at=moment, k=k, with_reasons=reasons, horizon=of_pairs)
         ranking = rank() if of_pairs is None else await run_in_threadpool(rank)  # a horizon's heads take longer
-        return JSONResponse({**ranking_record(service.opened, ranking), "horizon": horizon})
+        return JSONResponse({**ranking_record(opened, ranking), "horizon": horizon})
 
     @app.post("/score", response_model=ScoredPairs)
     def score(body: Pairs) -> JSONResponse:

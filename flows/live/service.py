@@ -35,6 +35,7 @@ AHEAD = 86_400_000_000  # microseconds that an event may be ahead of this machin
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 FLOAT = re.compile(r"[+-]?\d+\.0*")  # an ingest reads 7.0 as 7
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_FITS = 60.0  # of horizons, because one that fails may take minutes
 SECONDS_BETWEEN_LATE = 30.0  # a state is made anew for late events at most so often, because it takes a whole pass
 
 
@@ -148,6 +149,7 @@ class LiveService:
         self._last_pass = 0.0
         self._stored = TimeRange(first=0, last=0)
         self._horizons_of = -1  # version that the horizons are of, or that has too few past events
+        self._next_fit = 0.0
         self._refresh()
         self._fit_horizons()
 
@@ -205,16 +207,17 @@ class LiveService:
             try:
                 if self._is_behind():
                     self._refresh()
-                if self.opened.version != self._horizons_of:  # also where the fit failed at an earlier look
+                if self.opened.version != self._horizons_of and time.monotonic() >= self._next_fit:
                     self._refit_horizons()
                 self.problem = None
             except Exception as error:  # noqa: BLE001, because without this thread the server would stand still unseen
                 if self.problem != str(error):
-                    self.show(f"the store could not be read: {error}")
+                    self.show(f"the newest look at the store failed: {error or type(error).__name__}")
                 self.problem = str(error)
 
     def _refit_horizons(self) -> None:
         version = self.opened.version
+        self._next_fit = time.monotonic() + SECONDS_BETWEEN_FITS  # of one that fails
         try:
             self._fit_horizons()
         except TooFewPastEvents as error:  # in the newest past times; those that were fitted before go on
@@ -227,8 +230,8 @@ class LiveService:
         for name in self.lengths:
             length = horizon_length(name, opened.time_unit)
             fitted[name] = open_horizon(opened, length, show=self.show, layout=self.layout)
-            opened.ranking.rank("", horizon=fitted[name])  # reads its trees, which no request then waits for
-        self.horizons, self._horizons_of = fitted, opened.version
+            opened.ranking.rank("", horizon=fitted[name])
+        self.horizons, self._horizons_of, self._next_fit = fitted, opened.version, 0.0
 
     def _is_behind(self) -> bool:
         if self.num_late and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE:
@@ -251,6 +254,7 @@ class LiveService:
         else:
             opened.ranking.observe(named_events(events))
         times = history(self.layout, self.dataset, opened.version)
+        opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
         with self._changing:  # what came meanwhile
             if max(times["last_time"]) < self._stored.last:  # events were taken back, which the horizons may have read
                 self.horizons = {}

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import torch
 from torch import distributed
-from torch.distributed.distributed_c10d import _set_pg_timeout  # torch has no other way to change it
+from torch.distributed.distributed_c10d import _set_pg_timeout  # private, as torch documents no way to change it
 
 from dyformer.training.ranks import Rank
 from flows.console import QUIET

@@ -298,9 +298,9 @@ def test_wide_vectors_of_noise_hardly_harm_the_pair_features(monkeypatch: pytest
     ends = generator.choice(200, size=(1500, 2), p=popularity / popularity.sum())
     pairs = [(int(a), int(b)) for a, b in ends if a != b]
     graph = toy_graph([*pairs[:500], (0, 199)], pairs[300:800], pairs[500:1000], pairs[1000:1400])
-    features_alone = scored_by(SCORERS["Logistic regression on pair features"], graph, 4, 0)
+    features_alone = scored_by(SCORERS["Forecaster without vectors"], graph, 4, 0)
     noisy = [decoded(generator.normal(size=(200, 128)), graph, 4, 0, "forecaster") for _ in range(3)]
-    assert np.mean([step_auc(each) for each in noisy]) > step_auc(features_alone) - 0.015
+    assert min(map(step_auc, noisy)) > step_auc(features_alone) - 0.01
 
 
 def test_vectors_must_cover_exactly_the_nodes_known_before():

@@ -70,6 +70,25 @@ def result(model: str) -> tuple[bytes, list[EpochRow]]:
     return found
 
 
+# The other process of a group: what it receives from the first one is printed.
+RECEIVING = """
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from flows.tasks import ranks
+
+ranks.SECONDS_TO_MEET = 4.0
+print("ready", flush=True)
+with ranks.joined(1, 2, Path(sys.argv[1])):
+    received = torch.zeros(1)
+    distributed.broadcast(received, 0)
+    print(received.item(), flush=True)
+"""
+
+
 def shared(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYFORMER_RANKS", str(num))
     monkeypatch.setenv("PYTHONPATH", str(Path(ranks.__file__).parents[2]))  # the other processes run the same code
@@ -197,9 +216,14 @@ def test_a_process_that_ends_before_all_have_met_is_named(
 def test_after_the_meeting_a_message_has_longer_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in (ranks.GLOO_INTERFACE, ranks.NCCL_INTERFACE):
         monkeypatch.setenv(name, "")  # is set below, and removed after the test
-    with ranks.joined(0, 1, tmp_path):
-        backend = distributed.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-        assert backend.options._timeout.total_seconds() == ranks.SECONDS_TO_WAIT > ranks.SECONDS_TO_MEET
+    monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 4.0)
+    with subprocess.Popen([sys.executable, "-c", RECEIVING, tmp_path], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        with ranks.joined(0, 2, tmp_path):
+            time.sleep(6)
+            distributed.broadcast(torch.full((1,), 7.0), 0)
+            assert other.stdout.readline() == "7.0\n"
 
 
 @pytest.mark.parametrize("has_met", [False, True])

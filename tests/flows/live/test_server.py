@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -123,74 +124,82 @@ def test_a_served_ranking_within_a_horizon_is_that_of_the_stored_forecaster_by_p
     assert "--horizon 3d" in refused.json()["detail"]
 
 
+@contextmanager
+def following(service, monkeypatch):
+    """Let a service look at the store many times a second."""
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
+    is_stopping = threading.Event()
+    thread = threading.Thread(target=service.follow, args=(is_stopping,))
+    thread.start()
+    yield
+    is_stopping.set()
+    thread.join()
+
+
+def wait_until(is_so):
+    until = time.monotonic() + 60
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def commit_later(store, folder):
+    later = [(f"u{number % 12}", f"p{number % 16}", NEXT + 600 * number) for number in range(300)]
+    assert ingest(store, folder, later, 1) == 2
+
+
 def test_horizons_are_fitted_again_on_a_new_commit_and_on_no_event_that_was_only_received(
     with_horizons, store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
-    before = with_horizons.horizons
-    with_horizons.accept([SentEvent(source="u1", target="p9", time=NEXT * 1_000_000, weight=1.0)])
-    assert with_horizons.horizons is before
-    later = [(f"u{number % 12}", f"p{number % 16}", NEXT + 600 * number) for number in range(300)]
-    assert ingest(store, tmp_path, later, 1) == 2
-    is_stopping = threading.Event()
-    following = threading.Thread(target=with_horizons.follow, args=(is_stopping,))
-    following.start()
-    until = time.monotonic() + 60
-    while with_horizons.horizons is before and time.monotonic() < until:
-        time.sleep(0.05)
-    is_stopping.set()
-    following.join()
-    expected = open_horizon(open_ranking(NAME, layout=store), 6 * HOUR, layout=store)
+    before, looks = with_horizons.horizons, []
+    is_behind = with_horizons._is_behind
+    monkeypatch.setattr(with_horizons, "_is_behind", lambda: looks.append(1) or is_behind())
+    with following(with_horizons, monkeypatch):
+        with_horizons.accept([SentEvent(source="u1", target="p9", time=NEXT * 1_000_000, weight=1.0)])
+        wait_until(lambda: len(looks) > 3)
+        assert with_horizons.horizons is before
+        commit_later(store, tmp_path)
+        wait_until(lambda: with_horizons.horizons is not before)
+    committed = events_before(store, NAME, 2, None).log
+    settings = with_horizons.ranking.fitted.settings
+    expected = event_horizon.fit_horizon(committed, settings, length=6 * HOUR, seed=0)
     assert with_horizons.horizons["6h"].record() == expected.record()
     assert with_horizons.horizons["6h"].record() != before["6h"].record()
 
 
-def test_a_fit_of_horizons_that_fails_is_tried_again(with_horizons, store, tmp_path, monkeypatch):
-    fit, failures, before = live.open_horizon, [OSError("the store is away")], with_horizons.horizons
+def test_a_fit_of_horizons_that_fails_is_tried_again_and_not_at_once(with_horizons, store, tmp_path, monkeypatch):
+    fit, before, tries = live.open_horizon, with_horizons.horizons, []
 
     def failing(*given, **options):
-        if failures:
-            raise failures.pop()
+        tries.append(time.monotonic())
+        if len(tries) == 1:
+            raise OSError("the store is away")
         return fit(*given, **options)
 
     monkeypatch.setattr(live, "open_horizon", failing)
-    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
-    later = [(f"u{number % 12}", f"p{number % 16}", NEXT + 600 * number) for number in range(300)]
-    assert ingest(store, tmp_path, later, 1) == 2
-    is_stopping = threading.Event()
-    following = threading.Thread(target=with_horizons.follow, args=(is_stopping,))
-    following.start()
-    until = time.monotonic() + 60
-    while with_horizons.horizons is before and time.monotonic() < until:
-        time.sleep(0.05)
-    is_stopping.set()
-    following.join()
-    assert not failures
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_FITS", 1.0)
+    with following(with_horizons, monkeypatch):
+        commit_later(store, tmp_path)
+        wait_until(lambda: with_horizons.horizons is not before)
     assert with_horizons.horizons is not before
+    assert tries[1] - tries[0] >= 1.0
 
 
 def test_horizons_that_may_have_read_what_was_taken_back_are_served_no_more(
     store, tmp_path, monkeypatch, few_rounds_of_horizons
 ):
-    later = [(f"u{number % 12}", f"p{number % 16}", NEXT + 600 * number) for number in range(300)]
-    assert ingest(store, tmp_path, later, 1) == 2
-    service = LiveService(layout=store, dataset=NAME, show=silent, lengths=("6h",))
+    commit_later(store, tmp_path)
+    shown = []
+    service = LiveService(layout=store, dataset=NAME, show=shown.append, lengths=("6h",))
     take_back(store, NAME)
 
     def away(*given, **options):
         raise OSError("the store is away")
 
     monkeypatch.setattr(live, "open_horizon", away)
-    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
-    is_stopping = threading.Event()
-    following = threading.Thread(target=service.follow, args=(is_stopping,))
-    following.start()
-    until = time.monotonic() + 60
-    while service.problem is None and time.monotonic() < until:
-        time.sleep(0.05)
-    is_stopping.set()
-    following.join()
-    assert service.problem == "the store is away"
+    failed = "the newest look at the store failed: the store is away"
+    with following(service, monkeypatch):
+        wait_until(lambda: failed in shown)
+    assert failed in shown
     assert service.horizons == {}
 
 
