@@ -49,12 +49,14 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[server,dev,docs]"
 	touch $@
 
+# Pyright, which uses one core, runs beside the tests. tests/conftest.py has the order of the files.
 test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pyright & types=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$types || { echo "pyright found errors, which stand above" >&2; exit 1; }; exit $$tests
 
 # The longest first, because two of them run at a time.
 FAULTS := killed_workers kills s3 errors mixed_machines experiments damaged_runs damage s3_damage resume moved_stores forgeries machines changing_files concurrency
@@ -73,7 +75,7 @@ test-quick: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quick -n 2 --dist loadfile $(QUICK)
 
 test-stack: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile tests/stack
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack -n 4 --dist loadfile --no-loadscope-reorder tests/stack
 
 test-ray: install
 	$(BIN)/python -m pytest -m ray tests/cluster

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,13 +27,22 @@ SLOW_MODULES = (  # of them, for their many examples or fits
     "test_pagerank.py",
     "test_readers_agree.py",
 )
+# Of few tests, and each takes half a minute of processor time or more in them.
+LONG_FILES = ("test_graph_engine.py", "test_event_forecaster.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # the stack's tests have an order of their own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests."""
+    """Mark the quick tests, and let the processes of `-n` begin with the long files, then with those of most tests.
+
+    A long file that comes last is waited for by all other processes.
+    """
     for item in items:
         if item.path.parent.name in QUICK_FOLDERS and item.path.name not in SLOW_MODULES:
             item.add_marker(pytest.mark.quick)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        num_tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path.name not in LONG_FILES, -num_tests[item.path]))
 
 
 def pytest_collection() -> None:

@@ -1,4 +1,9 @@
-"""The whole stack for the tests of this folder, started once by each process that runs some of them."""
+"""The whole stack for the tests of this folder, started once by each process that runs some of them.
+
+The files of a group run one after another in one process, so that what they need is started once, and the processes
+begin with the groups that take the longest. By itself pytest-xdist begins with the files of the most tests, which are
+short.
+"""
 
 import os
 import time
@@ -11,8 +16,40 @@ from compose_stack import Stack, compose_stack, ends, missing_programs
 from retrainings import published, started
 from stack_processes import wait_until
 from weekly_log import rows_of
+from xdist.scheduler import LoadScopeScheduling
 
 from storage.layout import Layout
+
+FOLDER = Path(__file__).parent
+GROUPS = (
+    ("test_servers_away.py", "test_report_layout.py"),  # the stack of the compose file runs for three of the groups
+    ("test_killed_runs.py", "test_secrets.py", "test_old_runs.py"),
+    ("test_chain.py", "test_started_runs.py"),
+    ("test_pages.py",),
+    ("test_up.py",),
+    ("test_attacks.py",),
+    ("test_serve_page.py",),
+)
+GROUP_OF = {name: names[0] for names in GROUPS for name in names}  # in this order
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring the files of this folder into the order of the groups; a new file is the last."""
+    order = {name: number for number, name in enumerate(GROUP_OF)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)) if item.path.parent == FOLDER else -1)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Give a whole group to a process, in place of a file; `--dist loadgroup` does not, under pytest 9.2."""
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = group_of
+    return scheduler
+
+
+def group_of(nodeid: str) -> str:
+    """Name the group of a test by its first file."""
+    name = nodeid.partition("::")[0].rpartition("/")[2]
+    return GROUP_OF.get(name, name)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """The report in Chromium, wide and narrow: nothing leaves the page, is cut, or lies over something else."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
-from browser import browser
+from browser import Browser, browser
 
 from dyformer.evaluation.drift import DRIFT_SCHEMA
 from dyformer.evaluation.forecasts.forecast_rows import RELIABILITY_SCHEMA
@@ -70,20 +71,28 @@ def page() -> str:
     )
 
 
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, str]]:
+    """Start a browser, and give it with the address of the report."""
+    folder = tmp_path_factory.mktemp("layout")
+    file = folder / "report.html"
+    file.write_text(page())
+    with browser(folder / "profile") as tab:
+        yield tab, file.as_uri()
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("is_open", [False, True], ids=["folded", "open"])
-def test_nothing_is_cut_or_lies_over_something_else(tmp_path: Path, width: int, is_open: bool):
-    file = tmp_path / "report.html"
-    file.write_text(page())
-    with browser(tmp_path / "profile") as tab:
-        tab.size(width, 900)
-        tab.open(file.as_uri(), "publishes", "Drift of the log", "Ranking of the next links")
-        if is_open:
-            tab.run("document.querySelectorAll('details').forEach(each => each.open = true)")
-        assert tab.run("document.documentElement.scrollWidth") <= width
-        assert tab.run(OUTSIDE) == []
-        assert tab.run(OVERLAPS) == []
-        pictured = Path(os.environ["DYFORMER_SCREENSHOTS"]) if "DYFORMER_SCREENSHOTS" in os.environ else None
-        if pictured is not None:
-            tab.picture(pictured / f"report-{width}.png", width=width, height=3_000)
-        assert tab.run("[...document.images].every(each => each.naturalWidth > 0)")
+def test_nothing_is_cut_or_lies_over_something_else(opened: tuple[Browser, str], width: int, is_open: bool):
+    tab, address = opened
+    tab.size(width, 900)
+    tab.open(address, "publishes", "Drift of the log", "Ranking of the next links")  # anew, with all parts folded
+    if is_open:
+        tab.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    assert tab.run(OUTSIDE) == []
+    assert tab.run(OVERLAPS) == []
+    pictured = Path(os.environ["DYFORMER_SCREENSHOTS"]) if "DYFORMER_SCREENSHOTS" in os.environ else None
+    if pictured is not None:
+        tab.picture(pictured / f"report-{width}.png", width=width, height=3_000)
+    assert tab.run("[...document.images].every(each => each.naturalWidth > 0)")
