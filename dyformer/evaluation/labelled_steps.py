@@ -3,7 +3,7 @@
 N nodes known one step before    D width of a vector    P labelled pairs
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,17 +57,25 @@ def labelled_steps(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...
     return with_retrieved(past, sampled_steps(past, seed=seed), seed=seed)
 
 
-def sampled_steps(past: PreparedGraph, *, seed: int, examples_of: ExamplesOf | None = None) -> tuple[LabelledStep, ...]:
+def sampled_steps(
+    past: PreparedGraph,
+    *,
+    seed: int,
+    examples_of: ExamplesOf | None = None,
+    graphs: Mapping[int, PreparedGraph] | None = None,
+) -> tuple[LabelledStep, ...]:
     """Give labelled pairs of up to four newest steps of a history, with weights 1, 1/2, 1/4 and 1/8.
 
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
     from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
-    fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. Raises
-    TooFewLinks where none is left.
+    fewer than two of a kind is left out, because methods fit on half of the pairs and choose on the other. `graphs` are
+    those of some earlier steps, by `until`: what is computed of a graph is computed once for all who read the same
+    object. Raises TooFewLinks where no step is left.
     """
-    labelled = []
+    labelled, graphs = [], graphs or {}
     for age in range(min(NUM_OLDER_STEPS, past.until - 1)):
-        before = prepare_graph(past.history, until=past.until - 1 - age, config=past.config)
+        until = past.until - 1 - age
+        before = graphs.get(until) or prepare_graph(past.history, until=until, config=past.config)
         examples = (examples_of or ranking_examples)(past.history, before.until + 1, seed=seed)
         if min(examples.positive_P.sum(), (~examples.positive_P).sum()) >= MIN_LABELLED:
             about = {"weight": OLDER_STEP_WEIGHT**age, "directed": past.history.directed, "ranked": True}

@@ -184,10 +184,9 @@ class ForecasterScore:
     def __call__(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float64]:
         """Score pairs [P]."""
         logit_P = np.empty(len(source_P))
-        for first in range(0, len(source_P), BLOCK_PAIRS):  # so that the inputs of many pairs take bounded memory
-            block = slice(first, first + BLOCK_PAIRS)
-            inputs_PF = self._inputs(source_P[block], target_P[block])
-            logit_P[block] = self.fitted.logits(inputs_PF, self._recent(source_P[block], target_P[block]))
+        for order_B in _link_features(self.graph).blocks(source_P, target_P, BLOCK_PAIRS):
+            source_B, target_B = source_P[order_B], target_P[order_B]
+            logit_P[order_B] = self.fitted.logits(self._inputs(source_B, target_B), self._recent(source_B, target_B))
         return expit(logit_P)
 
     def reasons(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> list[list[str]]:
@@ -197,18 +196,20 @@ class ForecasterScore:
         the labelled pairs). `dyformer.scoring.reasons` has the words.
         """
         linear = next(head for head in self.fitted.heads if isinstance(head, LinearHead))
-        inputs_PF = self._inputs(source_P, target_P)
-        part_PF = (inputs_PF - linear.mean_F) * linear.slope_F  # NaN, a missing input, is sorted last
-        best_PK = np.argsort(-part_PF, axis=1, kind="stable")[:, :NUM_REASONS]
         names_F = [*names(self.fitted.directed), *vector_scores.names(self.fitted.directed)]
-        return [
-            [
-                reason(names_F[best], is_large=bool(input_F[best] > linear.mean_F[best]))
-                for best in best_K
-                if part_F[best] > 0
-            ]
-            for best_K, part_F, input_F in zip(best_PK, part_PF, inputs_PF, strict=True)
-        ]
+        words_F2 = [[reason(name, is_large=is_large) for is_large in (False, True)] for name in names_F]
+        reasons_P: list[list[str]] = [[] for _ in source_P]
+        for order_B in _link_features(self.graph).blocks(source_P, target_P, BLOCK_PAIRS):
+            inputs_BF = self._inputs(source_P[order_B], target_P[order_B])
+            part_BF = (inputs_BF - linear.mean_F) * linear.slope_F  # NaN, a missing input, is sorted last
+            best_BK = np.argsort(-part_BF, axis=1, kind="stable")[:, :NUM_REASONS]
+            raises_BK = np.take_along_axis(part_BF, best_BK, axis=1) > 0
+            is_large_BK = np.take_along_axis(inputs_BF, best_BK, axis=1) > linear.mean_F[best_BK]
+            rows = zip(order_B.tolist(), best_BK.tolist(), is_large_BK.tolist(), raises_BK.tolist(), strict=True)
+            for position, *columns in rows:
+                ranked = zip(*columns, strict=True)
+                reasons_P[position] = [words_F2[best][is_large] for best, is_large, raises in ranked if raises]
+        return reasons_P
 
     def _recent(self, source_P: NDArray[np.int64], target_P: NDArray[np.int64]) -> NDArray[np.float32] | None:
         if self.fitted.new_partners is None:

@@ -26,7 +26,7 @@ Each feature reads the history alone, of which `until` is the last step. Ages ar
 
 The smooth walks are the low frequencies of the graph: partners of similar nodes, also where no short path leads (a
 filter of collaborative filtering: Shen et al., 2021). The 0.3 m keeps small separate groups from filling the spectrum
-(regularised spectral clustering: Zhang and Rohe, 2018).
+(regularised spectral clustering: Zhang and Rohe, 2018). Above 50,000 nodes they are less exact (see `factorisation`).
 
 d_h(i, j) sums w x 0.5^(age / h) over the interactions from i to j; w is log1p(weight in the log) / log(2), so that a
 weight of 1 counts 1, as do interactions of a log without weights. The age of a contact that never was is one
@@ -120,16 +120,25 @@ class LinkFeatures:
         """
         return self._table(source_P, target_P, directed=False)
 
-    def _table(
-        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
-    ) -> NDArray[np.float32]:
+    def blocks(
+        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], num_pairs: int
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield the positions [B] of up to `num_pairs` pairs at a time, because features of many take much memory.
+
+        Pairs of one busy end follow each other: the walks from it are expensive, and each block makes them anew. Raises
+        ValueError for a node that is not in the history.
+        """
         check_known(self.pairs.edges.num_nodes, source_P, target_P)
         many_P, _ = busier_end_first(self.pairs.degree_N, source_P, target_P)
         order_P = np.argsort(many_P, kind="stable")
+        for first in range(0, len(order_P), num_pairs):
+            yield order_P[first : first + num_pairs]
+
+    def _table(
+        self, source_P: NDArray[np.int64], target_P: NDArray[np.int64], *, directed: bool
+    ) -> NDArray[np.float32]:
         table_PF = np.empty((len(source_P), len(names(directed))), dtype=np.float32)
-        # Blocks bound the memory, and pairs with the same busy end stay together for the walks.
-        for first in range(0, len(order_P), BLOCK_PAIRS):
-            order_B = order_P[first : first + BLOCK_PAIRS]
+        for order_B in self.blocks(source_P, target_P, BLOCK_PAIRS):
             table_PF[order_B] = self._block(source_P[order_B], target_P[order_B], directed=directed)
         return table_PF
 

@@ -16,6 +16,7 @@ from dyformer.evaluation.labelled_steps import sampled_steps
 from dyformer.evaluation.scored_queries import RankingTrial, evaluate_queries
 from dyformer.experiments.methods import METHODS
 from dyformer.graphs.config import GraphConfig
+from dyformer.graphs.kernels import paths
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
 from dyformer.graphs.snapshots import DynamicGraph, prefix
 from dyformer.sampling.pairs import TooFewLinks
@@ -23,7 +24,7 @@ from dyformer.sampling.ranking_queries import ranking_queries, step_pairs
 from dyformer.scoring import heads
 from dyformer.scoring.calibration import fit_calibration
 from dyformer.scoring.forecaster import FittedForecaster, Forecaster, ForecasterScore
-from dyformer.scoring.link_features import names
+from dyformer.scoring.link_features import names, prepare_link_features
 from dyformer.scoring.reasons import reason
 from dyformer.scoring.retrieval import Retrieved, best_of_nodes
 
@@ -228,11 +229,11 @@ def test_a_calibration_without_weights_of_so_old_a_step_is_refused_by_name():
 def test_a_step_that_cannot_be_learnt_from_is_left_out_of_the_calibration(monkeypatch: pytest.MonkeyPatch):
     honest, refused = module.sampled_steps, []
 
-    def sampled(past: PreparedGraph, *, seed: int):
+    def sampled(past: PreparedGraph, *, seed: int, graphs=None):
         if past.until == UNTIL - 1:
             refused.append(past.until)
             raise TooFewLinks("no negative pairs")
-        return honest(past, seed=seed)
+        return honest(past, seed=seed, graphs=graphs)
 
     monkeypatch.setattr(module, "sampled_steps", sampled)
     forecast = fit_forecast("own", Product(), past_of(), seed=0)
@@ -292,6 +293,39 @@ def test_scores_of_blocks_are_those_of_all_pairs(forecast: Forecast, monkeypatch
     whole = forecast.score(source_P, target_P)
     monkeypatch.setattr("dyformer.scoring.forecaster.BLOCK_PAIRS", 7)
     np.testing.assert_allclose(forecast.score(source_P, target_P), whole, rtol=0, atol=1e-12)
+
+
+def test_walks_of_a_busy_end_are_made_once_for_all_of_its_pairs(forecast: Forecast, monkeypatch: pytest.MonkeyPatch):
+    walk, ends = paths.weighted_path_sums, []
+
+    def walked(*arguments):
+        ends.append(set(arguments[-1][0].tolist()))
+        return walk(*arguments)
+
+    num_nodes = len(forecast.past.history.node_N)
+    source_P, target_P = np.nonzero(~np.eye(num_nodes, dtype=np.bool_))  # by source, as retrieved pairs come
+    assert isinstance(forecast.score, ForecasterScore)
+    expected, reasons = forecast.score(source_P, target_P), forecast.score.reasons(source_P, target_P)
+    monkeypatch.setattr(paths, "weighted_path_sums", walked)
+    monkeypatch.setattr("dyformer.scoring.forecaster.BLOCK_PAIRS", len(source_P) // 9)
+    for found, score in ((expected, forecast.score), (reasons, forecast.score.reasons)):
+        ends.clear()
+        np.testing.assert_array_equal(np.array(score(source_P, target_P), dtype=object), np.array(found, dtype=object))
+        assert len(ends) == 10
+        assert sum(map(len, ends)) <= len(set.union(*ends)) + len(ends) - 1  # one may go on in the next block
+
+
+def test_a_step_is_summarised_once_for_the_fit_and_for_the_calibration(monkeypatch: pytest.MonkeyPatch):
+    prepare, untils = prepare_link_features, []
+
+    def counted(history: DynamicGraph):
+        untils.append(history.num_steps)
+        return prepare(history)
+
+    monkeypatch.setattr("dyformer.scoring.forecaster.prepare_link_features", counted)
+    found = fit_forecast("Forecaster without vectors", Forecaster(), past_of(), seed=0)
+    found.top(2)
+    assert sorted(untils) == list(range(1, UNTIL + 1))
 
 
 def test_only_forecasters_and_baselines_are_stored_and_read():

@@ -1,3 +1,6 @@
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -160,3 +163,41 @@ def test_the_bytes_do_not_depend_on_the_threads_of_blas():
             found.append((*vars(factorise(matrix)).values(), *vars(spectrum(symmetric)).values()))
     for one, two in zip(*found, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def communities(num_nodes: int, num_communities: int) -> sparse.csr_array:
+    """The normalised matrix of a random graph, two thirds of whose links are inside communities."""
+    generator = np.random.default_rng(0)
+    one, other = generator.integers(num_nodes, size=(2, 8 * num_nodes))
+    size = num_nodes // num_communities
+    other = np.where(generator.random(len(one)) < 2 / 3, one // size * size + other % size, other)
+    matrix = sparse.csr_array((np.ones(2 * len(one)), (np.append(one, other), np.append(other, one))))
+    root_N = np.sqrt(matrix.sum(axis=1))
+    return sparse.csr_array(matrix / root_N[:, None] / root_N)
+
+
+def test_a_large_part_takes_few_products_and_finds_what_stands_out(monkeypatch: pytest.MonkeyPatch):
+    solve, num_products = factorisation.eigsh, []
+
+    def counting(part: sparse.csr_array, **options: Any):
+        num_products.append(0)
+
+        def product(vector_N: np.ndarray) -> np.ndarray:
+            num_products[-1] += 1
+            return part @ vector_N
+
+        return solve(SimpleNamespace(shape=part.shape, dtype=part.dtype, matvec=product), **options)
+
+    monkeypatch.setattr(factorisation, "eigsh", counting)
+    matrix = communities(4_000, 8)
+    exact = spectrum(matrix)
+    monkeypatch.setattr(factorisation, "LARGE_NODES", 3_999)
+    large = spectrum(matrix)
+    assert num_products[1] < 0.7 * num_products[0]  # on larger graphs the difference is larger
+    np.testing.assert_allclose(large.value_K[:8], exact.value_K[:8], rtol=1e-6)
+    smooth_NN, expected_NN = (
+        (found.vector_NK[:, :8] * found.value_K[:8]) @ found.vector_NK[:, :8].T for found in (large, exact)
+    )
+    np.testing.assert_allclose(smooth_NN, expected_NN, atol=1e-2 * np.abs(expected_NN).max())
+    np.testing.assert_allclose(np.abs(large.value_K), np.abs(exact.value_K), rtol=factorisation.LARGE_TOLERANCE)
+    np.testing.assert_array_equal(large.vector_NK, spectrum(matrix).vector_NK)

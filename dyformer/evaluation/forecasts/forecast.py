@@ -6,7 +6,7 @@ method, exactly as the prequential protocol evaluates it: fitted on the labelled
 P pairs    R retrieved pairs    A query nodes
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -133,7 +133,8 @@ def fit_forecast(
     sampled = sampled_steps(past, seed=seed)
     labelled = with_retrieved(past, sampled, seed=seed)
     score = published_score(name, method, past, labelled, seed)
-    calibration, calibration_step = _calibration(name, method, past, seed, candidates_of)
+    graphs = {step.before.until: step.before for step in sampled}  # their features are the most expensive part
+    calibration, calibration_step = _calibration(name, method, past, graphs, seed, candidates_of)
     return Forecast(
         past=past,
         score=score,
@@ -145,15 +146,20 @@ def fit_forecast(
 
 
 def _calibration(
-    name: str, method: Embedder | Scorer, past: PreparedGraph, seed: int, candidates_of: CandidatesOf | None
+    name: str,
+    method: Embedder | Scorer,
+    past: PreparedGraph,
+    graphs: Mapping[int, PreparedGraph],
+    seed: int,
+    candidates_of: CandidatesOf | None,
 ) -> tuple[Calibration, int]:
     """Calibrate on the newest step in which some retrieved pair is linked; give that step, too."""
     for step in range(past.until, max(past.until - NUM_OLDER_STEPS, 2), -1):
         if not has_labelled_steps(past.history, step):
             continue
-        before = prepare_graph(past.history, until=step - 1, config=past.config)
+        before = graphs.get(step - 1) or prepare_graph(past.history, until=step - 1, config=past.config)
         try:
-            sampled = sampled_steps(before, seed=seed)
+            sampled = sampled_steps(before, seed=seed, graphs=graphs)
         except TooFewLinks:  # links of a past step, and too few negative pairs
             continue
         drawn_A = np.random.default_rng([seed, step]).permutation(len(before.history.side_N))[:NUM_CALIBRATED]
