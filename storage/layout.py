@@ -141,9 +141,9 @@ class Layout:
             raise ValueError(f"address of {kind}: expected the keys {', '.join(names)}, got {', '.join(keys)}")
         return self._join(folder, kind, _hive(dataset=dataset, **{name: keys[name] for name in names}))
 
-    def artifacts(self, kind: str, dataset: str) -> str:
-        """Folder of all artifacts of one of KINDS of a dataset."""
-        return self._join(_kind(kind)[0], kind, _hive(dataset=dataset))
+    def artifacts(self, kind: str, dataset: str, **keys: str | int) -> str:
+        """Folder of all artifacts of one of KINDS of a dataset, or of those with these first keys of their kind."""
+        return self._join(_kind(kind)[0], kind, _hive(dataset=dataset, **keys))
 
     def all_artifacts(self, kind: str) -> str:
         """Folder of all artifacts of one of KINDS, of all datasets."""

@@ -16,9 +16,10 @@ from storage.locks import DatasetInUse, not_in_use
 
 DROPPED = re.compile(r"\.+dataset=(.+?)(?:\.[0-9a-f]{32})+")  # renamed once, or again by a removal that was killed too
 PERMANENT = ("champion", PUBLICATIONS, OUTCOMES)  # kinds: the succession and the ledger, which are small
+REMOVED = {"report": 0, "snapshots": 2}  # first what names others, last that by which a repeated removal finds them
 FEWEST = 2
 READ_STEPS = 5  # steps before the newest ones whose models and evaluations a run reads
-YOUNG_SECONDS = 86_400.0  # what was written since is left, because a run or a benchmark may still read it
+YOUNG_SECONDS = 86_400.0  # a version that was written to since is left, because a run may still read it
 
 
 def drop_dataset(layout: Layout, dataset: str) -> None:
@@ -93,7 +94,7 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
     An artifact has the version of its newest step, so that one of an old version may belong to the newest snapshots:
     the versions of the last `keep` steps, and of a few before them, stay as those of the last `keep` snapshots do. A
     champion needs its weights and what it published last; so do the last `keep` champions before it, for a rollback.
-    The events, the record of the champions, the ledger, and what was written within a day, stay.
+    The events, the record of the champions, the ledger, and versions of which anything was written within a day, stay.
 
     Raises ValueError for fewer than 2 versions, because a run may read the one before its own.
     """
@@ -113,7 +114,8 @@ def removable(layout: Layout, dataset: str, keep: int) -> list[str]:
         for kind in sorted(set(files.children(folder)) - set(PERMANENT)):
             addresses = _addresses(layout.of_dataset(f"{folder}/{kind}", dataset))
             found += [each for each in addresses if each not in needed and _version(layout, each) < oldest]
-    return [address for address in found if not _is_young(address)]
+    young = {_version(layout, address) for address in found if _is_young(address)}
+    return [address for address in found if _version(layout, address) not in young]
 
 
 def prune(layout: Layout, dataset: str, keep: int) -> list[str]:
@@ -123,7 +125,7 @@ def prune(layout: Layout, dataset: str, keep: int) -> list[str]:
     """
     with not_in_use(layout, dataset, "prune"):
         addresses = removable(layout, dataset, keep)
-        for address in addresses:
+        for address in sorted(addresses, key=lambda each: REMOVED.get(layout.kind_of(each), 1)):
             files.remove_folder(address)
     return addresses
 

@@ -5,14 +5,16 @@ a repair has removed what a run of the schedule's settings published.
 Every stage resumes, so that it goes on where the one before it stopped.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from dyformer.experiments.settings import experiment_for
 from flows.service import TAG
 from flows.service.dead_runs import FINAL, SKIPPED, runs_where
-from flows.service.schedules import scheduled
+from flows.service.schedules import dataset_of, scheduled
 from flows.tasks.complete_windows import complete_snapshots, has_report
 from flows.tasks.finished import lacks_published
 from flows.tasks.tracking.projection import pause_after
@@ -36,7 +38,7 @@ def start_missing(client: "SyncPrefectClient", layout: Layout, *, whole: bool = 
 
     A paused schedule starts nothing, and neither does one of a dataset that a run works on, or whose own run waits. A
     run of another deployment that waits, such as for a worker with a GPU, keeps nothing back. With `whole` it also
-    looks for published parts that a repair has removed, which lists all reports of a dataset.
+    looks for published parts that a repair has removed, which opens reports of the newest versions.
     """
     started, problems = [], []
     due = {"before_": datetime.now(UTC)}  # the server makes the runs of the next days long before
@@ -45,18 +47,27 @@ def start_missing(client: "SyncPrefectClient", layout: Layout, *, whole: bool = 
     worked_on = {run.parameters.get("dataset") for run in active if run.state_type != "SCHEDULED"}
     free = set(ingested_datasets(layout)) - worked_on
     for deployment in scheduled(client):
-        dataset = str(deployment.parameters["dataset"])
-        is_free = dataset in free and deployment.id not in waiting
+        dataset = dataset_of(deployment)
+        if not dataset:
+            problems.append(
+                f"the deployment {deployment.name} is a schedule and has no parameter `dataset`: set it on Prefect's"
+                " page, or delete the deployment there and give `dyformer schedule` again"
+            )
+        is_free, note = dataset in free and deployment.id not in waiting, partial(_note, problems, dataset)
         if is_free and any(schedule.active for schedule in deployment.schedules):
             try:
-                line = _started(client, layout, deployment, dataset, whole=whole)
+                line = _started(client, layout, deployment, dataset, note, whole=whole)
             except StoreUnreachable:  # of all datasets
                 raise
             except Exception as error:  # noqa: BLE001, because no fault of one dataset may stop the others
-                problems.append(f"{dataset}: {str(error).removeprefix(f'{dataset}: ')}")
+                note(str(error))
             else:
                 started += [] if line is None else [line]
     return started, problems
+
+
+def _note(problems: list[str], dataset: str, problem: str) -> None:
+    problems.append(f"{dataset}: {problem.removeprefix(f'{dataset}: ')}")
 
 
 class ManyTries(ValueError):
@@ -64,7 +75,13 @@ class ManyTries(ValueError):
 
 
 def _started(
-    client: "SyncPrefectClient", layout: Layout, deployment: "DeploymentResponse", dataset: str, *, whole: bool
+    client: "SyncPrefectClient",
+    layout: Layout,
+    deployment: "DeploymentResponse",
+    dataset: str,
+    note: Callable[[str], None],
+    *,
+    whole: bool,
 ) -> str | None:
     version, arrival = history(layout, dataset).select("version", "arrival").row(-1)
     committed = datetime.fromtimestamp(arrival / 1e6, UTC)
@@ -78,7 +95,7 @@ def _started(
     failed = list(takewhile(lambda run: run.state_type != "COMPLETED", ended))
     is_dead = bool(failed) and failed[0].state_type == "CRASHED"
     if not is_dead and _is_seen(dataset, deployment, [] if failed else ended, committed):
-        if not whole or not _lacks_published(layout, dataset, deployment):
+        if not whole or not _lacks_published(layout, dataset, deployment, note):
             return None
         own = [run for run in ended if (run.idempotency_key or "").startswith(NAME)]
         if len(own) > FEW_TRIES:
@@ -102,10 +119,12 @@ def _started(
     return None if run.state_type in FINAL else f"{dataset}, version {version} of the event table"
 
 
-def _lacks_published(layout: Layout, dataset: str, deployment: "DeploymentResponse") -> bool:
+def _lacks_published(
+    layout: Layout, dataset: str, deployment: "DeploymentResponse", note: Callable[[str], None]
+) -> bool:
     """Whether a part of what the newest report of the schedule's settings published is missing."""
     experiment = experiment_for(dataset).changed(deployment.parameters.get("changes") or {})
-    return lacks_published(layout, dataset, experiment, deployment.parameters.get("seed", 0))
+    return lacks_published(layout, dataset, experiment, deployment.parameters.get("seed", 0), note)
 
 
 def _is_try(run: "FlowRun") -> bool:

@@ -145,7 +145,12 @@ def scheduled(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
 
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[SCHEDULED]))
     found = all_pages(lambda number: client.read_deployments(deployment_filter=ours, offset=number))
-    return sorted(found, key=lambda each: str(each.parameters["dataset"]))
+    return sorted(found, key=dataset_of)
+
+
+def dataset_of(deployment: "DeploymentResponse") -> str:
+    """Return the dataset of a schedule; an empty text where a person has removed this parameter on Prefect's page."""
+    return str(deployment.parameters.get("dataset", ""))
 
 
 def remove_schedule(dataset: str) -> None:
@@ -167,7 +172,7 @@ def set_active(dataset: str, *, is_active: bool) -> None:
 
 
 def _of_dataset(client: "SyncPrefectClient", dataset: str) -> "DeploymentResponse":
-    found = [each for each in scheduled(client) if each.parameters["dataset"] == dataset]
+    found = [each for each in scheduled(client) if dataset_of(each) == dataset]
     if not found:
         raise BadSchedule(f"{dataset} has no schedule: `dyformer schedule --list` shows those that there are")
     return found[0]
@@ -188,7 +193,7 @@ def _row(
     due = [run for run in runs if run.state is not None and run.state.is_scheduled() and _is_of(run, schedule)]
     begun = [run for run in runs if run.start_time is not None]
     return {
-        "dataset": deployment.parameters["dataset"],
+        "dataset": dataset_of(deployment),
         "schedule": None if schedule is None else _when(schedule.schedule),
         "active": schedule is not None and schedule.active,
         "next run": str(due[-1].expected_start_time)[:16] if due else None,

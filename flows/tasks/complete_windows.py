@@ -86,10 +86,8 @@ def complete_snapshots(
 def has_report(snapshots: str) -> bool:
     """Whether a run has reported on snapshots with the newest step of these, of the same commits."""
     opened = open_snapshots(snapshots)
-    wanted = {"version": str(opened.steps["version"][-1]), "until": str(opened.num_steps)}
-    found = files.find(opened.layout.artifacts("report", opened.dataset), MANIFEST)
-    keys = (opened.layout.describe(address.removesuffix(f"/{MANIFEST}"))[1] for address in found)
-    return any(wanted.items() <= each.items() for each in keys)
+    keys = {"version": opened.steps["version"][-1], "until": opened.num_steps}
+    return bool(files.find(opened.layout.artifacts("report", opened.dataset, **keys), MANIFEST))
 
 
 def moment(text: str, time_unit: TimeUnit) -> int:

@@ -4,7 +4,8 @@ A run without new rows loads this module alone, and nothing that trains, evaluat
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -13,15 +14,18 @@ from dyformer.evaluation.protocols import PROTOCOLS
 from dyformer.experiments.printed import PrintedTable, from_record
 from dyformer.experiments.settings import Experiment, as_record
 from flows.tasks.made import plan
+from flows.tasks.retention import KEEP
 from flows.tasks.snapshots import open_snapshots
 from storage import files
 from storage.artifacts.artifact import MANIFEST, digest, is_complete, manifest, read_bytes, read_table
 from storage.artifacts.made import Planned
+from storage.checksums import Damaged
 from storage.layout import Layout
 
 TABLES = "tables.json"
 SUMMARY = "summary.json"  # of a report
 PUBLISHED = ("vectors", "forecasts")
+VERSION = re.compile(r"version=(\d+)")
 CODE = (
     "dyformer.experiments.methods",  # all that a run trains and scores by
     "dyformer.evaluation.drift",
@@ -51,22 +55,34 @@ def finished_report(snapshots: str, experiment: Experiment, seed: int = 0) -> st
     return report.address if is_there else None
 
 
-def lacks_published(layout: Layout, dataset: str, experiment: Experiment, seed: int) -> bool:
+def lacks_published(
+    layout: Layout, dataset: str, experiment: Experiment, seed: int, note: Callable[[str], None] = lambda problem: None
+) -> bool:
     """Whether a part of what the newest report of these settings published is missing: a repair has removed it.
 
-    A run of these settings makes it again; what runs of other settings published, it would not.
+    A run of these settings makes it again; what runs of other settings published, it would not. Reports are opened from
+    the newest version on, down to the oldest that `reconcile` keeps, so that a look takes no longer in an old store. A
+    damaged one is named by `note`, and the next one is opened.
     """
-    found = [
-        address.removesuffix(f"/{MANIFEST}") for address in files.find(layout.artifacts("report", dataset), MANIFEST)
-    ]
-    keys = {address: layout.describe(address)[1] for address in found}
-    found.sort(key=lambda address: (int(keys[address]["version"]), int(keys[address]["until"])), reverse=True)
     own = json.loads(json.dumps(_settings(experiment, seed)))  # tuples are lists in a record
-    newest = next((address for address in found if _has_settings(address, own)), None)
-    if newest is None:
-        return False
-    published = json.loads(read_bytes(newest, SUMMARY))["addresses"]
-    return not all(is_complete(layout.absolute(published[name])) for name in PUBLISHED)
+    for address in _newest_reports(layout, dataset):
+        try:
+            if _has_settings(address, own):
+                published = json.loads(read_bytes(address, SUMMARY))["addresses"]
+                return not all(is_complete(layout.absolute(published[name])) for name in PUBLISHED)
+        except (Damaged, files.ReadFailed) as error:
+            note(str(error))
+    return False
+
+
+def _newest_reports(layout: Layout, dataset: str) -> Iterator[str]:
+    """Yield the addresses of the reports of the newest versions, those of the last steps first."""
+    names = files.children(layout.artifacts("report", dataset))
+    versions = sorted({int(found[1]) for name in names if (found := VERSION.fullmatch(name))}, reverse=True)
+    for version in versions[:KEEP]:
+        manifests = files.find(layout.artifacts("report", dataset, version=version), MANIFEST)
+        reports = [each.removesuffix(f"/{MANIFEST}") for each in manifests]
+        yield from sorted(reports, key=lambda report: int(layout.describe(report)[1]["until"]), reverse=True)
 
 
 def _has_settings(address: str, settings: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from storage import files, removal
 from storage.artifacts.artifact import Lineage, digest, write_artifact
 from storage.champions import replace_champion
+from storage.files import remove_folder
 from storage.layout import Layout
 from storage.removal import prune, removable
 
@@ -74,6 +75,45 @@ def test_old_versions_go_but_for_what_a_champion_published_and_the_model_behind_
 def test_what_was_written_within_a_day_stays(layout: Layout, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(removal, "YOUNG_SECONDS", 3_600.0)
     assert removable(layout, "chat", 2) == []
+
+
+def test_a_version_of_which_anything_was_written_within_a_day_stays_whole(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    report = written(layout, "report", 2)
+    monkeypatch.setattr(removal, "_is_young", lambda address: address == report)
+    assert versions(layout, removable(layout, "chat", 2)) == {
+        "snapshots": [1, 3],
+        "model": [3],
+        "vectors": [3],
+        "forecasts": [3],
+    }
+
+
+def test_a_killed_removal_leaves_no_report_without_what_it_names_and_its_repetition_removes_the_rest(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+):
+    reports = {version: written(layout, "report", version) for version in range(1, 11)}
+    expected = removable(layout, "chat", 2)
+    while removable(layout, "chat", 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(removal.files, "remove_folder", killed_after_one)
+            with pytest.raises(Killed):
+                prune(layout, "chat", 2)
+        for version, report in reports.items():
+            forecasts = layout.artifact("forecasts", "chat", version=version, until=version, **KEYS)
+            assert not files.find(report) or files.find(forecasts)
+    assert {versions(layout, [each]).popitem()[0] for each in expected} >= {"report", "snapshots", "forecasts"}
+    assert not any(files.find(address) for address in expected)
+
+
+class Killed(Exception):
+    """Ends a removal."""
+
+
+def killed_after_one(address: str) -> None:
+    remove_folder(address)
+    raise Killed
 
 
 def test_a_file_without_a_version_in_its_address_stays(layout: Layout):

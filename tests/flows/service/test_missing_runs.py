@@ -18,14 +18,14 @@ from dyformer.experiments.settings import as_record, experiment_for
 from flows.service.dead_runs import SKIPPED, runs_where, skip_late
 from flows.service.deployments import deploy, file_of_deployments, read_deployments
 from flows.service.missing_runs import FEW_TRIES, start_missing
-from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, set_active
+from flows.service.schedules import make_schedule, remove_schedule, schedule_of, scheduled, schedules, set_active
 from flows.tasks.complete_windows import make_complete_snapshots
 from flows.tasks.finished import SUMMARY
 from flows.tasks.ingest import ingest_log
 from flows.tasks.snapshots import open_snapshots
 from flows.tasks.tracking.projection import pause_after
 from storage.artifacts.artifact import write_artifact
-from storage.files import remove_folder
+from storage.files import find, remove_folder
 from storage.layout import Layout
 from storage.objects import StoreUnreachable
 from storage.removal import drop_dataset
@@ -263,6 +263,43 @@ def test_a_fault_of_one_dataset_stops_no_other(client: SyncPrefectClient, layout
     started, [problem] = start_missing(client, layout)
     assert started == ["secondlog, version 1 of the event table"]
     assert problem.startswith("missedlog: the window ")
+
+
+def test_a_schedule_whose_dataset_was_removed_by_hand_is_named_and_stops_no_other(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    schedule("secondlog")
+    [damaged] = [each for each in scheduled(client) if each.parameters["dataset"] == "secondlog"]
+    client.request(
+        "PATCH",
+        "/deployments/{id}",
+        path_params={"id": damaged.id},
+        json={"parameters": {}, "enforce_parameter_schema": False},
+    )
+    commit(tmp_path / "log.csv", 300)
+    started, [problem] = start_missing(client, layout)
+    assert started == ["missedlog, version 1 of the event table"]
+    assert problem.startswith("the deployment secondlog-schedule is a schedule and has no parameter `dataset`")
+    assert [row["dataset"] for row in schedules()] == ["", "missedlog"]
+
+
+def test_a_damaged_report_is_named_by_each_whole_look(
+    client: SyncPrefectClient, layout: Layout, tmp_path: Path
+) -> None:
+    commit(tmp_path / "log.csv", 300)
+    published = write_report("missedlog")
+    [deployment] = scheduled(client)
+    complete(client, client.create_flow_run_from_deployment(deployment.id))
+    [manifest] = find(layout.artifacts("report", "missedlog"), "manifest.json")
+    whole = Path(manifest).read_bytes()
+    Path(manifest).write_bytes(b"?")
+    started, [problem] = start_missing(client, layout)
+    assert started == []
+    assert problem.startswith(f"missedlog: {manifest}")
+    assert start_missing(client, layout, whole=False) == ([], [])
+    Path(manifest).write_bytes(whole)
+    remove_folder(published["vectors"])
+    assert start_missing(client, layout) == (["missedlog, version 1 of the event table"], [])
 
 
 def test_late_runs_of_a_schedule_are_skipped_by_the_first_that_runs(client: SyncPrefectClient) -> None:
