@@ -294,9 +294,8 @@ def method_of(row: str) -> Method | NodeScorer | None:
 
 def default_methods(kinds: tuple[type, ...] = USUAL_KINDS) -> dict[str, Any]:
     """Give the methods of a benchmark that names none: those of these interfaces, without ON_REQUEST."""
-    known = {title: method for title, method in METHODS.items() if title not in ON_REQUEST}
-    known |= {**NODE_METHODS, **EVENT_METHODS}
-    return {title: method for title, method in known.items() if isinstance(method, kinds)}
+    known = {**METHODS, **NODE_METHODS, **EVENT_METHODS}
+    return {title: method for title, method in known.items() if title not in ON_REQUEST and isinstance(method, kinds)}
 
 
 def pair_scorers(*, on_request: bool = False) -> dict[str, Scorer]:

@@ -8,11 +8,13 @@ from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
+from event_logs import random_log
 from toy_graphs import random_graph
 
-from dyformer.embedder import Embedder, Scorer
+from dyformer.embedder import Embedder, Ranker, Scorer
 from dyformer.evaluation.protocols.paper import PROTOCOL as PAPER
 from dyformer.evaluation.protocols.paper import Trial, evaluate_method
+from dyformer.experiments import methods
 from dyformer.experiments.methods import (
     EVENT_METHODS,
     METHODS,
@@ -25,6 +27,7 @@ from dyformer.experiments.settings import Experiment
 from dyformer.experiments.titles import known_titles, split_names, written_titles
 from dyformer.graphs.prepared_graph import GraphConfig, prepare_graph
 from dyformer.training.stages import DyFormerEmbedder
+from flows.tasks.evaluation import audit
 from flows.tasks.methods import (
     MethodFailed,
     UnknownMethod,
@@ -283,3 +286,16 @@ def test_a_title_with_commas_stays_whole_in_a_list():
         "dysat",
         "Published DyFormer, 1 hop",
     ]
+
+
+def test_a_method_of_events_that_runs_only_where_it_is_named_is_in_no_benchmark_and_no_audit(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert set(default_methods((Ranker,))) == set(EVENT_METHODS)
+    monkeypatch.setattr(methods, "ON_REQUEST", methods.ON_REQUEST | {"Event forecaster"})
+    assert set(default_methods((Ranker,))) == set(EVENT_METHODS) - {"Event forecaster"}
+    audited: list[str] = []
+    monkeypatch.setattr(audit, "log_of", lambda log: log)
+    monkeypatch.setattr(audit, "audit_events", lambda case: iter(audited.extend(case.methods) or ()))
+    assert list(audit.event_checks(random_log())) == []  # pyright: ignore[reportArgumentType]
+    assert set(audited) == set(EVENT_METHODS) - {"Event forecaster"}

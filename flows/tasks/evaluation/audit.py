@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dyformer.embedder import Scorer
+from dyformer.embedder import Ranker, Scorer
 from dyformer.evaluation.audit.case import AuditCase, Check
 from dyformer.evaluation.audit.checks import NUM_CHECKS, audit
 from dyformer.evaluation.audit.events import NUM_EVENT_CHECKS, EventAuditCase, audit_events
@@ -24,7 +24,7 @@ from dyformer.evaluation.event_splits import EventTrial, TooFewEvents, Visibilit
 from dyformer.evaluation.protocols.prequential import PROTOCOL as PREQUENTIAL
 from dyformer.evaluation.protocols.protocol import Log
 from dyformer.evaluation.protocols.tgb import log_of
-from dyformer.experiments.methods import EVENT_METHODS, METHODS, Method, Variation
+from dyformer.experiments.methods import METHODS, Method, Variation, default_methods
 from dyformer.experiments.settings import Experiment
 from dyformer.graphs.snapshots import to_tables
 from dyformer.logs.time_windows import Window
@@ -224,14 +224,17 @@ def read_audit(address: str) -> tuple[pl.DataFrame, str, dict[str, Any]]:
 
 
 def event_checks(log: Log, seed: int = 0) -> Iterator[Check]:
-    """Audit EVENT_METHODS on the log's events; a log that cannot be split has one check that is not possible."""
+    """Audit the methods that rank as of every event, but those of ON_REQUEST, on the log's events.
+
+    A log that cannot be split has one check that is not possible.
+    """
     events = log_of(log)
     try:
         trial = EventTrial(log=events, splits=split_events(events), visibility=Visibility())
     except TooFewEvents as error:
         yield Check(name="events", compared="the log's events", methods=(), passed=None, detail=str(error))
         return
-    yield from audit_events(EventAuditCase(trial=trial, methods=EVENT_METHODS, seed=seed))
+    yield from audit_events(EventAuditCase(trial=trial, methods=default_methods((Ranker,)), seed=seed))
 
 
 def _known_until(snapshots: str, step: int | None) -> int:
