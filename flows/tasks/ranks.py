@@ -6,6 +6,8 @@ does, and they remove the folder in which all met.
 
 import json
 import os
+import re
+import select
 import socket
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from typing import IO, Any
 
 import torch
 from torch import distributed
-from torch.distributed.distributed_c10d import _set_pg_timeout  # private, as torch documents no way to change it
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world  # private, as torch documents no other way
 
 from dyformer.training.ranks import Rank
 from flows.console import QUIET
@@ -29,9 +31,11 @@ RANKS = "DYFORMER_RANKS"  # number of processes that share a training
 FOLLOWER = "flows.tasks.follow"  # module that the others run
 GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"  # of the network, through which they send
 READY = "ready\n"
+SECONDS_TO_START = 900.0  # until each is ready; on a busy machine torch alone takes minutes to be imported
 SECONDS_TO_MEET = 120.0  # after each is ready; a process that ends before has no connection yet whose end is noticed
 SECONDS_TO_WAIT = 1800.0  # for a message of another process, such as during the saving of a large checkpoint
 SECONDS_TO_END = 10.0
+TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)  # in the errors of torch, which have no class of their own
 SECONDS_TO_FOLLOW = 1.0
 
 
@@ -41,6 +45,10 @@ class RanksUnusable(ValueError):
 
 class RankLost(ValueError):
     """One of the processes that share a training has ended."""
+
+
+class RankLate(ValueError):
+    """One of the processes that share a training runs, and the first has waited for it for too long."""
 
 
 def num_ranks() -> int:
@@ -64,6 +72,7 @@ def shared_training(order: Mapping[str, Any], num: int) -> Iterator[Rank]:
 
     Raises:
         RankLost: another process has ended, before its work was done.
+        RankLate: another process runs, and neither starts, nor comes to the meeting, nor sends a message in time.
     """
     if num == 1:
         yield Rank(device=device())
@@ -71,16 +80,55 @@ def shared_training(order: Mapping[str, Any], num: int) -> Iterator[Rank]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dyformer-ranks-")))
         others = [stack.enter_context(_follower(order, index, num, folder)) for index in range(1, num)]
-        for index, other in enumerate(others, start=1):
-            if other.stdout is None or other.stdout.readline() != READY:
-                raise _lost(others, folder, num) or RankLost(f"process {index} of a training did not start")
+        _await_ready(others, folder, num)
+        has_met = False
         try:
             with joined(0, num, folder) as rank:
+                has_met = True
                 yield rank
         except RuntimeError as error:  # of gloo or NCCL, where another process did not come or has ended
-            if (lost := _lost(others, folder, num)) is None:
+            if (problem := _missed(error, others, folder, num, has_met=has_met)) is None:
                 raise
-            raise lost from error
+            raise problem from error
+
+
+def _await_ready(others: "Sequence[subprocess.Popen[str]]", folder: Path, num: int) -> None:
+    """Wait until the others have imported what they need; raises RankLost and RankLate."""
+    until = time.monotonic() + SECONDS_TO_START
+    for index, other in enumerate(others, start=1):
+        assert other.stdout is not None
+        if not select.select([other.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise _too_late(num, SECONDS_TO_START, f"process {index + 1}, which runs and has not started its work")
+        if other.stdout.readline() != READY:
+            raise _lost(others, folder, num) or RankLost(f"process {index + 1} of a training did not start")
+
+
+def _missed(
+    error: RuntimeError, others: "Sequence[subprocess.Popen[str]]", folder: Path, num: int, *, has_met: bool
+) -> RankLost | RankLate | None:
+    """Name the processes that did not come, have ended or sent nothing; None where the error is another one."""
+    is_late = TIMED_OUT.search(str(error)) is not None
+    running = [index for index, other in enumerate(others, start=1) if other.poll() is None]
+    absent = [index + 1 for index in running if not _mark(folder, index).exists()]
+    if is_late and absent:  # before those that have ended because they waited for these, too
+        return _too_late(num, SECONDS_TO_MEET, f"{_named(absent)} to come to their meeting")
+    if (lost := _lost(others, folder, num)) is not None or not is_late:
+        return lost
+    awaited = _named([index + 1 for index in running])
+    return _too_late(num, SECONDS_TO_WAIT if has_met else SECONDS_TO_MEET, f"a message of {awaited}")
+
+
+def _named(numbers: Sequence[int]) -> str:
+    *before, last = map(str, numbers)
+    return f"processes {', '.join(before)} and {last}" if before else f"process {last}"
+
+
+def _too_late(num: int, seconds: float, awaited: str) -> RankLate:
+    return RankLate(
+        f"process 1 of the {num} that share a training has waited {seconds:,.0f} s for {awaited}: see whether this"
+        f" machine is busy or a process is stopped; then give the same command again, with fewer processes ({RANKS}) on"
+        " a machine that stays busy: it goes on from the last checkpoint"
+    )
 
 
 @contextmanager
@@ -91,6 +139,8 @@ def joined(index: int, num: int, folder: Path) -> Iterator[Rank]:
     os.environ.update({GLOO_INTERFACE: loopback, NCCL_INTERFACE: f"={loopback}"})  # neither has a password
     if has_gpus:
         torch.cuda.set_device(index)
+    _mark(folder, index).touch()
+    _world.group_count = 0  # a part of the group's name: after a meeting that failed, it would be another one here
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if has_gpus else "gloo",
         store=distributed.FileStore(str(folder / "meeting"), num),  # pyright: ignore[reportPrivateImportUsage]
@@ -137,6 +187,11 @@ def _write(pipe: IO[str] | None, order: Mapping[str, Any]) -> None:
 
 def _log(folder: Path, index: int) -> Path:
     return folder / f"{index}.log"
+
+
+def _mark(folder: Path, index: int) -> Path:
+    """File that is there once a process has come to the meeting."""
+    return folder / f"{index}.here"
 
 
 def _lost(others: "Sequence[subprocess.Popen[str]]", folder: Path, num: int) -> RankLost | None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from dyformer.training.loop import TooManyRanks
 from dyformer.training.stages import id_bytes
 from flows.tasks import ranks, train
 from flows.tasks.ingest import ingest_log
-from flows.tasks.ranks import RankLost, RanksUnusable
+from flows.tasks.ranks import RankLate, RankLost, RanksUnusable
 from flows.tasks.snapshots import make_snapshots
 from flows.tasks.train import EpochRow, ignore_epoch, train_model
 from storage import files
@@ -80,7 +81,7 @@ from torch import distributed
 
 from flows.tasks import ranks
 
-ranks.SECONDS_TO_MEET = 4.0
+ranks.SECONDS_TO_MEET = 30.0
 print("ready", flush=True)
 with ranks.joined(1, 2, Path(sys.argv[1])):
     received = torch.zeros(1)
@@ -211,6 +212,68 @@ def test_a_process_that_ends_before_all_have_met_is_named(
     with pytest.raises(RankLost, match=r"process 2 of the 2 .* \(killed by signal 9\)"):
         train_model(snapshots, UNTIL, EXPERIMENT)
     assert time.monotonic() - started < 60
+
+
+SLEEPING = "import time; time.sleep(600)"
+STOPPED = "import sys, time; sys.stdout.write('ready\\n'); sys.stdout.flush(); time.sleep(600)"
+SILENT = """
+import time
+from flows.tasks import follow
+follow.follow = lambda order, rank: time.sleep(600)
+follow.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "limit", "awaited"),
+    [
+        (SLEEPING, "SECONDS_TO_START", "process 2, which runs and has not started its work"),
+        (STOPPED, "SECONDS_TO_MEET", "processes 2 and 3 to come to their meeting"),
+        (SILENT, "SECONDS_TO_WAIT", "a message of processes 2 and 3"),
+    ],
+)
+def test_processes_that_run_and_do_not_come_are_named_with_who_waits_how_long_and_a_remedy(
+    program: str, limit: str, awaited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in (ranks.GLOO_INTERFACE, ranks.NCCL_INTERFACE):
+        monkeypatch.setenv(name, "")
+    shared(3, monkeypatch)
+    (tmp_path / "late.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{tmp_path}")
+    monkeypatch.setattr(ranks, "FOLLOWER", "late")
+    monkeypatch.setattr(ranks, "SECONDS_TO_END", 0.5)
+    monkeypatch.setattr(ranks, limit, 2.0)
+    message = f"process 1 of the 3 that share a training has waited 2 s for {awaited}: see whether this machine is busy"
+    with pytest.raises(RankLate, match=message) as caught, ranks.shared_training({}, 3) as rank:
+        rank.gathered(torch.zeros(1), 3)
+    assert "DYFORMER_RANKS" in str(caught.value)
+
+
+def test_after_a_meeting_that_failed_the_same_process_can_meet_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in (ranks.GLOO_INTERFACE, ranks.NCCL_INTERFACE):
+        monkeypatch.setenv(name, "")
+    with subprocess.Popen([sys.executable, "-c", RECEIVING, tmp_path], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        (tmp_path / "alone").mkdir()
+        monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 1.0)
+        with pytest.raises(RuntimeError, match=r"[Tt]imeout"), ranks.joined(0, 2, tmp_path / "alone"):
+            pass
+        monkeypatch.setattr(ranks, "SECONDS_TO_MEET", 30.0)
+        with ranks.joined(0, 2, tmp_path):
+            distributed.broadcast(torch.full((1,), 7.0), 0)
+            assert other.stdout.readline() == "7.0\n"
+
+
+def test_another_error_of_the_first_process_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shared(2, monkeypatch)
+    (tmp_path / "late.py").write_text(STOPPED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(ranks, "FOLLOWER", "late")
+    monkeypatch.setattr(ranks, "SECONDS_TO_END", 0.5)
+    monkeypatch.setattr(distributed, "init_process_group", Mock(side_effect=RuntimeError("CUDA error: out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"), ranks.shared_training({}, 2):
+        pass
 
 
 def test_after_the_meeting_a_message_has_longer_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
