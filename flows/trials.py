@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple
 
-from prefect import flow
+from prefect import flow, tags
 
 from dyformer.evaluation.protocols import protocol_of
 from dyformer.evaluation.protocols.protocol import Protocol
@@ -20,6 +20,7 @@ from dyformer.experiments.settings import Experiment
 from flows.benchmark import groups_of, results, searched_steps
 from flows.console import print_no_progress
 from flows.ending import is_ours
+from flows.service import TAG
 from flows.tasks.evaluation.evaluate import units_of
 from flows.tasks.methods import configured
 from flows.tasks.snapshots import open_snapshots
@@ -117,11 +118,13 @@ def finished(trials: list[Trial], parallel: int) -> Iterator[Ended]:
 def _run(trial: Trial) -> bool | ValueError | OSError:
     """Run a trial in a process of its own, to which a function can be sent, but no flow; return whether it was stored.
 
+    Its flow has the tag by which a run is found whose process died, because the command's own is of another process.
     One that measures its process has no tasks: as a plain function it starts no server for this process alone. An error
     whose message is written for the user is returned, because the traceback of a raised one would end in a library.
     """
     try:
-        return _was_stored(run_trial.fn if protocol_of(trial.protocol).own_process else run_trial, trial)
+        with tags(TAG):
+            return _was_stored(run_trial.fn if protocol_of(trial.protocol).own_process else run_trial, trial)
     except (ValueError, OSError) as error:
         if not is_ours(error.__traceback__):
             raise

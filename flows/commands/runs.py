@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flows.commands.temporary_server import use_temporary_server
+from flows.commands.temporary_server import is_temporary, use_temporary_server
 from flows.console import counts_line, plain_steps, print_report, printable, write_json
 from flows.ending import NOTHING_TO_DO
 from flows.options import on_command_line
 from flows.service import TAG
-from flows.service.environment import ServerUnreachable, server_in_use
+from flows.service.environment import TEMPORARY, ServerUnreachable, server_in_use
 
 if TYPE_CHECKING:
     from dyformer.experiments.settings import Experiment
@@ -82,10 +82,11 @@ def ingested(
 def announced() -> Iterator[None]:
     """Print which server runs the flow, and tag its runs, by which they are found if this process dies.
 
-    Prefect itself writes nothing, because the command prints the results.
+    Prefect itself writes nothing, because the command prints the results. A second use in one process takes the same
+    temporary server, or another one if that has ended.
     """
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    print(f"running on {server_in_use()}", flush=True)
+    print(f"running on {TEMPORARY if is_temporary() else server_in_use()}", flush=True)
     use_temporary_server()
     from prefect import tags
 

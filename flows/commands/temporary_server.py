@@ -21,12 +21,28 @@ from flows.service.login import PREFECT, SERVER_LOGIN, new_logins
 
 SECONDS_TO_END = 5.0
 PAUSE = 0.1  # seconds between two looks at a server that starts
+ADDRESS = "PREFECT_API_URL"
+STARTED: "dict[str, subprocess.Popen[Any]]" = {}  # servers of this process that serve, by their address
+
+
+def is_temporary() -> bool:
+    """Whether a server that this process has started runs its flows; one that has ended is forgotten."""
+    from prefect.settings import PREFECT_API_URL
+
+    address = PREFECT_API_URL.value()
+    if address not in STARTED:
+        return False
+    if STARTED[address].poll() is None:
+        return True
+    del STARTED[address]
+    _configure(None)
+    return False
 
 
 def use_temporary_server() -> None:
     """Start a server for the flows of this process, and wait until it serves, unless one is configured.
 
-    Raises ServerUnreachable if it does not start.
+    A later call uses the same one. Raises ServerUnreachable if it does not start.
     """
     from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
@@ -40,11 +56,26 @@ def use_temporary_server() -> None:
         address = f"http://127.0.0.1:{port_of(listener)}/api"
         server = _started(listener)
     atexit.register(_stop, server)
-    os.environ["PREFECT_API_URL"] = address
-    refresh_global_settings_context()
+    _configure(address)
     import flows.stages  # noqa: F401, while the server starts, because every flow needs it
 
-    _wait(server, address)
+    try:
+        _wait(server, address)
+    except ServerUnreachable:
+        _configure(None)  # so that another try starts another server
+        _stop(server)
+        raise
+    STARTED[address] = server
+
+
+def _configure(address: str | None) -> None:
+    """Set the address that this process and its children use, or unset it."""
+    from prefect.context import refresh_global_settings_context
+
+    os.environ.pop(ADDRESS, None)
+    if address is not None:
+        os.environ[ADDRESS] = address
+    refresh_global_settings_context()
 
 
 def _started(listener: socket.socket) -> "subprocess.Popen[Any]":

@@ -29,6 +29,7 @@ DEFAULTS = {
 }
 
 SECONDS_TO_CONNECT = 5.0
+TEMPORARY = "a temporary Prefect server"
 
 
 def settle_environment() -> None:
@@ -47,7 +48,7 @@ def server_in_use() -> str:
 
     address = PREFECT_API_URL.value()
     if not address:
-        return "a temporary Prefect server"
+        return TEMPORARY
     parts = urlsplit(address)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
