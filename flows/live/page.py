@@ -16,6 +16,7 @@ from flows.console import printed_probability
 from flows.tasks.live import ranking_record, written_moment
 from storage.artifacts.artifact import ArtifactMissing, read_table
 from storage.champions import ledger, publications
+from storage.checksums import Damaged
 
 if TYPE_CHECKING:
     from flows.live.service import LiveService
@@ -109,7 +110,10 @@ def _node_parts(service: "LiveService", source: str, k: int) -> Iterable[str]:
     yield _table(("partner", "events", "first", "newest"), (_past_row(service, each) for each in past))
     if not past:
         yield "<p>None.</p>"
-    yield from _forecast_parts(service, source)
+    try:
+        yield "".join(_forecast_parts(service, source))
+    except (Damaged, OSError) as error:  # OSError: the store is away
+        yield f"<p>Earlier forecasts cannot be read: {escape(str(error))}</p>"
 
 
 def _found(service: "LiveService", text: str) -> Iterable[str]:

@@ -1,18 +1,20 @@
 """A live ranking -> a server of HTTP: events in, rankings and scores out, its health, its metrics and its pages."""
 
 import math
+import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import BaseModel, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dyformer
@@ -25,11 +27,22 @@ from storage.files import WriteFailed
 MOST_EVENTS = 10_000  # of a request
 MOST_PAIRS = 10_000
 MOST_TARGETS = 1_000
+MOST_FAULTS = 20  # that are named
+MOST_BYTES = 32_000_000  # of a body
+SURROGATE = re.compile("[\ud800-\udfff]")
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 PATHS = ("/", "/docs", "/events", "/health", "/metrics", "/openapi.json", "/rank", "/score")
 
-Id = StrictInt | StrictStr
+
+def _writable(value: str | int) -> str | int:
+    """Refuse half of a surrogate pair, which JSON can name and no response can repeat."""
+    if isinstance(value, str) and SURROGATE.search(value):
+        raise ValueError("expected an id of whole characters")
+    return value
+
+
+Id = Annotated[StrictInt | StrictStr, AfterValidator(_writable)]
 
 
 class Event(BaseModel):
@@ -130,7 +143,7 @@ class Metrics:
 
 
 class Measured:
-    """An application whose requests are counted and timed."""
+    """An application whose requests are counted and timed, and whose bodies are bounded."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         """Wrap an application."""
@@ -141,7 +154,15 @@ class Measured:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        started, status, num_bytes = time.perf_counter(), 500, 0
+
+        async def bounded() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > MOST_BYTES:
+                raise HTTPException(413, f"a body of more than {MOST_BYTES:,} bytes: send fewer at a time")
+            return message
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -149,7 +170,7 @@ class Measured:
             await send(message)
 
         try:
-            await self.app(scope, receive, noting)
+            await self.app(scope, bounded, noting)
         finally:
             path = "/rank" if scope["path"].startswith("/rank/") else scope["path"]
             path = path if path in PATHS else "other"
@@ -175,10 +196,11 @@ def application(service: LiveService) -> FastAPI:
         redoc_url=None,
     )
 
-    @app.exception_handler(ValueError)
-    async def overtaken(_: Request, error: ValueError) -> JSONResponse:
-        # An event came between the check of a time and its use.
-        return JSONResponse({"detail": f"{error}; try again with a later time"}, 409)
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        # Without the input, which may be a whole body, and may be a value that JSON does not have.
+        faults = [{name: fault[name] for name in ("type", "loc", "msg")} for fault in error.errors()]
+        return JSONResponse({"detail": faults[:MOST_FAULTS]}, 422)
 
     app.add_middleware(Measured, metrics=metrics)
     _add_programs(app, service, metrics)
@@ -210,7 +232,8 @@ def _add_programs(app: FastAPI, service: LiveService, metrics: Metrics) -> None:
         moment, opened = _moment(service, at), service.opened
         of_pairs = _of_pairs(service, horizon)  # after `opened`: after an undo, none of before it remains
         rank = partial(opened.ranking.rank, source, at=moment, k=k, with_reasons=reasons, horizon=of_pairs)
-        ranking = rank() if of_pairs is None else await run_in_threadpool(rank)  # a horizon's heads take longer
+        with _in_time():
+            ranking = rank() if of_pairs is None else await run_in_threadpool(rank)  # a horizon's heads take longer
         return JSONResponse({**ranking_record(opened, ranking), "horizon": horizon})
 
     @app.post("/score", response_model=ScoredPairs)
@@ -274,6 +297,15 @@ def _moment(service: LiveService, at: str | float | None) -> int | None:
     return moment
 
 
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Raise HTTPException where an event has overtaken a time between its check and its use."""
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(409, f"{error}; try again with a later time") from error
+
+
 def _of_pairs(service: LiveService, horizon: str | None) -> FittedHorizon | None:
     """Give the forecaster by pair of a horizon; raises HTTPException for one that is not served."""
     if horizon is None:
@@ -296,7 +328,8 @@ def _scored(service: LiveService, body: Pairs) -> dict[str, Any]:
     rows: dict[int, dict[str, Any]] = {}
     for source, own in positions.items():
         targets = [str(body.pairs[position].target) for position in own]
-        scores = opened.ranking.scores(source, targets, at=moment)
+        with _in_time():
+            scores = opened.ranking.scores(source, targets, at=moment)
         at = scores.at
         for index, position in enumerate(own):
             probability = float(scores.probability_P[index])

@@ -18,6 +18,7 @@ import polars as pl
 
 from dyformer.logs.contract import TimeRange, time_difference
 from dyformer.logs.time_windows import TimeUnit, horizon_length
+from dyformer.logs.validation import LAST_STEP
 from dyformer.scoring.event_horizon import FittedHorizon
 from dyformer.scoring.live_ranking import LiveRanking, NamedEvents, NodeIds
 from dyformer.scoring.past_fit import TooFewPastEvents
@@ -72,6 +73,8 @@ def checked_event(source: str | int, target: str | int, time: str | float, weigh
         moment = read_moment(time, unit)
     except UnreadableMoment as error:
         raise BadEvent(str(error)) from error
+    if unit == "step" and not 0 <= moment <= LAST_STEP:
+        raise BadEvent(f"the time {moment}: expected a step from 0 to {LAST_STEP:,}")
     return SentEvent(source=_id("source", source), target=_id("target", target), time=moment, weight=float(weight))
 
 
@@ -129,7 +132,7 @@ class LiveService:
     """The ranking of one log, for requests of several threads; `follow` keeps it up to date with the store.
 
     The horizons, such as "1d", are fitted before the first request. Raises WindowError for one that does not fit the
-    log, and TooFewPastEvents for one that is too long for it.
+    log, TooFewPastEvents for one that is too long for it, and ReceivedDamaged.
     """
 
     layout: Layout
@@ -148,8 +151,11 @@ class LiveService:
         self._queue: list[_Sent] = []
         self._last_pass = 0.0
         self._stored = TimeRange(first=0, last=0)
+        self._commits: frozenset[int] = frozenset()  # whose events the ranking has
+        self._times_taken_back = 0
         self._horizons_of = -1  # version that the horizons are of, or that has too few past events
         self._next_fit = 0.0
+        self._fit: threading.Thread | None = None  # that goes on, or has ended
         self._refresh()
         self._fit_horizons()
 
@@ -207,13 +213,19 @@ class LiveService:
             try:
                 if self._is_behind():
                     self._refresh()
-                if self.opened.version != self._horizons_of and time.monotonic() >= self._next_fit:
-                    self._refit_horizons()
+                self._start_fit()
                 self.problem = None
             except Exception as error:  # noqa: BLE001, because without this thread the server would stand still unseen
                 if self.problem != str(error):
                     self.show(f"the newest look at the store failed: {error or type(error).__name__}")
                 self.problem = str(error)
+
+    def _start_fit(self) -> None:
+        """Fit the horizons on a new version in a thread of its own, which holds up no late event and no commit."""
+        is_due = self.opened.version != self._horizons_of and time.monotonic() >= self._next_fit
+        if is_due and (self._fit is None or not self._fit.is_alive()):
+            self._fit = threading.Thread(target=self._refit_horizons, daemon=True)
+            self._fit.start()
 
     def _refit_horizons(self) -> None:
         version = self.opened.version
@@ -223,15 +235,25 @@ class LiveService:
         except TooFewPastEvents as error:  # in the newest past times; those that were fitted before go on
             self.show(f"the horizons stay those of an earlier version of {self.dataset}: {error}")
             self._horizons_of = version
+        except Exception as error:  # noqa: BLE001, because it is tried again
+            self.show(f"the horizons could not be fitted: {error or type(error).__name__}")
 
     def _fit_horizons(self) -> None:
-        """Fit the horizons on the version of the ranking, which is served meanwhile."""
-        opened, fitted = self.opened, {}
+        """Fit the horizons on the version of the ranking; requests, events and newer versions do not wait for it.
+
+        Nothing is taken over where events were taken back meanwhile, which the horizons may have read.
+        """
+        with self._changing:
+            opened, times_taken_back = self.opened, self._times_taken_back
+        fitted = {}
         for name in self.lengths:
             length = horizon_length(name, opened.time_unit)
             fitted[name] = open_horizon(opened, length, show=self.show, layout=self.layout)
             opened.ranking.rank("", horizon=fitted[name])
-        self.horizons, self._horizons_of, self._next_fit = fitted, opened.version, 0.0
+        with self._changing:
+            if times_taken_back == self._times_taken_back:
+                self.horizons, self._horizons_of = fitted, opened.version
+            self._next_fit = 0.0
 
     def _is_behind(self) -> bool:
         if self.num_late and time.monotonic() - self._last_pass > SECONDS_BETWEEN_LATE:
@@ -255,9 +277,11 @@ class LiveService:
             opened.ranking.observe(named_events(events))
         times = history(self.layout, self.dataset, opened.version)
         opened.ranking.rank("")  # loads compiled functions and reads the trees, which no request then waits for
+        opened.ranking.scores("", [""])
         with self._changing:  # what came meanwhile
-            if max(times["last_time"]) < self._stored.last:  # events were taken back, which the horizons may have read
-                self.horizons = {}
+            if not self._commits <= set(times["version"]):  # one was taken back, which the horizons may have read
+                self.horizons, self._times_taken_back = {}, self._times_taken_back + 1
+            self._commits = frozenset(times["version"])
             self.opened, self.num_late, self._last_pass = opened, 0, time.monotonic()
             self._stored = TimeRange(first=min(times["first_time"]), last=max(times["last_time"]))
             self._observe(_sent_event(record) for record in waiting.read())

@@ -3,6 +3,7 @@
 Times as users write them are microseconds since the epoch, or the log's own integer steps.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -37,10 +38,12 @@ from storage.events.table import newest_version, node_dictionary
 from storage.layout import Layout
 
 MICROSECONDS_OF = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
+LARGEST = 1 << 62  # count of a unit, or step
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 FIRST_YEAR, LAST_YEAR = 1678, 2262
 RANGE = tuple((datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND for year in (FIRST_YEAR, LAST_YEAR))
+INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
 NO_PAST = "the source has no event before this time: its targets are those that new sources choose"
 
 
@@ -59,22 +62,20 @@ def read_moment(written: str | float, unit: TimeUnit) -> int:
         count = Decimal(text)
     except InvalidOperation:
         count = None
+    # A comparison, because arithmetic on 1e999999999 overflows, and an integer of it would fill the memory.
+    is_small = count is not None and count.is_finite() and -LARGEST < count < LARGEST
     if unit == "step":
-        if count is None or not count.is_finite() or count != int(count) or abs(count) >= 1 << 62:
+        if count is None or not is_small or count != int(count):
             raise UnreadableMoment(f"the time {text[:40]!r}: expected an integer, because this log has integer steps")
         return int(count)
     if count is not None and unit not in MICROSECONDS_OF:
         raise UnreadableMoment(f"the time {text[:40]!r}: expected a date such as 2024-03-01T10:00:00Z, as the log has")
-    time = _of_date(text, unit) if count is None else _of_count(count, unit)
+    if count is not None and not is_small:
+        raise UnreadableMoment(f"the time {text[:40]!r}: expected a finite number in the unit {unit!r} of the log")
+    time = _of_date(text, unit) if count is None else int(count * MICROSECONDS_OF[unit])
     if not RANGE[0] <= time < RANGE[1]:
         raise UnreadableMoment(f"the time {text[:40]!r}: expected one of the years {FIRST_YEAR} to {LAST_YEAR - 1}")
     return time
-
-
-def _of_count(count: Decimal, unit: TimeUnit) -> int:
-    if not count.is_finite() or abs(count) >= 1 << 63:
-        raise UnreadableMoment(f"the time {count}: expected a finite number in the unit {unit!r} of the log")
-    return int(count * MICROSECONDS_OF[unit])
 
 
 def _of_date(text: str, unit: TimeUnit) -> int:
@@ -225,4 +226,4 @@ def ranking_record(opened: OpenedRanking, ranking: Ranking) -> dict[str, Any]:
 
 def written_id(opened: OpenedRanking, text: str) -> str | int:
     """Give an id as the user's own type: an integer where all ids of the log are integers."""
-    return int(text) if opened.has_integer_ids and text.lstrip("-").isdecimal() and str(int(text)) == text else text
+    return int(text) if opened.has_integer_ids and INTEGER.fullmatch(text) else text

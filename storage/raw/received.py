@@ -23,7 +23,13 @@ OPEN, CLOSED = ".open-", "received-"
 ENDING = ".jsonl"
 COLUMNS = ("source", "target", "time", "weight")
 
+FIELDS = {"source": str, "target": str, "moment": int, "weight": int | float}  # that the state is made of
+
 Record = Mapping[str, Any]
+
+
+class ReceivedDamaged(ValueError):
+    """A line of a file of received events is none that a server has written."""
 
 
 @dataclass(kw_only=True)
@@ -105,12 +111,12 @@ class WaitingEvents:
     _num_read: dict[str, int] = field(default_factory=dict, init=False)  # bytes of each file
 
     def read(self) -> Iterator[Record]:
-        """Give whole events, file by file, those of files without a name last."""
+        """Give whole events, file by file, those of files without a name last. Raises ReceivedDamaged."""
         folder = Path(self.layout.received(self.dataset))
         with _lock(self.layout, self.dataset):
             paths = [*map(Path, received_files(self.layout, self.dataset)), *sorted(folder.glob(f"{OPEN}*{ENDING}"))]
-            contents = [self._newest(path) for path in paths if path.name not in self.committed]
-        return (json.loads(line) for content in contents for line in content.splitlines())
+            contents = [(path, self._newest(path)) for path in paths if path.name not in self.committed]
+        return (_record(line, path) for path, content in contents for line in content.splitlines())
 
     def _newest(self, path: Path) -> bytes:
         token = path.name.rpartition("-")[2]  # stays when the file gets a name
@@ -120,6 +126,19 @@ class WaitingEvents:
         content = content[: content.rfind(b"\n") + 1]
         self._num_read[token] = self._num_read.get(token, 0) + len(content)
         return content
+
+
+def _record(line: bytes, path: Path) -> Record:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in FIELDS.items()):
+        raise ReceivedDamaged(
+            f"{path} has the line {line[:60].decode(errors='replace')!r}, which no server has written: remove it;"
+            " events from elsewhere are a file of their own for `dyformer ingest`"
+        )
+    return record
 
 
 def _lock(layout: Layout, dataset: str) -> FileLock:

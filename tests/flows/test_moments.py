@@ -39,6 +39,12 @@ def test_times_are_read_exactly(written, unit, time):
         (SECOND * 1_000, "s", "years 1678 to 2261"),
         ("0001-01-01T00:00:00+12:00", "s", "years 1678 to 2261"),
         (10**400, "us", "finite"),
+        ("1e999999999", "s", "finite"),
+        ("-1e999999999", "ns", "finite"),
+        ("1e999999", "step", "expected an integer"),  # an integer of it would be made for hours
+        ("1e999999999", "step", "expected an integer"),
+        ("sNaN", "step", "expected an integer"),
+        ("1e-999999999", "step", "expected an integer"),
     ],
 )
 def test_other_times_are_refused_by_name(written, unit, words):

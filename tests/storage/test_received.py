@@ -11,7 +11,9 @@ from storage.layout import Layout
 from storage.raw.received import ReceivedEvents, WaitingEvents, close_received, received_files
 
 NAME = "edits"
-EVENTS = [{"source": "ann", "target": 'a "lamp"\n', "time": number, "weight": 1.5} for number in range(3)]
+EVENTS = [
+    {"source": "ann", "target": 'a "lamp"\n', "time": number, "moment": number, "weight": 1.5} for number in range(3)
+]
 
 
 @pytest.fixture

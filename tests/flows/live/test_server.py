@@ -4,6 +4,8 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from served import served
 from dyformer.scoring import event_horizon, heads
 from dyformer.scoring.past_fit import TooFewPastEvents
 from dyformer.streams.event_log import EventQueries
+from flows.live import page, server
 from flows.live import service as live
 from flows.live.server import application
 from flows.live.service import LiveService, SentEvent
@@ -20,9 +23,13 @@ from flows.service.guard import Guard
 from flows.tasks.event_state import events_before, make_model, read_model
 from flows.tasks.ingest import ingest_log
 from flows.tasks.live import open_horizon, open_ranking
+from storage.checksums import Damaged
 from storage.events.commits import take_back
 from storage.events.table import scan_events
 from storage.files import WriteFailed
+from storage.layout import Layout
+from storage.objects import StoreUnreachable
+from storage.raw.received import ReceivedDamaged
 
 ROWS = rows_of()
 NEXT = ROWS[-1][2] + 10
@@ -188,19 +195,71 @@ def test_horizons_that_may_have_read_what_was_taken_back_are_served_no_more(
     store, tmp_path, monkeypatch, few_rounds_of_horizons
 ):
     commit_later(store, tmp_path)
-    shown = []
-    service = LiveService(layout=store, dataset=NAME, show=shown.append, lengths=("6h",))
+    lines = []
+    service = LiveService(layout=store, dataset=NAME, show=lines.append, lengths=("6h",))
     take_back(store, NAME)
 
     def away(*given, **options):
         raise OSError("the store is away")
 
     monkeypatch.setattr(live, "open_horizon", away)
-    failed = "the newest look at the store failed: the store is away"
+    failed = "the horizons could not be fitted: the store is away"
     with following(service, monkeypatch):
-        wait_until(lambda: failed in shown)
-    assert failed in shown
+        wait_until(lambda: failed in lines)
+    assert failed in lines
     assert service.horizons == {}
+
+
+def test_late_events_and_commits_wait_for_no_fit_of_horizons(with_horizons, store, tmp_path, monkeypatch):
+    fit, may_fit, fitting = live.open_horizon, threading.Event(), threading.Event()
+
+    def slow(*given, **options):
+        fitting.set()
+        assert may_fit.wait(60)
+        return fit(*given, **options)
+
+    monkeypatch.setattr(live, "open_horizon", slow)
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LATE", 0.0)
+    before = with_horizons.horizons
+    with following(with_horizons, monkeypatch):
+        commit_later(store, tmp_path)
+        assert fitting.wait(60)
+        late = SentEvent(source="late one", target="p1", time=ROWS[500][2] * 1_000_000, weight=1.0)
+        assert with_horizons.accept([late]).num_late == 1
+        ingest(store, tmp_path, [("u6", "from a file", NEXT + 400_000)], 2)
+        wait_until(lambda: with_horizons.opened.version == 3 and not with_horizons.num_late)
+        assert with_horizons.ranking.past("late one", 1)[0].target == "p1"
+        assert with_horizons.ranking.past("u6", 1)[0].target == "from a file"
+        assert with_horizons.horizons is before
+        may_fit.set()
+        wait_until(lambda: with_horizons._horizons_of == 3)
+    assert with_horizons._horizons_of == 3
+
+
+@pytest.mark.parametrize("is_late", [False, True])  # a commit of old rows leaves the time of the newest row as it is
+def test_a_fit_that_read_what_was_taken_back_meanwhile_is_not_served(
+    with_horizons, store, tmp_path, monkeypatch, is_late
+):
+    fit, may_fit, fitting, versions = live.open_horizon, threading.Event(), threading.Event(), []
+
+    def slow(opened, *given, **options):
+        versions.append(opened.version)
+        fitting.set()
+        assert may_fit.wait(60)
+        if opened.version == 3:
+            raise OSError("the store is away")
+        return fit(opened, *given, **options)
+
+    monkeypatch.setattr(live, "open_horizon", slow)
+    with following(with_horizons, monkeypatch):
+        ingest(store, tmp_path, [("u1", "p1", ROWS[500][2] if is_late else NEXT)], 1)
+        assert fitting.wait(60)
+        take_back(store, NAME)
+        wait_until(lambda: with_horizons.opened.version == 3)
+        assert with_horizons.horizons == {}
+        may_fit.set()
+        wait_until(lambda: 3 in versions)
+    assert with_horizons.horizons == {}
 
 
 def test_a_horizon_that_is_too_long_is_refused_at_the_start(store):
@@ -238,6 +297,9 @@ def test_scores_are_in_the_order_of_the_pairs(client):
         ({"time": NEXT * 1_000}, "expected one of the years"),
         ({"time": 5}, "expected times that continue the log"),
         ({"time": "2200-01-01"}, "expected"),
+        ({"time": "1e999999999"}, "expected a finite number"),
+        ({"time": "9" * 5_000}, "expected a finite number"),
+        ({"time": "sNaN"}, "expected a finite number"),
         ({"weight": -1.0}, "expected a finite number from 0 on"),
         ({"source": ""}, "the source ''"),
         ({"source": " ann"}, "spaces at its ends"),
@@ -257,11 +319,31 @@ def test_a_wrong_event_is_named_and_none_is_accepted(client, service, store, cha
     assert not ingest_log(NAME, {}, silent, layout=store)["changed"]
 
 
+def test_an_event_before_the_first_step_is_refused_because_an_ingest_would_be(tmp_path):
+    layout = Layout(str(tmp_path / "steps"))
+    ingest(
+        layout,
+        tmp_path,
+        [(user, page, (at - START) // 600) for user, page, at in ROWS],
+        0,
+        time_unit="step",
+        window="100",
+    )
+    service = LiveService(layout=layout, dataset=NAME, show=silent)
+    with served(application(service)) as client:
+        last = (ROWS[-1][2] - START) // 600
+        assert post(client, event(at=last + 1), event(at=0))["late"] == 1
+        for at in (-1, 2**61, "1e999999"):
+            assert "event 1" in post(client, event(at=last + 1), event() | {"time": at}, status=422)["detail"]
+    assert ingest_log(NAME, {}, silent, layout=layout)["num_accepted"] == len(ROWS) + 2
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
         (f"/rank/u3?at={START}", "expected a time after the newest event"),
         ("/rank/u3?at=never", "expected a date such as"),
+        ("/rank/u3?at=1e999999999", "expected a finite number"),
         ("/rank/u3?k=0", "greater than or equal to 1"),
     ],
 )
@@ -269,6 +351,61 @@ def test_a_wrong_request_is_named(client, path, words):
     answer = client.get(path)
     assert answer.status_code == 422
     assert words in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/events", '{"events": NaN}'),
+        ("/events", '{"events": "\\ud800"}'),
+        ("/events", '{"events": [{"source": "\\ud800", "target": "p1", "time": 1}]}'),
+        ("/score", '{"pairs": [{"source": "\\ud800", "target": "p1"}]}'),
+        ("/score", '{"pairs": [{"source": "u1", "target": "\\udfff"}]}'),
+        ("/score", '{"pairs": [{"source": "u1"}], "at": Infinity}'),
+        ("/score", '{"pairs": [{"source": "u1", "target": "p1"}], "at": NaN}'),
+    ],
+)
+def test_a_value_that_no_response_can_repeat_is_refused(client, path, body):
+    answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"]
+
+
+def test_a_refusal_does_not_repeat_the_body(client):
+    answer = client.post("/events", json={"events": [event()] * 10_001})
+    assert answer.status_code == 422
+    assert "at most 10000 items" in answer.text
+    assert len(client.post("/events", json={"events": [{}] * 10_000}).content) < 10_000
+    assert len(answer.content) < 1_000
+
+
+def test_a_body_that_is_too_large_is_refused(client, monkeypatch):
+    monkeypatch.setattr(server, "MOST_BYTES", 1_000)
+    post(client, event())
+    answer = client.post("/events", json={"events": [event(source="x" * 1_000)]})
+    assert answer.status_code == 413
+    assert "more than 1,000 bytes: send fewer" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("source", ["--5", "-", "1" * 5_000, "007", "\N{ARABIC-INDIC DIGIT ONE}"])
+def test_a_text_that_is_no_integer_stays_one_in_a_log_of_integers(client, service, source):
+    service.opened = replace(service.opened, has_integer_ids=True)
+    answer = client.get(f"/rank/{source}")
+    assert (answer.status_code, answer.json()["source"]) == (200, source)
+    assert client.get("/rank/-12").json()["source"] == -12
+    assert client.get("/", params={"source": source}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "line", [b"garbage", b"5", b'{"source": 1}', b'{"source": "a", "target": "b", "time": 1, "weight": 1.0}', b"\xff"]
+)
+def test_a_line_that_no_server_has_written_is_named_with_its_file(client, store, line):
+    post(client, event())
+    [path] = Path(store.received(NAME)).glob(".open-*")
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(ReceivedDamaged, match="which no server has written: remove it") as caught:
+        LiveService(layout=store, dataset=NAME, show=silent)
+    assert str(path) in str(caught.value)
 
 
 def test_as_of_a_later_time(client):
@@ -387,6 +524,25 @@ def test_the_page_escapes_ids_and_finds_parts_of_them(client):
     assert 'href="/?source=%3Cscript%3Ealert%281%29%3C%2Fscript%3E"' in found
     assert "http://" not in page
     assert "https://" not in page
+
+
+@pytest.mark.parametrize(
+    "error", [Damaged("7_forecasts/x", "was changed", "delete it"), StoreUnreachable("s3://bucket", "it is away")]
+)
+def test_the_page_of_a_node_is_there_without_forecasts_that_cannot_be_read(client, monkeypatch, error):
+    monkeypatch.setattr(page, "publications", Mock(side_effect=error))
+    answer = client.get("/?source=u3")
+    assert answer.status_code == 200
+    assert "Next partners of u3" in answer.text
+    assert f"Earlier forecasts cannot be read: {error}" in answer.text
+
+
+def test_a_time_that_an_event_overtakes_is_refused(client, service, monkeypatch):
+    monkeypatch.setattr(server, "_moment", lambda *given: service.ranking.now - 1)
+    assert client.get("/rank/u3").status_code == 409
+    answer = client.post("/score", json={"pairs": [{"source": "u3", "target": "p5"}]})
+    assert answer.status_code == 409
+    assert "try again with a later time" in answer.json()["detail"]
 
 
 def test_the_page_for_programs_lists_every_request_and_loads_nothing(client):
