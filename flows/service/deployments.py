@@ -153,7 +153,9 @@ def read_deployments(path: Path) -> list[Deployment]:
     """Read and validate a file; raises BadDeployment that names the place of the fault."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise BadDeployment(f"{path} cannot be read ({error.strerror}); nothing was deployed") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: other bytes than UTF-8, or no such date
         raise BadDeployment(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
     try:
         found = PrefectFile.model_validate(content).deployments

@@ -25,7 +25,7 @@ def running_stack(layout: Layout) -> dict[str, Any] | None:
     if not is_held(Path(layout.service) / LOCK):
         return None
     record = last_stack(layout)
-    return record if record is not None and ADDRESSES.keys() <= record.keys() else None
+    return record if record is not None and all(isinstance(record.get(name), str) for name in ADDRESSES) else None
 
 
 def is_held(lock: Path) -> bool:

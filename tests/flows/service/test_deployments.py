@@ -86,10 +86,16 @@ def test_a_wrong_file_is_refused_by_name(
         read_deployments(changed(change))
 
 
-def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file.yaml").write_text("deployments: [")
+@pytest.mark.parametrize("content", [b"deployments: [", b"\xff\xfe", b"[" * 5_000, b"name: 2024-99-99"])
+def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file.yaml").write_bytes(content)
     with pytest.raises(BadDeployment, match="is no YAML"):
         read_deployments(tmp_path / "file.yaml")
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadDeployment, match=r"missing\.yaml cannot be read \(No such file"):
+        read_deployments(tmp_path / "missing.yaml")
 
 
 def deployed() -> dict[str, Any]:

@@ -46,6 +46,27 @@ def test_the_file_is_its_owners_from_its_first_moment(tmp_path: Path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["up.env"]
 
 
+@pytest.mark.parametrize("content", [b"export A='open\n", b"\xff\n"])
+def test_a_damaged_file_has_no_login(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert read_variables(tmp_path / "file") == {}
+
+
+@pytest.mark.parametrize("record", ['{"prefect": 5, "mlflow": null}', "[]", "{", '{"prefect": "http://x/api"}'])
+def test_a_damaged_record_of_a_stack_is_no_running_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    monkeypatch.setenv("DYFORMER_STORAGE", str(tmp_path))
+    for name in ADDRESSES.values():
+        monkeypatch.delenv(name, raising=False)
+    service = tmp_path / "service"
+    service.mkdir()
+    (service / RECORD).write_text(record)
+    with FileLock(service / LOCK):
+        use_running_stack()
+    assert not set(ADDRESSES.values()) & os.environ.keys()
+
+
 def test_a_shell_and_a_command_read_the_same_values(tmp_path: Path) -> None:
     variables = {"A": 'it\'s $HOME & `x` "y"', "B": "http://127.0.0.1:1/api?a=b"}
     write_variables(tmp_path / "file", variables)
