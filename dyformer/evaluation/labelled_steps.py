@@ -13,7 +13,7 @@ from dyformer.embedder import Embedder, LabelledStep, Score, Scorer
 from dyformer.evaluation.first_stage import fit_retrieval, linked_in, ordered, retrieved_pairs
 from dyformer.evaluation.fitting import (
     FORECASTER_WITH,
-    NUM_OLDER_STEPS,
+    NUM_LABELLED_STEPS,
     OLDER_STEP_WEIGHT,
     fitted_vectors,
     older_vectors,
@@ -62,9 +62,10 @@ def sampled_steps(
     *,
     seed: int,
     examples_of: ExamplesOf | None = None,
+    num_steps: int = NUM_LABELLED_STEPS,
     graphs: Mapping[int, PreparedGraph] | None = None,
 ) -> tuple[LabelledStep, ...]:
-    """Give labelled pairs of up to four newest steps of a history, with weights 1, 1/2, 1/4 and 1/8.
+    """Give labelled pairs of up to `num_steps` newest steps of a history, with weights 1, 1/2, 1/4 and so on.
 
     Pairs are ordered. Positive: the links of a step between nodes known before. Negative: candidates of their sources
     from TRAINING_FAMILIES, drawn with other seeds than those of evaluations. `examples_of` may give others. A step with
@@ -73,7 +74,7 @@ def sampled_steps(
     object. Raises TooFewLinks where no step is left.
     """
     labelled, graphs = [], graphs or {}
-    for age in range(min(NUM_OLDER_STEPS, past.until - 1)):
+    for age in range(min(num_steps, past.until - 1)):
         until = past.until - 1 - age
         before = graphs.get(until) or prepare_graph(past.history, until=until, config=past.config)
         examples = (examples_of or ranking_examples)(past.history, before.until + 1, seed=seed)
@@ -174,7 +175,7 @@ def _retrieved_examples(
 
 def has_labelled_steps(graph: DynamicGraph, step: int) -> bool:
     """Check whether one of the steps that a forecast of `step` may learn from has enough links of known nodes."""
-    earlier = range(max(2, step - NUM_OLDER_STEPS), step)
+    earlier = range(max(2, step - NUM_LABELLED_STEPS), step)
     return any(
         len(known_edges(graph.snapshots[t - 1], nodes_known_before(graph, t))[0]) >= MIN_LABELLED for t in earlier
     )

@@ -55,7 +55,7 @@ class FittedForecaster:
     new_partners: NewPartnerRanker | None = None  # see fit_new_partners; none on a graph of more than 50,000 nodes
 
     def logits(self, inputs_PF: NDArray[np.floating], recent_P2: NDArray[np.float32] | None) -> NDArray[np.float64]:
-        """Give the log-odds [P] of pairs: of new ones the mean of the heads' and of the ranker's output.
+        """Give the log-odds [P] of pairs: those of new ones come in part from the ranker.
 
         `recent_P2` is the `recent_activity` of the pairs, which only a ranker needs.
         """
@@ -63,7 +63,8 @@ class FittedForecaster:
         if self.new_partners is not None:
             assert recent_P2 is not None
             new_P = np.flatnonzero(inputs_PF[:, SEEN] == 0)
-            logit_P[new_P] = (logit_P[new_P] + self.new_partners.logits(inputs_PF[new_P], recent_P2[new_P])) / 2
+            ranked_P, weight = self.new_partners.logits(inputs_PF[new_P], recent_P2[new_P]), self.new_partners.weight
+            logit_P[new_P] = (1 - weight) * logit_P[new_P] + weight * ranked_P
         return logit_P
 
     def head_logits(self, inputs_PF: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -106,8 +107,8 @@ _FITTED: dict[tuple[str, str, int, bool, bool], FittedForecaster] = {}
 class Forecaster:
     """Score pairs by the mean log-odds of several heads on link features and, if given, scores of vectors.
 
-    Half of the log-odds of a pair that was never linked come from a ranker of new partners (see `new_partners`), except
-    on a graph of more than 50,000 nodes, where no labelled step has pairs to fit one on.
+    A third of the log-odds of a pair that was never linked comes from a ranker of new partners (see `new_partners`),
+    except on a graph of more than 50,000 nodes, where no labelled step has pairs to fit one on.
     The mean of all heads was as good as the best choice among them (docs/experiments.md), so no choice is made.
     """
 

@@ -16,8 +16,11 @@ from dyformer.scoring.labelled_tables import LabelledTable
 from dyformer.scoring.link_features import LinkFeatures, names
 
 NUM_ROUNDS = 150
+WEIGHT = 1 / 3
+"""Of the ranker in the log-odds of a new pair. It knows the order of one node's possible partners, and not which nodes
+get one: with a half, links of different nodes are compared worse (docs/experiments.md)."""
 FEWEST_GROUPS = 20
-"""Half of a new pair's log-odds come from the ranker, and of fewer nodes it would learn chance (not measured)."""
+"""Of fewer nodes the ranker would learn chance (not measured)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,7 @@ class NewPartnerRanker:
     scale: float
     offset: float
     directed: bool
+    weight: float = WEIGHT
 
     def logits(self, inputs_PF: NDArray[np.floating], recent_P2: NDArray[np.float32]) -> NDArray[np.float64]:
         """Give the output [P] on the scale of log-odds."""
@@ -36,7 +40,8 @@ class NewPartnerRanker:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "NewPartnerRanker":
         """Read the values of `record`."""
-        return cls(**{**record, "trees": TreesHead(text=record["trees"])})
+        earlier = {"weight": 0.5}  # of a ranker whose record has no word of it
+        return cls(**{**earlier, **record, "trees": TreesHead(text=record["trees"])})
 
     def record(self) -> dict[str, Any]:
         """Give plain values for JSON."""

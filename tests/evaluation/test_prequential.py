@@ -83,10 +83,10 @@ def test_each_distinct_pair_is_scored_once_and_keeps_its_direction():
     np.testing.assert_array_equal(scored.score_QC[valid_QC], expected_QC[valid_QC])
 
 
-def test_labelled_steps_are_the_four_before_and_read_only_their_own_past():
+def test_labelled_steps_are_the_three_before_and_read_only_their_own_past():
     labelled = labelled_steps(trial_of().past, seed=0)
-    assert [step.before.until + 1 for step in labelled] == [5, 4, 3, 2]
-    assert [step.weight for step in labelled] == [1, 0.5, 0.25, 0.125]
+    assert [step.before.until + 1 for step in labelled] == [5, 4, 3]
+    assert [step.weight for step in labelled] == [1, 0.5, 0.25]
     for step in labelled:
         number = step.before.until + 1
         num_known = GRAPH.snapshots[number - 2].num_nodes
@@ -348,8 +348,8 @@ def test_a_graph_without_labelled_steps_is_refused_by_name():
         labelled_steps(trial_of(step=2).past, seed=0)
 
 
-@pytest.mark.parametrize(("links", "expected"), [([(0, 1), (1, 2)], [3, 4, 5, 6]), ([(0, 1)], [])])
-def test_a_step_can_be_forecast_if_one_of_the_four_before_has_two_links(links: list, expected: list[int]):
+@pytest.mark.parametrize(("links", "expected"), [([(0, 1), (1, 2)], [3, 4, 5]), ([(0, 1)], [])])
+def test_a_step_can_be_forecast_if_one_of_the_three_before_has_two_links(links: list, expected: list[int]):
     graph = toy_graph([(0, 1), (1, 2), (2, 3)], links, [], [], [], [], [])
     assert [step for step in range(2, 8) if has_labelled_steps(graph, step)] == expected
 

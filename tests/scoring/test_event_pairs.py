@@ -88,7 +88,7 @@ def test_the_event_forecaster_has_read_no_event_of_a_labelled_window(monkeypatch
     event_pairs._EVENTS.clear()
     fitted(graph)
     oldest = min(step.before.until for step in labelled_steps(as_of(graph), seed=0))
-    assert oldest == UNTIL - 4
+    assert oldest == UNTIL - 3
     assert lengths == [(oldest * 120, graph.snapshots[oldest].start_time - 1)]
 
 

@@ -91,13 +91,29 @@ def pairs_of(graph, *, directed: bool = True):
     return inputs, recent_activity(features, source_P, target_P, directed=directed)
 
 
-def test_new_pairs_alone_have_the_mean_with_the_ranker(fitted: FittedForecaster):
+def test_a_third_of_the_log_odds_of_new_pairs_alone_comes_from_the_ranker(fitted: FittedForecaster):
     inputs, recent = pairs_of(GRAPH)
     assert fitted.new_partners is not None
     heads, ranked = fitted.head_logits(inputs), fitted.new_partners.logits(inputs, recent)
     is_new = np.array([pair[0] == 0 for pair in inputs])
     assert 0 < is_new.sum() < len(is_new)
-    np.testing.assert_allclose(fitted.logits(inputs, recent), np.where(is_new, (heads + ranked) / 2, heads))
+    np.testing.assert_allclose(fitted.logits(inputs, recent), np.where(is_new, (2 * heads + ranked) / 3, heads))
+
+
+def test_a_ranker_keeps_the_weight_it_was_registered_with(fitted: FittedForecaster):
+    inputs, recent = pairs_of(GRAPH)
+    assert fitted.new_partners is not None
+    record = fitted.record()
+    np.testing.assert_array_equal(
+        FittedForecaster.from_record(record).logits(inputs, recent), fitted.logits(inputs, recent)
+    )
+    other = record | {"new_partners": record["new_partners"] | {"weight": 0.25}}
+    heads, ranked = fitted.head_logits(inputs), fitted.new_partners.logits(inputs, recent)
+    expected = np.where(inputs[:, 0] == 0, 0.75 * heads + 0.25 * ranked, heads)
+    np.testing.assert_allclose(FittedForecaster.from_record(other).logits(inputs, recent), expected)
+    del record["new_partners"]["weight"]  # one of before the weight was recorded
+    expected = np.where(inputs[:, 0] == 0, (heads + ranked) / 2, heads)
+    np.testing.assert_allclose(FittedForecaster.from_record(record).logits(inputs, recent), expected)
 
 
 def test_a_score_is_that_of_its_pair_alone_with_the_activity_of_its_target(fitted: FittedForecaster, monkeypatch):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import LabelledStep, Score, Scorer
 from dyformer.evaluation.bootstrap import node_resamples
+from dyformer.evaluation.fitting import NUM_OLDER_STEPS
 from dyformer.evaluation.labelled_steps import TRAINING_SEED, distinct_examples, has_labelled_steps, sampled_steps
 from dyformer.evaluation.protocols.protocol import Column, Job, Log, Protocol, Result, TableOf, Tables
 from dyformer.evaluation.rows import Cell, Measured, Run, means, metric_rows
@@ -73,7 +74,7 @@ def weekly_labels(past: PreparedGraph, *, seed: int) -> tuple[LabelledStep, ...]
 
     They are like what is ranked, as chosen on early weeks (docs/experiments.md). Raises TooFewLinks.
     """
-    return sampled_steps(past, seed=seed, examples_of=weekly_examples)
+    return sampled_steps(past, seed=seed, examples_of=weekly_examples, num_steps=NUM_OLDER_STEPS)
 
 
 def weekly_examples(graph: DynamicGraph, step: int, *, seed: int) -> LinkExamples:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from dyformer.embedder import Embedder, Scorer
-from dyformer.evaluation.fitting import NUM_OLDER_STEPS, model_steps
+from dyformer.evaluation.fitting import NUM_LABELLED_STEPS, model_steps
 from dyformer.evaluation.forecasts.best_partners import (
     PUBLISHED,
     best_partners,
@@ -44,7 +44,7 @@ from dyformer.scoring.retrieval import Retrieved
 QUERY_TABLES = ("queries", "links")
 NEED = (
     "a step needs two earlier steps, and links between known nodes in itself and in one of the "
-    f"{NUM_OLDER_STEPS} before"
+    f"{NUM_LABELLED_STEPS} before"
 )
 
 
