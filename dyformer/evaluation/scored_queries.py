@@ -68,7 +68,7 @@ class RankingTrial:
 
     @cached_property
     def labelled(self) -> tuple[LabelledStep, ...]:
-        """The labelled pairs of up to three steps before the forecast one, the newest step first. Raises TooFewLinks."""
+        """The labelled pairs of up to three steps before the forecast one, the newest first. Raises TooFewLinks."""
         return with_retrieved(self.past, self.sampled, seed=self.seed)
 
 
