@@ -83,8 +83,8 @@ def sampled_steps(
             labelled.append(LabelledStep(before=before, examples=examples, **about))
     if not labelled:
         raise TooFewLinks(
-            f"no step up to {past.until} has {MIN_LABELLED} links between nodes known before it: there are too few "
-            f"labelled pairs to learn from; evaluate a later step, or choose longer windows"
+            f"none of the newest {num_steps} steps up to {past.until} has {MIN_LABELLED} links between nodes known"
+            f" before it: too few labelled pairs to learn from; evaluate a later step, or choose longer windows"
         )
     return tuple(labelled)
 

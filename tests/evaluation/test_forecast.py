@@ -269,7 +269,7 @@ def test_a_newest_step_without_links_among_known_nodes_does_not_calibrate():
 
 def test_a_history_without_links_to_calibrate_on_is_refused():
     thin = GRAPH
-    for step in (2, 4, 5, UNTIL):
+    for step in (2, 3, 5, UNTIL):
         thin = without_links(thin, step)
     with pytest.raises(TooFewLinks, match="probabilities cannot be calibrated"):
         fit_forecast("own", Product(), past_of(thin), seed=0)

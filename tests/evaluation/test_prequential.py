@@ -344,7 +344,7 @@ def test_scores_of_another_shape_or_not_finite_are_refused():
 
 
 def test_a_graph_without_labelled_steps_is_refused_by_name():
-    with pytest.raises(TooFewLinks, match="no step up to 1"):
+    with pytest.raises(TooFewLinks, match="none of the newest 3 steps up to 1"):
         labelled_steps(trial_of(step=2).past, seed=0)
 
 

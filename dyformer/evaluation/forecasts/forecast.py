@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dyformer.embedder import Embedder, NoVectors, Score, Scorer
 from dyformer.evaluation.first_stage import CandidatesOf, fit_retrieval, linked_in, ordered, retrieved_pairs
-from dyformer.evaluation.fitting import NUM_OLDER_STEPS
+from dyformer.evaluation.fitting import NUM_LABELLED_STEPS
 from dyformer.evaluation.labelled_steps import has_labelled_steps, published_score, sampled_steps, with_retrieved
 from dyformer.evaluation.query_slices import evidence, num_partners
 from dyformer.graphs.prepared_graph import PreparedGraph, prepare_graph
@@ -154,7 +154,7 @@ def _calibration(
     candidates_of: CandidatesOf | None,
 ) -> tuple[Calibration, int]:
     """Calibrate on the newest step in which some retrieved pair is linked; give that step, too."""
-    for step in range(past.until, max(past.until - NUM_OLDER_STEPS, 2), -1):
+    for step in range(past.until, max(past.until - NUM_LABELLED_STEPS, 2), -1):
         if not has_labelled_steps(past.history, step):
             continue
         before = graphs.get(step - 1) or prepare_graph(past.history, until=step - 1, config=past.config)

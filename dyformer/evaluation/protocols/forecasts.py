@@ -6,7 +6,7 @@ from typing import NamedTuple
 import polars as pl
 
 from dyformer.embedder import Embedder, Scorer
-from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_OLDER_STEPS, model_steps
+from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS, model_steps
 from dyformer.evaluation.forecasts.best_partners import BUSIEST, PUBLISHED
 from dyformer.evaluation.forecasts.forecast import fit_forecast
 from dyformer.evaluation.forecasts.forecast_rows import (
@@ -33,7 +33,7 @@ class Known(NamedTuple):
 def backtestable_steps(log: Log) -> list[int]:
     """List the steps for which forecasts can be made and calibrated."""
     rankable = rankable_steps(log)
-    return [step for step in rankable if any(step - NUM_OLDER_STEPS <= before < step for before in rankable)]
+    return [step for step in rankable if any(step - NUM_LABELLED_STEPS <= before < step for before in rankable)]
 
 
 def _trial(job: Job) -> Known:

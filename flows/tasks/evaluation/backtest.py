@@ -1,6 +1,6 @@
 """Snapshots and a published method -> the forecast of the newest step that it would have made, and what came of it."""
 
-from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_OLDER_STEPS
+from dyformer.evaluation.fitting import FORECASTER_WITH, NUM_LABELLED_STEPS
 from dyformer.evaluation.protocols.forecasts import PROTOCOL as FORECASTS
 from dyformer.evaluation.protocols.forecasts import backtestable_steps
 from dyformer.evaluation.protocols.prequential import rankable_steps
@@ -36,9 +36,9 @@ def backtest_published(snapshots: str, contender: Contender, seed: int = 0) -> s
 def check_forecast(snapshots: str) -> None:
     """Raise StepOutOfRange if no step is recent enough to calibrate a forecast as of the newest one."""
     opened = open_snapshots(snapshots)
-    if not any(step > opened.num_steps - NUM_OLDER_STEPS for step in rankable_steps(opened)):
+    if not any(step > opened.num_steps - NUM_LABELLED_STEPS for step in rankable_steps(opened)):
         raise StepOutOfRange(
-            f"{opened.dataset}: none of the last {NUM_OLDER_STEPS} of {opened.num_steps} steps has links between known"
-            " nodes and a step with some before it, so that no forecast can be calibrated: choose longer windows"
+            f"{opened.dataset}: none of the last {NUM_LABELLED_STEPS} of {opened.num_steps} steps has links between"
+            " known nodes and a step with some before it, so that no forecast can be calibrated: choose longer windows"
             " (`window`), or wait for rows"
         )
