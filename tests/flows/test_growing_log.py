@@ -455,6 +455,7 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         server.shutdown()
 
 
+@pytest.mark.usefixtures("equal_costs")
 def test_a_quiet_day_raises_an_alarm_once_and_leaves_the_champion_without_a_challenger(
     drop: Callable[..., Any], trainings: list[int], webhook: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ):

@@ -128,7 +128,7 @@ def test_methods_get_a_graph_that_ends_before_the_step(snapshots: str, monkeypat
     rank_methods(snapshots, write_queries(snapshots, 7), ["L3"])
     ((graph, labelled),) = given
     assert graph.until == graph.history.num_steps == 6
-    assert [step.before.until for step in labelled] == [5, 4, 3, 2]
+    assert [step.before.until for step in labelled] == [5, 4, 3]
 
 
 def test_each_model_embeds_with_the_lags_it_was_trained_with(snapshots: str):
