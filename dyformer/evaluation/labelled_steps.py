@@ -173,9 +173,9 @@ def _retrieved_examples(
     return LinkExamples(**{name: value_P[order_P] for name, value_P in together.items()})
 
 
-def has_labelled_steps(graph: DynamicGraph, step: int) -> bool:
+def has_labelled_steps(graph: DynamicGraph, step: int, *, num_steps: int = NUM_LABELLED_STEPS) -> bool:
     """Check whether one of the steps that a forecast of `step` may learn from has enough links of known nodes."""
-    earlier = range(max(2, step - NUM_LABELLED_STEPS), step)
+    earlier = range(max(2, step - num_steps), step)
     return any(
         len(known_edges(graph.snapshots[t - 1], nodes_known_before(graph, t))[0]) >= MIN_LABELLED for t in earlier
     )

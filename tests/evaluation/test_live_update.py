@@ -109,6 +109,8 @@ def test_labels_are_of_past_weeks_alone_and_not_of_what_is_ranked():
     past = prepare_graph(GRAPH, until=STEP, config=GraphConfig())
     labelled = weekly_labels(past, seed=0)
     assert [(step.before.until, step.weight) for step in labelled] == [(3, 1.0), (2, 0.5), (1, 0.25)]
+    later = weekly_labels(prepare_graph(GRAPH, until=STEP + 1, config=GraphConfig()), seed=0)
+    assert [step.before.until for step in later] == [4, 3, 2, 1]  # one more than where methods rank
     shorter = weekly_examples(prefix(GRAPH, STEP), STEP, seed=0)
     for name, value_P in vars(weekly_examples(GRAPH, STEP, seed=0)).items():
         np.testing.assert_array_equal(value_P, getattr(labelled[0].examples, name))

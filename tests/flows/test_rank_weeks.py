@@ -87,6 +87,6 @@ def test_an_interrupted_run_ranks_only_the_missing_weeks(snapshots: str, monkeyp
 
 
 def test_a_log_without_a_labelled_week_is_refused(snapshots: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(live_update, "has_labelled_steps", lambda graph, week: False)
+    monkeypatch.setattr(live_update, "has_labelled_steps", lambda graph, week, num_steps: False)
     with pytest.raises(StepOutOfRange, match="mylog has 6 weeks, and none has links between known nodes"):
         weeks_to_rank(open_snapshots(snapshots))

@@ -160,7 +160,8 @@ def weekly_graph(log: Log) -> DynamicGraph:
 def weeks_to_rank(log: Log) -> list[int]:
     """List the weeks with labelled weeks before them. Raises StepOutOfRange where there is none."""
     graph = weekly_graph(log)
-    weeks = [week for week in range(FIRST_EVALUATED_STEP, graph.num_steps + 1) if has_labelled_steps(graph, week)]
+    possible = range(FIRST_EVALUATED_STEP, graph.num_steps + 1)
+    weeks = [week for week in possible if has_labelled_steps(graph, week, num_steps=NUM_OLDER_STEPS)]
     if not weeks:
         raise StepOutOfRange(
             f"{log.dataset} has {graph.num_steps} weeks, and none has links between known nodes in a week before it "
