@@ -51,16 +51,28 @@ class Dataset:
     terms: str | None = None
 
 
+GENERATED = {
+    "generated": "drifting communities, repeat contacts, newcomers",
+    "generated-communities": "communities that drift, few links a node, hardly a pair twice",
+    "generated-roles": "six roles in a ring, each of which contacts the next one, few links a node",
+    "generated-season": "groups that link in every fourth week alone",
+    "generated-repeats": "nearly all contacts are with one of the latest four partners",
+}
+"""What is planted in each log that the program makes."""
+
 _KNOWN = (
-    Dataset(
-        name="generated",
-        title="Generated: drifting communities, repeat contacts, newcomers",
-        columns=Columns(source="source", target="target", time="time"),
-        separator=",",
-        has_header=True,
-        time_unit="iso",
-        window=Window(rule="equal_time", length="7d"),
-        terms="made by this program",
+    *(
+        Dataset(
+            name=name,
+            title=f"Generated: {contents}",
+            columns=Columns(source="source", target="target", time="time"),
+            separator=",",
+            has_header=True,
+            time_unit="iso",
+            window=Window(rule="equal_time", length="7d"),
+            terms="made by this program",
+        )
+        for name, contents in GENERATED.items()
     ),
     Dataset(
         name="rds",

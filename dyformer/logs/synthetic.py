@@ -42,7 +42,7 @@ class People:
 
 def generated_log(seed: int = 0) -> bytes:
     """Make a CSV log with the columns `source,target,time` (ISO 8601, UTC), sorted by time."""
-    draw = _uniform(np.random.PCG64(seed))
+    draw = uniform(np.random.PCG64(seed))
     people = _people(draw)
     lines = ["source,target,time"]
     for day, seconds in _times(draw):
@@ -50,7 +50,7 @@ def generated_log(seed: int = 0) -> bytes:
         home_P = np.where(people.moves_P <= day, people.second_home_P, people.first_home_P)
         reach = np.cumsum(people.activity_P[present])
         for second in seconds:
-            source = int(present[np.searchsorted(reach, _below(draw, int(reach[-1])), side="right")])
+            source = int(present[np.searchsorted(reach, below(draw, int(reach[-1])), side="right")])
             target = _target(source, people, present, home_P, draw)
             _remember(people, source, target)
             time = START + timedelta(days=day, seconds=second)
@@ -58,13 +58,13 @@ def generated_log(seed: int = 0) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def _uniform(words: np.random.PCG64) -> Iterator[float]:
+def uniform(words: np.random.PCG64) -> Iterator[float]:
     """Give numbers in [0, 1): the top 53 bits of each raw word."""
     while True:
         yield from ((words.random_raw(4096) >> np.uint64(11)) * 2.0**-53).tolist()
 
 
-def _below(draw: Iterator[float], bound: int) -> int:
+def below(draw: Iterator[float], bound: int) -> int:
     return int(next(draw) * bound)
 
 
@@ -72,13 +72,13 @@ def _people(draw: Iterator[float]) -> People:
     def column(value) -> NDArray[np.int64]:
         return np.array([value(person) for person in range(NUM_PEOPLE)], np.int64)
 
-    first_home_P = column(lambda _: _below(draw, NUM_COMMUNITIES))
+    first_home_P = column(lambda _: below(draw, NUM_COMMUNITIES))
     return People(
-        joins_P=column(lambda person: 0 if person < NUM_FOUNDERS else 1 + _below(draw, NUM_JOINING_DAYS)),
-        moves_P=column(lambda _: _below(draw, NUM_DAYS) if next(draw) < MOVING else NUM_DAYS),
+        joins_P=column(lambda person: 0 if person < NUM_FOUNDERS else 1 + below(draw, NUM_JOINING_DAYS)),
+        moves_P=column(lambda _: below(draw, NUM_DAYS) if next(draw) < MOVING else NUM_DAYS),
         first_home_P=first_home_P,
-        second_home_P=(first_home_P + column(lambda _: 1 + _below(draw, NUM_COMMUNITIES - 1))) % NUM_COMMUNITIES,
-        activity_P=column(lambda _: 100 // (1 + _below(draw, 20))),
+        second_home_P=(first_home_P + column(lambda _: 1 + below(draw, NUM_COMMUNITIES - 1))) % NUM_COMMUNITIES,
+        activity_P=column(lambda _: 100 // (1 + below(draw, 20))),
     )
 
 
@@ -88,7 +88,7 @@ def _times(draw: Iterator[float]) -> Iterator[tuple[int, list[int]]]:
     first, last = (hour * 3600 for hour in WAKING_HOURS)
     for number in range(NUM_INTERACTIONS):
         day = number * NUM_DAYS // NUM_INTERACTIONS
-        second = first + _below(draw, last - first) if next(draw) < 0.9 else _below(draw, DAY)
+        second = first + below(draw, last - first) if next(draw) < 0.9 else below(draw, DAY)
         seconds[day].append(second)
     yield from enumerate(map(sorted, seconds))
 
@@ -100,17 +100,17 @@ def _target(
     kind = next(draw)
     known = people.recent.get(source, [])
     if known and kind < REPEAT:
-        return known[_below(draw, len(known))]
+        return known[below(draw, len(known))]
     if known and kind < REPEAT + FRIEND_OF_FRIEND:
-        theirs = people.recent.get(known[_below(draw, len(known))], [])
+        theirs = people.recent.get(known[below(draw, len(known))], [])
         others = [person for person in theirs if person != source]
         if others:
-            return others[_below(draw, len(others))]
+            return others[below(draw, len(others))]
     pool = present[present != source]
     if kind < REPEAT + FRIEND_OF_FRIEND + COMMUNITY:
         near = pool[home_P[pool] == home_P[source]]
         pool = near if near.size else pool
-    return int(pool[_below(draw, pool.size)])
+    return int(pool[below(draw, pool.size)])
 
 
 def _remember(people: People, source: int, target: int) -> None:

@@ -17,8 +17,9 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from dyformer.logs.compression import decompressed, local_file
-from dyformer.logs.datasets import Dataset, dataset_named
+from dyformer.logs.datasets import GENERATED, Dataset, dataset_named
 from dyformer.logs.limits import ReadLimits
+from dyformer.logs.planted import PLANTED, planted_log
 from dyformer.logs.raw_file import DamagedLog, LogError, LogNotFound, RawFile
 from dyformer.logs.synthetic import generated_log
 from storage import files
@@ -54,10 +55,15 @@ def find_logs(spec: str | Sequence[str] | None, dataset: str, raw_folder: str) -
         addresses = list(dict.fromkeys(address for one in specs for address in _named(one)))
         return [raw_file(address) for address in addresses]
     known = dataset_named(dataset)
-    if known.name == "generated":
-        return [RawFile(name="generated.csv", open=lambda: io.BytesIO(generated_log()))]
+    if known.name in GENERATED:
+        return [RawFile(name=f"{known.name}.csv", open=lambda: io.BytesIO(_generated(known.name)))]
     addresses = _stored(known, raw_folder) or [_fetched(known, raw_folder)]
     return [raw_file(address, known.archive_member) for address in addresses]
+
+
+def _generated(name: str) -> bytes:
+    """Make the rows of a log of GENERATED."""
+    return planted_log(PLANTED[name]) if name in PLANTED else generated_log()
 
 
 def raw_file(address: str, member: str | None = None) -> RawFile:

@@ -15,6 +15,7 @@ from dyformer.evaluation.protocols.paper import PAPER_METRICS
 from dyformer.experiments.changes import NoEffect, check_effect
 from dyformer.experiments.methods import METHODS, NODE_METHODS, PUBLISHED_TITLE, Variation, method_of
 from dyformer.experiments.tuning.chosen import tuned
+from dyformer.logs.planted import PLANTED
 
 PaperTable = Mapping[str, Mapping[str, tuple[float | None, ...]]]
 """Values of the columns by dataset, then by row: Micro and Macro AUC, or what a training took."""
@@ -215,6 +216,16 @@ _SIMPLE = dict.fromkeys(
 )
 _OURS = {PUBLISHED_TITLE: "DyFormer", "DyFormer": "DyFormer"}
 _FORECASTERS = dict.fromkeys(["Forecaster without vectors", FORECASTER_WITH + "DyFormer"])
+_BESIDE_PLANTED = (
+    "Popularity (decayed)",
+    "Preferential attachment",
+    "Contact recency",
+    "Adamic-Adar",
+    "L3",
+    "Personalized PageRank",
+    "Logistic regression on pair features",
+    "Boosted trees on pair features",
+)
 _WITH_LABELS = {
     "DySAT": "DySAT",
     "EvolveGCN-O": "EvolveGCN",
@@ -322,6 +333,14 @@ STUDIES: dict[str, Study] = {
             ]
         ),
         datasets=("uci", "yelp"),
+        protocols=("prequential",),
+        reference="Forecaster without vectors",
+        paper={},
+    ),
+    "planted": Study(
+        sentence="what vectors add where the structure is known: generated logs with a planted rule",
+        rows={**dict.fromkeys(_BESIDE_PLANTED), **_FORECASTERS, "DyFormer": None},
+        datasets=tuple(PLANTED),
         protocols=("prequential",),
         reference="Forecaster without vectors",
         paper={},
