@@ -17,10 +17,10 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from dyformer.logs.synthetic import START, below, uniform
+from dyformer.logs.synthetic import DAY, START, below, uniform
 
 NUM_RECENT = 4  # latest partners that are stored for a node
-WEEK = 7 * 86_400
+WEEK = 7 * DAY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +57,25 @@ PLANTED = {
 
 def planted_log(planted: PlantedLog, seed: int = 0) -> bytes:
     """Make a CSV log with the columns `source,target,time` (ISO 8601, UTC), sorted by time."""
+    lines = ["source,target,time"]
+    for number, (_, source, target) in enumerate(planted_rows(planted, seed)):
+        time = START + timedelta(seconds=number * WEEK // planted.num_interactions)
+        lines.append(f"n{source:03d},n{target:03d},{time:%Y-%m-%dT%H:%M:%SZ}")
+    return "\n".join([*lines, ""]).encode()
+
+
+def planted_rows(planted: PlantedLog, seed: int = 0) -> Iterator[tuple[int, int, int]]:
+    """Yield the week, source and target of each row, as numbers from 0."""
     draw = uniform(np.random.PCG64(seed))
     recent: list[list[int]] = [[] for _ in range(planted.num_nodes)]  # node -> its latest partners, the newest last
-    lines = ["source,target,time"]
     for week, group_N in enumerate(_groups(planted, draw)):
         sources = np.flatnonzero(group_N % planted.num_seasons == week % planted.num_seasons)
-        for number in range(planted.num_interactions):
+        for _ in range(planted.num_interactions):
             source = int(sources[below(draw, len(sources))])
             target = _target(source, planted, group_N, recent[source], draw)
             for node, partner in ((source, target), (target, source)):
                 recent[node] = [*recent[node], partner][-NUM_RECENT:]
-            time = START + timedelta(seconds=week * WEEK + number * WEEK // planted.num_interactions)
-            lines.append(f"n{source:03d},n{target:03d},{time:%Y-%m-%dT%H:%M:%SZ}")
-    return "\n".join([*lines, ""]).encode()
+            yield week, source, target
 
 
 def planted_groups(planted: PlantedLog, seed: int = 0) -> NDArray[np.int64]:

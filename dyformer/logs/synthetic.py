@@ -65,6 +65,7 @@ def uniform(words: np.random.PCG64) -> Iterator[float]:
 
 
 def below(draw: Iterator[float], bound: int) -> int:
+    """Draw a whole number from 0 to `bound` - 1."""
     return int(next(draw) * bound)
 
 

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from dyformer.logs.datasets import DATASETS, UnknownDataset, dataset_named
+from dyformer.logs.datasets import DATASETS, GENERATED, UnknownDataset, dataset_named
 from dyformer.logs.time_windows import Window, WindowError, fixed_duration, parse_duration
 
 DAY = 86_400_000_000
@@ -10,11 +10,11 @@ DAY = 86_400_000_000
 
 def test_every_known_dataset_is_found_by_its_name():
     assert {name: dataset_named(name).name for name in DATASETS} == {name: name for name in DATASETS}
-    assert {"rds", "uci", "yelp", "ml-10m", "snap-wikipedia", "snap-reddit", "generated"} == set(DATASETS)
+    assert {"rds", "uci", "yelp", "ml-10m", "snap-wikipedia", "snap-reddit", *GENERATED} == set(DATASETS)
 
 
 def test_an_unknown_dataset_is_refused_with_the_known_names_and_the_remedy():
-    with pytest.raises(UnknownDataset, match=r"'ucii'; known: generated, rds, uci, .*--log FILE"):
+    with pytest.raises(UnknownDataset, match=r"'ucii'; known: generated, .*, rds, uci, .*--log FILE"):
         dataset_named("ucii")
 
 
